@@ -1,6 +1,6 @@
-"""What is measured: each case is one kind of work with its size, and the figures that are read from it.
+"""Cases and results of the benchmark: a case is one kind of work with its size, and the figures that it yields.
 
-What is kept of a measurement: rounds, their median, and the machine that they depend on.
+A result keeps the rounds, their median, and a description of the machine that they depend on.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The asking end of ``iris bench``: carries one case through with the members of a cluster that serves it."""
+"""Client end of ``iris bench``: runs one case with the members of a cluster that serves it."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class Ahead:
 
 
 async def _clock_ahead(node: iris.Node, cluster: str, member: NodeId) -> Ahead:
-    """Compare clocks: the fastest round trip tells most, and half of it is what may be wrong."""
+    """Compare clocks: the fastest round trip is the best estimate, and half of it is the error bound."""
     readings: list[tuple[int, float]] = []
     other = ""
     for _ in range(_ROUND_TRIPS):

@@ -1,4 +1,4 @@
-"""``iris bench``: how fast Iris is on this machine, or between two machines of a user."""
+"""``iris bench``: throughput and latency of Iris on this machine, or between two machines of a user."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The answering end of ``iris bench``: a service that counts what the other end sends, and says what it found.
+"""Server end of ``iris bench``: a service that counts what the client end sends, and reports the figures.
 
 =============  =========================================  ==================================================
 operation      request                                    reply

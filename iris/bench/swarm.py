@@ -1,4 +1,4 @@
-"""Both ends of ``iris bench`` on one machine: members as processes of their own, in a realm that is forgotten after."""
+"""Swarm: both ends of ``iris bench`` on one machine, members as processes of their own in a temporary realm."""
 
 from __future__ import annotations
 

@@ -1,11 +1,10 @@
-"""What all measurements share: the clock, the end mark, the loops of sources, percentiles.
+"""Workloads: Iris's part in each measurement, with the clock, end mark, source loops and percentiles that all share.
 
-A stream ends with a message of another size than the rest; it says how many were sent.  The clock is
+A stream ends with a message of another size than the rest, which carries the number of messages sent.  The clock is
 ``time.perf_counter_ns``, which on Linux is one clock for all processes of a machine, so ages need no synchronizing.
 
-Iris's part in each measurement, for nodes that are up already.
-
-``iris bench`` measures a user's network with it, and ``make bench`` this machine, beside other systems.
+``iris bench`` measures a user's network with these workloads, and ``make bench`` this machine, beside other systems.
+The nodes are up already.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ MARK_SIZE = _COUNT.size
 
 
 class Task(Protocol):
-    """What one end of a measurement has to do, and whom it tells what it found."""
+    """Task of one end of a measurement, and where it reports its figures."""
 
     @property
     def case(self) -> Case:
@@ -225,7 +224,7 @@ async def echo(request: iris.Request) -> object:
 
 
 async def ask(node: iris.Node, cluster: str, task: Task, *, prefer: str | None = None) -> None:
-    """Ask with as many requests under way as the case says."""
+    """Ask with as many outstanding requests as the case says."""
     latencies = Latencies(task)
     member = None if prefer is None else NodeId(prefer)
 

@@ -1,4 +1,4 @@
-"""What verbs that open a node share: the options of a connection, and running until done or interrupted."""
+"""Shared parts of verbs that open a node: the options of a connection, and running until done or interrupted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from iris.security.files import CredentialWatch
 _log: Final = logging.getLogger("iris")
 
 _PATIENCE: Final = 10.0
-"""Seconds for which warnings may turn out to be part of an error; whoever waits longer has to be told."""
+"""Seconds for which warnings may turn out to be part of an error; a user who waits longer has to see them."""
 
 P = ParamSpec("P")
 R = TypeVar("R")

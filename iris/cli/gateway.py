@@ -38,7 +38,7 @@ _NOTHING_YET: Final = GatewayStatistics(
     told_bytes=0,
     untold=0,
 )
-"""What a gateway tells before it is up: it finds out then whether the file can be written."""
+"""First report of a gateway, before it is up: it shows whether the file can be written."""
 
 
 @click.command()

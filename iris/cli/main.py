@@ -1,7 +1,7 @@
-"""The ``iris`` command: finds the verb, and turns every error into one line and an exit status.
+"""Entry point of the ``iris`` command: finds the verb, and turns every error into one line and an exit status.
 
-Status 0: done; 1: it failed and the line says why; 2: the command line or the configuration is wrong; 130 and 143:
-interrupted by Ctrl-C or SIGTERM before it was done.
+Status 0: done; 1: the verb failed and the line says why; 2: the command line or the configuration is wrong; 130 and
+143: interrupted by Ctrl-C or SIGTERM before the verb was done.
 """
 
 from __future__ import annotations

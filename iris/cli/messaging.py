@@ -1,14 +1,9 @@
-"""``iris sub``: print events as they come.
+"""Verbs of the messaging patterns.
 
-``iris request``: ask one member of a cluster.
-
-``iris broadcast``: tell every member of a cluster.
-
-``iris survey``: ask every member of a cluster.
-
-``iris pub``: publish one event, or one for each line of standard input.
-
-``iris tunnel``: standard input and output as a two-way channel to one member of a cluster.
+- ``iris pub`` publishes one event, or one for each line of standard input; ``iris sub`` prints events as they arrive.
+- ``iris request`` asks one member of a cluster.
+- ``iris broadcast`` sends to every member of a cluster, ``iris survey`` asks every member.
+- ``iris tunnel`` is standard input and output as a two-way channel to one member of a cluster.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``iris nodes``: who is here."""
+"""``iris nodes``: the nodes and clusters that are here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Payloads and headers as people write and read them on a command line."""
+"""Payload syntax: payloads and headers as people write and read them on a command line."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Text from others, made harmless for a terminal.
+"""Sanitizing of text from peers, so that a terminal obeys no part of it.
 
 Payloads, errors and log lines quote what peers have sent.  A terminal obeys escape sequences: they move the cursor,
-rewrite lines, set the clipboard; controls of bidirectional text show a line in another order than it has.
+rewrite lines, set the clipboard.  Controls of bidirectional text show a line in another order than it has.
 """
 
 from __future__ import annotations

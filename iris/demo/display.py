@@ -1,6 +1,6 @@
-"""The end of the demo: the tables for people and the JSON object for scripts.
+"""Display of the demo: progress of its stages, then the report as tables for people or a JSON object for scripts.
 
-The stages of the demo as a person sees them: a progress bar for each, or a line where nobody looks.
+Each stage is a progress bar on a terminal, and a line elsewhere.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _checks(checks: Sequence[Check]) -> Table:
 
 @final
 class Stage:
-    """One stage under way.  Made by ``Stages.stage``."""
+    """One stage in progress.  Made by ``Stages.stage``."""
 
     def __init__(self, progress: Progress | None, bar: TaskID, total: int, unit: str) -> None:
         self._progress = progress

@@ -1,9 +1,9 @@
-"""The processes of the demo: started, followed, and gone at the end whatever happened.
+"""Process supervision of the demo: starts processes, follows them, ends them all, and sums up their memory.
 
-Each is the leader of a session of its own, so that Ctrl-C reaches the airport only, and so that whatever a process
-starts (Spark: a Java machine and its Python workers) is found by its session and ends with it.
+Each process leads a session of its own, so Ctrl-C reaches the airport only.  Whatever a process starts (Spark: a Java
+machine and its Python workers) is found by its session and ends with it.
 
-How much memory the demo takes, seen in /proc: the sum over all its processes, at its highest.
+The memory of the demo is read from /proc: the sum over all its processes, at its peak.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class PeakMemory:
 
 
 _GOODBYE: Final = 4.0
-"""Seconds that processes may take to leave when they are told to; then they are killed."""
+"""Seconds that processes may take to end when they are asked to; then they are killed."""
 
 _GONE: Final = 5.0
 _TAIL: Final = 4096
@@ -238,7 +238,7 @@ class Process:
         await self._process.wait()
 
     def leave(self) -> None:
-        """Tell it to end; nothing it does is a failure any more."""
+        """Ask it to end; nothing it does is a failure any more."""
         self.may_end = True
         if self.is_running:
             self._process.terminate()

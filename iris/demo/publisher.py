@@ -1,4 +1,4 @@
-"""The publisher of the demo: every flight is an event, and each is on the bridge's disk before it counts as sent.
+"""Publisher of the demo: every flight is an event, and each is on the bridge's disk before it counts as sent.
 
 ``python -m iris.demo.publisher ROWS`` publishes at the order ``publish`` and ends.
 """

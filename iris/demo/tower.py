@@ -1,6 +1,6 @@
-"""The tower of the demo: asks for the weather, broadcasts gate changes, surveys the boards, fills the archive.
+"""Tower of the demo: asks for the weather, broadcasts gate changes, surveys the boards, fills the archive.
 
-``python -m iris.demo.tower ROWS`` does one stage for each order and reports what became of it.
+``python -m iris.demo.tower ROWS`` does one stage for each order and reports its outcome.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MEMBERS: Final = {"weather": 3, "boards": 3, "archive": 1, "bridge": 1}
 
 _START: Final = 30.0
 _ASKING: Final = 64
-"""Requests under way at a time."""
+"""Concurrent requests."""
 _PATIENCE: Final = 10.0
 _BETWEEN_SURVEYS: Final = 256
 """Changes between two surveys, which show how far the boards are."""
@@ -170,7 +170,7 @@ class WeatherRequests:
 def ask_through_a_loss(hours: list[Hour], killed: trio.Event) -> Iterator[Hour]:
     """Yield every hour; after a third, have a member killed and repeat the second third until it is dead.
 
-    So requests are certainly under way when it dies, however few there are and however long the killing takes.
+    So requests are certainly outstanding when it dies, however few there are and however long the killing takes.
     """
     third = (len(hours) + 2) // 3
     yield from hours[:third]
@@ -185,7 +185,7 @@ def ask_through_a_loss(hours: list[Hour], killed: trio.Event) -> Iterator[Hour]:
 
 
 def digest_of(changes: list[GateChange]) -> str:
-    """Return the digest that a board has which was told exactly this, in this order."""
+    """Return the digest of a board that received exactly this, in this order."""
     board = DepartureBoard()
     for change in changes:
         board.show(change.as_payload())

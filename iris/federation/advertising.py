@@ -1,16 +1,19 @@
-"""What a gateway tells its neighbours of sites, as a machine.
+"""Route advertisement of a gateway, as in BGP: which sites, routes and exports it sends to which neighbour (sans-IO).
 
-A neighbour is told of each origin by one route, the best that this gateway has, with itself put in front.  What was
-told is remembered, so a neighbour gets the difference and gets nothing twice.  It is told at half of the rate that it
-takes for a flood: what several others tell, each a little less than that, makes no flooder of who passes it on.
+A neighbour gets one route to each origin, the best that this gateway has, with this gateway's site put in front.  What
+was advertised is remembered (Adj-RIB-Out), so a neighbour gets differences and gets nothing twice.  The sending rate is
+half of the rate that a neighbour takes for a flood: a gateway that passes on what several others send, each a little
+below that rate, is no flooder itself.
 
-Not told to a neighbour: routes that lead through its own site; to this gateway's own site, what was learned from that
-site (each of its gateways tells that itself); to another site, what another site exports, unless this gateway
-``transit``s; to a gateway of another realm, all but what this realm lets that one reach; and what is beyond half of
-what a neighbour takes from one: changes need room as well.  That half is divided among those who have told of it,
-and of what each has told a second gateway of a site comes after the first ones of all.
+Not advertised to a neighbour:
 
-Who gets how much of what is not enough for all: each as much as the others, as far as he has use for it.
+- routes that lead through its own site;
+- to this gateway's own site, what was learned from that site: each of its gateways advertises that itself;
+- to another site, what a third site exports, unless this gateway has ``transit``;
+- to a gateway of another realm, all but what this realm permits that one to reach;
+- what is beyond half of a neighbour's limit for one peer: changes need room as well.  That half is divided max-min
+  fair among the sources: each gets as much as the others, as far as it has use for it.  Of each source, what a second
+  gateway of a site advertises comes after what the first gateways of all sites do.
 """
 
 from __future__ import annotations
@@ -72,23 +75,23 @@ def fair_share(wanted: Mapping[G, Sequence[tuple[T, int]]], *, places: int, weig
 
 
 _Told = dict[Hop, tuple[tuple[Hop, ...], int]]
-"""For each origin the path and the version that a neighbour was told; no path: that there is none."""
+"""For each origin the path and the version that a neighbour was sent; no path: a withdrawal."""
 
 _LOST: Final = (Hop("", NodeId("")),)
-"""The path of an origin of which it is not known what the neighbour has heard."""
+"""The path of an origin of which it is unknown what the neighbour has received."""
 
 
 @final
 class Advertiser:
-    """The telling side of a gateway.
+    """The advertising side of a gateway: which origins each neighbour gets, and what has changed for it.
 
     Args:
         directory: what is known of other sites.
         transit: whether other sites may reach each other through this one.
         realm_id: fingerprint of this gateway's realm, for neighbours of other realms.
-        outward: returns something that a site exports as neighbours of a realm, by its fingerprint, are told it; None
-            if they may not know of it.
-        max_origins: gateways, this one among them, that each neighbour is told of.
+        outward: returns an export of a site as neighbours of a realm, by its fingerprint, get it;
+            None if they may not know of it.
+        max_origins: gateways, this one among them, that are advertised to each neighbour.
         max_weight: what all that they export may weigh.
     """
 
@@ -103,11 +106,11 @@ class Advertiser:
         max_weight: int = MAX_WEIGHT // 2,
     ) -> None:
         self.left_out = 0
-        """Gateways of other sites that neighbours are not told of, for there are too many or they export too much."""
+        """Gateways of other sites that are not advertised, for there are too many or they export too much."""
         self.cut = 0
         """Entries of this site that are not exported, for there are too many."""
         self.leaving = False
-        """Whether neighbours are told that nothing leads through this gateway any more."""
+        """Whether this gateway advertises that nothing leads through it any more."""
         self._directory = directory
         self._own = directory.own
         self._transit = transit
@@ -116,7 +119,7 @@ class Advertiser:
         self._max_origins = max_origins
         self._max_weight = max_weight
         self._chosen: set[Hop] | None = None
-        """Origins that neighbours may be told of; None: all, as nearly always."""
+        """Origins that may be advertised; None: all, as nearly always."""
         self._chosen_version = (-1, -1)
         self.exported: Final = ExportTable(self._own)
         """What this gateway exports of its own site."""
@@ -124,11 +127,11 @@ class Advertiser:
         self._questions: dict[NodeId, TokenBucket] = {}
         self._pace: dict[NodeId, TokenBucket] = {}
         self._behind: dict[NodeId, tuple[Hop, ...]] = {}
-        """What changed and is to be told when it is its turn, the longest waiting first."""
+        """Changes that wait for the sending rate, the longest waiting first."""
         self._told: dict[NodeId, _Told] = {}
 
     def add(self, neighbour: NodeId, site: str) -> None:
-        """Tell a neighbour from now on; nodes and gateways of this site are neighbours with its own name.
+        """Advertise to a neighbour from now on; nodes and gateways of this site are neighbours with its own name.
 
         Sites of another realm have its fingerprint before their name.
         """
@@ -136,7 +139,7 @@ class Advertiser:
         self._told[neighbour] = {}
 
     def remove(self, neighbour: NodeId) -> None:
-        """Tell it no more."""
+        """Advertise to it no more."""
         self._sites.pop(neighbour, None)
         self._questions.pop(neighbour, None)
         self._pace.pop(neighbour, None)
@@ -144,7 +147,7 @@ class Advertiser:
         self._told.pop(neighbour, None)
 
     def answer_untrusted(self, neighbour: NodeId, origin: Hop, now: float) -> None:
-        """A neighbour asks for everything that an origin exports: it is told with what is told next.
+        """A neighbour asks for everything that an origin exports: it gets that with the next changes.
 
         Raises:
             TooManyChanges, a RemoteProtocolError: it has asked for more than anybody honest would.
@@ -158,7 +161,7 @@ class Advertiser:
         self.repeat(neighbour, origin)
 
     def repeat(self, neighbour: NodeId, origin: Hop | None = None) -> None:
-        """What a neighbour was told may be lost: all of it, or the exports of one origin."""
+        """Advertisements to a neighbour may be lost: all of them, or the exports of one origin."""
         told = self._told.get(neighbour)
         if told is None:
             return
@@ -169,7 +172,7 @@ class Advertiser:
 
     @property
     def neighbours(self) -> tuple[NodeId, ...]:
-        """Those that are told."""
+        """The neighbours that get advertisements."""
         return tuple(self._told)
 
     def export(self, entries: Iterable[Export]) -> bool:
@@ -194,7 +197,7 @@ class Advertiser:
         return fitting
 
     def _choose(self) -> None:
-        """Choose the origins that neighbours may be told of; if these are others than before, all are looked at."""
+        """Choose the origins that may be advertised; if these are others than before, all are compared."""
         version = (self._directory.version, self.exported.version)
         if version == self._chosen_version:
             return
@@ -226,15 +229,15 @@ class Advertiser:
 
     @property
     def is_behind(self) -> bool:
-        """Whether some neighbour is to be told more as time goes on."""
+        """Whether some neighbour is to get more as time goes on."""
         return bool(self._behind)
 
     def messages(
         self, neighbour: NodeId, origins: Iterable[Hop] | None = None, now: float | None = None
     ) -> Iterator[Message]:
-        """Yield what a neighbour has to be told now, of some origins or of all; it counts as told.
+        """Yield the advertisements for a neighbour now, of some origins or of all; they count as sent.
 
-        With the time, only as much as may be told by then; what is left comes first the next time.
+        With the time, only as much as the rate permits by then; the rest comes first the next time.
         """
         self._choose()
         told = self._told[neighbour]
@@ -268,7 +271,7 @@ class Advertiser:
             if path and contents is not None:
                 told[origin] = (path, contents.version)
             elif known is not None:
-                told[origin] = ((), 0)  # kept: should the withdrawal be lost, ``repeat`` has it told again
+                told[origin] = ((), 0)  # kept: should the withdrawal be lost, ``repeat`` sends it again
         gone = [origin for origin, (path, _) in told.items() if not path]
         for origin in gone[:-MAX_ORIGINS]:
             del told[origin]
@@ -280,7 +283,7 @@ class Advertiser:
         return pace.spend(now, min(messages, UPDATES / 2))
 
     def _path(self, origin: Hop, neighbour: NodeId, site: str) -> tuple[Hop, ...]:
-        """Return the path that a neighbour is told; empty for none."""
+        """Return the path that is advertised to a neighbour; empty for none."""
         if self.leaving:
             return ()
         local = site == self._own.site

@@ -1,11 +1,12 @@
-"""Backpressure across sites: whoever sends through a gateway faster than the next link takes it is told to wait.
+"""Backpressure across sites (explicit congestion notification): a gateway asks senders to pause for a congested link.
 
-A gateway cannot let frames stand: those of others would stand behind them, and gateways in a ring would wait for each
-other.  So above an eighth of a link's bound it tells the senders of what comes for that link that it is busy, each
-once, and a little below that it is ready.  Between the eighth and the bound there is room for what is on its way, in
-the buffers of TCP too: with a quarter, 1 event in 36 was lost to a subscriber that was short of processor time.  Both
-words are hints that may be lost: a pause ends by itself (``iris.cluster.routes.gateway.PAUSE``), and is asked for again
-while the link is busy.
+A gateway cannot let frames stand: frames of others would stand behind them, and gateways in a ring would wait for each
+other.  So above an eighth of a link's bound the gateway sends BUSY once to each sender of frames for that link, and a
+little below it READY.  The room between the eighth and the bound is for what is in flight, in the buffers of TCP too:
+with a quarter, 1 event in 36 was lost to a subscriber that was short of processor time.
+
+Both notices are hints that may be lost.  A pause ends by itself (``iris.cluster.routes.gateway.PAUSE``), and is asked
+for again while the link is busy.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class FrameFlow(NamedTuple):
 
 @final
 class Backpressure:
-    """The links out of one gateway that are busy, and whom they hold up.
+    """The congested links out of one gateway, and the senders that were asked to pause for them.
 
     Args:
         limit: bytes that may wait on a link.
@@ -43,7 +44,7 @@ class Backpressure:
 
     def __init__(self, limit: int, tell: Callable[[FrameFlow, bool], None]) -> None:
         self.held = 0
-        """How often a sender was told to wait."""
+        """How often a sender was asked to pause."""
         self._high = limit // 8
         # Drained in less than the time after which publishers take a link for stalled, down to 1 MiB/s.
         self._low = self._high - limit // 64

@@ -1,11 +1,12 @@
-"""Which frames a gateway carries between its own site and others, though it cannot read them: a machine.
+"""Firewall: which frames a gateway forwards between its own site and others, though it cannot read them (sans-IO).
 
 A session may begin if one of its two ends is exported to the other's site, whichever end begins it: after a failure
-either may.  Only first frames of handshakes are looked at.  All others are of no use to a node that has not begun a
-session or answered to one, and since they may take another way than the first one, no gateway could know of it.
+either may.  Only first frames of handshakes are examined.  All other frames are useless to a node that has neither
+begun the session nor answered to it.  They may also take another route than the first frame, so no gateway could keep
+state for them.
 
-Each neighbour has a rate in bytes; what is beyond is dropped.  The sessions notice: a gap in their counters is a loss,
-and what depended on it is repeated.
+Each neighbour has a rate in bytes; frames beyond it are dropped.  The sessions notice: a gap in their counters is a
+loss, and what depended on it is repeated.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ _FIRST: Final = bytes((wire.HANDSHAKE_INIT,))
 
 @final
 class Firewall:
-    """The frames that pass the border of a site.
+    """Firewall of a site: which frames pass its border, and at which rate.
 
     Args:
-        is_exported: whether a node of this site serves or hears something that this gateway exports to another site.
+        is_exported: whether a node of this site serves, or subscribes to, what this gateway exports to another site.
         is_offered: whether a node of another site does there, as far as this gateway imports it.
         rate: bytes per second that one neighbour may send in the long run, and at once; None: any.
     """
@@ -51,6 +52,8 @@ class Firewall:
 
     def refusal(self, near: NodeId, site: str, far: NodeId, frame: bytes) -> str | None:
         """Return why a frame between a node of this site and one of another may not pass, or None."""
+        # The type byte is all that a gateway reads of a frame. What follows is encrypted between the two ends, whose
+        # keys it does not have; so the rule is about who may begin, and never about what is said.
         if frame[:1] != _FIRST or self._is_offered(site, far) or self._is_exported(near, site):
             return None
         self.refused[NOT_EXPORTED] += 1

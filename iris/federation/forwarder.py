@@ -1,9 +1,8 @@
-"""Frames on their way through a gateway: where each goes next, and which go no further.
+"""Forwarding: the next hop of each frame that passes a gateway, and which frames go no further.
 
-Plain calls: this is on the way of every frame between two sites.  What is carried is never waited for: senders to a
-link that is busy are asked to pause (``iris.federation.backpressure``); where it is full all the same, the frame
-is dropped
-and counted, and its session notices.  A link holds at most ``Config.link_bytes``.
+Plain calls: every frame between two sites takes this path.  Forwarding never waits: senders to a busy link are asked to
+pause (``iris.federation.backpressure``).  A frame for a full link is dropped and counted, and its session notices.  A
+link holds at most ``Config.link_bytes``.
 """
 
 from __future__ import annotations
@@ -48,17 +47,17 @@ from iris.kernel.names import NodeId, is_site, realm_of_site, realm_of_topic
 from iris.kernel.wire import Message, kinds, node_untrusted
 
 _CODES: Final = MappingProxyType({"gone": GONE, checkpoint.NOT_EXPORTED: NOT_EXPORTED, "no route": NO_ROUTE})
-"""Reasons that a sender is told."""
+"""Reasons that are reported to a sender."""
 
 _MAX_SLOWED: Final = 4096
-"""Senders of which it is remembered that they were told to pause."""
+"""Senders of which it is kept that they were asked to pause."""
 
 
 _DATA: Final = bytes((wire.DATA,))
 
 
 class _Passage(NamedTuple):
-    """How frames of one flow pass."""
+    """Forwarding entry of one flow."""
 
     peer: Peer
     """From whom they come."""
@@ -69,7 +68,7 @@ class _Passage(NamedTuple):
 
 @final
 class Forwarding:
-    """The frames that pass one gateway.
+    """Forwarding at one gateway.
 
     Args:
         near: the mesh of its own site.
@@ -129,10 +128,12 @@ class Forwarding:
         return f"<Forwarding: {self.carried} of {self.received} frames carried>"
 
     def _forward_near(self, peer: Peer, message: Message) -> None:
-        """Carry what a node of this site has handed over, or another gateway of it."""
+        """Forward a frame of a node of this site, or one that another gateway of it has brought."""
         _check_ends_untrusted(message)
         kind, _, site, target, source_site, source, frame = message
         own = self._directory.own
+        # The source of a frame is its sender's word. It must be the very node that hands the frame over; only another
+        # gateway of this site, which has checked the same, may bring frames of others.
         if not self._directory.is_local(peer.node) and (source_site, node_untrusted(source)) != (own.site, peer.node):
             raise RemoteProtocolError("a node hands over frames of its own only")
         self.received += 1
@@ -144,7 +145,7 @@ class Forwarding:
         self._carry(message)
 
     def _forward_far(self, peer: Peer, message: Message) -> None:
-        """Carry what a gateway of another site has handed over."""
+        """Forward a frame that a gateway of another site has brought."""
         if peer.other_realm:
             message = inward_untrusted(message, self._realm_id, peer.identity.foreign_id)
         _check_ends_untrusted(message)
@@ -153,6 +154,7 @@ class Forwarding:
         if kind == kinds.CARRY_REFUSED and not wire.is_number(frame):
             raise RemoteProtocolError("a refusal has a reason")
         self.received += 1
+        # A frame from outside that claims to come from this site is forged, or its route has formed a circle.
         if source_site == own.site:
             self.refused["comes from this site and from outside"] += 1
             return
@@ -175,6 +177,7 @@ class Forwarding:
     def _carry(self, message: Message) -> None:
         kind, hops, site, target_id, source_site, source_id, frame = message
         target = node_untrusted(target_id)
+        # Routes may form a circle while gateways learn of a change; the hop count ends it.
         if hops <= 0:
             self.refused["too many hops"] += 1
             return
@@ -191,6 +194,7 @@ class Forwarding:
             return
         size = len(frame) if kind == kinds.CARRY else 0
         try:
+            # The frame goes on as the bytes that it came as: this gateway has no key that opens it, and needs none.
             link.post_carrying((kind, hops - 1, site, target_id, named, source_id, frame), size, wire.carried_by(size))
         except NotSent:
             self.refused["next link full"] += 1
@@ -225,7 +229,7 @@ class Forwarding:
         return self._pass(peer, batch, self._far_flows, near=False)
 
     def _pass(self, peer: Peer, batch: bytes | memoryview, flows: Flows[_Passage], *, near: bool) -> bool:
-        """Hand on a batch that is a single frame of a session as it is, if it may pass.
+        """Forward a batch that is a single frame of a session as it is, if it may pass.
 
         It is large, or the next link is idle.  Otherwise it is decoded, and refused, carried or counted as ever.
         """
@@ -237,6 +241,7 @@ class Forwarding:
         if found is None:
             return False
         envelope, passage, begin = found
+        # Data of sessions only: the first frame of a handshake takes the slow path, where the firewall examines it.
         if batch[begin : begin + 1] != _DATA or not 0 < batch[2] <= HOPS:
             return False
         if passage is None or passage.peer is not peer:
@@ -297,7 +302,7 @@ class Forwarding:
     # -- copies of events -----------------------------------------------------------------------------------
 
     def _divide_near(self, peer: Peer, message: Message) -> None:
-        """Hand on events of a node of this site, or what another gateway of it has handed over."""
+        """Forward events of a node of this site, or those that another gateway of it has brought."""
         _, hops, source_site, source, targets, _ = message
         own = self._directory.own
         local = self._directory.is_local(peer.node)
@@ -311,7 +316,7 @@ class Forwarding:
         self._divide(message, {site: nodes for site, nodes in wanted.items() if nodes})
 
     def _divide_far(self, peer: Peer, message: Message) -> None:
-        """Hand on events that a gateway of another site has handed over."""
+        """Forward events that a gateway of another site has brought."""
         if peer.other_realm:
             message = inward_untrusted(message, self._realm_id, peer.identity.foreign_id)
         _, hops, source_site, source, targets, frame = message
@@ -450,7 +455,7 @@ class Forwarding:
         self._carry((kinds.CARRY_REFUSED, HOPS, flow.source_site, flow.source, flow.site, flow.target, code))
 
     def _deliver(self, message: Message) -> None:
-        """Take what is for this very node."""
+        """Deliver a frame to this very node."""
         kind, _, _, _, source_site, source, content = message
         self.carried += 1
         if kind == kinds.CARRY:
@@ -459,7 +464,7 @@ class Forwarding:
             self._sites.refused(source_site, node_untrusted(source), content)
 
     def _refuse(self, message: Message, reason: str) -> None:
-        """Count a frame that goes no further, and tell its sender where that helps it."""
+        """Count a frame that goes no further, and report it to its sender where that helps it."""
         self.refused[reason] += 1
         code = _CODES.get(reason)
         kind, _, site, target, source_site, source, _ = message
@@ -474,7 +479,7 @@ class Forwarding:
 
         A gateway that does not know its site or the other one yet must not have it do so: the two ends may have spoken
         for hours, and this gateway may have been started again a moment ago.  Its sender then tries again, for as long
-        as it waits for a way (``Config.site_patience``).
+        as it waits for a route (``Config.site_patience``).
         """
         if reason == "gone":
             gone = self._is_gone(node_untrusted(target))
@@ -487,14 +492,14 @@ class Forwarding:
         return None if peer is None or peer.foreign or not peer.link.is_up else peer.link
 
     def _own_link_to(self, neighbour: NodeId) -> Link | None:
-        """Frames of this very node take the same way as those of others, by way of its link to itself."""
+        """Frames of this very node take the same path as those of others, over its link to itself."""
         return None if self.link_to(neighbour) is None else self._near.own.link
 
 
 def _check_ends_untrusted(message: Message) -> None:
-    """Check the ends of a frame before anything is remembered of it, or said to them later, when nobody is to blame.
+    """Check the ends of a frame before anything is kept of it, or sent to them later, when it is no sender's fault.
 
-    So many hops at most as the first gateway is told: a frame with more would go round for as long as routes do.
+    At most the hops of a first gateway: a frame with more would circulate for as long as the routes do.
 
     Raises:
         RemoteProtocolError: it is not between two nodes, each at a site.

@@ -1,8 +1,8 @@
-"""A gateway: a node that is also linked to gateways of other sites, and carries frames that it cannot read.
+"""Gateway: a node that is also linked to gateways of other sites, and forwards frames that it cannot read.
 
-It has two meshes under one identity.  In its site it is a node like any other.  To gateways of other sites it has links
-of their own, at addresses of their own, over which go only the directory of sites and carried frames; the membership
-of a site stays inside of it.
+A gateway has two meshes under one identity.  In its site it is a node like any other.  To gateways of other sites it
+has links of their own, at addresses of their own, which carry only the directory of sites and forwarded frames.  The
+membership of a site never leaves the site.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from iris.security.identity import PeerIdentity
 _log: Final = logging.getLogger("iris")
 
 _GATHER: Final = 0.05
-"""Seconds for which changes of the directory are gathered before neighbours are told, many in one message."""
+"""Seconds for which changes of the directory are collected before they are advertised, many in one message."""
 
 _ALIVE_EVERY: Final = 1.0
 _ALIVE_WITHIN: Final = 2.0
@@ -60,14 +60,14 @@ _PAUSES: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
 """Seconds between attempts to reach a gateway of another site; the last one repeats."""
 
 _RIVAL_PATIENCE: Final = 5.0
-"""Seconds in which gateways of one site have named each other at the latest."""
+"""Seconds after which gateways of one site have named each other at the latest."""
 
 _STILL: Final = 0.25
-"""Seconds without a frame after which a gateway that leaves has carried what was on its way: more than the ways of one
-session take to change."""
+"""Seconds without a frame after which a gateway that leaves has forwarded what was in flight: more than the routes of
+one session take to change."""
 
 _FLOOD_PAUSE: Final = 30.0
-"""Seconds for which a neighbour that floods the directory is not listened to."""
+"""Seconds for which advertisements of a neighbour that floods the directory are ignored."""
 
 
 @final
@@ -93,7 +93,7 @@ class GatewayStatistics:
     told_bytes: int
     """Messages about sites that went to neighbours, nodes of this site included, and about how large they were."""
     untold: int
-    """Gateways of other sites that neighbours are not told of, and exports of this one, for there are too many."""
+    """Gateways of other sites that are not advertised, and exports of this one, for there are too many."""
 
 
 @final
@@ -235,7 +235,7 @@ class Gateway:
         self._directory.forget(peer.node)
 
     def news(self) -> None:
-        """Something has changed that neighbours may have to be told."""
+        """Something has changed that may have to be advertised."""
         self._wakeup.wake()
 
     async def run(self, nursery: trio.Nursery) -> None:
@@ -274,7 +274,7 @@ class Gateway:
         self._sites.changed()
 
     def _tell_neighbour(self, neighbour: NodeId, changed: set[Hop] | None) -> None:
-        """Tell it what has changed, or all."""
+        """Advertise to it what has changed, or all."""
         peer = self._peer(neighbour)
         if peer is None:
             return
@@ -296,7 +296,7 @@ class Gateway:
         return self._between.peers.get(neighbour) or self._near.peers.get(neighbour)
 
     async def _look_after_neighbours(self) -> None:
-        """Give up neighbours that do not answer or are no longer let in; report sites with the name of another."""
+        """Health check: drop neighbours that do not answer or are no longer admitted; report duplicate site names."""
         asked: set[NodeId] = set()
 
         async def ask(peer: Peer) -> None:
@@ -306,7 +306,7 @@ class Gateway:
                         await self._between.barrier(peer.node)
                         return
                     if not peer.link.waiting_bytes or peer.link.is_stalled(_ALIVE_WITHIN):
-                        break  # else the question stands behind frames that are on their way over a slow link
+                        break  # else the question stands behind frames in flight over a slow link
                 if self._between.peers.get(peer.node) is peer:
                     self._between.drop(peer.node, f"no answer for {_ALIVE_WITHIN:g} s")
             finally:
@@ -358,7 +358,7 @@ class Gateway:
                 attempt += 1
 
     def neighbour_up(self, peer: Peer, *, near: bool) -> None:
-        """A node or gateway is linked: it is told everything."""
+        """A node or gateway is linked: it gets everything."""
         if peer.foreign:
             return
         if not near:
@@ -371,7 +371,7 @@ class Gateway:
         self.news()
 
     def neighbour_reset(self, peer: Peer, *, near: bool) -> None:
-        """What it was told may be lost, and what it has told."""
+        """Advertisements to it and from it may be lost."""
         if not peer.foreign:
             if not near:
                 self._listen_to(peer)
@@ -380,7 +380,7 @@ class Gateway:
             self.news()
 
     def _listen_to(self, peer: Peer) -> None:
-        """Listen to a neighbour; one that floods the directory is not heard earlier for having said RESET."""
+        """Take advertisements of a neighbour; one that flooded the directory is not readmitted by a RESET."""
         if peer.node not in self._flooded:
             self._directory.add(peer.node, trio.current_time(), local=False, owner=peer.identity.owner)
 
@@ -392,12 +392,12 @@ class Gateway:
         self.news()
 
     def forget(self, node: NodeId) -> None:
-        """A neighbour is given up."""
+        """Forget a neighbour that is given up."""
         self._advertising.remove(node)
         self._lost.unpark_all()
 
     async def drain(self) -> None:
-        """Have everybody turn to other gateways, and carry what is still on its way; then this one can end.
+        """Have everybody turn to other gateways, and forward what is still in flight; then this one can end.
 
         Returns when nothing has passed for a moment, at the latest after ``Config.drain_timeout``.
         """
@@ -406,12 +406,14 @@ class Gateway:
         self._tell()
         with trio.move_on_after(self._near.config.drain_timeout):
             carried = -1
+            # No message says that the last sender has turned to another gateway; a pause without a frame is the only
+            # sign.
             while carried != self._carrying.carried:
                 carried = self._carrying.carried
                 await trio.sleep(_STILL)
 
     def end(self) -> None:
-        """Have the nodes of this site told that nothing leads or may cross here any more; later ones too."""
+        """Advertise to the nodes of this site, later ones too, that nothing leads or may cross here any more."""
         self._allowed = Allowed((), (), ())
         self._sites.border.receive_untrusted(self._near.node, self._allowed.message())
         for node in self._directory.neighbours:
@@ -423,7 +425,7 @@ class Gateway:
 
 @final
 class _Neighbours:
-    """What one of the two meshes tells of its peers."""
+    """Observer of the peers of one of the two meshes."""
 
     def __init__(self, gateway: Gateway, *, near: bool) -> None:
         self._gateway = gateway
@@ -469,7 +471,7 @@ async def open_gateway(
         ConfigError: the node has no site, or no right to be a gateway; an address or the rate cannot be used; or a
             realm is not trusted by the node's credential.
 
-    Leaving it drains first: nodes and neighbours turn to other gateways, and what is on its way is carried, within
+    Leaving it drains first: nodes and neighbours turn to other gateways, and what is in flight is forwarded, within
     ``Config.drain_timeout``.  Cancelling it skips that: frames on their way through it are lost, and their sessions
     notice.  Both tell neighbours goodbye.
     """

@@ -1,6 +1,6 @@
-"""What a gateway lets through: allow-lists of clusters and topics, as patterns.
+"""Export and import policy of a gateway: allow-lists of clusters and topics as patterns.
 
-What one gateway lets in and out: its own lists, and for other realms what the owners have agreed on.
+A gateway applies its own lists.  To other realms it applies what the owners of both realms have agreed on.
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ class Lists:
     def ask_anew(self, directory: SiteDirectory, ask: Callable[[NodeId, Message], None]) -> None:
         """Ask neighbours for all that other realms export if the owners have agreed on something else.
 
-        What was told before was passed over; neighbours that had the lists of today earlier do not tell it again.  Call
-        it from time to time.
+        Advertisements that the former lists refused were dropped, and a neighbour that had the present lists earlier
+        does not repeat them.  Call it from time to time.
         """
         for neighbour, question in directory.questions() if self._have_changed() else ():
             try:
@@ -116,7 +116,7 @@ class Lists:
                 self._agreed = {}  # the next time
 
     def is_exported(self, exported: ExportTable, node: NodeId, site: str) -> bool:
-        """Tell whether a node of this site serves or hears something that another site may use."""
+        """Tell whether a node of this site serves, or subscribes to, something that another site may use."""
         realm_id = realm_of_site(site)
         realm = self._identity().foreign(realm_id) if realm_id else None
         if realm_id and realm is None:
@@ -137,9 +137,9 @@ class Lists:
         return named if realm.may_listen(theirs) and is_pattern(named) else None
 
     def outward(self, realm_id: str, export: Export) -> Export | None:
-        """Return something that a site exports as another realm is told it.
+        """Return an export of a site as another realm gets it.
 
-        It is told of clusters that it may reach, and of subscriptions to topics of its own.
+        It gets clusters that it may reach, and subscriptions to topics of its own.
         """
         realm = self._identity().foreign(realm_id)
         if realm is None:

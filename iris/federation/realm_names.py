@@ -1,8 +1,9 @@
-"""Names of sites where two realms meet: on a link between gateways of both, every site has its realm before it.
+"""Realm-qualified names of sites, translated where two realms meet (a NAT of names).
 
-Inside of a realm its own sites have plain names and those of others ``FINGERPRINT/SITE``.  Whoever sends something to a
-gateway of another realm puts its own fingerprint before its own sites; whoever receives it takes it away again, and
-sees that the neighbour speaks of its own realm only.  Realms do not reach each other through a third one.
+On a link between gateways of two realms every site has its realm in front.  Inside of a realm its own sites have plain
+names, and those of others ``FINGERPRINT/SITE``.  A sender to a gateway of another realm puts its own fingerprint before
+its own sites.  The receiver removes it again, and verifies that the neighbour names sites of its own realm only.
+Realms do not reach each other through a third one.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ def outward_site(site: str, own: str) -> str:
 
 
 def outward_route(route: RouteAdvertisement, own: str) -> RouteAdvertisement:
-    """Return a route as it is told to a gateway of another realm."""
+    """Return a route as it is advertised to a gateway of another realm."""
     return RouteAdvertisement(_outward(route.origin, own), tuple(_outward(hop, own) for hop in route.path))
 
 
 def outward_exports(exports: ExportsUpdate, own: str, outward: Callable[[Export], Export | None]) -> ExportsUpdate:
-    """Return a change of exports as it is told to a gateway of another realm: with what that may know of.
+    """Return a change of exports as it is advertised to a gateway of another realm: with what that may know of.
 
     ``outward`` returns an export as that realm is told it, None if it is not.
     """

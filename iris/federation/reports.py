@@ -1,4 +1,4 @@
-"""What a gateway reports of its neighbours and of itself, each thing once."""
+"""Log reports of a gateway about its neighbours and itself, each reported once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_REPORTED: Final = 100
 
 @final
 class ReportSchedule:
-    """What was reported so far."""
+    """Schedule of reports: what was reported so far, so that each is reported once."""
 
     def __init__(self) -> None:
         self._rivals: set[str] = set()
@@ -29,7 +29,7 @@ class ReportSchedule:
         return f"<ReportSchedule: {len(self._rivals) + len(self._doubted) + self._crowded} made>"
 
     def impossible(self, peer: Peer, error: RemoteProtocolError) -> None:
-        """A neighbour tells what cannot be; once for each certificate, and the mesh counts each message."""
+        """A neighbour advertises what cannot be; once for each certificate, and the mesh counts each message."""
         if peer.identity.cluster not in self._doubted:
             self._doubted.add(peer.identity.cluster)
             _log.warning("gateway %s of site %r tells what cannot be, and is refused: %s", peer.node, peer.site, error)

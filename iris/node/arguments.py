@@ -1,4 +1,4 @@
-"""What users give to a node, checked before anything is done with it."""
+"""Argument validation: what users pass to a node is checked before anything is done with it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def check_count(value: object, name: str) -> int:
 def check_request(
     cluster: str, operation: str | None, key: str | None, hedge: float | None, *, idempotent: bool
 ) -> None:
-    """Look at what says whom a request is for, and how often it may run.
+    """Check the arguments that address a request, and how often it may run.
 
     The name of the cluster is looked at when there is none of that name.
 
@@ -71,7 +71,7 @@ def check_request(
 
 
 def check_wait(wait: float) -> float:
-    """Return how many seconds somebody waits for a first member; 0 for not at all.
+    """Return how many seconds a call waits for a first member; 0 for not at all.
 
     Raises:
         ConfigError: it is none that can be waited for.
@@ -102,7 +102,7 @@ def check_timeout(timeout: float, name: str = "timeout") -> float:
 
 
 def check_whom(cluster: str, operation: str | None) -> None:
-    """Look at what says whom a survey or a tunnel is for.
+    """Check the arguments that address a survey or a tunnel.
 
     Raises:
         ConfigError: one of them cannot be.
@@ -113,7 +113,7 @@ def check_whom(cluster: str, operation: str | None) -> None:
 
 
 def check_preference(prefer: Member | NodeId | None, site: str | None) -> NodeId | AtSite | None:
-    """Return whom a request is to go to if that is possible: a member, or anyone at a site.
+    """Return the preferred receiver of a request: a member, or any member at a site.
 
     Raises:
         ConfigError: both are given, the member is none, or the site has no name of one.

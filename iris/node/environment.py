@@ -1,4 +1,4 @@
-"""What a node takes from the world: network, randomness, wall time.  Production takes the real ones."""
+"""Environment of a node: network, randomness and wall clock as arguments.  Production takes the real ones."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from iris.security.files import runtime_directory
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """The ports of a node.  trio's own clock is the clock of all deadlines; this one tells the date."""
+    """The ports of a node.  trio's own clock is the clock of all deadlines; this one gives the date."""
 
     transport: Callable[[Config], Transport] = NetworkTransport
     check_url: Callable[[str], str] = check_url

@@ -1,9 +1,9 @@
-"""What joining a cluster takes, and what it gives.
+"""Joining a cluster: the proof of membership that a node needs, and its renewal.
 
-A node may be a member of clusters other than the one it speaks for: because its own certificate says so, or because it
-has a credential of that cluster.  From such a credential it makes a proof, which lasts a day like every delegation.
-``Joined`` makes a fresh one in time, and withdraws the node from a cluster that it can prove no more: others would take
-it for no member, and it had better not say so.
+A node may be a member of clusters other than the one it speaks for: because its own certificate names them, or because
+it has a credential of that cluster.  From such a credential it derives a proof, which lasts a day like every
+delegation.  ``Joined`` renews the proof in time.  When a node can prove its membership no more, ``Joined`` withdraws it
+from the cluster: others would not accept it as a member, so it stops announcing itself as one.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class ClusterMembership:
 
 @final
 class _Place:
-    """One cluster that the node has joined, and how it proves that it may."""
+    """One cluster that the node has joined, and its proof of membership."""
 
     __slots__ = ("credential", "entry", "made_of", "proved", "watch", "withdrawn")
 
@@ -119,7 +119,7 @@ class Joined:
         return any(place.watch is not None for place in self._places.values())
 
     async def enter(self, cluster: str, credential: Credential | CredentialWatch | Path | str | None) -> None:
-        """Tell everybody that this node is a member of a cluster.
+        """Announce that this node is a member of a cluster.
 
         Raises:
             ConfigError: it has no right to be one, or the credential cannot be used.
@@ -130,14 +130,14 @@ class Joined:
         self._membership.serve(place.entry)
 
     def drain(self, cluster: str) -> None:
-        """Tell everybody that this node takes no new work of a cluster."""
+        """Announce that this node takes no new work of a cluster."""
         place = self._places[cluster]
         place.entry = dataclasses.replace(place.entry, draining=True)
         if not place.withdrawn:
             self._membership.serve(place.entry)
 
     def leave(self, cluster: str) -> None:
-        """Tell everybody that this node is no member of a cluster any more."""
+        """Announce that this node is no member of a cluster any more."""
         self._places.pop(cluster, None)
         self._membership.stop_serving(cluster)
 
@@ -169,7 +169,7 @@ class Joined:
                 self._membership.serve(place.entry)
 
     def _prove(self, place: _Place) -> None:
-        """Have an entry show what it has to: nothing if this node's own certificate does.
+        """Renew the proof of an entry; none is needed if this node's own certificate names the cluster.
 
         Raises:
             ConfigError: this node may not serve the cluster.

@@ -1,4 +1,4 @@
-"""The node: one process's way into Iris.  Everything a program does begins here."""
+"""Node: one process's entry into Iris.  Everything a program does begins here."""
 
 from __future__ import annotations
 
@@ -190,8 +190,8 @@ class Node:
     ) -> None:
         """Send a message to every member of a cluster; at most once per member, without replies.
 
-        Waits until every member has room for it, and returns when the message is on its way.  A member that grants no
-        credit for ``Config.broadcast_patience`` seconds is passed over, and so are its copies of what follows, until it
+        Waits until every member has room for it, and returns when the links have taken it.  A member that grants
+        no credit for ``Config.broadcast_patience`` seconds is skipped, and so are its copies of what follows, until it
         does: they are counted as refused (``statistics().broadcasts.refused_because``).  Members that join later do not
         get it.  Broadcasts of several tasks to one cluster that have to wait go in the order in which they came.
 
@@ -306,7 +306,7 @@ class Node:
             NotAllowed: this node's certificate does not permit to publish on it.
             PayloadTooLarge, LocalProtocolError: the payload or the headers cannot be sent.
 
-        It yields to other tasks every 1,024 events or 256 KiB.  Cancelled while it waits, the event is on its way, or
+        It yields to other tasks every 1,024 events or 256 KiB.  Cancelled while it waits, the event is in flight, or
         unsent if it yielded or waited for a patient subscriber or another site; a late confirmation is dropped.
         """
         if get_ident() != self._guard.thread:
@@ -586,7 +586,7 @@ class Node:
         )
 
     async def _wait_ready(self) -> None:
-        """Wait until every peer known now has told its interest; ``open_node`` does this before it returns."""
+        """Wait until every peer known now has sent its interest; ``open_node`` does this before it returns."""
         await self._pubsub.wait_interest_exchanged()
 
     def _close(self) -> None:

@@ -1,4 +1,4 @@
-"""The composition root: from a credential to a node that is up."""
+"""Composition root: from a credential to a node that is up."""
 
 from __future__ import annotations
 
@@ -308,7 +308,7 @@ async def _sweeping(registry: Registry | None) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _open_parts(mesh: Mesh) -> AsyncIterator[trio.Nursery]:
-    """Open the nursery of what is built on a mesh.  Before it ends, the mesh stops handing on what arrives."""
+    """Open the nursery of what is built on a mesh.  Before it ends, the mesh stops dispatching messages."""
     async with open_background() as nursery:
         try:
             yield nursery
@@ -368,7 +368,7 @@ async def _credential(
 
 
 async def _way_back(seeds: tuple[str, ...]) -> tuple[str, ...]:
-    """Return where to listen if nothing was said: at a free port of the address that faces the first remote seed."""
+    """Return where to listen if nothing was configured: at a free port of the address facing the first remote seed."""
     for seed in seeds:
         url = await source_url(seed)
         if url is not None:

@@ -1,4 +1,4 @@
-"""What a node is made of, for those that build on it."""
+"""Parts of a node, for those that build on it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from iris.patterns.pubsub import PubSub
 
 @final
 class NodeParts(NamedTuple):
-    """What a node is made of; ``sites`` is None if it is at no named site."""
+    """The parts of a node; ``sites`` is None if it is at no named site."""
 
     mesh: Mesh
     membership: Membership

@@ -1,7 +1,7 @@
-"""Where a node may be used: in the trio run that opened it, until its block ends.
+"""Run guard: a node may be used in the trio run that opened it, until its block ends.
 
-A call from elsewhere would go on in the tasks of another run, or find no run at all.  Some of these calls fail deep
-inside of trio, others never return; here they are errors that say what to do.
+A call from elsewhere would continue in the tasks of another run, or find no run at all.  Some of these calls fail deep
+inside of trio, others never return; here they are errors with instructions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CLOSED: Final = -1
 
 @final
 class RunGuard:
-    """The run that a node belongs to.
+    """Guard of the trio run that a node belongs to.
 
     Attributes:
         thread: of that run, as ``threading.get_ident`` returns it; another number once the node is closed.  Comparing
@@ -65,7 +65,7 @@ class RunGuard:
 
 
 def check_trio() -> None:
-    """Check that a trio run is under way.
+    """Check that a trio run is active.
 
     Raises:
         RuntimeError: there is none; the message says how to have one.

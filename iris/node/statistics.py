@@ -1,4 +1,4 @@
-"""Everything that a node counts, in one frozen snapshot."""
+"""Statistics: everything that a node counts, in one frozen snapshot."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class NodeStatistics:
     tunnels: TunnelsStatistics
     links: Mapping[NodeId, LinkStatistics]
     refusals: Mapping[str, int]
-    """Frames and messages that were refused, by reason, and what was told of members."""
+    """Frames and messages that were refused, by reason, and what was reported of members."""
 
 
 def gather_statistics(

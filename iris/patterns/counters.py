@@ -1,4 +1,4 @@
-"""Counters that add up in every pattern: sent = answered + handed over + expired + refused + lost(reason) + waiting."""
+"""Counters of every pattern.  sent = answered + handed over + expired + refused + lost(reason) + waiting."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from iris.kernel.frozen import dataclass
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatternStatistics:
-    """What became of the messages of one pattern, as this node knows it.
+    """Counters of one pattern at this node: the outcome of its messages.
 
     ``sent == answered + handed_over + expired + refused + sum(lost.values()) + waiting`` holds at any time.
     """
@@ -20,7 +20,7 @@ class PatternStatistics:
     sent: int
     """Messages that a caller handed over."""
     answered: int
-    """Those that the receiver has, as it has said: requests that have a reply, messages of tunnels that the other end
+    """Those that the receiver has acknowledged: requests that have a reply, messages of tunnels that the other end
     has acknowledged.  0 for patterns in which nobody answers."""
     handed_over: int
     """Those that the link to the receiver has taken, in patterns in which nobody answers: broadcasts and events.
@@ -34,12 +34,12 @@ class PatternStatistics:
     lost: Mapping[str, int]
     """Those that vanished, by reason."""
     waiting: int
-    """Those under way."""
+    """Those without an outcome yet."""
 
 
 @final
 class Tally:
-    """Counts the fate of messages; ``waiting`` is what is left."""
+    """Counts outcomes of messages; ``waiting`` is the remainder."""
 
     __slots__ = ("answered", "expired", "handed_over", "lost", "refused", "refused_because", "sent")
 

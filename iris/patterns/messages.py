@@ -1,4 +1,4 @@
-"""What handlers, subscribers and callers get in their hands."""
+"""Message types of the public API: requests, broadcasts and replies as handlers, subscribers and callers get them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from iris.kernel.names import NodeId
 @final
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """Who sent something, as its certificate proves it."""
+    """The sender of a message, as its certificate proves it."""
 
     cluster: str
     """The cluster that the sending node speaks for; that of another realm is ``REALM/CLUSTER``."""

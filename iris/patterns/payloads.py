@@ -1,8 +1,8 @@
-"""Payloads as types: from what travels (None, bool, numbers, str, bytes, list, dict) to what is declared, and back.
+"""Payload conversion: between wire values (None, bool, numbers, str, bytes, list, dict) and declared types.
 
-Converters are put together once, when a handler is registered; what they are then given comes from another program, so
-they check everything and say where it is wrong.  Dataclasses are converted here.  Models of msgspec and pydantic are
-recognised where the program has imported these packages, and convert themselves.
+Converters are compiled once, when a handler is registered.  Their input comes from another program, so they check
+everything and name the place of an error.  Dataclasses are converted here.  Models of msgspec and pydantic convert
+themselves; they are recognised where the program has imported these packages.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the patterns need to know of the cluster layer: who serves a name, and whom to ask."""
+"""Interface of the patterns to the cluster layer: who serves a name, and which member to ask."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from iris.security.identity import NodeIdentity
 
 
 class Picker(Protocol):
-    """Chooses among the members of one cluster; told how each request went."""
+    """Picks among the members of one cluster, by the outcomes of earlier requests."""
 
     def pick(
         self,
@@ -45,7 +45,7 @@ class Picker(Protocol):
 
 
 class MemberDirectory(Protocol):
-    """Names to members."""
+    """Directory: from the name of a cluster to its picker."""
 
     def picker(self, cluster: str) -> Picker | None:
         """Return the picker of a cluster, or None if nobody serves it."""
@@ -65,7 +65,7 @@ class MemberDirectory(Protocol):
 
 
 def nobody_serves(cluster: str, identity: NodeIdentity, trouble: str = "") -> NoSuchCluster:
-    """Return the error of whoever asks a cluster that has no members, as seen by the node of that identity."""
+    """Return the error for a request to a cluster without members, as seen by the node of that identity."""
     alias, name, _ = split_address(cluster)
     realm = identity.alias(alias) if alias else None
     if alias and realm is None:

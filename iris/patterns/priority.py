@@ -1,7 +1,7 @@
-"""What the requests of a handler inherit from the one that it serves: its priority.
+"""Context propagation: the requests that a handler makes inherit the priority of the request that it serves.
 
-The time that is left is inherited without this: it is the cancel scope around the handler.  A context variable, so that
-tasks which the handler begins, and its worker threads, inherit it too.
+The remaining time needs no propagation: it is the deadline of the cancel scope around the handler.  The priority is a
+context variable, so tasks and worker threads that the handler starts inherit it too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from iris.kernel.errors import ConfigError
 
 @final
 class Priority(enum.IntEnum):
-    """What a request is worth when not all can be served.  The numbers are on the wire."""
+    """Priority of a request when not all can be served.  The numbers are on the wire."""
 
     NORMAL = 0
     HIGH = 1

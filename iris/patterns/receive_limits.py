@@ -1,8 +1,8 @@
-"""What arrives, held against this node's own limits: what exceeds them, or cannot be read, is refused and counted.
+"""Receive limits: messages that exceed this node's own limits, or cannot be decoded, are refused and counted.
 
-A peer may have another ``Config``, or be another program: so it keeps its link, and learns of it where a pattern has an
-answer.  Every refusal is counted in ``Mesh.refusals``, and the first one of each peer, kind of message and reason is
-logged as a warning.  Nothing of a payload is written there.
+A peer may have another ``Config``, or be another program.  So it keeps its link, and gets a refusal where the pattern
+has replies.  Every refusal is counted in ``Mesh.refusals``.  The first one of each peer, kind of message and reason is
+logged as a warning, without any part of the payload.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TOO_MANY_HEADERS: Final = "above max_headers"
 
 @final
 class Excess:
-    """Why something is too large for this node.
+    """The limit of this node that a message exceeds.
 
     Attributes:
         reason: as it is counted.
@@ -46,7 +46,7 @@ class Excess:
 
 @final
 class Arriving:
-    """Holds what arrives against the limits of a node.
+    """Checks arriving messages against the limits of a node.
 
     Args:
         refusals: where they are counted.

@@ -1,4 +1,4 @@
-"""Looking at a bridge: what it holds, how far its readers are, single events, and whether the log is sound.
+"""Administration of a bridge: its contents, its readers' cursors, single events, and verification of the log.
 
 The functions behind ``iris bridge status``, ``tail``, ``replay``, ``verify``, ``trim``, ``drop`` and ``transfer``.
 """
@@ -42,7 +42,7 @@ _POLL: Final = 1.0
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStatus:
-    """How far a group of readers is."""
+    """Progress of a group of readers."""
 
     group: str
     owner: str
@@ -57,7 +57,7 @@ class GroupStatus:
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeStatus:
-    """A bridge at one moment."""
+    """Snapshot of a bridge."""
 
     shards: Sequence[RemoteShard]
     groups: Sequence[GroupStatus]
@@ -295,7 +295,7 @@ async def transfer(client: BridgeClient, kind: Literal["group", "query"], name: 
 
 
 async def _ask_all(client: BridgeClient, operation: str, payload: Mapping[str, str]) -> bool:
-    """Ask every member; tell whether one of them knew what it is about."""
+    """Ask every member; tell whether one of them knew the name."""
     addresses = dict.fromkeys(shard.address for shard in await client.shards())
     return any([await client.ask(address, operation, payload) for address in addresses])
 
@@ -311,7 +311,7 @@ class Finding:
 
 
 def verify_log(directory: Path) -> Iterator[Finding]:
-    """Read a log in full, while no bridge is running on it, and yield what is found, stretch by stretch.
+    """Verify a log in full, while no bridge is running on it, and yield findings, stretch by stretch.
 
     Nothing is changed.
 

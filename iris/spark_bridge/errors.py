@@ -1,4 +1,4 @@
-"""What can go wrong with a durable log, on both sides of the bridge."""
+"""Errors of a durable log, on both sides of the bridge."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Gaps: events that publishers have sent and that the log does not have, at the place where readers come by: a machine.
+"""Gaps: events that publishers have sent and the log does not have, recorded at offsets for readers (sans-IO).
 
-A gap stands before the event at its offset.  Of one topic and cluster of publishers there are only so many in a shard;
-then the next one is put together with the last, which so reaches from one offset to another.  Retention removes gaps
-with the events around them.
+A gap stands before the event at its offset.  A shard has a bounded number of gaps for each topic and cluster of
+publishers.  Beyond the bound the next gap is merged with the last, which then reaches from one offset to another.
+Retention removes gaps with the events around them.
 
 Publishers choose their numbers, so whoever may publish on a topic can pretend that events of it are missing.  That
 concerns readers of this topic only, and takes no room from the gaps of other clusters.
@@ -31,7 +31,7 @@ MAX_OF_CLUSTER: Final = 4096
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """Events that are missing."""
+    """A gap: consecutive missing events of one publisher and topic."""
 
     shard: int
     offset: int

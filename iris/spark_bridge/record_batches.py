@@ -1,9 +1,9 @@
-"""Record batches that come from other processes as Arrow IPC, read at a bounded cost.
+"""Arrow IPC from untrusted processes: record batches, decoded at a bounded cost.
 
-Arrow's own reader of streams takes memory by what the sender claims: a body may be compressed (3 KiB of it become
-64 MiB), in the present form of it or in that of 2020, and a message may be of any size.  So a message is looked at
-before Arrow decodes it: what is not compressed lies in the bytes that have come, and takes no more than these.  Each
-batch is then validated in full, because Arrow follows offsets without a look: 20 us for a chunk of 900 events.
+Arrow's own reader of streams allocates what the sender claims: a body may be compressed (3 KiB of it become 64 MiB), in
+the present form of it or in that of 2020, and a message may be of any size.  So a message is examined before Arrow
+decodes it: an uncompressed body lies in the bytes that have arrived, and takes no more than these.  Each batch is then
+validated in full, because Arrow follows offsets without a check: 20 us for a chunk of 900 events.
 
 An encapsulated message is FF FF FF FF, the length of its metadata as a little-endian int32, the metadata, which is a
 flatbuffer ``Message`` (Message.fbs of the Arrow format), and its body.  A stream is the message of a schema, those of

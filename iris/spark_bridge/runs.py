@@ -1,7 +1,7 @@
-"""Events as they arrive at a bridge: in runs of one publisher, topic, key and headers.
+"""Runs: record batches of events as they arrive at a bridge, of one publisher, topic, key and headers.
 
-A run is the unit of work here: a publisher of many events has hundreds in one, and what is done once for a run is not
-done for each event.  ``iris.patterns.pubsub.subscribe.subscription.Run`` is one.
+A run is the unit of work here.  A publisher of many events has hundreds in one run, and work that is done once for a
+run is not done for each event.  ``iris.patterns.pubsub.subscribe.EventRun`` implements ``PublisherRun``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Origin(Protocol):
 
 
 class PublisherRun(Protocol):
-    """Consecutive events of one publisher."""
+    """A run: consecutive events of one publisher."""
 
     @property
     def topic(self) -> str: ...
@@ -38,7 +38,7 @@ class PublisherRun(Protocol):
     @property
     def first(self) -> int: ...  # number of the first event on its topic; 0: not numbered
     @property
-    def owed(self) -> int: ...  # see ``Run``
+    def owed(self) -> int: ...  # see ``EventRun``
     @property
     def milestones(self) -> Milestones: ...
     @property

@@ -1,4 +1,4 @@
-"""The columns of an event: those of Spark's Kafka source, so that existing queries need a new format and nothing else.
+"""Schema of an event: the columns of Spark's Kafka source, so that existing queries need a new format and nothing else.
 
 ========== ======================= ==========================================================================
 column     Spark type              content

@@ -1,1 +1,1 @@
-"""``iris keys``: realms, credentials, bundles, revocation lists."""
+"""``iris keys``: realms, credentials, bundles, revocation lists.  The mechanisms are in iris.security."""

@@ -1,7 +1,7 @@
-"""To every member: broadcast, survey, and the relay tree that carries both to many members.
+"""One message to every member of a cluster: broadcast, survey, and the relay tree that carries both to many members.
 
-Promises: at most once per member; a survey tells who did not answer.  Not here: publish/subscribe
-(iris.patterns.pubsub).
+Promises: at most once per member; a sender waits for credit instead of overrunning a member; a survey names the members
+that did not answer.  Not here: messages by topic (iris.patterns.pubsub).
 """
 
 from iris.patterns.multicast.broadcast import Broadcasts

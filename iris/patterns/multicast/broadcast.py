@@ -1,12 +1,11 @@
-"""Broadcast: every member of a cluster gets the message at most once, nobody replies.
+"""Broadcast: at-most-once delivery to every member of a cluster, without replies.
 
-Up to ``Config.relay_above`` members the sender tells each one itself.  Beyond that they tell each other, over a relay
-tree (``iris.patterns.multicast.tree``), and the sender's work no longer grows with their number.
+Up to ``Config.relay_above`` members the sender sends to each member itself.  Above that number members forward the
+message over a relay tree (``iris.patterns.multicast.tree``), and the sender's work no longer grows with their number.
 
-Members grant credit (``iris.patterns.multicast.broadcast_credit``): who broadcasts waits until everybody who is to
-get the
-message has room for it.  A member that grants none for ``Config.broadcast_patience`` seconds is passed over until it
-does.
+Flow control: members grant credit (``iris.patterns.multicast.broadcast_credit``).  A sender waits until every receiver
+has room for the message.  A member that grants no credit for ``Config.broadcast_patience`` seconds is skipped until it
+grants some again.
 """
 
 from __future__ import annotations
@@ -36,12 +35,12 @@ _ASK_AFTER: Final = 0.1
 """Seconds without credit after which a member is asked for it: one that is at work reports by itself before."""
 
 _MAX_LANES: Final = 1024
-"""Clusters to which the way is remembered."""
+"""Clusters whose flow control state is kept."""
 
 
 @final
 class _Lane:
-    """The way to one cluster: its flow, and those who wait for it.
+    """The broadcasts to one cluster: their flow control, and the senders that wait for it.
 
     Attributes:
         name: of the cluster, as its members call it.
@@ -82,7 +81,7 @@ class Broadcasts:
         self._relays = relays
         self._lanes: dict[str, _Lane] = {}
         self._highest = 0
-        """Position that no forgotten way has passed: members know such ways longer than this node."""
+        """Position that no evicted flow has passed: members keep such flows longer than this node."""
         mesh.register(kinds.BROADCAST_CREDIT, 5, self._receive_credit)
         mesh.observe(self)
 
@@ -90,7 +89,7 @@ class Broadcasts:
         """See ``Node.broadcast``."""
         body = encoded(payload, self._config.max_payload)
         flat = wire.encode_headers(headers, self._config.max_headers)
-        # Before anybody is told, and nothing after: who is cancelled here has told nobody.
+        # The only checkpoint before the first send: a caller that is cancelled here has sent to nobody.
         await trio.lowlevel.checkpoint()
         members = self._members(cluster)
         name = cluster_of(cluster)

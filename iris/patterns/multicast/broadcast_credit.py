@@ -1,18 +1,19 @@
-"""Credit for broadcasts: how much each member of a cluster still takes of one sender (sans-IO).
+"""Credit-based flow control for broadcasts: how much each member of a cluster still takes from one sender (sans-IO).
 
 Rules of this file:
 
-- The *cost* of a broadcast is its bytes, headers included, and 4 KiB: a window of 4 MiB holds 1,024 small ones.
-- A sender gives each broadcast to a cluster its *position*: the sum of the costs of those before.  It is the same for
-  all members, for over a relay tree all of them get the same bytes.  So what was lost on the way leaves no gap: who has
-  seen a position waits for nothing before it.
-- A member reports its state and not a change, so that a report which is lost or comes twice does no harm: up to where
-  it has seen the sender's broadcasts, how much of that its handlers have not taken yet, and its window.  What a sender
-  may have on the way and waiting at a member is that window; the last broadcast may exceed it.
-- A sender begins with ``INITIAL`` at every member.  A member reports when its handlers have taken half a window, and
-  when it was asked, as soon as there is something to say.
-- A member keeps a window for each sender, whatever the others do; all of them share a number of bytes.  Its handlers
-  take from the senders in turns, so that what one has waiting delays the others by one broadcast, and not by all.
+- The *cost* of a broadcast is its bytes, headers included, plus 4 KiB.  A window of 4 MiB holds 1,024 small ones.
+- A sender gives each broadcast to a cluster its *position*: the sum of the costs of those before.  The position is the
+  same for all members, because over a relay tree all members get the same bytes.  A lost broadcast therefore leaves no
+  gap: a member that has seen a position waits for nothing before it.
+- A member reports its state and not a change, so a lost or repeated report does no harm.  The report holds the position
+  up to which the member has seen the sender's broadcasts, how much of that its handlers have not taken yet, and its
+  window.  The window bounds what a sender may have in flight to the member and queued there; the last broadcast may
+  exceed it.
+- A sender begins with ``INITIAL`` at every member.  A member reports when its handlers have taken half a window.  A
+  member that was asked reports as soon as there is something to report.
+- A member keeps one window for each sender.  All windows share a budget of bytes.  The handlers take from the senders
+  round robin, so the backlog of one sender delays the others by one broadcast, not by the whole backlog.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ OVERHEAD: Final = 4 * KIB
 """What a broadcast costs besides its bytes, so that small ones are bounded in number, too."""
 
 INITIAL: Final = 256 * KIB
-"""What a sender may have on the way to a member from which it has no report: 64 small broadcasts."""
+"""Bytes that a sender may have in flight to a member from which it has no report: 64 small broadcasts."""
 
 _FAR: Final = wire.MAX_NUMBER
 """No position is as great: 2**50 broadcasts come before."""
@@ -44,7 +45,7 @@ def cost(payload: wire.Payload, headers: wire.Headers) -> int:
 
 
 class CreditReport(NamedTuple):
-    """What a member tells one sender about its broadcasts."""
+    """A member's credit report to one sender of broadcasts."""
 
     seen: int
     """The end of the last broadcast that has arrived: its position and its cost."""
@@ -74,7 +75,7 @@ def report_untrusted(message: wire.Message) -> tuple[str, CreditReport]:
 
 @final
 class SendWindow:
-    """What one member still takes, as its sender knows it.
+    """Send window: the credit of one member, as the sender knows it.
 
     Attributes:
         limit: broadcasts whose position is below may be sent.
@@ -103,7 +104,7 @@ class SendWindow:
 
     @property
     def end(self) -> int | None:
-        """The end of what it was sent, if that is not the end of what the others were."""
+        """The end of what it was sent, if that differs from the others."""
         return self._left_at
 
     def leave(self, position: int) -> None:
@@ -112,7 +113,7 @@ class SendWindow:
             self._left_at = position
 
     def resume(self, position: int) -> None:
-        """It gets what follows again.  What it did not get is not on the way to it."""
+        """It gets what follows again.  What it did not get is not in flight to it."""
         if self._left_at is not None:
             self._gap = position - self._left_at
             self._seen += self._gap
@@ -233,7 +234,7 @@ class Flow:
 
 @final
 class ReceiveWindow:
-    """What one sender has waiting at a member.
+    """Receive window: what one sender has queued at a member.
 
     Attributes:
         seen: the end of what has arrived.
@@ -285,7 +286,7 @@ class ReceiveWindows:
         return self._senders.get(sender)
 
     def forget(self, sender: NodeId) -> None:
-        """A sender is gone.  What it has waiting is still taken."""
+        """A sender is gone.  Its queued broadcasts are still handled."""
         self._senders.pop(sender, None)
 
     def accept(self, window: ReceiveWindow, position: int, cost: int) -> bool:
@@ -326,7 +327,7 @@ class ReceiveWindows:
         return window.freed > 0 or not window.queued
 
     def report(self, window: ReceiveWindow) -> CreditReport:
-        """Return what a sender is told now."""
+        """Return the report to a sender now."""
         window.size = self._share(window)
         window.freed = 0
         window.wanted = False

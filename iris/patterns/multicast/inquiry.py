@@ -1,6 +1,6 @@
-"""One request to many members over a relay tree: they are asked together, and each answers by itself.
+"""Scatter-gather: one request to many members over a relay tree; each member replies by itself.
 
-Asking costs the same for any number of members; their answers come one by one, as those of any request do.
+The scatter costs the same for any number of members.  Replies arrive one by one, like the replies of any request.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LOOK_EVERY: Final = 5.0
 on may have been lost with it, and others than its origin may be those who know."""
 
 _LOOK_SOON: Final = 1.0
-"""Seconds after a member was lost; what is on its way over others should have come by then."""
+"""Seconds after a member was lost; messages in flight over others should have arrived by then."""
 
 
 @final
@@ -82,7 +82,7 @@ class Inquiry:
         """Ask, and wait until all have answered or failed.
 
         Members have ``timeout`` seconds; who waits here for no longer than that cancels it.  The members that are
-        still at work are then told to stop.  Without a priority it is that of the request that is served here.
+        still at work then get a CANCEL.  Without a priority it is that of the request that is served here.
         """
         requests, tally = self._requests, self._requests.tally
         body = encoded(payload, self._config.max_payload)
@@ -126,10 +126,10 @@ class Inquiry:
             try:
                 self._mesh.post(member, cancel, 0)
             except NotSent:
-                continue  # who cannot be told is being given up
+                continue  # a member without room on its link is being given up
 
     def _receive(self, member: NodeId, outcome: wire.Message | None) -> None:
-        """Take what comes of one member; None: it is gone."""
+        """Take the answer of one member; None: it is gone."""
         if outcome is None and member in self._asked:
             self._pause.deadline = min(self._pause.deadline, trio.current_time() + _LOOK_SOON)
         if member not in self._waiting:

@@ -1,7 +1,7 @@
-"""The relay tree of one node: what it sends through others, and what it hands on for them.
+"""Relay: the trio shell of the relay tree.  It sends this node's messages and forwards those of other origins.
 
-Whoever gives a message to a node with others behind it keeps it in its books until that node reports that it has
-handed the message on, or is lost; so each copy is counted once, by the node that knows what became of it.
+Whoever sends a message to a node with others behind it keeps the message on its account until that node reports that
+it forwarded the message, or is lost.  Each copy is therefore counted once, by the node that knows its outcome.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Booking = tuple[NodeId, int]
 @final
 @dataclass(frozen=True, slots=True)
 class RelayPlan:
-    """Receivers and how they are divided; made by ``Relays.tree``, good for as long as the receivers are the same."""
+    """Receivers and their division into branches; made by ``Relays.tree``, valid while the receivers are the same."""
 
     receivers: tuple[NodeId, ...]
     parts: tuple[tuple[NodeId, ...], ...]
@@ -56,7 +56,7 @@ class RelayPlan:
 
 @final
 class Relays:
-    """Everything that this node sends and hands on over relay trees.
+    """The relay of one node: what it sends and forwards over relay trees.
 
     Args:
         avoid: tells which nodes are not to be given work now.
@@ -94,14 +94,14 @@ class Relays:
     # -- sending --------------------------------------------------------------------------------------------
 
     def tree(self, receivers: Sequence[NodeId]) -> RelayPlan:
-        """Return how a message of this node reaches ``receivers``, of whom it is none itself."""
+        """Return the plan by which a message of this node reaches ``receivers``; this node is not among them."""
         parts = divided_by_site(self._mesh.node, receivers, self._config.relay_fan_out, self._site_of)
         return RelayPlan(tuple(receivers), tuple(parts))
 
     def send(self, tree: RelayPlan, message: wire.Message, tally: Tally) -> list[Link]:
         """Send one message to every receiver of a tree; plain calls, no waiting.
 
-        Counted in ``tally``, one for each receiver: ``sent``, then ``handed_over`` when it is on the way to it, or
+        Counted in ``tally``, one for each receiver: ``sent``, then ``handed_over`` when it is in flight to it, or
         ``lost`` by reason.  What hangs on a report of another node is neither for a moment.
 
         Returns:
@@ -192,7 +192,7 @@ class Relays:
             self._seen.move_to_end(relayed.origin)  # what is forgotten could come again for a minute
         return seen.take(relayed.number)
 
-    # -- the books ------------------------------------------------------------------------------------------
+    # -- accounting -----------------------------------------------------------------------------------------
 
     def _book(self, head: NodeId, booking: Booking, tally: Tally, count: int) -> None:
         booked = self._booked.setdefault(head, {})
@@ -206,7 +206,7 @@ class Relays:
         self._report_news.wake()
 
     async def run(self) -> None:
-        """Report what was handed on; run it in exactly one task."""
+        """Report what was forwarded; run it in exactly one task."""
         while True:
             await self._report_news.wait()
             await trio.sleep(_REPORT_PAUSE)
@@ -264,6 +264,6 @@ class Relays:
 
 
 def stands_alone(mesh: Mesh, node: NodeId) -> bool:
-    """Tell whether a node is told by this one itself: it is this one, or at another site."""
+    """Tell whether this node sends to a node itself: it is this one, or at another site."""
     peer = mesh.peer(node)
     return node == mesh.node or (peer is not None and peer.foreign)

@@ -1,6 +1,7 @@
-"""Survey: every member of a cluster is asked, answers are gathered until a rule ends it, and the missing are known.
+"""Survey: scatter-gather over a cluster.  Asks every member and collects answers until a stop rule ends it.
 
-When a survey is over before everybody has answered (sans-IO).
+The result names the members that did not answer.  The stop rules, which may end a survey before everybody has answered,
+are a machine (sans-IO).
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ class Answers:
         self._send.close()
 
     async def _gather(self, *ways: Callable[[], Awaitable[None]]) -> None:
-        """Ask in all of these ways at a time, until all have answered or failed or a rule ends it."""
+        """Run all of these inquiries at a time, until all have answered or failed or a rule ends the survey."""
         with self._scope:
             async with trio.open_nursery() as asking:
                 for way in ways:

@@ -1,19 +1,19 @@
-"""A tree over which one message reaches many nodes: who hands it on to whom, and how receivers know its origin.
+"""Relay tree: an overlay multicast tree for one message, with origin authentication (sans-IO).
 
-Sans-IO.  Rules of this file:
+Rules of this file:
 
-- The origin names every receiver; each node on the way gets the names of those it has to hand the message on to.  So
-  each is named once, whatever the views of the others, and everybody on the way is a receiver itself: nobody sees a
-  message that was not meant for it.
-- What the origin does costs the same for any number of receivers: one signature and ``fan_out`` messages.
-- The origin signs the message with its node signing key, and every receiver checks that: who hands it on cannot change
-  it, and cannot make one up.
-- The origin numbers what it sends, and a receiver takes each number once: no message comes twice or runs in circles.
-- The origin signs the date as well, and a receiver takes nothing that is a minute old: who has received a message
-  cannot show it later to a node that has started since, and has seen no number.
+- The origin names every receiver.  Each node on the way gets the names of those to which it forwards.  So each receiver
+  is named once, whatever the views of the others.  Every forwarding node is a receiver itself: nobody sees a message
+  that was not meant for it.
+- The origin's work is the same for any number of receivers: one signature and ``fan_out`` messages.
+- The origin signs the message with its node signing key and every receiver verifies the signature: a forwarding node
+  can neither change a message nor forge one.
+- The origin numbers its messages and a receiver accepts each number once: no message arrives twice or circulates.
+- The origin signs the date as well, and a receiver accepts nothing that is a minute old.  A node that has received a
+  message cannot replay it later to a node that has started since and has seen no number.
 
-At most once: a node that dies with a message in hand takes those behind it along, and whoever gave it the message
-counts them.
+At most once: a node that dies with a message in hand loses it for those behind it.  The node that had sent it the
+message counts them.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _SIGNATURE: Final = 64
 _PURPOSE: Final = b"iris relay 2"
 
 MAX_AGE: Final = 60
-"""Seconds that the clock of an origin may be behind or ahead of a receiver's, the time on the way included."""
+"""Seconds that the clock of an origin may be behind or ahead of a receiver's, the transit time included."""
 
 
 class Branch(NamedTuple):
-    """One node to hand a message to, and those it hands the message on to."""
+    """One node to send a message to, and those to which it forwards the message."""
 
     head: NodeId
     behind: tuple[NodeId, ...]
@@ -54,7 +54,7 @@ class Branch(NamedTuple):
 def arranged(origin: NodeId, receivers: Sequence[NodeId]) -> tuple[NodeId, ...]:
     """Return the receivers in the order in which an origin divides them.
 
-    It begins at the origin's own place among them: the work of handing on falls to others for each origin, and one
+    It begins at the origin's own place among them: the work of forwarding falls to others for each origin, and one
     origin's messages take the same way as long as the receivers are the same, so that they stay in order.
     """
     ring = sorted(receivers)
@@ -89,7 +89,7 @@ def divided_by_site(
 
 
 def branch(part: Sequence[NodeId], reachable: Callable[[NodeId], bool]) -> Branch | None:
-    """Choose who hands a message on to the others of a part: the first that is reachable; None if nobody is."""
+    """Choose the relay for the others of a part: the first that is reachable; None if none is."""
     for head in part:
         if reachable(head):
             return Branch(head, tuple(node for node in part if node != head))
@@ -105,7 +105,7 @@ def claim(origin: NodeId, number: int, at: int, body: bytes) -> bytes:
 
 @final
 class RelayedMessage(NamedTuple):
-    """One message on its way through the tree; ``at`` is the origin's date, in whole seconds since 1970."""
+    """One message in transit through the tree; ``at`` is the origin's date, in whole seconds since 1970."""
 
     origin: NodeId
     number: int
@@ -154,7 +154,7 @@ def relayed_untrusted(message: wire.Message) -> RelayedMessage:
 
 @final
 class Seen:
-    """Which numbers of one origin have come: those of the last 4,096, one bit each."""
+    """Replay window: which of the last 4,096 numbers of one origin have arrived, one bit each."""
 
     __slots__ = ("_bits", "_highest")
 

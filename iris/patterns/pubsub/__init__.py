@@ -1,8 +1,15 @@
-"""Publish/subscribe of one node.
+"""Publish/subscribe of one node: topics, subscriptions, acknowledgements, retained values.
 
-Promises: at most once per subscriber, first in first out per publisher, losses counted and shown; ``confirm=True``
-returns
-when every durable subscriber has the event on disk.
+There is no broker.  Subscribers send their interest to their peers, and publishers post events on the links of those
+that match.  ``interest`` says who wants what, ``publish`` and ``subscribe`` are the two ends, ``tree`` serves many
+subscribers, ``sealed`` other sites; ``PubSub`` joins them.
+
+Promises: at most once per subscriber; first in, first out per publisher; a lost event is counted at the publisher and
+shown to the subscriber as ``missed`` before the next one.  ``confirm=True`` returns when every durable subscriber has
+the event on disk: at least once on the wire, once in the log.  A subscription with ``overflow="wait"``
+slows its publishers down; any other one drops by its policy when its queue is full.
+
+Not here: history.  Beyond retained values nothing is stored; a log that is read from the past is iris.spark_bridge.
 """
 
 from iris.patterns.pubsub.pubsub import PubSub

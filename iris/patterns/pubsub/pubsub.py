@@ -1,4 +1,4 @@
-"""Publish/subscribe of one node: its subscriptions, what it tells peers about them, and the events that arrive."""
+"""Publish/subscribe of one node: its subscriptions, the exchange of interest with peers, and the dispatch of events."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ from iris.patterns.service import callers
 from iris.security.identity import ForeignRealm
 
 _NO_MEMBERS: Final = "event for a group without members here"
-"""It was on its way when the last one left."""
+"""It was in flight when the last one left."""
 
 _NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -97,7 +97,7 @@ class PubSub:
         self._own = OwnInterest(config.interest_bytes)
         self._table = InterestTable(config.interest_bytes)
         self.interest_changed: Callable[[], None] = lambda: None
-        """Called when somebody subscribes or no longer does."""
+        """Called when a node subscribes or no longer does."""
         self.publishing: Final = Publisher(mesh, self._table, config, avoid)
         self._untold = InterestRetry(mesh, self._tell_everything)
         self.durable: Final = DurableSubscribers(
@@ -287,7 +287,7 @@ class PubSub:
                 elif realm is None and group is None:
                     if not durable:
                         self.retention.ask(pattern)
-                    self._tell_all(self._own.mark())  # the confirmation comes the way of the values, behind them
+                    self._tell_all(self._own.mark())  # the confirmation takes the path of the values, behind them
                 subscription.version = self._own.version
                 await self._wait_known(self._own.version)
                 yield subscription
@@ -305,7 +305,7 @@ class PubSub:
                     self._leave_group(subscription)
 
     def _leave_group(self, subscription: Subscription) -> None:
-        """What waits at a subscription that has ended goes to another one of its group here, or is lost, and told."""
+        """The queue of a subscription that has ended goes to another one of its group here, or is lost and reported."""
         for run in subscription._abandon():
             takers = [one for one in self._subscriptions.match(run.topic) if one.group == subscription.group]
             taker = self._taker(takers, run.publisher, run.topic, run.key, durable=subscription.durable)
@@ -319,7 +319,7 @@ class PubSub:
         self._groups.flush()
 
     def end_subscriptions(self) -> None:
-        """Let consumers take what waits, and then end their iterations: nothing comes any more."""
+        """End all subscriptions: consumers take what is queued, and then their iterations end."""
         for subscription in self._every:
             subscription._close()
 
@@ -334,7 +334,7 @@ class PubSub:
     async def forget_durable(self, name: str) -> None:
         """See ``Node.forget_subscriber``."""
         self.durable.forget(name)
-        self._tell_all(self._own.mark())  # who confirms it has heard of what was told before
+        self._tell_all(self._own.mark())  # a peer that confirms it has all changes before it
         await self._wait_known(self._own.version)
 
     def _everybody(self) -> list[Peer]:
@@ -346,7 +346,7 @@ class PubSub:
             self._tell(peer, change)
 
     def _tell_realm(self, realm: ForeignRealm | None) -> None:
-        """Tell the linked nodes of another realm what of its topics is wanted here."""
+        """Send the linked nodes of another realm the interest in its topics."""
         for peer in self._mesh.peers.values():
             if realm is not None and peer.identity.foreign_id == realm.id:
                 self._tell_everything(peer)
@@ -374,7 +374,7 @@ class PubSub:
         ]
 
     async def wait_interest_exchanged(self) -> None:
-        """Wait until every present peer has told its interest and knows this node's.
+        """Wait until every present peer has sent its interest and has confirmed this node's.
 
         Peers that do not answer are passed over after ``Config.subscribe_timeout``.
         """
@@ -517,12 +517,12 @@ class PubSub:
         return turns.take(lambda _: True, lambda one: one._waits())
 
     def _count_no_members(self, publisher: NodeId, topic: str, count: int) -> None:
-        """Count events that were on their way to a group when its last member left."""
+        """Count events that were in flight to a group when its last member left."""
         self._mesh.refusals[_NO_MEMBERS] += count
         self._count_dropped(publisher, topic, count, 0)
 
     def _count_dropped(self, publisher: NodeId, topic: str, dropped: int, refused: int) -> None:
-        """Count events for groups that nobody gets."""
+        """Count events for groups without a receiver."""
         self._reports.note(publisher, topic, dropped, refused)
         self._groups.settled(publisher, dropped + refused)
 
@@ -553,7 +553,7 @@ class PubSub:
     def _refuse_events(
         self, peer: Peer, topic: str, group: str | None, excess: Excess, count: int, confirm: int
     ) -> None:
-        """Count events that are too large for this node, and tell their publisher."""
+        """Count events that are too large for this node, and report them to their publisher."""
         self._arriving.refused("event", excess, peer.node, peer.identity.caller, topic, count=count)
         if group:
             self._count_dropped(peer.node, topic, 0, count)
@@ -566,7 +566,7 @@ class PubSub:
         self._arriving.malformed("event", error, run.sender.node, run.sender.cluster, run.topic)
 
     def _check_own_untrusted(self, topic: str) -> None:
-        """See that a node of this realm publishes on no topic of another one: it would be taken for one of that."""
+        """Check that a node of this realm publishes on no topic of another realm, for a node of which it would pass."""
         if foreign_realm(topic, self._mesh.identity) is not None:
             raise RemoteProtocolError(f"{topic!r} is a topic of another realm, and its publisher is of this one")
 
@@ -639,12 +639,12 @@ class PubSub:
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
     def peer_connected(self, peer: Peer) -> None:
-        """Tell a new peer everything this node subscribes to."""
+        """Send a new peer the full interest of this node."""
         self._tell_everything(peer)
         self.publishing.ways_changed()
 
     def frames_lost(self, peer: Peer) -> None:
-        """Changes and confirmations may be lost: everything is told again, confirmation asked for again."""
+        """Changes and confirmations may be lost: the full interest is sent and confirmed again."""
         self._relays.frames_lost(peer.node)
         if self._table.narrow(peer.node, peer.may_hear):
             self.interest_changed()

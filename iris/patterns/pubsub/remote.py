@@ -1,7 +1,7 @@
-"""Subscribers at other sites: a publisher links to those that want a topic before its next event on it.
+"""Remote subscribers: a publisher links to the nodes of other sites that want a topic before its next event on it.
 
-The gateways tell who wants what.  Over the session that is made then, the subscriber tells its interest as it does at
-home, and from there on there is no difference.
+The gateways advertise who wants what.  Over the session that is opened then, the subscriber sends its interest as it
+does at home.  From there on a remote subscriber differs in nothing.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def check_foreign(pattern: str, realm: ForeignRealm, *, at_site: bool, plain: bo
 
 @final
 class RemoteSubscribers:
-    """Who subscribes at other sites.
+    """The subscribers at other sites.
 
     Args:
         unlinked: told of each event how many nodes that are said to want it there was no link to.
@@ -108,7 +108,7 @@ class RemoteSubscribers:
             return True
 
     async def reach(self, topic: str, *, within: float | None = None) -> float:
-        """Link to those who want a topic and are not linked yet; return what is left of ``within``.
+        """Link to the subscribers of a topic that are not linked yet; return what is left of ``within``.
 
         Returns at the latest when a handshake must have ended; who could not be reached is tried again with a later
         event.  Cancelling it leaves handshakes under way that end by themselves.
@@ -135,7 +135,7 @@ class RemoteSubscribers:
         return math.inf if within is None else max(within - (trio.current_time() - began), 0.001)
 
     def begin(self, topic: str) -> None:
-        """Begin to link to those who want a topic and are not linked, and wait for nobody."""
+        """Begin to link to the subscribers of a topic that are not linked yet, without waiting."""
         self._sites.begin_nodes(self._nodes(topic))
 
     def _nodes(self, topic: str) -> set[tuple[str, NodeId]]:

@@ -1,7 +1,8 @@
 """The caller's side of request/reply: attempts, deadlines, hedging, retries.
 
 Promises: at most once; with ``idempotent=True`` retried within the deadline and the retry budget; cancelling the caller
-cancels the handler.  Not here: the answering side (iris.patterns.service).
+cancels the handler.  Not here: the answering side (iris.patterns.service), and the choice of the member
+(iris.cluster.balancing).
 """
 
 from iris.patterns.request.attempt import budget_of

@@ -1,4 +1,4 @@
-"""One attempt of a request, until its outcome is known."""
+"""One attempt of a request at one member, until its outcome is known."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_BUDGET_MS: Final = 2**32 - 1
 
 @final
 class Attempt:
-    """One attempt that waits for its outcome.
+    """One attempt of a request, waiting for its outcome.
 
     Args:
         member: who was asked.
@@ -106,7 +106,7 @@ class Attempt:
         return self.picker is None or self.picker.has_other(self.tried)
 
     def retransmission(self, now: float) -> wire.Message:
-        """Return what is sent once more: the same request, with the time that is left."""
+        """Return the retransmission: the same request, with the time that is left."""
         return (*self.message[:4], budget_of(self.deadline - now), *self.message[5:])
 
     def _abort(self, _: object) -> trio.lowlevel.Abort:
@@ -116,5 +116,5 @@ class Attempt:
 
 
 def budget_of(seconds: float) -> int:
-    """Return what a member may use of the time left, in milliseconds: a little less, for the way there takes some."""
+    """Return what a member may use of the time left, in milliseconds: a little less, for the transit takes some."""
     return _MAX_BUDGET_MS if seconds > _MAX_BUDGET_MS / 1000 else max(1, int(seconds * 1000 + 1e-6) - 1)

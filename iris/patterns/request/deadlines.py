@@ -1,6 +1,6 @@
-"""Deadlines of many waits at a time, kept by one task.
+"""Deadline queue: the deadlines of many concurrent waits, kept by one task.
 
-A cancel scope for each wait costs 5.3 us, most of what an asker spends on a request; an entry here costs 0.4.
+A cancel scope for each wait costs 5.3 us, most of what a caller spends on a request; an entry here costs 0.4 us.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Deadlines:
             self._news.wake()
 
     async def run(self) -> None:
-        """Do it until cancelled.  Waits that have ended wake this task rarely: once where their deadlines are alike."""
+        """Run until cancelled.  Waits that have ended wake this task rarely: once where their deadlines are alike."""
         entries = self._entries
         while True:
             now = trio.current_time()

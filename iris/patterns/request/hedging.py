@@ -1,7 +1,7 @@
-"""Hedged requests: when a reply is late, a second member is asked, and whichever answers first counts.
+"""Hedged requests: when a reply is late, a second member is asked, and the first answer counts.
 
-This cuts the slowest replies down where slowness is an accident of one member (Dean and Barroso, "The Tail at Scale",
-2013).  It is for idempotent requests only, since both members may run them, and for 5 % of those at most, since a
+Hedging cuts tail latency where slowness is an accident of one member (Dean and Barroso, "The Tail at Scale", 2013).
+It applies to idempotent requests only, since both members may run them.  At most 5 % of the requests are hedged: a
 cluster in which every reply is late has no use for twice the requests.
 """
 

@@ -1,7 +1,7 @@
-"""The asking side of request/reply: one member is chosen, asked, and asked again elsewhere where that is safe.
+"""Request/reply, caller side: picks one member, sends the request, and retries at another member where that is safe.
 
-A request has one id, whatever member it goes to.  With ``idempotent=True`` members remember by (asker, id) what they
-answered, so a repeat that reaches the same member is answered and not run again.
+A request has one id at every member.  With ``idempotent=True`` members keep the reply under (caller, id), so a repeat
+that reaches the same member gets that reply and does not run again.
 
 What ends an attempt, and what follows:
 
@@ -17,7 +17,7 @@ deadline                                ``RequestTimeout``         ``RequestTime
 no other member, or four were asked     a pause, then all again    what the last one came to
 ======================================  =========================  ================================
 
-Where load was the only reason, an idempotent request ends as well: it is ``Overloaded`` and says when to come again.
+Where load was the only reason, an idempotent request ends as well: it raises ``Overloaded`` with ``retry_after``.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ _SPREAD: Final = (math.sqrt(5) - 1) / 2
 """Multiples of it lie evenly between whole numbers: requests that were lost together do not come again together."""
 
 _AT_ONCE: Final = 0.001
-"""Who asks again so many seconds after the last reply, and has nothing else under way, reads the next one by itself."""
+"""A caller that asks again so many seconds after the last reply, with nothing else outstanding, reads by itself."""
 
 
 _LOST_REPLIES: Final = {REPLY_MALFORMED: "malformed reply", REPLY_TOO_LARGE: "reply above max_payload"}
@@ -108,7 +108,7 @@ _GONE: Final[wire.Message] = ("the member is gone",)
 
 @final
 class Requests:
-    """All requests that this node has under way."""
+    """All outstanding requests of this node."""
 
     def __init__(self, mesh: Mesh, directory: MemberDirectory, config: Config) -> None:
         self.tally: Final = Tally()
@@ -125,7 +125,7 @@ class Requests:
         self._ids = itertools.count(1)
         self._waiting: dict[int, Attempt] = {}
         self._follower: Final = InboxWaiter(mesh.reading, hasty=True)
-        """Of the only request under way, if there is no other."""
+        """Reads for the only outstanding request."""
         self._ended = -math.inf
         self._deadlines = Deadlines(self._waiting, self._expire)
         self._hedges: dict[str, Hedging] = {}
@@ -211,7 +211,7 @@ class Requests:
             raise RemoteError(REPLY_MALFORMED, text) from None
 
     def number(self) -> int:
-        """Return the number of a request that is made by somebody else."""
+        """Return the number for a request of another module."""
         return next(self._ids)
 
     def count(self, error: BaseException) -> None:
@@ -314,8 +314,11 @@ class Requests:
                 try:
                     self._mesh.post(member, message, waiter.size, flush=True)
                 except NotSent as error:
+                    # The link did not take the request, so it did not run: any request may go to another member.
                     failure, now = error, None
                     continue
+                # From here on the request may have been run. Unless this member refuses it, only idempotent=True sends
+                # it again.
                 outcome = await self._wait(identifier, waiter, now, deadline, picker)
                 now = None
                 if outcome is None:
@@ -327,6 +330,7 @@ class Requests:
                         if code == TOO_LARGE and retry_after >= 0:
                             raise too_large(cluster, text)
                         failure = failure_of(cluster, member, code, text, retry_after)
+                        # The handler ran, and this is its own error: another member would only run it a second time.
                         if retry_after < 0:
                             raise failure
                         if code == MEMBER_LEFT and idempotent:
@@ -336,6 +340,7 @@ class Requests:
                         elif code not in _ELSEWHERE:
                             raise failure
                     case _:
+                        # The member had the request when it was lost: nobody can say how far it ran.
                         failure = lost = MemberLost(f"node {member}, a member of {cluster!r}, was lost: {outcome[0]}")
                         if not idempotent:
                             raise Unknown(
@@ -368,7 +373,7 @@ class Requests:
         return error
 
     async def _pause(self, cluster: str, tried: set[NodeId], until: float) -> Picker | None:
-        """Wait for a member that was not asked yet, until a time, and return whoever picks then."""
+        """Wait for a member that was not asked yet, until a time, and return the picker then."""
         directory = self._directory
         with trio.move_on_at(until):
             while True:
@@ -385,8 +390,8 @@ class Requests:
     ) -> wire.Message | None:
         """Wait for the outcome of one attempt; None when the deadline passed.
 
-        However it ends, the member is told to stop when the request ends, unless it has answered, and nothing stays
-        registered.  It is not told before: asked once more, it has the request running, or its outcome.
+        However it ends, the member gets a CANCEL when the request ends, unless it has answered, and nothing stays
+        registered.  The CANCEL is not sent earlier: asked once more, the member has the request running or its outcome.
         """
         self._waiting[identifier] = waiter
         if picker is not None:
@@ -419,7 +424,7 @@ class Requests:
         try:
             self._mesh.post(member, (kinds.CANCEL, identifier), 0, CONTROL_RESERVE)
         except NotSent:
-            return  # whoever cannot be told is being given up
+            return  # a member without room on its link is being given up
 
     # -- what arrives ---------------------------------------------------------------------------------------
 
@@ -488,7 +493,7 @@ class Requests:
     def peer_unreachable(self, node: NodeId) -> None:
         """Idempotent requests are asked elsewhere at once if they can; the others wait for what becomes of the member.
 
-        So do all, if the member is at another site and there is another way: it will know those that it has.
+        So do all, if the member is at another site and there is another route: it knows the requests that it has.
         """
         peer = self._mesh.peer(node)
         if peer is not None and peer.returning:
@@ -507,7 +512,7 @@ class Requests:
 
 
 def too_large(cluster: str, text: str) -> PayloadTooLarge:
-    """Return the error of what is too large for the member that it was sent to, which has said ``text``."""
+    """Return the error of what is too large for the member that it was sent to, which has answered ``text``."""
     return PayloadTooLarge(f"cluster {cluster!r} refuses {text}; send larger things through a tunnel")
 
 

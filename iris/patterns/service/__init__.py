@@ -1,8 +1,8 @@
 """The answering side: services, queues, workers, load shedding, reply cache, deadlines.
 
-Promises: queues are bounded and say so (Overloaded); what expired while it waited is not run; a request that comes
-again
-is answered from the reply cache while this member lives; a handler that fails is logged here.
+Promises: a queue is bounded and a request beyond the bound gets ``Overloaded``; a request that expired in the queue
+does not run; a repeated idempotent request is answered from the reply cache while this member lives; a handler that
+fails is logged here.  Not here: exactly-once execution across members.
 """
 
 from iris.patterns.service.server import Server

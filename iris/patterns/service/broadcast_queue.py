@@ -1,4 +1,4 @@
-"""The broadcasts that wait at a member: taken on by credit, handled in turns, reported to their senders."""
+"""Queue of the broadcasts at a member: accepts by credit, takes from senders round robin, reports to them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PAUSE: Final = 0.05
 
 @final
 class BroadcastQueue:
-    """See the file.
+    """The broadcasts that wait at one member.
 
     Args:
         cluster: of the member.
@@ -54,7 +54,7 @@ class BroadcastQueue:
     # -- what arrives ---------------------------------------------------------------------------------------
 
     def accept(self, message: Message, position: int, cost: int) -> None:
-        """Take a broadcast on; one without room is refused, counted, and its sender told.
+        """Accept a broadcast; one without room is refused, counted, and reported to its sender.
 
         Args:
             message: its payload as it travelled.  What waits is bounded by that, and may be 20 times as much decoded.
@@ -73,7 +73,7 @@ class BroadcastQueue:
             self._report_soon(window.sender)
 
     def refuse(self, sender: NodeId, end: int) -> None:
-        """Refuse a broadcast for another reason than room, and have its sender told."""
+        """Refuse a broadcast for another reason than room, and report it to its sender."""
         self.received += 1
         self.refused += 1
         window = self._windows.of(sender)
@@ -108,7 +108,7 @@ class BroadcastQueue:
             self._report(window)
 
     def take_malformed(self) -> None:
-        """The broadcast whose turn it is cannot be read: it is refused, counted, and its sender told."""
+        """The broadcast whose turn it is cannot be decoded: it is refused, counted, and reported to its sender."""
         window = self._turns[0]
         self.refused += 1
         window.refused += 1
@@ -116,7 +116,7 @@ class BroadcastQueue:
         self.take()
 
     def cancel(self) -> None:
-        """Nobody takes any more what waits: it is counted, and its senders are told."""
+        """The handlers have ended: queued broadcasts are counted, and reported to their senders."""
         self.cancelled += len(self)
         while self._turns:
             window = self._turns.popleft()
@@ -128,7 +128,7 @@ class BroadcastQueue:
     # -- reports --------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Report what is not urgent, and what found no room on a link; run it in exactly one task."""
+        """Send reports that are not urgent, and those that a full link did not take; run it in exactly one task."""
         while True:
             await self._report_news.wait()
             await trio.sleep(_PAUSE)
@@ -143,7 +143,7 @@ class BroadcastQueue:
             self._report(window)
 
     def forget(self, sender: NodeId) -> None:
-        """A sender is gone: nobody waits for credit."""
+        """Forget a sender that is gone."""
         self._windows.forget(sender)
         self._unreported.discard(sender)
 

@@ -1,14 +1,16 @@
-"""How many handlers of a service run at the same time, found by trying (sans-IO).
+"""Adaptive concurrency limit: how many handlers of a service run at the same time, by AIMD on their latency (sans-IO).
 
-More at the same time is faster only until something behind the handlers is used up; from there on each takes longer
-and nothing is gained.  Where that point is shows in the time that handlers take: as long as it stays near the time
-they take when fewer run, one more is let run for each window in which all places were taken; when it doubles, a tenth
-fewer.  Additive increase and multiplicative decrease converge, and are fair to others who do the same (Chiu and Jain,
-1989).
+More concurrency is faster only until something behind the handlers is used up; from there on each handler takes longer
+and nothing is gained.  The latency of handlers shows where that point is.  As long as the latency stays near the one
+with fewer handlers, the limit rises by one for each window in which all places were taken.  When the latency doubles,
+the limit drops by a tenth.  Additive increase and multiplicative decrease converge, and are fair to others who do the
+same (Chiu and Jain, 1989).
 
-What handlers take when fewer run is tried now and then, with half as many for one window: if that gets as much done,
-the limit stays there and half of it is tried.  Taking the best time ever seen instead would choke a service that has
-become slower for good; letting it fade would let the limit creep upwards.
+The latency with fewer handlers is measured now and then, with half as many for one window.  If that window gets as much
+done, the limit stays there and half of it is measured next.
+
+Rejected: the best latency ever seen would choke a service that has become slower for good; a best latency that decays
+would let the limit creep upwards.
 """
 
 from __future__ import annotations

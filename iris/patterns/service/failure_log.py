@@ -1,7 +1,7 @@
-"""The log of what handlers raise: with the traceback, and for whom the handler ran.
+"""Log of handler failures: the traceback, and the caller for whom the handler ran.
 
-Callers get an error's type and text, and broadcasts have no caller that waits, so this is where a failure can be seen.
-Nothing of a payload is written here but what the handler's own error says.
+Callers get an error's type and text, and broadcasts have no caller that waits, so this log is where a failure can be
+seen.  It holds nothing of a payload but what the handler's own error says.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Cause = tuple[HandlerKind, str | None, type[BaseException], str, int]
 
 @final
 class FailureLog:
-    """Writes down what the handlers of one membership raise: each cause once a second, with how many came between.
+    """Logs what the handlers of one membership raise: each cause once a second, with the number in between.
 
     One cause is one type of error raised at one line for one operation.
 
@@ -83,7 +83,7 @@ class FailureLog:
     def ended(
         self, kind: HandlerKind, how: str, operation: str | None, caller: Sender, number: int | None = None
     ) -> None:
-        """Log at DEBUG that a handler has ended in a way that is no failure of its own."""
+        """Log at DEBUG that a handler has ended without a failure of its own."""
         if _log.isEnabledFor(logging.DEBUG):
             self._write(logging.DEBUG, kind, how, operation, caller, number, None)
 

@@ -1,9 +1,8 @@
-"""How the handler of an operation is called: with the request or a typed payload, here or in a worker thread.
+"""Handler adapters: how an operation's handler is called, and which error its caller gets.
 
-All of it is decided once, when the handler is registered.  A plain ``async def`` that takes the request is called as
-it is, at no cost.
-
-What becomes of an error that a handler raises: a code and a text for its caller.
+A handler gets the request or a typed payload, and runs in this task or in a worker thread.  All of that is decided
+once, when the handler is registered.  A plain ``async def`` that takes the request is called as it is, at no cost.  An
+error that a handler raises becomes a code and a text for its caller.
 """
 
 from __future__ import annotations

@@ -1,20 +1,19 @@
-"""Which requests a busy member refuses at once, so that those it takes are answered in time (sans-IO).
+"""Load shedding by queue delay (CoDel): which requests a busy member refuses, and which delay it reports (sans-IO).
 
 A queue is good for bursts and bad for load: under constant overload it only makes everybody wait.  So the measure is
-not how long the queue is but how long it has been there.  A queue that has not been empty for ``interval`` *stands*;
-while it does, and for a second after the last refusal, a request that would wait longer than the target is refused, low
-priority first: the newest one, which has the most time left to go elsewhere.
+not the length of the queue but how long it has been non-empty.  A queue that has not been empty for ``interval`` is
+*standing*.  While it is, and for a second after the last refusal, a request that would wait longer than the target is
+refused.  Low priority goes first, and the newest request first, which has the most time left to go elsewhere.
 
-The target is the configured one or the mean time that handlers take, whichever is longer: who takes a second may let
-others wait as long.  The time a request would wait is the number that wait times the mean time between two beginnings.
+The target is the configured one or the mean service time of the handlers, whichever is longer: a service that takes a
+second may let callers wait as long.  The expected wait of a request is the queue length times the mean time between two
+starts.
 
 Source: Nichols and Jacobson, "Controlling Queue Delay", 2012, in the form of Maurer, "Fail at Scale", 2015.
 
-How long requests wait at a member, as its callers are to hear of it (sans-IO).
-
-It is what those waited that began lately; at least what has waited the one that waits longest now, for handlers may be
-stuck; and it fades while none begins.  A caller gives no work to a member at which it waits a second: without the first
-of these rules nobody would learn that a queue stands still, and without the other one nobody that it is gone.
+``QueueDelay`` is the queue delay as reported to callers: recent waits, at least the age of the oldest queued request,
+decaying while no request begins.  A caller gives no work to a member with a queue delay of a second.  Without the
+minimum no caller would learn that a queue is stuck; without the decay none would learn that it is gone.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ _HOLD: Final = 1.0
 """Seconds after a refusal for which no other queue is given the time of a burst: else one would follow the other."""
 
 _SAMPLES: Final = 64
-"""Beginnings that the mean time between two of them is taken over."""
+"""Starts over which the mean time between two of them is taken."""
 
 
 @final
 class LoadShedder:
-    """Decides for one queue.  Told of nothing while no request waits."""
+    """Load shedder of one queue.  It is not called while no request waits."""
 
     __slots__ = ("_gap", "_held", "_last", "_refused_at", "_samples", "_since", "_target", "busy", "shed")
 
@@ -48,7 +47,7 @@ class LoadShedder:
         self._refused_at = -float("inf")
         self._held = False
         self.busy = False
-        """Whether it has to be asked and told: there is a queue, or a request was refused lately."""
+        """Whether the load shedder has to be called: there is a queue, or a request was refused lately."""
         self.shed = 0
         """Requests refused because of the time they would have waited, or had waited."""
 
@@ -121,7 +120,7 @@ _NOTHING: Final = 1e-6
 
 @final
 class QueueDelay:
-    """The waits of one member's requests.  All times in seconds."""
+    """Queue delay of one member's requests.  All times in seconds."""
 
     __slots__ = ("_at", "lately")
 

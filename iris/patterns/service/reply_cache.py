@@ -1,10 +1,11 @@
-"""What a member has answered to idempotent requests: a repeat gets the same answer, and nothing runs again (sans-IO).
+"""Reply cache: a repeated idempotent request gets the recorded reply and does not run again (sans-IO).
 
-An outcome is kept until the deadline of its request.  Beyond the limits the oldest go first, whatever their deadlines:
-else a caller with no deadline would hold the memory for ever.  They go from a caller that has more than its share, the
-limit divided by the callers that have any: so nobody can have the outcomes of others forgotten.  Outcomes whose time is
-over are found by a hand that goes round: it looks at two of them for each that is added, so at most as many again are
-kept as are still of use, and one with a long deadline keeps none of those behind it.
+An outcome is kept until the deadline of its request.  Beyond the limits the oldest go first, whatever their deadlines;
+otherwise a caller without a deadline would hold the memory for ever.  They are evicted from a caller above its share,
+which is the limit divided by the callers that have any, so no caller can evict the outcomes of others.
+
+Expired outcomes are found by a clock hand that looks at two outcomes for each one added.  So at most as many expired
+outcomes remain as live ones, and one with a long deadline does not delay those behind it.
 """
 
 from __future__ import annotations

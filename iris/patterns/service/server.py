@@ -1,4 +1,4 @@
-"""The answering side: what arrives for the clusters that this node has joined, and where it goes."""
+"""Server: the answering side of all clusters that a node has joined.  Checks permissions and limits, dispatches."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ NO_ROOM: Final = "reply_dropped"
 
 
 def refusal_text(cluster: str, peer: Peer) -> str:
-    """Say who was refused by whom."""
+    """Return the text of a refusal: who was refused by whom."""
     realm = f" of realm {peer.identity.foreign_id}" if peer.other_realm else ""
     return f"cluster {cluster!r} does not serve cluster {peer.identity.cluster!r}{realm} (node {peer.node})"
 
 
 @final
 class Server:
-    """All memberships of one node."""
+    """The answering side of one node: its memberships, and the requests in them."""
 
     def __init__(self, mesh: Mesh, config: Config, relays: Relays) -> None:
         self.memberships: dict[str, WorkerPool] = {}
@@ -191,7 +191,7 @@ class Server:
             raise RemoteProtocolError("a broadcast carries a payload")
         decoded = wire.decode_headers_untrusted(headers)
         begin, price = wire.number_untrusted(position, "the position of a broadcast"), cost(payload, headers)
-        if membership is None:  # its sender has not heard yet that this node has left
+        if membership is None:  # its sender does not know yet that this node has left
             self._mesh.refusals["broadcast for a cluster that is not served here"] += 1
             return
         if not (membership.service.allows(peer.identity) and peer.may_ask(cluster)):
@@ -210,7 +210,7 @@ class Server:
     def _receive_credit_wanted(self, peer: Peer, message: wire.Message) -> None:
         _, cluster, end = message
         membership = self.memberships.get(cluster)
-        if membership is not None:  # else the sender hears soon that this node has left
+        if membership is not None:  # else the sender learns soon that this node has left
             membership.broadcasts.ask(peer.node, wire.number_untrusted(end, "a position"))
 
     # -- answering ------------------------------------------------------------------------------------------
@@ -234,6 +234,8 @@ class Server:
         """Send the outcome of a job, and remember it if its handler ran and the request may be repeated."""
         if job.idempotent and (reply[0] == kinds.REPLY or reply[4] == OF_HANDLER or reply[2] not in _DID_NOT_RUN):
             key = (job.peer.node, job.identifier)
+            # Before the reply is posted: if the link loses it, the repeat finds it here and the handler does not run
+            # again.
             self._remembered.add(key, reply, size, job.deadline, trio.current_time())
         self._post(job.peer, reply, size)
 
@@ -272,7 +274,7 @@ class Server:
         """Nothing waits for a node to appear."""
 
     def frames_lost(self, peer: Peer) -> None:
-        """Frames may be lost: the caller is told what it has here, and cancels again what it has cancelled."""
+        """Frames may be lost: the caller gets a list of its requests here, and cancels again what it has cancelled."""
         for (node, identifier), job in list(self._jobs.items()):
             if node == peer.node and not job.cancelled:
                 with suppress(NotSent):  # it ends at its deadline
@@ -284,7 +286,7 @@ class Server:
         """Whether the caller is lost shows later."""
 
     def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
-        """Nobody waits for what this caller has asked; what it may repeat is kept for a while, as it may live."""
+        """Nobody waits for this caller's requests; those that it may repeat run on for a while, as it may live."""
         for (node, _), job in list(self._jobs.items()):
             if node == peer.node:
                 if job.idempotent:

@@ -1,4 +1,4 @@
-"""A service: the handlers that every member of a cluster runs."""
+"""Service: the declaration of the handlers and limits that every member of a cluster runs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _check_caller(cluster: str) -> str:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """How much one member takes on.  None means the node's ``Config``."""
+    """Limits of one member.  None means the node's ``Config``."""
 
     concurrency: int | None = None
     """Handlers running at the same time."""

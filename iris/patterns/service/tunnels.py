@@ -1,4 +1,4 @@
-"""Tunnels of a node: which member to open one to, and which handler gets one that was opened to this node."""
+"""Tunnels of a node: picks the member to open one to, and starts the handler of one that was opened to this node."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _MAX_ATTEMPTS: Final = 4
 
 @final
 class Tunnels:
-    """All tunnels of one node."""
+    """The tunnels of one node: those that it opens and those that its handlers serve."""
 
     def __init__(self, mesh: Mesh, directory: MemberDirectory, serving: Server, config: Config) -> None:
         self._mesh = mesh

@@ -1,8 +1,8 @@
-"""One membership of this node in a cluster: its queue, its workers, its counters.
+"""Worker pool: one membership of this node in a cluster, with its bounded queue, its workers and its counters.
 
 A worker is a task that takes one request after the other: a task for each request would cost as much as the rest of
-the request's way.  The time that the caller still has is the cancel scope around the handler; a request whose time
-ran out in the queue is never run.
+the request's path.  The caller's remaining time is the deadline of the cancel scope around the handler.  A request
+whose deadline passed in the queue is never run.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _HEADER: Final = 192
 
 @final
 class PendingRequest:
-    """One request on its way through a member."""
+    """One request at a member, from its arrival to its answer."""
 
     __slots__ = (
         "arrived",
@@ -117,14 +117,14 @@ class ServiceStatistics:
     """Handlers that may run at the same time now."""
     broadcasts_received: int
     broadcasts: int
-    """Broadcasts that every handler has heard."""
+    """Broadcasts that every handler has taken without an error."""
     broadcasts_failed: int
     """Broadcasts whose handler raised."""
     broadcasts_refused: int
     """Broadcasts that found no room here, are above this node's limits or malformed, or whose sender may not use this
-    service; their senders are told."""
+    service; their senders get a report."""
     broadcasts_cancelled: int
-    """Broadcasts that were still here when this member left; their senders are told."""
+    """Broadcasts that were still here when this member left; their senders get a report."""
     broadcasts_queued: int
     """Broadcasts that wait, and the one that the handlers are at."""
     queue_delay: float
@@ -145,7 +145,7 @@ class ServiceStatistics:
 
 @final
 class WorkerPool:
-    """This node as a member of one cluster.
+    """Worker pool of this node as a member of one cluster.
 
     Args:
         reading: of the frames that requests come by.
@@ -378,6 +378,7 @@ class WorkerPool:
                 self._refuse(job)
                 return
             shedding.begun(now, waiting)
+        # From here on the handler may have effects: if the member is lost now, the caller cannot know whether it ran.
         job.begun = now
         await fresh_context()
         if job.priority != Priority.NORMAL:
@@ -451,7 +452,7 @@ class WorkerPool:
     # -- broadcasts -----------------------------------------------------------------------------------------
 
     async def handle_broadcasts(self) -> None:
-        """Call the broadcast handlers, one message after the other: senders have turns, and each is heard in order."""
+        """Call the broadcast handlers, one message after the other: round robin over the senders, in order for each."""
         await in_fresh_contexts(self._context, self._take_broadcasts())
 
     async def _take_broadcasts(self) -> None:
@@ -516,7 +517,7 @@ class WorkerPool:
                 except BaseException:
                     broken = tunnel.is_broken
                     raise
-        except BaseException as error:  # the opener is told by the tunnel; one bad handler must not end the others
+        except BaseException as error:  # the tunnel reports it to the opener; one bad handler must not end the others
             failure = error if isinstance(error, Exception) else failure_in(error)
             if failure is None:
                 self.draining = True
@@ -544,8 +545,9 @@ class WorkerPool:
                 await self._drained.wait()
 
     def abandon(self) -> None:
-        """Tell the callers of what still waits that it did not run, and of what runs that it is being cut off."""
+        """Answer the callers: what still waits did not run, and what runs is being cut off."""
         for job in (*self._urgent, *self._queue):
+            # Never begun: its caller may ask another member, whether it is idempotent or not.
             self._answer(job, (kinds.FAILURE, job.identifier, DRAINING, "", 0), 0)
             self._forget(job)
         self._cancelled += self.queued
@@ -553,6 +555,7 @@ class WorkerPool:
         self._urgent.clear()
         self._queue.clear()
         for job in self._running:
+            # Begun and cut off: only a caller with idempotent=True may ask again.
             self._answer(job, (kinds.FAILURE, job.identifier, MEMBER_LEFT, "", 0), 0)
         self.failures.write_off()
 

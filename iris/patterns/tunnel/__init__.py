@@ -1,7 +1,7 @@
-"""An ordered, credit-based channel to one member: state machine, halves, endpoint, streams, files.
+"""Tunnel: an ordered, credit-based channel to one member.  State machine, halves, endpoint, streams, files.
 
 Promises: in order, nothing lost or doubled across reconnects while both ends live; otherwise an error, never a silent
-truncation.  Memory is bounded by the window.
+truncation; memory is bounded by the window.  Not here: survival of either process.
 """
 
 from iris.patterns.tunnel.endpoint import TunnelEndpoint

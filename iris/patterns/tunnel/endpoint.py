@@ -1,4 +1,4 @@
-"""One end of a tunnel at work: its machine, its place at the link, and the tasks that wait for it."""
+"""Tunnel endpoint: connects one end's state machine to its link, its timers and the tasks that wait for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from iris.patterns.tunnel.machine import TunnelMachine
 
 
 class TunnelMesh(Protocol):
-    """What tunnels need of the links."""
+    """Interface to the mesh, as tunnels use it."""
 
     def post(self, node: NodeId, message: Message, size: int) -> None:
         """Append a message to the link to ``node``, before all data of tunnels that still waits.

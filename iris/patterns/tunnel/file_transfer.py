@@ -1,4 +1,4 @@
-"""Files through a tunnel: any size, in constant memory, checked at the end, and never half there.
+"""File transfer over a tunnel: any size, constant memory, verified by SHA-256, and visible only when complete.
 
 On the wire a file is ``["file", size]``, pieces of bytes, and ``["sha256", digest, size]``, all as ordinary messages:
 others may come before and after.  The first size is what the sender expects, for progress; the last one is what it
@@ -114,6 +114,7 @@ async def receive_file(
 
     def finish(file: BinaryIO) -> None:
         file.flush()
+        # On disk before it gets its name: after a crash there is the whole file or none.
         os.fsync(file.fileno())
         file.close()
         growing.replace(target)
@@ -129,6 +130,7 @@ async def receive_file(
             await trio.to_thread.run_sync(write, file, piece)
             if progress is not None:
                 _tell(progress, done, expected)
+        # Only a file whose hash is right gets its name: a truncated transfer leaves nothing behind.
         if piece != ["sha256", digest.hexdigest(), done]:
             raise tunnel._fail(
                 f"the file that arrived is not the one that was sent: {done} bytes, or their hash, differ"

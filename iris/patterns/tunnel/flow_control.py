@@ -1,12 +1,13 @@
-"""How much tunnel data may be on the way to one node: enough to keep the link busy, and no queue worth the name.
+"""Congestion control (TCP Vegas): how many bytes of tunnel data may be in flight to one node.
 
-Requests and probes overtake tunnels where they wait, but not what is in the buffers of the transport or unread at the
-other end.  A window of each of eight transfers there made requests ten times slower, and the node was taken for dead.
+The limit keeps the link busy with almost no queue.  Requests and probes overtake tunnels in this node's queues, but not
+in the buffers of the transport or unread at the other end.  A window of each of eight transfers there made requests ten
+times slower, and the failure detector declared the node dead.
 
 So a chunk carries a *mark* after each ``STEP`` bytes, but for those that others follow in the same frame: they would
-come back together, and each is 40 us of work for either end.  The other end sends the mark back when it comes to it.
-The time that takes, compared with the shortest that it ever took, tells how much of what is on the way only queues:
-``on the way * (1 - shortest / time)``.  The limit grows while that is little and shrinks while it is much.
+come back together, and each is 40 us of work for either end.  The other end sends the mark back when it reads it.  The
+round-trip time, compared with the shortest one ever, gives the share of the bytes in flight that only queues:
+``in flight * (1 - shortest / time)``.  The limit grows while that share is small and shrinks while it is large.
 
 Source: Brakmo, O'Malley and Peterson, "TCP Vegas", SIGCOMM 1994, in bytes and with the shortest time of each round.
 """
@@ -20,7 +21,7 @@ STEP: Final = 64 * 1024
 """Bytes between two marks, or a frame if that is more.  The unit of what follows."""
 
 LEAST: Final = 2
-"""One frame under way and one being made."""
+"""One frame in flight and one being made."""
 
 MOST: Final = 1024
 
@@ -44,16 +45,16 @@ _MEMORY: Final = 10.0
 
 
 class BlockedSender(Protocol):
-    """One who has data and waits for room."""
+    """A sender that has data and waits for room."""
 
     def offer(self) -> None:
-        """Take note that there may be room."""
+        """Note that there may be room."""
         ...
 
 
 @final
 class InflightLimit:
-    """The data of all tunnels on its way to one node.  Sans-IO: marks go in and out as numbers.
+    """Limit of the bytes of all tunnels in flight to one node.  Sans-IO: marks go in and out as numbers.
 
     Args:
         slack: how many times as long as usual the queue may be.
@@ -80,7 +81,7 @@ class InflightLimit:
 
     def __init__(self, slack: int = 1) -> None:
         self.limit = 4 * STEP
-        """Bytes that may be on the way."""
+        """Bytes that may be in flight."""
         self._slack = slack
         self._unit = STEP
         self._shared = False
@@ -88,7 +89,7 @@ class InflightLimit:
         self._sent_at_mark = 0  # bytes sent when a mark last became due
         self._marked = 0  # bytes that have arrived
         self._number = 0  # of the last mark
-        self._marks: deque[tuple[int, int, int, float]] = deque()  # number, bytes before it, those on the way, when
+        self._marks: deque[tuple[int, int, int, float]] = deque()  # number, bytes before it, those in flight, when
         self._shortest = self._former = float("inf")  # since _since, and in the time before that
         self._since = 0.0
         self._round_end = 0  # the round ends with the mark of this number
@@ -104,7 +105,7 @@ class InflightLimit:
     @property
     def has_room(self) -> bool:
         """Whether more data may leave."""
-        # Without a mark on its way nothing would ever tell of room; the next one is at most a step away.
+        # Without a mark in flight nothing would ever report room; the next one is at most a step away.
         return self._sent - self._marked < self.limit or not self._marks
 
     def add(self, size: int) -> bool:
@@ -128,7 +129,7 @@ class InflightLimit:
         return self._number
 
     def arrived(self, number: int, now: float) -> None:
-        """Take note that a mark is back; those before it were lost or are late, which is all the same."""
+        """Note that a mark is back; those before it were lost or are late, which makes no difference."""
         if number > self._number:
             return  # it never left; those that did would be forgotten with it, and their data be on the way for ever
         while self._marks and self._marks[0][0] <= number:
@@ -139,7 +140,7 @@ class InflightLimit:
         self._unblock()
 
     def reset(self) -> None:
-        """Nothing is on the way any more, or nobody knows: marks that were lost must not hold anybody up."""
+        """Nothing is in flight any more, or it is unknown: lost marks must not block a sender."""
         self._marked = self._sent_at_mark = self._sent
         self._marks.clear()
         self._round_end = self._number
@@ -175,20 +176,20 @@ class InflightLimit:
     # -- those who wait -------------------------------------------------------------------------------------
 
     def block(self, one: BlockedSender) -> None:
-        """Have ``one`` told when there is room."""
+        """Wake ``one`` when there is room."""
         self._blocked[one] = None
 
     def forget(self, one: BlockedSender) -> None:
-        """Do not tell ``one`` any more."""
+        """Do not wake ``one`` any more."""
         self._blocked.pop(one, None)
 
     def _unblock(self) -> None:
-        """Tell as many as the room may suffice for; each of them that needs little makes way for another."""
+        """Wake as many as the room may suffice for; each of them that needs little leaves room for another."""
         for _ in range(min(len(self._blocked), (self.limit - self.on_the_way) // (STEP // 2) + 1)):
             self.unblock_one()
 
     def unblock_one(self) -> None:
-        """Tell the one who has waited longest, if there is room."""
+        """Wake the one that has waited longest, if there is room."""
         if self._blocked and self.has_room:
             one, _ = self._blocked.popitem(last=False)
             one.offer()

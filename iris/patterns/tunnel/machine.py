@@ -1,17 +1,17 @@
-"""One end of a tunnel, without clock, link or tasks: what to say, what was heard, and when to give up.
+"""State machine of one end of a tunnel, without clock, link or tasks: reliable, ordered, credit-based (sans-IO).
 
 Plain calls instead of effect objects, as this is done for every chunk: with two effect objects per chunk, messages of
 100 bytes took a quarter longer from machine to machine.  After every call the shell looks at what has become true:
 ``has_news`` and ``has_data`` (the link should come and ``take``), ``has_message``, ``has_eof``, ``has_room``,
 ``is_flushed``, and ``ending`` once the tunnel has ended, with the ``farewell`` to post.
 
-How nothing is lost, over links that may lose what was on the way:
+How nothing is lost, over links that may lose what was in flight:
 
-- Every acknowledgement says how far this end has come in both directions.  Links are in order, so an end that hears
-  of chunks that it has not got knows that they are lost, and says RESEND.
+- Every acknowledgement carries the progress of this end in both directions.  Links are in order, so an end that learns
+  of chunks that it has not received knows that they are lost, and sends RESEND.
 - After a reset of the link, and whenever an answer is overdue, an end asks (ASK) for such an acknowledgement.
-- Whoever closes is forgotten at once.  The shell keeps the farewell for a while and repeats it to a peer that did not
-  hear it.
+- An end that closes drops its state at once.  The shell keeps the farewell for a while and repeats it to a peer that
+  missed it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class TunnelStatistics:
 
 @final
 class TunnelMachine:
-    """One end of a tunnel.
+    """State machine of one end of a tunnel.
 
     Args:
         identifier: what this end puts as the id into its messages.
@@ -140,7 +140,7 @@ class TunnelMachine:
         """Whether the other end has taken it, or this one."""
         self.ending: Ending | None = None
         self.farewell: Message | None = None
-        """What the other end must hear, again and again if it asks, once the tunnel has ended here."""
+        """The last message to the other end, repeated whenever it asks, once the tunnel has ended here."""
         self.refusal: Refusal | None = None
         self._identifier = identifier
         self._opening = opening
@@ -159,7 +159,7 @@ class TunnelMachine:
     # -- this side ------------------------------------------------------------------------------------------
 
     def begin(self, window: int, limit: int) -> None:
-        """Take note of what the other end allows; the opener learns it from the acceptance."""
+        """Set the limits of the other end; the opener learns them from the acceptance."""
         self.sending.begin(window, limit)
         self.receiving.begin(window)
 
@@ -186,7 +186,7 @@ class TunnelMachine:
             self._touched = True
 
     def hurry(self) -> None:
-        """Somebody waits for an acknowledgement: ask for it once all that can be sent is on the link."""
+        """Ask for an acknowledgement once all that can be sent is on the link, because a task waits for it."""
         self._hurry = True
 
     def read(self) -> tuple[bytes, bool] | None:
@@ -218,14 +218,14 @@ class TunnelMachine:
         return None if self._opening is None else cast("str", self._opening[2])
 
     def lost(self, reason: str) -> None:
-        """The node at the other end was given up.  Should it live after all, it is told so when it asks."""
+        """The node at the other end was given up.  Should it live after all, it gets the farewell when it asks."""
         if self.state is not State.CLOSED:
             words = f"the other end had given this node up: {reason}"
             self.farewell = close_message(self._identifier, CloseCode.LOST, self.receiving.received, words)
             self._end(Input.LOST, CloseCode.LOST, reason, by_peer=True)
 
     def reset(self) -> None:
-        """What was on the link, in either direction, may be lost: compare notes with the other end."""
+        """Messages on the link, in either direction, may be lost: compare the progress with the other end."""
         if self.state is State.OPENING:
             self._opening_due = True
         elif self.state is not State.CLOSED:
@@ -233,7 +233,7 @@ class TunnelMachine:
             self.receiving.ask_again()
 
     def opened_again(self) -> None:
-        """The opener has not heard that it was accepted."""
+        """The opener has not received the acceptance."""
         if self.state is not State.CLOSED:
             self._accept_due = self._ask_due = True
 
@@ -289,6 +289,8 @@ class TunnelMachine:
         granted, resend = self.receiving.announce()
         flags = (ASK if self._ask_due else 0) | (RESEND if resend else 0)
         self._ack_due = self._ask_due = False
+        # ``received`` counts chunks in order only. It is a promise: the other end drops everything below it and cannot
+        # send it again.
         return (
             kinds.TUNNEL_ACK, self._identifier, self.receiving.received, granted, self.sending.sent, flags
         )  # fmt: skip
@@ -339,6 +341,8 @@ class TunnelMachine:
                     if ack.flags & RESEND:
                         self.sending.go_back(ack.received)
                     self._ack_due |= bool(ack.flags & ASK)
+                    # Links keep the order: what the other end had sent before this message and is not here yet was
+                    # lost.
                     self.receiving.compare(ack.sent)
             case kinds.TUNNEL_EOF:
                 sequence = read_eof_untrusted(message)
@@ -352,7 +356,7 @@ class TunnelMachine:
                 window, limit = read_accept_untrusted(message)
                 if self.state is State.OPENING:
                     self.begin(window, limit)
-                    # What came before this was dropped; if anything did, its sender must hear of it.
+                    # What came before the acceptance was dropped; if anything did, its sender has to learn of it.
                     self._ask_due = self.receiving.chunks_stray > 0
                 self.state = following(self.state, Input.ACCEPT)
                 self.accepted = True
@@ -365,6 +369,7 @@ class TunnelMachine:
             case kinds.TUNNEL_CLOSE:
                 code, received, reason = read_close_untrusted(message)
                 if self.state is not State.OPENING:
+                    # What had arrived before the peer closed counts as delivered and not as lost.
                     self.sending.acknowledge(received, 0)
                 self._end(Input.PEER_CLOSE, code, reason, by_peer=True)
             case _:

@@ -1,13 +1,13 @@
-"""What the two ends of a tunnel say to each other; see ``iris.kernel.wire.kinds`` for the fields.
+"""Messages of the tunnel protocol; see ``iris.kernel.wire.kinds`` for the fields.
 
 Rules of this file:
 
-- The opener counts its tunnels to each node from 1; the count is the tunnel's id, and the other end sends it negated.
-  So an id tells which end a message is for, and a node can hold a tunnel to itself.
+- The opener counts its tunnels to each node from 1.  The count is the tunnel's id, and the other end sends it negated.
+  So an id shows which end a message is for, and a node can hold a tunnel to itself.
 - Chunks and the end of file are numbered together, from 0, in each direction.
-- Credit is counted in *cost*: the bytes of a chunk and ``CHUNK_COST`` for having one at all.  Both ends add it up to
-  the same sum, so credit travels as a total, and an acknowledgement that is lost or comes twice does no harm.
-- Everything read here comes from a peer; RemoteProtocolError is the one thing raised.
+- Credit is counted in *cost*: the bytes of a chunk and ``CHUNK_COST`` for having one at all.  Both ends add the cost up
+  to the same sum, so credit travels as a total, and a lost or repeated acknowledgement does no harm.
+- Everything read here comes from a peer; RemoteProtocolError is the one error raised.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class TunnelChunk(NamedTuple):
 
 
 class Acknowledgement(NamedTuple):
-    """How far one end has come, in both directions."""
+    """Acknowledgement: the progress of one end in both directions."""
 
     received: int
     """Everything numbered below has arrived."""
@@ -101,7 +101,7 @@ class Refusal:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelOpen:
-    """What the opener asks for."""
+    """Opening of a tunnel: what the opener asks for."""
 
     cluster: str
     operation: str | None

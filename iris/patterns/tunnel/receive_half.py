@@ -1,11 +1,11 @@
-"""The receiving half of a tunnel: chunks arrive in order, wait for a reader, and give credit back as they are read.
+"""Receive half of a tunnel: chunks arrive in order, wait for a reader, and give credit back as they are read.
 
-How memory stays bounded though a message may be larger than the window: credit is the window beyond what was *read*;
-while the first message is still incomplete, nobody can read, and credit is the window beyond what was *received*.
-So at most one incomplete message, whose size has a limit of its own, and one window beyond it are ever here.
+Memory stays bounded though a message may be larger than the window.  Credit is the window beyond what was *read*.
+While the first message is still incomplete nobody can read, and credit is the window beyond what was *received*.  So
+at most one incomplete message, whose size has a limit of its own, and one window beyond it are ever here.
 
-The tunnels that one peer opens have a budget together (``Budget``): beyond it, one of them at a time gets credit for
-the rest of a message that is longer than its window, and the others wait.
+The tunnels that one peer opens share a budget (``Budget``).  Beyond it, one of them at a time gets credit for the rest
+of a message that is longer than its window, and the others wait.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PATIENCE: Final = 8
 
 @final
 class Budget:
-    """What all the tunnels that one peer has opened hold here.
+    """Budget of memory for all tunnels that one peer has opened.
 
     Attributes:
         limit: cost beyond which incomplete messages get no more credit than their windows, but for one of them.
@@ -41,10 +41,10 @@ class Budget:
 
 @final
 class ReceivingHalf:
-    """What has arrived for one end.
+    """Receive half: chunks that have arrived for one end.
 
     Args:
-        window: cost of what may be on the way and unread.
+        window: cost of what may be in flight and unread.
         limit: largest message, in bytes.
         budget: of all tunnels that the peer has opened; None: there is none.
     """
@@ -79,14 +79,14 @@ class ReceivingHalf:
         """Everything numbered below has arrived."""
         self.has_eof = False
         self.wants_resend = False
-        """Something was lost, and the other end has to be told."""
+        """Something was lost, and the other end has to send it again."""
         self.resends = 0
-        """How often it was told since something arrived in order."""
+        """How often that was requested since something arrived in order."""
         self.messages_received = self.messages_read = self.bytes_received = 0
         self.chunks_repeated = self.chunks_stray = 0
         self._budget = budget or Budget(math.inf)
         self._window = window
-        self._quarter = window // 4  # cost after which the other end is told that chunks have arrived
+        self._quarter = window // 4  # cost after which chunks are acknowledged
         self._limit = limit
         self._waiting: deque[tuple[int, bytes]] = deque()  # flags and data
         self._complete = 0  # messages in _waiting that are whole
@@ -95,7 +95,7 @@ class ReceivingHalf:
         self._cost = 0  # of everything received
         self._consumed = 0  # of everything read
         self._announced = window  # credit that the other end knows of, or soon will
-        self._announced_received = 0  # cost received when it was last told
+        self._announced_received = 0  # cost received at the last announcement
         self._strays = 0  # cost of what came out of turn since something came in order
 
     def begin(self, window: int) -> None:
@@ -104,7 +104,7 @@ class ReceivingHalf:
 
     @property
     def held(self) -> int:
-        """Cost of what waits for a reader."""
+        """Cost of the chunks that wait for a reader."""
         return self._cost - self._consumed
 
     @property
@@ -134,6 +134,7 @@ class ReceivingHalf:
         if not self._is_next(chunk.sequence, size + CHUNK_COST):
             return False
         cost = self._cost + size + CHUNK_COST
+        # Checked against the credit that was announced and not against the window: a peer may use what it was granted.
         if cost > self._announced:
             raise RemoteProtocolError(f"the peer ignores credit: {cost - self._announced} more than was granted")
         if self._partial >= 0 and chunk.flags & PACKED != self._partial_flags:
@@ -177,6 +178,8 @@ class ReceivingHalf:
 
     def _is_next(self, sequence: int, cost: int) -> bool:
         if sequence == self.received:
+            # From here the chunk counts as received, and the next acknowledgement lets the other end drop it. So a
+            # check of its content that fails later has to end the tunnel.
             self.received += 1
             self.resends = 0
             self.wants_resend = False
@@ -199,7 +202,7 @@ class ReceivingHalf:
             self.wants_resend = True
 
     def ask_again(self) -> None:
-        """Ask for what is missing once more: the first call may be lost, too."""
+        """Request what is missing once more: the first request may be lost, too."""
         if self.resends:
             self.wants_resend = True
 
@@ -218,7 +221,7 @@ class ReceivingHalf:
 
     @property
     def owes_news(self) -> bool:
-        """Whether the other end should hear how far this one is."""
+        """Whether an acknowledgement is due."""
         return (
             self.wants_resend
             or self._cost - self._announced_received >= self._quarter
@@ -227,6 +230,7 @@ class ReceivingHalf:
 
     def announce(self) -> tuple[int, bool]:
         """Return the credit to announce now, and whether to ask for everything after ``received`` again."""
+        # Credit is never taken back: the peer may have spent it already.
         self._announced = max(self._announced, self._grant())
         self._announced_received = self._cost
         resend, self.wants_resend = self.wants_resend, False
@@ -276,7 +280,7 @@ class ReceivingHalf:
         return dropped
 
     def leave_budget(self) -> None:
-        """The tunnel has ended: what is unread goes with who has the tunnel."""
+        """Leave the budget, as the tunnel has ended: unread chunks belong to the holder of the tunnel."""
         budget, self._budget = self._budget, Budget(math.inf)
         budget.held -= self.held
         if budget.finishing is self:

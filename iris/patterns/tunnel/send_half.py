@@ -1,8 +1,8 @@
-"""The sending half of a tunnel: messages wait, are cut into chunks, and are kept until the other end has them.
+"""Send half of a tunnel: queues messages, cuts them into chunks, and keeps the chunks until they are acknowledged.
 
-Cutting late means that a chunk fits the frame it leaves in.  A chunk once cut keeps its number and its size; if it is
-lost, it and all after it go again (go-back-n: links are in order, so what follows a loss is nearly always lost, too,
-and the other end need not keep what came out of turn).
+A message is cut late so that a chunk fits the frame it leaves in.  A chunk once cut keeps its number and its size.  If
+it is lost, it and all after it are sent again (go-back-n).  Links are in order, so what follows a loss is nearly always
+lost too, and the other end need not keep what arrived out of order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _EOF_CHUNK: Final = (END_OF_FILE, b"")
 
 @final
 class SendingHalf:
-    """What one end wants to send.
+    """Send half: messages and chunks of one end until they are acknowledged.
 
     Args:
         bound: bytes that may be held, waiting and unacknowledged together; one message may exceed it alone.
@@ -77,7 +77,7 @@ class SendingHalf:
         self._granted = 0
 
     def begin(self, window: int, limit: int) -> None:
-        """Take note of what the other end allows."""
+        """Set the limits of the other end."""
         self._granted = max(self._granted, window)
         self.limit = limit
         # With four chunks in a window, credit that comes back in quarters always suffices for the next one.
@@ -170,6 +170,7 @@ class SendingHalf:
             self._waiting_cost -= CHUNK_COST
         self._waiting_cost -= len(data)
         self._kept_cost += len(data) + CHUNK_COST
+        # Spent once, when the chunk is cut: a repeat costs no credit, or a loss would shrink the window for good.
         self._spent += len(data) + CHUNK_COST
         return flags, data
 
@@ -188,6 +189,7 @@ class SendingHalf:
         news = granted > self._granted or received > self.acknowledged
         self._granted = max(self._granted, granted)
         for number in range(self.acknowledged, received):
+            # From here this end cannot send the chunk again: the other end holds it until it is read.
             flags, data = self._kept.pop(number)
             if flags != END_OF_FILE:
                 self._kept_cost -= len(data) + CHUNK_COST

@@ -1,13 +1,13 @@
-"""Every state of one end of a tunnel, and what each input does to it.
+"""Transition table of one end of a tunnel: every state, and what each input does to it.
 
 Rules of this file:
 
 - ``TRANSITIONS[state][input]`` is the state afterwards.
 - An input that is missing there is an error and changes nothing: of this side (LocalProtocolError) if the input is in
   ``LOCAL_INPUTS``, of the peer (RemoteProtocolError) otherwise.
-- An end that is closed takes whatever the peer and the link still say, and ignores it.
-- Whether a chunk or an end of file is new, repeated or out of order is not a matter of state; the receiving half
-  knows.  Only an end of file that is next in order is the input END_OF_FILE; a repeated one is REPEATED.
+- An end that is closed accepts whatever the peer and the link still send, and ignores it.
+- Whether a chunk or an end of file is new, repeated or out of order is not a matter of state; the receive half decides
+  it.  Only an end of file that is next in order is the input END_OF_FILE; a repeated one is REPEATED.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from iris.kernel.errors import LocalProtocolError, RemoteProtocolError
 
 
 class State(enum.Enum):
-    """Where one end of a tunnel is."""
+    """State of one end of a tunnel."""
 
     OPENING = "opening"
     """Asked for; the other end has not answered."""
     OPEN = "open"
     """Both directions work."""
     SENT_EOF = "sent eof"
-    """This end has said that nothing follows."""
+    """This end has queued its end of file."""
     GOT_EOF = "got eof"
-    """The other end has said so."""
+    """The other end's end of file has arrived."""
     ENDED = "ended"
-    """Both have."""
+    """Both directions have ended."""
     CLOSED = "closed"
     """Nothing is sent or taken any more; what had arrived may still be read."""
 

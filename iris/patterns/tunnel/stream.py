@@ -1,4 +1,4 @@
-"""A tunnel as a stream of bytes, for everything in the trio world that wants one."""
+"""A tunnel as a ``trio.abc.Stream``: a stream of bytes for code that wants one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TunnelStream(trio.abc.HalfCloseableStream):
     """Bytes through a tunnel, any number, throttled.  Made by ``Tunnel.as_stream``.
 
     It follows the rules of ``trio.abc.HalfCloseableStream``; ``TunnelBroken`` shows as ``BrokenResourceError``.
-    The tunnel must not be received from in other ways meanwhile.
+    Nothing else may receive from the tunnel meanwhile.
     """
 
     def __init__(self, tunnel: Tunnel) -> None:
@@ -58,7 +58,7 @@ class TunnelStream(trio.abc.HalfCloseableStream):
             self._sending = False
 
     async def send_eof(self) -> None:
-        """Say that nothing follows; receiving goes on.  If it is cancelled, nothing was said."""
+        """Send the end of file; receiving goes on.  If it is cancelled, nothing was sent."""
         self._start_sending()
         try:
             await self._tunnel.send_eof()

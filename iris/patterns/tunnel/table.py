@@ -1,12 +1,11 @@
-"""All tunnel ends of one node: who gets which message, how tunnels come to be and what is left of them.
+"""Tunnel table: all tunnel ends of one node.  Dispatches messages to them, accepts openings, keeps farewells.
 
-An end that has ended leaves the table at once.  What the peer must know of it, its *farewell*, is kept for a while,
-and is the answer to whatever the peer still says about that tunnel: so a lost goodbye is repeated when it is missed.
+An end that has ended leaves the table at once.  The last message that the peer needs, the *farewell*, is kept for a
+while and answers whatever the peer still sends for that tunnel.  So a lost goodbye is repeated when it is missed.
 
-Which tunnels a peer has opened, so that an opening that comes twice opens one tunnel.
-
-A peer counts its tunnels, so all numbers up to the highest seen are used, but for those whose opening was lost on the
-way and may still come.  These gaps are few and the only thing to remember, for as long as the peer lives.
+Openings are deduplicated: an opening that arrives twice opens one tunnel.  A peer counts its tunnels, so all numbers up
+to the highest seen are used, but for those whose opening was lost in flight and may still come.  These gaps are few and
+the only thing to store, for as long as the peer lives.
 """
 
 from __future__ import annotations
@@ -149,7 +148,7 @@ class TunnelsStatistics:
 
 @final
 class _Peer:
-    """What is known of the tunnels with one node."""
+    """State of the tunnels with one node."""
 
     __slots__ = (
         "accepted", "budget", "config", "ends", "farewells", "flight", "opened", "opened_here", "window",
@@ -274,7 +273,7 @@ class TunnelTable:
             return
         identifier = read_id_untrusted(message)
         if message[0] == kinds.TUNNEL_CHUNK and message[-1] and type(message[-1]) is int:
-            # Whatever becomes of the chunk: it is here and no longer on the way.
+            # Whatever becomes of the chunk: it is here and no longer in flight.
             self._post(sender, (kinds.TUNNEL_MARKED, message[-1]))
         end = peer.ends.get(identifier) if peer is not None else None
         if end is not None:
@@ -283,11 +282,13 @@ class TunnelTable:
                 end.settle()
             else:
                 end.receive(message, self._clock())
+        # A goodbye is not answered: two ends that have both forgotten a tunnel would otherwise answer each other for
+        # ever.
         elif message[0] not in _SETTLED:
             self._receive_other(sender, identifier, message)
 
     def link_reset(self, node: NodeId) -> None:
-        """Frames to or from ``node`` may be lost: compare notes with it about every tunnel."""
+        """Frames to or from ``node`` may be lost: compare the progress of every tunnel with it."""
         peer = self._peers.get(node)
         if peer is None:
             return

@@ -1,4 +1,4 @@
-"""The tunnel as its user holds it: messages both ways, in order, throttled."""
+"""Tunnel: the public handle of an ordered two-way channel of messages with backpressure."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Tunnel:
 
     Several tasks may send at the same time; their messages leave in the order of the calls.  One task may receive;
     cancelling that loses no message.  Use it as a context manager: leaving the block closes it, and an error in the
-    block is told to the other end.
+    block is reported to the other end.
     """
 
     __slots__ = (
@@ -120,7 +120,7 @@ class Tunnel:
         if not end.has_room(size):
             await end.wait_room(size, self._is_unsendable)
             self._check_sendable()
-        # From here on the message is on its way; what follows cannot be cancelled.
+        # From here on the message is queued and will be sent; what follows cannot be cancelled.
         end.machine.send(data, packed=packed)
         end.offer()
         await self._pass_turn(size)
@@ -144,7 +144,7 @@ class Tunnel:
             trio.BusyResourceError: another task is waiting in ``send``.
             trio.ClosedResourceError: the tunnel was closed here.
 
-        If it is cancelled, nothing was said.
+        If it is cancelled, nothing was sent.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         if self._closed:
@@ -327,7 +327,7 @@ class Tunnel:
             self.abort(self._failure(error))
 
     def _failure(self, error: BaseException | None) -> str:
-        """Return what the other end is told of an error here: whose it is and its name, for its text may be secret."""
+        """Return what the other end gets of an error here: whose it is and its name, for its text may be secret."""
         who = "the handler" if self._end.machine.asked is None else "the one who opened it"
         while isinstance(error, BaseExceptionGroup):
             first, *others = cast("tuple[BaseException, ...]", error.exceptions)

@@ -1,6 +1,7 @@
-"""Asking a bridge, from trio or from blocking code: offsets, ranges, connections.
+"""Bridge client: asks a bridge from trio or from blocking code.  Offsets, ranges, connections.
 
-Promises: a range is read from the members that hold it; errors of a bridge keep their text.
+Promises: a range is read from the member that holds it, and each chunk is verified by its checksum; errors of a bridge
+keep their text; every call may be retried.  Not here: anything of Spark (iris.spark_bridge.datasource).
 """
 
 from iris.spark_bridge.client.blocking_portal import BlockingPortal, portal_to

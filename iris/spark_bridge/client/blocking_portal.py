@@ -1,9 +1,9 @@
-"""A node for code that knows no trio: Spark's Python processes ask a bridge through it and block meanwhile.
+"""Blocking portal: a node in a thread of its own, for code that knows no trio, such as Spark's Python processes.
 
-The node lives in a thread of its own.  It is opened at the first use and closed when nobody has used it for a while:
-Spark keeps its Python workers for minutes, and tells nobody when it is done with them.
+Calls to a bridge block until they are answered.  The node is opened at the first use and closed when nobody has used it
+for a while: Spark keeps its Python workers for minutes, and does not say when it is done with them.
 
-A process that was forked while a portal was open gets new ones; nothing is opened when this module is imported, so
+A process that was forked while a portal was open gets new portals.  Nothing is opened when this module is imported, so
 Spark's forking daemon never holds a socket.
 """
 
@@ -37,7 +37,7 @@ _EXIT: Final = 2.0
 
 @final
 class BlockingPortal:
-    """A way to one bridge, for any thread.  Get one from ``portal_to``.
+    """Blocking access to one bridge, from any thread.  Get one from ``portal_to``.
 
     Args:
         connection: which bridge, and how to reach it.
@@ -107,7 +107,7 @@ class BlockingPortal:
 
 @final
 class _PortalThread:
-    """One life of a node in a thread."""
+    """A thread with a node, from its opening to its end."""
 
     def __init__(self, connection: Connection, idle: float) -> None:
         self.token: trio.lowlevel.TrioToken
@@ -215,7 +215,7 @@ class _PortalThread:
 
 @final
 class _Feed(Generic[T]):
-    """Items on their way from a source to a blocking consumer."""
+    """Queue of items from an asynchronous source to a blocking consumer."""
 
     def __init__(self) -> None:
         self.scope = trio.CancelScope()

@@ -1,4 +1,4 @@
-"""What a bridge holds, kept up to date: every member, and every shard with what is in it."""
+"""Watch on a bridge: its members and shards, and the offsets of each shard, kept up to date."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SURVEY: Final = 10.0
 
 @final
 class BridgeWatch:
-    """The shards of a bridge.
+    """Watch on the shards of a bridge.
 
     Args:
         numbers: of the shards that matter; None: all.
@@ -40,7 +40,7 @@ class BridgeWatch:
         }
 
     def expect(self, shards: Iterable[str]) -> None:
-        """Let ``look`` fail as long as one of these is not there: somebody has read from it."""
+        """Let ``look`` fail as long as one of these is not there: a query has read from it."""
         new = {number_of(shard) for shard in shards} - self._expected
         self._expected |= new
         if new - {number_of(shard) for shard in self.extents}:
@@ -56,7 +56,7 @@ class BridgeWatch:
         return tuple(self._extents)
 
     async def look(self, client: BridgeClient) -> None:
-        """Ask who is there and what they hold.
+        """Ask for the present members and the extents of their shards.
 
         Raises:
             BridgeUnreachable: see ``BridgeClient``; also if a shard is not there that the bridge is known to have, or

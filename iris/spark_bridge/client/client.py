@@ -1,6 +1,6 @@
-"""A bridge as its readers see it: the operations of ``iris.spark_bridge.server.operations`` from the asking side.
+"""Bridge client: the operations of ``iris.spark_bridge.server.operations`` from the caller's side.
 
-Nothing here outlives a call, so all of it may be tried again: ranges of a log never change.
+No state outlives a call and ranges of a log never change, so every call may be retried.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class RemoteShard:
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MemberShards:
-    """What members of a bridge say of its shards."""
+    """The shards of a bridge, as its members report them."""
 
     shards: Sequence[RemoteShard]
     """Those that they have."""
@@ -93,7 +93,7 @@ class MemberShards:
 
 @final
 class BridgeClient:
-    """Asks a bridge.
+    """Client of one bridge.
 
     Args:
         node: through which.
@@ -187,7 +187,7 @@ class BridgeClient:
         return asked, found.shards
 
     async def present(self) -> MemberShards:
-        """Return what the members that are there have and know, whoever is missing.
+        """Return the shards that the present members have and know, whoever is missing.
 
         Raises:
             BridgeUnreachable: not every one of them answered in time, or there is none.
@@ -322,7 +322,7 @@ class BridgeClient:
         return committed
 
     async def abort(self, address: str, query: str, batch: int) -> None:
-        """Forget what was staged of a batch."""
+        """Discard the staged parts of a batch."""
         await self._ask(address, "abort", {"query": query, "batch": batch})
 
     async def publish(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -363,7 +363,7 @@ class BridgeClient:
         return await self._retry(ask)
 
     async def _retry(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Try until it works, or the bridge's patience is over."""
+        """Retry until it works, or the time for a bridge that is down is over."""
         deadline = trio.current_time() + self._patience
         while True:
             try:
@@ -413,6 +413,8 @@ class BridgeClient:
                     async for chunks in batches:
                         for chunk in chunks:
                             check_chunk(chunk, shard, at)
+                            # Only behind a chunk that was verified: if the member is lost, reading goes on from here,
+                            # without a gap or a row twice.
                             at = chunk.end
                         yield chunks
                         deadline = trio.current_time() + self._patience
@@ -443,7 +445,7 @@ class BridgeClient:
 
 
 def check_chunk(chunk: Chunk, shard: str, offset: int) -> None:
-    """Make sure that a chunk holds what was asked for.
+    """Check that a chunk is of the requested shard and holds the offset.
 
     Raises:
         LogDamaged: it does not.
@@ -512,7 +514,7 @@ def _without_member(number: int, known: Mapping[int, str]) -> str:
 
 
 def _told(answer: object) -> RemoteError:
-    """Return the error that a member tells through a tunnel."""
+    """Return the error that a member sends through a tunnel."""
     fields = cast("dict[str, object]", answer) if isinstance(answer, dict) else {"error": "bad_answer"}
     return RemoteError(str(fields.get("error")), str(fields.get("message", "")))
 

@@ -1,4 +1,4 @@
-"""How a reader or a writer reaches a bridge."""
+"""Connection settings of a reader or a writer: which bridge, with which credential, through which seeds."""
 
 from __future__ import annotations
 

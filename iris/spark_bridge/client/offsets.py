@@ -1,19 +1,19 @@
-"""Spark's offsets of a bridge, and the ranges that a batch reads: arithmetic, without a bridge or Spark.
+"""Offsets of a bridge as Spark stores them, and the ranges that a batch reads: arithmetic, without a bridge or Spark.
 
 An offset, as it stands in a checkpoint::
 
     {"0@9b60a932724f3967": 1200, "1@acd8e0da10c8989c": 1180}
 
-says for each shard which event comes next.  The id of a shard holds its epoch, so the offsets of a log that was wiped
-do not fit the new one.  Two further keys stand in the offsets around the first batch:
+names for each shard the next event.  The id of a shard holds its epoch, so the offsets of a log that was wiped do not
+fit the new one.  Two further keys stand in the offsets around the first batch:
 
-- ``initial``: this is where the query begins and not where a batch ended.  Spark asks for it again when it repeats
-  the first batch after a crash, and by then "latest" is somewhere else.
-- ``from``: where the batch that ends here began, as far as the offset before does not say it: shards that are new,
-  or all of them if that offset was initial.  Spark has written it down, so a batch that is repeated has the same rows.
+- ``initial``: the query begins here; no batch ended here.  Spark asks for the offset again when it repeats the first
+  batch after a crash, and by then "latest" is somewhere else.
+- ``from``: where the batch that ends here began, as far as the offset before does not determine it: shards that are
+  new, or all of them if that offset was initial.  Spark has stored it, so a batch that is repeated has the same rows.
 
-Shards that an offset does not name are read from their earliest event: nothing that was published is passed over
-because a shard is new.
+Shards that an offset does not name are read from their earliest event: nothing that was published is skipped because
+a shard is new.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Offsets:
     initial: bool = False
     began: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
     lost: int = 0
-    """Events that were missing from the log on the way here, as far as the query went on without them."""
+    """Events that were missing from the log up to here, as far as the query went on without them."""
 
     def to_json(self) -> dict[str, Any]:
         """Return what Spark stores."""
@@ -169,7 +169,7 @@ def check_order(start: Mapping[str, int], end: Mapping[str, int], *, options: st
 
 
 def advance(start: Offsets, extents: Mapping[str, Extent], *, limit: int | None, fail_on_data_loss: bool) -> Offsets:
-    """Return the end of the batch that begins at ``start``: all that is there, or about ``limit`` events of it.
+    """Return the end of the batch that begins at ``start``: all events, or about ``limit`` of them.
 
     A limit is divided in proportion to what waits in each shard.  Returns ``start`` itself if nothing waits and it need
     not go back.

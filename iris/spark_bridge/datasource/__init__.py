@@ -1,6 +1,7 @@
 """``format("iris")``: the Spark source and sink.
 
-Promises: a range read twice is the same both times; a batch written twice is stored once.
+Promises: a range that is read twice has the same rows; a batch that is written twice is stored once; an unknown option
+is an error.  Not here: connections and retries (iris.spark_bridge.client).
 """
 
 from iris.spark_bridge.datasource.options import SourceOptions

@@ -1,7 +1,7 @@
-"""Rows that Spark's tasks have given to the driver, put together before they are committed.
+"""Driver rows: small parts that Spark's tasks send to the driver, combined before the commit.
 
-Each part that is staged costs a tunnel, a file and four synchronous writes, and each that comes with a commit a chunk
-of the log that readers open by itself.  Together they cost that once.
+Each part that is staged costs a tunnel, a file and four synchronous writes.  Each part that travels with a commit costs
+a chunk of the log of its own, which readers open by itself.  Combined parts cost that once.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
-"""Small batches, published without a Python worker: the driver's own process gives them to the bridge.
+"""Inline sink: the driver's own process sends small batches to the bridge, without a Python worker.
 
 Otherwise Spark asks three Python processes, one after the other, to publish a batch: for a writer, to write, and to
 commit.  For a batch of one event that takes longer than Spark takes for everything else.
 
-Bridge and note are those of ``iris.spark_bridge.datasource.sink``: a batch that is repeated is in the log once,
-whichever way it
-comes the second time.
+The bridge and the commit note are those of ``iris.spark_bridge.datasource.sink``: a batch that is repeated is in the
+log once, whichever path the repeat takes.
 """
 
 from __future__ import annotations

@@ -1,18 +1,18 @@
-"""Small micro-batches without a Python worker: the process of the query's offsets reads them and hands them to Spark.
+"""Inline source: the process of the query's offsets reads small micro-batches, without a Python worker.
 
-Otherwise Spark gives each range to a worker: a task of a JVM thread, a Python process that is woken up, takes the
-reader from its pickled form, opens a tunnel to the bridge and collects garbage afterwards.  For one event that is more
-than half of the time that it takes to come from the bridge to the sink.
+Otherwise Spark gives each range to a worker: a task of a JVM thread, a Python process that is woken up, unpickles the
+reader, opens a tunnel to the bridge and collects garbage afterwards.  For one event that is more than half of the
+latency from the bridge to the sink.
 
-Spark does so itself for its simple readers (``SimpleDataSourceStreamReader``); but those have no partitions, so
-everything would go this way.  It knows them by the class that it wraps them in, which is therefore the base here: a
-private one of PySpark 4.3, so this is used only if the option ``inlineRows`` says so.  What is lost with it is the
-source's ``latestOffset`` in the progress of a query.
+Spark does the same for its simple readers (``SimpleDataSourceStreamReader``).  Those have no partitions, so every batch
+would be read inline.  Spark recognises them by the class that it wraps them in, which is therefore the base here.  It
+is a private class of PySpark 4.3, so the inline source is used only if the option ``inlineRows`` says so.  The price is
+the source's ``latestOffset`` in the progress of a query.
 
-They are read while Spark writes the batch's end into its log and plans, so that they are there when it asks for them.
+The rows are read while Spark writes the batch's end into its log and plans, so they are there when Spark asks for them.
 
-The rows are not the batch: the range is.  A batch that is repeated after a crash is read again, by this process or by
-a worker, and so is one whose rows Spark has lost.
+The range is the batch; the rows are a cache.  A batch that is repeated after a crash is read again, by this process or
+by a worker, and so is one whose rows Spark has lost.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _Plan = tuple[Sequence[InputPartition], list[pa.RecordBatch] | None]
 class _ReadAhead:
     """A plan that is made in a thread, because Spark will ask for it some 10 ms later.
 
-    What goes wrong is not told: Spark's question is answered anew then, and so are questions about other offsets.
+    Errors are not reported: Spark's question is answered anew then, and so are questions about other offsets.
     """
 
     def __init__(self, plan: Callable[[], _Plan], start: dict[str, Any], end: dict[str, Any]) -> None:
@@ -158,7 +158,7 @@ class InlineStreamReader(_SimpleStreamReaderWrapper):
         return None if batches is None else iter(batches)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Take note of what Spark is done with."""
+        """Note the end of a batch that Spark has finished."""
         self._reader.commit(end)
 
     def stop(self) -> None:

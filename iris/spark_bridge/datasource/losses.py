@@ -1,4 +1,4 @@
-"""Events that a query comes by and that are missing from the log: an error, or a number, by ``failOnDataLoss``."""
+"""Data loss: events of a query's ranges that the log does not have; an error or a count, by ``failOnDataLoss``."""
 
 from __future__ import annotations
 

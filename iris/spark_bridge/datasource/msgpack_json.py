@@ -1,14 +1,13 @@
-"""Msgpack payloads as lines of JSON: all of a batch in four calls into C, no Python for each of them.
+"""Msgpack payloads to JSON lines, a batch at a time: four calls into C for all payloads, no Python for each.
 
 The payloads are joined and decoded as one array.  One that is cut off, or has surplus bytes, would shift those behind
-it; so before each stands a *token*, 16 random bytes that whoever published the payloads could not know, and the array
-must consist of as many pairs of the token and a value as there are payloads.
+it.  So before each payload stands a *token*, 16 random bytes that no publisher could know, and the array must consist
+of as many pairs of the token and a value as there are payloads.
 
-Only the fields that are wanted are built, in the types that they can have as JSON: what a payload holds besides them
-takes no memory.  A batch in which one payload has anything else (bytes for a text, nan, another type) is gone through
-payload by payload, by ``iris.spark_bridge.datasource.payload_columns``; those that can be read here still are, so
-that a row does not depend
-on those beside it.
+Only the requested fields are built, in the types that they can have as JSON: other fields of a payload take no memory.
+A batch in which one payload has anything else (bytes for a text, nan, another type) is converted payload by payload, by
+``iris.spark_bridge.datasource.payload_columns``.  Payloads that can be read here still are, so that a row does not
+depend on its neighbours.
 """
 
 from __future__ import annotations

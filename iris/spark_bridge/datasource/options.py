@@ -1,6 +1,6 @@
-"""The options of ``format("iris")``: every one is read here, once, and what is wrong with it is said by its name.
+"""Options of ``format("iris")``: parsed and validated in one place; an error names the option.
 
-They are those of Spark's Kafka source where it has them.  Anything unknown is an error: a misspelt option that is
+They are those of Spark's Kafka source where it has them.  An unknown option is an error: a misspelt option that is
 silently ignored is found weeks later.
 """
 
@@ -32,7 +32,7 @@ _SHARD = re.compile(r"(0|[1-9][0-9]{0,9})(@[0-9a-f]{16})?\Z")
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """What is read, as the options say."""
+    """Parsed options of the source."""
 
     connection: Connection = dataclasses.field(default_factory=Connection)
     topics: tuple[str, ...] = ()
@@ -357,7 +357,7 @@ _SPARKS_OWN: Final = ("checkpointLocation", "queryName", "path")
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """What is written, as the options say."""
+    """Parsed options of the sink."""
 
     connection: Connection = dataclasses.field(default_factory=Connection)
     topic: str | None = None

@@ -1,13 +1,14 @@
-"""Payloads as columns: the fields that a user's schema names, read by Arrow from JSON.
+"""Payload columns: the fields that a user's schema names, parsed by Arrow from JSON.
 
 ``spark.readStream.format("iris").schema("carrier STRING, delay DOUBLE, _topic STRING")`` gives the payload's fields
 ``carrier`` and ``delay``, and the log's column ``topic``.  Columns whose names begin with an underscore are the log's.
 
-Values are JSON in UTF-8, or msgpack where the publisher gave neither bytes nor a text; the latter become JSON first
-(``iris.spark_bridge.datasource.msgpack_json``).  All values of a batch are one text for Arrow's reader: no Python
-runs for each of them.
-Each stands in an object of its own, ``{"v": value}``, so a value that is empty, or several values in one, cannot shift
-the rows: it is an error.  A batch with an error is halved until the rows that do not fit stand alone.
+Values are JSON in UTF-8, or msgpack where the publisher gave neither bytes nor a text; msgpack becomes JSON first
+(``iris.spark_bridge.datasource.msgpack_json``).  All values of a batch are one text for Arrow's reader: no Python runs
+for each of them.
+
+Each value stands in an object of its own, ``{"v": value}``, so a value that is empty, or several values in one, cannot
+shift the rows: it is an error.  A batch with an error is bisected until the rows that do not fit stand alone.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ _MIB: Final = 1 << 20
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TypedColumns:
-    """What a user's schema asks for.  Made by ``typed_columns``."""
+    """Columns that a user's schema asks for.  Made by ``typed_columns``."""
 
     schema: pa.Schema
     """Of the batches that Spark gets."""

@@ -1,6 +1,6 @@
-"""How a Spark task reads its range: chunks from the bridge, as they are stored, to record batches.
+"""Partition reader: a Spark task reads its range of a shard as chunks and turns them into record batches.
 
-Which rows of a chunk a query wants, by topic.
+The topic filter drops the rows of a chunk whose topics the query did not ask for.
 """
 
 from __future__ import annotations
@@ -158,6 +158,7 @@ def _chunks_of_files(portal: BlockingPortal, *, address: str, shard: str, start:
                 yield chunk
         except RequestTimeout:  # an OSError, too, but of the bridge and not of its files
             raise
+        # A local read is only faster: the rest comes by session, where the member names what is wrong with its log.
         except (OSError, ValueError, OverflowError, DataLost, LogDamaged):
             return
         if at == begin:

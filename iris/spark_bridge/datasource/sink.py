@@ -1,9 +1,9 @@
-"""``format("iris")`` as a sink: Spark publishes rows as events.
+"""Sink of ``format("iris")``: Spark publishes rows as events, exactly once or at least once.
 
 Exactly once, which is the default: each task stages its rows on a member of the bridge, under query, batch, partition
-and attempt, or gives them to the driver if they are few; the driver's commit makes them part of the log in one step,
-together with the note that this batch of this query is in it.  A batch that Spark repeats after a crash finds the note
-and changes nothing.  What is committed is also published, once, to whoever listens at that time.
+and attempt, or sends them to the driver if they are few.  The driver's commit makes them part of the log in one step,
+together with a note that this batch of this query is in it.  A batch that Spark repeats after a crash finds the note
+and changes nothing.  A committed batch is also published, once, to whoever listens at that time.
 
 At least once: each task publishes its rows itself, confirmed by every durable subscriber.  A batch that Spark repeats
 is published again.
@@ -101,7 +101,7 @@ def to_rows(batch: pa.RecordBatch, options: SinkOptions) -> pa.RecordBatch:
 
 @final
 class Staged(WriterCommitMessage):
-    """What a task tells the driver: where its rows wait."""
+    """Message of a task to the driver: where its rows are staged."""
 
     def __init__(self, address: str, part: StagedPart) -> None:
         self.address = address
@@ -110,7 +110,7 @@ class Staged(WriterCommitMessage):
 
 @final
 class DriverRows(WriterCommitMessage):
-    """What a task tells the driver: its rows themselves, because they are few."""
+    """Message of a task to the driver: the rows themselves, because they are few."""
 
     def __init__(self, part: StagedPart, rows: bytes) -> None:
         self.part = part
@@ -177,13 +177,14 @@ def _commit(messages: Sequence[WriterCommitMessage | None], options: SinkOptions
     carried = [message for message in messages if isinstance(message, DriverRows)]
     if not staged and not carried:
         return
+    # One member commits the whole batch in one transaction; over two members there is no such step.
     if len({message.address for message in staged}) > 1:
         raise RemoteError("misconfigured", "the members of the bridge changed while a batch was staged: run it again")
     portal_to(options.connection).call(partial(commit_parts, staged=staged, carried=carried))
 
 
 async def commit_parts(client: BridgeClient, *, staged: Sequence[Staged], carried: Sequence[DriverRows]) -> None:
-    """Commit a batch: what its tasks staged, and what they gave to the driver.
+    """Commit a batch: the parts that its tasks staged, and those that they sent to the driver.
 
     Errors are those of ``BridgeClient.commit``.
     """

@@ -1,11 +1,11 @@
-"""``format("iris")``: Spark reads a bridge's log, as a stream or as a table.
+"""Source of ``format("iris")``: Spark reads a bridge's log, as a stream or as a table.
 
-What Spark makes of this file (read in PySpark 4.3):
+How Spark uses this file (read in PySpark 4.3):
 
-- ``schema`` runs in a process of its own during ``load()``; what is wrong with the options is said there.
+- ``schema`` runs in a process of its own during ``load()``; wrong options are reported there.
 - Offsets, partitions and commits run in one process for the life of a query, ``read`` in the executors' workers.  The
   reader is pickled to them, so it holds options only; connections are opened where they are used.
-- An exception in the reader ends the query.  A bridge that is down is therefore waited for.
+- An exception in the reader ends the query.  The reader therefore waits for a bridge that is down.
 """
 
 from __future__ import annotations
@@ -270,7 +270,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if self._options.max_offsets is None else ReadMaxRows(self._options.max_offsets)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's name
-        """Note what is there now; nothing beyond it is read."""
+        """Note the present end; nothing beyond it is read."""
         self._look()
         self._target = self._watch.extents
 
@@ -323,7 +323,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             try:
                 self._portal.call(partial(_move, address=address, group=group, offsets=own))
             except (BridgeUnreachable, StoreFull):
-                continue  # Spark's checkpoint is what counts; the next commit tells the bridge
+                continue  # Spark's checkpoint is what counts; the next commit moves the bridge's cursor
 
     # -- in the executors -----------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What is done once in each Python process in which Spark runs tasks."""
+"""Worker set-up: what runs once in each Python process in which Spark runs tasks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 from typing import Final
 
 _TIMES: Final = 2
-"""A first task imports more behind its beginning, as Arrow does pandas: that took 12 ms in each task that followed."""
+"""A first task imports more after its start, as Arrow does pandas: that took 12 ms in each task that followed."""
 
 _settled: dict[int, int] = {}
 

@@ -1,21 +1,19 @@
-"""A second opinion on the index: which state of it was the last one.
+"""Checksummed tables of the index, and a guard of its meta pages: LMDB's state is verified before it is believed.
 
-LMDB chooses the newest of two *meta pages*, which name the roots of all tables, and trusts it.  A flipped bit there can
-make an older state look like the newest, and events that were acknowledged would be gone without a trace.  So after
-every commit the number and the checksum of the meta page are written into a file beside it, and looked at when the log
-is opened.
+Tables.  LMDB keeps no checksums.  So each record ends with a checksum over key and value, and a scan compares the
+number of records with the number that LMDB counts.  A record that is changed, swapped with another one or cut off by a
+damaged page is noticed when it is used, and never taken for another or for none.
 
-The file is not synchronized, which would cost as much as the commit.  After the death of the process it is exact; after
+Meta pages.  LMDB chooses the newest of two *meta pages*, which name the roots of all tables, and trusts it.  A flipped
+bit there can make an older state look like the newest, and events that were acknowledged would be gone without a trace.
+So after every commit the number and the checksum of the meta page are written into a file beside the index, and
+compared when the log is opened.
+
+The file is not synchronized: that would cost as much as the commit.  After the death of the process it is exact.  After
 that of the machine it may be older than the index, which is then believed as far as its two pages fit together.
 
 Layout of a meta page (lmdb.h, mdb.c of LMDB 0.9): 16 bytes of page header; magic, version, address, map size; two
 tables; the last page; the transaction's number.
-
-A table of the index whose records cannot change unnoticed.
-
-LMDB keeps no checksums.  So each record ends with one over key and value, and a scan compares the number of records
-with the number that LMDB counts: a record that is changed, swapped with another one or cut off by a damaged page is
-noticed when it is used, and never taken for another or for none.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ _RECORD: Final = struct.Struct(">QIII")
 
 @final
 class IndexWitness:
-    """Knows the last state of an index.
+    """Guard of the meta pages: keeps number and checksum of the last state of an index.
 
     Args:
         directory: of the LMDB environment.
@@ -110,7 +108,7 @@ Record = tuple[bytes, bytes]
 
 @final
 class CheckedTable:
-    """One table in one transaction.  Every call may raise LogDamaged."""
+    """One checksummed table in one transaction.  Every call may raise LogDamaged."""
 
     def __init__(self, transaction: lmdb.Transaction[bytes], database: lmdb._Database, name: str) -> None:
         self._transaction = transaction

@@ -1,4 +1,4 @@
-"""One chunk of the log as it lies in a segment file and as it travels to readers: a header and Arrow bytes.
+"""Chunk format: a checksummed header and an Arrow record batch, the same bytes on disk and on the wire.
 
 ==== ===== =====================================================================================
 at   bytes content
@@ -15,13 +15,12 @@ at   bytes content
 64         an Arrow IPC record batch message of ``iris.spark_bridge.schema.SCHEMA``
 ==== ===== =====================================================================================
 
-Integers are big endian.  64 bytes keep the Arrow buffers aligned.  The header repeats what the index says, so that a
-chunk which is intact but stands in the wrong place is noticed as well.
+Integers are big endian.  64 bytes keep the Arrow buffers aligned.  The header repeats the index entry, so that a chunk
+which is intact but stands in the wrong place is noticed as well.
 
-CRC-32, with the instructions of the processor where there are such.
-
-zlib takes 0.5 us for 1 KB and zlib-ng 0.06; an event's bytes pass here three times: before they are written, when the
-bridge reads them, and when they have reached the reader.  The sums are the same.
+CRC-32 uses the instructions of the processor where it has them: zlib takes 0.5 us for 1 KB and zlib-ng 0.06 us, with
+the same sums.  An event's bytes are summed three times: before they are written, when the bridge reads them, and when
+they have reached the reader.
 """
 
 from __future__ import annotations

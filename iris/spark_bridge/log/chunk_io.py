@@ -1,6 +1,7 @@
-"""One append to one shard, inside a transaction: chunks into segments, their places into the index.
+"""Chunk input and output: appends chunks to a shard inside a transaction, and reads and verifies stored ones.
 
-Stored chunks: from offsets to places in the index, from places to verified bytes.
+An append writes chunks into segment files and their places into the index.  A read goes from offsets to places in the
+index, and from places to verified bytes.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ class ShardAppend:
         self._shard = shard
         self._finished = finished
         self._now = now
+        # Never backwards, whatever the wall clock does: the search by time is a binary search.
         self._timestamp = max(now, shard.timestamp)
         self._first = shard.next
         self._size = shard.size
@@ -78,6 +80,8 @@ class ShardAppend:
         if segment is None or self._files.is_full(segment.size, size):
             segment = self._begin_segment(segment, size)
         header = frame_header(data, shard=number, epoch=epoch, first=first, count=count, timestamp=self._timestamp)
+        # Behind the committed end of the segment: no reader sees these bytes yet, and after a crash they are
+        # overwritten.
         self._files.write(number, epoch, segment.first, segment.size, (header, data))
         self._written = True
         place = ChunkPlace(
@@ -99,6 +103,7 @@ class ShardAppend:
     def _begin_segment(self, before: SegmentRecord | None, size: int) -> SegmentRecord:
         shard = self._shard
         if before is not None:
+            # ``finish`` syncs the active segment only; the one before is left here for good.
             if self._written:
                 self._files.sync(shard.number)
             self._finished.append((shard.number, shard.epoch, before.first, before.size))
@@ -114,6 +119,8 @@ class ShardAppend:
     def finish(self) -> None:
         """Wait until the chunks are on the disk, and let the shard end behind them."""
         if self._written:
+            # The chunks are on disk before the transaction that names them commits: a crash in between leaves bytes
+            # that nobody names.
             self._files.sync(self._shard.number)
             shard = dataclasses.replace(self._shard, next=self._first, timestamp=self._timestamp, size=self._size)
             self._view.put_shard(shard)
@@ -206,6 +213,8 @@ def read_places(files: SegmentFiles, shard: int, epoch: str, places: Sequence[Ch
             raise LogDamaged(f"{path}, bytes {start} to {start + size}: {error}") from None
         at = last
     for place, chunk in zip(places, chunks, strict=False):
+        # The checksum proves that a chunk is whole; only this proves that it is the right one, and not a write that
+        # went to the wrong place.
         if (chunk.shard, chunk.epoch, chunk.first, chunk.count) != (shard, epoch, place.first, place.count):
             path = files.path(shard, epoch, place.segment)
             raise LogDamaged(f"{path}, byte {place.position}: the chunk there is not the one that the index names")

@@ -1,12 +1,12 @@
-"""Which events of a publisher are already in the log, so that a repeat is recognized.
+"""Deduplication window: which events of a publisher are already in the log, so that a repeat is recognized.
 
 A publisher numbers the events that it wants confirmed: 1, 2, 3, ... over all topics.  A bridge sees some of these
 numbers (it may not subscribe to every topic) and, after a retry, sees them out of order.  A high-water mark would
-take the retried 5 for a repeat once 6 is stored, and lose it.  So a bitmap says of each of the last WINDOW numbers
+take the retried 5 for a repeat once 6 is stored, and lose it.  So a bitmap records for each of the last WINDOW numbers
 whether it is stored, in blocks of 4,096 bits, of which only those exist that are in use.
 
-Numbers older than the window cannot be judged.  They are refused: the publisher is told nothing, and its
-``publish`` ends in an error instead of in a loss or a double.  At 150,000 events/s the window spans 7 seconds,
+Numbers older than the window cannot be judged.  They are refused without a confirmation, and the publisher's
+``publish`` ends in an error instead of in a loss or a duplicate.  At 150,000 events/s the window spans 7 seconds,
 longer than ``publish`` waits by default.
 """
 
@@ -37,7 +37,7 @@ class Verdict(enum.Enum):
 
 @final
 class PublisherWindow:
-    """The numbers of one publisher that are stored.
+    """Deduplication window of one publisher: which of its last numbers are stored.
 
     ``blocks`` maps the number of a block to its bits; ``changed`` are the blocks to write, ``expired`` those to
     delete.  Plain attributes instead of effects: this runs once per run of events.

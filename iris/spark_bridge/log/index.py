@@ -1,11 +1,11 @@
-"""The index of a log: which events exist and where their chunks lie.  An LMDB environment; the truth about the log.
+"""Index of a log: which events exist and where their chunks lie.  An LMDB environment; the truth about the log.
 
-Everything that one append changes is changed in one transaction, which is synchronous and happens after the chunk's
-bytes are on the disk: the events, their place, the publishers' windows.  LMDB never overwrites a page that a
+Everything that one append changes is changed in one transaction: the events, their place, the publishers' windows.  The
+transaction is synchronous and happens after the chunk's bytes are on the disk.  LMDB never overwrites a page that a
 committed state uses, so a crash leaves the state before or after.
 
 Why LMDB for the index and plain files for the chunks, measured with 1,000 events of 1 KB per append: all in LMDB
-285,000 events/s with a growing file, this 981,000; and removing a file gives the room back to a full disk at once,
+285,000 events/s with a growing file, this 981,000.  Also, removing a file gives the room back to a full disk at once,
 while deleting in LMDB first needs some.
 """
 
@@ -206,7 +206,7 @@ class IndexView:
                 pass
 
     def check_segments(self) -> None:
-        """Read every segment's record: what the index leaves out is taken for the rest of a crash, and deleted."""
+        """Verify every segment's record: a file without one counts as the rest of a crash, and is deleted."""
         for _ in self._segments.records():
             pass
 
@@ -245,7 +245,7 @@ class IndexView:
         return blocks
 
     def put_publisher(self, publisher: bytes, blocks: int, timestamp: int) -> None:
-        """Write how many blocks a publisher's window has, and when it was last heard."""
+        """Write how many blocks a publisher's window has, and when its last event arrived."""
         self._publishers.put(publisher, _PUBLISHER.pack(timestamp, blocks))
 
     def put_publisher_block(self, publisher: bytes, block: int, bits: bytes) -> None:
@@ -257,7 +257,7 @@ class IndexView:
         self._blocks.delete(publisher + _NUMBER.pack(block))
 
     def publishers_seen_before(self, timestamp: int) -> list[bytes]:
-        """Return the publishers that were last heard before ``timestamp``."""
+        """Return the publishers whose last event arrived before ``timestamp``."""
         return [key for key, value in self._publishers.records() if _PUBLISHER.unpack(value)[0] < timestamp]
 
     def delete_publisher(self, publisher: bytes) -> None:
@@ -271,7 +271,7 @@ class IndexView:
     # -- numberings and gaps --------------------------------------------------------------------------------
 
     def numberings(self, publisher: bytes) -> list[tuple[str, Numbering]]:
-        """Return what of the topics of a publisher has been numbered, the one that was heard last behind the others."""
+        """Return the numberings of a publisher's topics, the most recently used last."""
         found: list[tuple[int, str, Numbering]] = []
         for key, value in self._numberings.records_from(publisher):
             if not key.startswith(publisher):
@@ -283,7 +283,7 @@ class IndexView:
         return [(topic, numbering) for _, topic, numbering in found]
 
     def put_numbering(self, publisher: bytes, topic: str, numbering: Numbering, timestamp: int) -> None:
-        """Write what of a topic of a publisher has been numbered, and when it was heard."""
+        """Write the numbering of one topic of a publisher, and when its last event arrived."""
         value = _NUMBERING.pack(numbering.next, timestamp) + b"".join(_HOLE.pack(*hole) for hole in numbering.holes)
         self._numberings.put(publisher + topic.encode(), value)
 
@@ -336,7 +336,7 @@ class IndexView:
         self._sinks.put(query, _SINK.pack(batch, timestamp))
 
     def delete_sinks(self, prefix: bytes, before: int) -> None:
-        """Forget the queries whose id begins with ``prefix`` and that were last heard before ``before``."""
+        """Forget the queries whose id begins with ``prefix`` and whose last commit was before ``before``."""
         found = [
             key for key, value in self._sinks.records() if key.startswith(prefix) and _SINK.unpack(value)[1] < before
         ]
@@ -346,25 +346,25 @@ class IndexView:
     # -- owners ---------------------------------------------------------------------------------------------
 
     def owner(self, name: bytes) -> str | None:
-        """Return the cluster to which a name belongs; None if it belongs to nobody yet."""
+        """Return the owner of a name; None if it has none yet."""
         value = self._owners.get(name)
         return None if value is None else value[_OWNER.size :].decode()
 
     def owners(self) -> Iterator[tuple[bytes, str]]:
-        """Yield every name that belongs to somebody, with the cluster to which it does."""
+        """Yield every name that has an owner, with the cluster that owns it."""
         for name, value in self._owners.records():
             yield name, value[_OWNER.size :].decode()
 
     def put_owner(self, name: bytes, owner: str, timestamp: int) -> None:
-        """Write to whom a name belongs from ``timestamp`` on."""
+        """Write the owner of a name from ``timestamp`` on."""
         self._owners.put(name, _OWNER.pack(timestamp) + owner.encode())
 
     def delete_owner(self, name: bytes) -> bool:
-        """Let a name belong to nobody; tell whether it belonged to somebody."""
+        """Delete the owner of a name; tell whether it had one."""
         return self._owners.delete(name)
 
     def delete_owners(self, prefix: bytes, before: int) -> int:
-        """Let names that begin with ``prefix`` and were taken before ``before`` belong to nobody; return how many."""
+        """Delete the owners of names that begin with ``prefix`` and were taken before ``before``; return how many."""
         found = [
             name
             for name, value in self._owners.records()
@@ -385,7 +385,7 @@ class IndexView:
         self._members.put(_NUMBER.pack(shard), address.encode())
 
     def delete_member(self, shard: int) -> bool:
-        """Delete what is known of a shard of the bridge; tell whether something was."""
+        """Delete the record of a shard of the bridge; tell whether there was one."""
         return self._members.delete(_NUMBER.pack(shard))
 
     # -- durable subscribers --------------------------------------------------------------------------------

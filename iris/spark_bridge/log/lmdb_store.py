@@ -1,4 +1,4 @@
-"""The log on a local disk: chunks in segment files, everything else in an LMDB index."""
+"""LMDB store: the log on a local disk, with chunks in segment files and everything else in an LMDB index."""
 
 from __future__ import annotations
 
@@ -104,6 +104,9 @@ class LmdbStore:
         with self._writing:
             finished: list[FinishedSegment] = []
             try:
+                # One transaction for the events, their places and the publishers' windows. It commits at the end of the
+                # block, after ``ShardAppend.finish`` has synced the chunks: the index never names bytes that are not on
+                # disk.
                 with self._index.write() as view:
                     appended = self._append(view, events, now, judged, finished)
             except BaseException:
@@ -141,6 +144,7 @@ class LmdbStore:
         begins: dict[int, int] = {}
         clusters: dict[str, str] = {}
         for number, arrivals in events.items():
+            # Judged in the transaction that stores the events: a crash leaves both the event and its mark, or neither.
             new, repeated, late = admit_runs(arrivals, window)
             count += count_events(new)
             repeats += repeated
@@ -149,7 +153,7 @@ class LmdbStore:
                 at = begins[number] = self._append_to(view, number, new, now, finished)
                 for run in new:
                     if run.first and judged(run.publisher):
-                        window(run.publisher)  # when it was last heard stands there
+                        window(run.publisher)  # that is where its last arrival is recorded
                         clusters[run.publisher] = run.sender.cluster
                         self._count_run(view, run, number, at)
                     at += len(run.payloads)
@@ -245,6 +249,7 @@ class LmdbStore:
                 last = view.sink(query.encode(), complete=self._sinks_complete)
                 # Read in full, once, before a query is taken for new: damage could hide its record.
                 self._sinks_complete = self._sinks_complete or last is None
+                # The commit had succeeded and the reply or Spark's own note was lost: the repeat changes nothing.
                 if last == batch:
                     return None
                 if last is not None and batch < last:
@@ -264,6 +269,8 @@ class LmdbStore:
                         count += own.num_rows
                 for append in appends.values():
                     append.finish()
+                # In one transaction with the rows: from its commit on the batch counts once, and every repeat finds
+                # this note.
                 view.put_sink(query.encode(), batch, now)
             self._finish_segments(finished)
             return count
@@ -307,7 +314,7 @@ class LmdbStore:
 
     @contextlib.contextmanager
     def _reading(self, shard: int, epoch: str, start: int, end: int, max_bytes: int) -> Generator[list[ChunkPlace]]:
-        """Give the places of a range; what was trimmed while they were used is not damaged."""
+        """Yield the places of a range; a range that was trimmed while it was read is not reported as damaged."""
         with self._index.read() as view:
             self._check_range(view, shard, epoch, start, end)
             places = take_places(view, shard, start, end, max_bytes)
@@ -518,6 +525,7 @@ class LmdbStore:
             shard = view.shard(number)
             assert shard is not None
             earliest = min(max(before, shard.earliest), shard.next)
+            # From here no reader gets these events any more; what follows only gives their room back.
             view.put_shard(dataclasses.replace(shard, earliest=earliest))
             self._gaps.trim(number, earliest)
             self._write_gaps(view)
@@ -532,6 +540,8 @@ class LmdbStore:
                         view.delete_segment(number, segment.first)
                         size -= segment.size
                         view.put_shard(dataclasses.replace(shard, earliest=earliest, size=size))
+            # The index first: a crash in between leaves a file that nothing names, which the next start removes. The
+            # other way round it would leave an index without its file, which is damage.
             self._files.remove(number, shard.epoch, segment.first)
         return earliest
 
@@ -573,7 +583,7 @@ class LmdbStore:
 
 
 def _owned(kind: str, name: str) -> bytes:
-    """Return the key of a name among those that belong to somebody."""
+    """Return the key of a name in the table of owners."""
     return f"{kind}/{name}".encode()
 
 

@@ -1,13 +1,13 @@
-"""Part of a log that its reader reads from the segment file itself, because it is on the member's machine.
+"""Local read: a reader on the member's machine reads its range from the segment file itself, without a session.
 
-The member tells a reader that may read, and that names the machine on which the member runs, in which file a range
-lies.  The reader opens that file with its own rights: segments are their owner's alone, so this works for the
-processes of one user (and for root), and gives nobody what he could not read anyway.  It makes sure that it is the
-file that the member sees (device and inode, while this machine runs), and verifies each chunk as it does any other.
-Whatever does not fit ends it, and the rest comes by session; what is wrong with a log, the member says.
+The member names the file of a range to a reader that may read it and that runs on the member's machine.  The reader
+opens the file with its own rights.  Segments are their owner's alone, so local reads work for the processes of one user
+(and for root), and give nobody what he could not read anyway.  The reader checks that the file is the one that the
+member sees (device and inode, while this machine runs), and verifies each chunk as it does any other.  Whatever does
+not fit ends the local read, and the rest comes by session; the member reports what is wrong with a log.
 
-Nothing is held back for the reader: a file that retention removes stays readable as long as it is open, and one that is
-gone before it was opened is asked for by session, which says what was trimmed.
+No lock holds the file for the reader.  A file that retention removes stays readable as long as it is open.  One that is
+gone before it was opened is requested by session, and the reply names what was trimmed.
 
 Files are read and not mapped: a block that the disk cannot read is an error here, and would be a signal that ends the
 process there.
@@ -49,7 +49,7 @@ class FileRange:
 
 @functools.cache
 def machine() -> str | None:
-    """Return what tells this machine from all others until it is started again; None: this system has no such thing."""
+    """Return an id of this boot of this machine; None: this system has no such thing."""
     try:
         return _BOOT_ID.read_text().strip() or None
     except OSError:
@@ -99,6 +99,7 @@ def read_file_range(found: FileRange) -> Iterator[Chunk]:
         return
     descriptor = os.open(found.path, _FLAGS)
     try:
+        # Between the two checks another file may have taken the name; only the open one can change no more.
         if not _is_it(found, os.fstat(descriptor)):
             return
         positions = itertools.accumulate(found.sizes, initial=found.position)

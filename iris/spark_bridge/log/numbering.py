@@ -1,17 +1,17 @@
-"""Which events of a topic a publisher has sent, so that missing ones are noticed: a machine.
+"""Gap detection: which events of a topic a publisher has sent, so that missing ones are noticed (sans-IO).
 
-A publisher numbers the events of each topic.  A bridge that stores a topic sees all of its numbers, so one that it has
-not seen is an event that it does not have: lost on the way, or published while it was away.  What has been seen is kept
-in the log with the events themselves, and outlives the bridge's process.
+A publisher numbers the events of each topic.  A bridge that stores a topic sees all of its numbers.  A number that it
+has not seen is an event that it does not have: lost in flight, or published while the bridge was away.  The seen
+numbers are kept in the log with the events themselves, and outlive the bridge's process.
 
-A number that is skipped is a *hole*.  It may still be filled: an event that is to be confirmed is sent again after a
-loss, behind later ones.  The publisher says from which number on it may send something again; what is missing below
-that is a *gap* and stays one.
+A number that is skipped is a *hole*.  A hole may still be filled: an event that waits for confirmation is sent again
+after a loss, behind later ones.  The publisher announces from which number on it may send something again.  What is
+missing below that number is a *gap* and stays one.
 
-Nothing is called a gap that is none.  Numbering begins with the first event that a publisher owes to this bridge, see
-``iris.patterns.pubsub.interest.start_offsets``; a publisher that restarts is another one; one that has forgotten a
-topic begins it anew
-with higher numbers, and says so; of topics that were forgotten here the next event that comes is the first.
+No gap is reported where nothing is missing.  Numbering begins with the first event that a publisher owes to this
+bridge, see ``iris.patterns.pubsub.interest.start_offsets``.  A publisher that restarts is another one.  A publisher
+that has forgotten a topic begins it anew with higher numbers, and announces that.  For a topic that was forgotten here,
+the next event that arrives is the first.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def _without(hole: Hole, first: int, end: int) -> Iterator[Hole]:
 
 @final
 class PublisherNumberings:
-    """The topics of one publisher, the one that was heard last behind the others.
+    """The numberings of one publisher by topic, the most recently used last.
 
     ``changed`` are the topics to write, ``expired`` those to delete, as in ``PublisherWindow``.
     """

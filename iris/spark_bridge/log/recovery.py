@@ -1,4 +1,4 @@
-"""Opening a log: its directory, its lock, and what appends that never finished have left behind."""
+"""Recovery: opens a log, takes the lock of its directory, and removes what unfinished appends have left behind."""
 
 from __future__ import annotations
 
@@ -63,6 +63,8 @@ def open_store(
         raise ConfigError(f"the log's directory {directory} cannot be used: {error.strerror}") from None
     try:
         try:
+            # The lock is the kernel's and ends with the process, however that dies; a file with a process id would
+            # outlive it.
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise StoreBusy(f"the log in {directory} is open in another process") from None
@@ -111,4 +113,5 @@ def _remove_strangers(directory: Path, index: Index, files: SegmentFiles) -> Non
     if missing:
         raise LogDamaged(f"{len(missing)} segment files are missing, {min(missing)} the first")
     for path in present - named:
+        # No index entry names them, so nothing in them was ever acknowledged.
         path.unlink()

@@ -1,4 +1,4 @@
-"""Which events may go: by age, by size, and never what a group has still to read, if that is wanted."""
+"""Retention: which events may be removed, by age and by size, but never what a protected group has still to read."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def choose_expired(
 def _ages(number: int, shard: Sequence[SegmentRecord], now: int) -> list[tuple[int, int, int, SegmentRecord]]:
     """Return shard, place and segment of each of its segments, behind the time from which it is as old as it is.
 
-    After a clock that was ahead was set right, events go on with the time that it had.  When they were written tells
+    After a clock that was ahead was set right, events go on with the time that it had.  When they were written decides
     more then.  A segment that was itself written at such a time goes with the one behind it.
     """
     found: list[tuple[int, int, int, SegmentRecord]] = []

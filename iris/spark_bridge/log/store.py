@@ -1,8 +1,8 @@
-"""What the bridge asks of a durable log.
+"""Store: the interface of a durable log, as the bridge uses it.
 
 Every call blocks (the service makes them in threads) and is all or nothing.  A shard has an *epoch*, a random id made
-when the shard is made: offsets mean something only together with it, so a log that was wiped is noticed instead of
-read from a position that no longer means the same.
+when the shard is made.  Offsets mean something only together with the epoch, so a log that was wiped is noticed instead
+of read from a position that no longer means the same.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ class Appended:
     count: int
     """Events that are new in the log."""
     repeats: int
-    """Events that were in it before; their publishers may be told that they are stored."""
+    """Events that were in the log before; they may be acknowledged to their publishers."""
     stale: Sequence[PublisherRun]
-    """Events so late that it cannot be told whether they are in the log.  Not stored, not to be confirmed."""
+    """Events so late that it is unknown whether they are in the log.  Not stored, not to be confirmed."""
     missed: int = 0
     """Events of which it has turned out that they are missing."""
 
@@ -129,7 +129,7 @@ class Store(Protocol):
         ...
 
     def gaps(self) -> list[Gap]:
-        """Return what is missing, by shard and offset."""
+        """Return the gaps, by shard and offset."""
         ...
 
     def offset_at(self, shard: int, timestamp: int) -> int:
@@ -173,7 +173,7 @@ class Store(Protocol):
         ...
 
     def claim(self, kind: str, name: str, owner: str, *, most: int, most_of_owner: int, now: int) -> str:
-        """Return the cluster to which a name belongs: ``owner`` from now on, if it belonged to nobody.
+        """Return the owner of a name: ``owner`` from now on, if it had none.
 
         Args:
             kind: ``group`` or ``query``.
@@ -190,7 +190,7 @@ class Store(Protocol):
         ...
 
     def owners(self, kind: str) -> dict[str, str]:
-        """Return the cluster to which each name of a kind belongs; of those that belong to somebody."""
+        """Return the owner of each name of a kind that has one."""
         ...
 
     def transfer(self, kind: str, name: str, owner: str, *, now: int) -> bool:
@@ -239,7 +239,7 @@ class Store(Protocol):
         ...
 
     def forget_publishers(self, before: int) -> int:
-        """Forget the publishers that were last heard before ``before``; return how many.
+        """Forget the publishers whose last event arrived before ``before``; return how many.
 
         Their repeats are recognized no more.  So it is with Spark's jobs; streaming queries are remembered for ever.
         """
@@ -250,7 +250,7 @@ class Store(Protocol):
         ...
 
     def keep_subscribers(self, records: Sequence[bytes]) -> None:
-        """Keep these records and no others; they say whom publishers wait for.
+        """Replace the records of durable subscribers, for which publishers wait.
 
         Raises:
             StoreFull: there is no room; those before are kept.
@@ -268,5 +268,5 @@ class Store(Protocol):
         ...
 
     def close(self) -> None:
-        """Close the log.  What was appended is on the disk already."""
+        """Close the log.  Appended events are on the disk already."""
         ...

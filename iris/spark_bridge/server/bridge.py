@@ -1,4 +1,4 @@
-"""The bridge: a member of a cluster that stores events durably and serves them to readers."""
+"""Bridge: a member of a cluster that stores events durably and serves them to readers."""
 
 from __future__ import annotations
 
@@ -149,6 +149,7 @@ async def open_bridge(
             config=config,
             address=address,
         )
+        # The signed record before the subscriptions: publishers know for whom to wait from the first event on.
         if topics:
             await stack.enter_async_context(
                 remember_subscribers(

@@ -1,4 +1,4 @@
-"""Whether the wall clock may be believed when it says that something is old enough to be removed."""
+"""Clock check: whether the wall clock is trusted when it makes something old enough to be removed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SETTLING: Final = 3600.0
 
 @final
 class ClockCheck:
-    """Tells whether the wall clock may be believed when it says that much time has passed.
+    """Decides whether the wall clock is trusted when it says that much time has passed.
 
     A clock that jumps ahead, because it was wrong before or is wrong now, makes everything old at once: all events
     would go, and with what is known of publishers their repeats would be new.  So after a jump nothing counts as old

@@ -1,9 +1,9 @@
-"""Broadcasts and tunnels to a cluster, as events of the log.
+"""Collector: broadcasts and tunnels to a cluster become events of the log.
 
-A bridge that gathers for the cluster ``orders`` is a member of it.  A broadcast becomes an event on the topic
-``broadcasts.orders``.  Each message of a tunnel becomes an event on ``tunnels.orders``: its key names the tunnel, so
-all of them stand in one shard in their order, and its header ``position`` counts them from 0.  When the other end says
-that this was all, it gets the number of messages as soon as they are on the disk.
+A bridge that collects for the cluster ``orders`` is a member of it.  A broadcast becomes an event on the topic
+``broadcasts.orders``.  Each message of a tunnel becomes an event on ``tunnels.orders``.  Its key names the tunnel, so
+all messages of the tunnel stand in one shard in their order, and its header ``position`` counts them from 0.  At the
+end of file the other end gets the number of messages as soon as they are on the disk.
 
 A broadcast is stored at most once, as it is delivered.  A tunnel that breaks may be stored in part; whoever sends it
 again finds the parts by their keys.

@@ -1,9 +1,9 @@
-"""Group commit: how long arriving events wait for company before they go to the disk together.
+"""Group commit: how long arriving events wait so that they share one synchronous write (sans-IO).
 
-A group is committed when it is full, when nothing has come for ``quiet`` seconds, or when its first event has waited
-``delay`` seconds, whichever is first.  So a lone publisher that waits for each confirmation is not held up for the
-whole delay, and a steady stream shares its synchronous writes.  What comes after a pause of ``delay`` seconds is
-committed at once: it is probably alone, and if it is the first of many, those gather while it is written.
+A group is committed when it is full, when nothing has arrived for ``quiet`` seconds, or when its first event has waited
+``delay`` seconds, whichever is first.  So a lone publisher that waits for each confirmation is not delayed by the whole
+``delay``, and a steady stream shares its synchronous writes.  An event after a pause of ``delay`` seconds is committed
+at once: it is probably alone, and if it is the first of many, those are collected while it is written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLimits:
-    """When a group is committed.
+    """Limits of a group: when it is committed.
 
     Raises:
         ConfigError: a limit is negative or not a number, or a group could hold nothing.
@@ -50,7 +50,7 @@ class GroupLimits:
 
 @final
 class GroupCommit(Generic[T]):
-    """Batches that arrived and wait to be committed together."""
+    """The open group: batches that arrived and wait to be committed together."""
 
     def __init__(self, limits: GroupLimits) -> None:
         self._limits = limits
@@ -63,7 +63,7 @@ class GroupCommit(Generic[T]):
 
     @property
     def batches(self) -> Sequence[T]:
-        """What waits."""
+        """The batches of the open group."""
         return self._batches
 
     @property
@@ -96,7 +96,8 @@ class GroupCommit(Generic[T]):
         self._bytes += size
 
     def take(self) -> list[T]:
-        """Return what waits and begin a new group."""
+        """Return the batches of the group and begin a new one."""
         batches, self._batches = self._batches, []
+        # ``_latest`` stays: it decides whether the next event comes after a pause.
         self._events = self._bytes = 0
         return batches

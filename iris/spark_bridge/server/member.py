@@ -1,7 +1,8 @@
-"""One member of a bridge at work: events from subscriptions to the log, then confirmations to their publishers.
+"""Bridge member: stores the events of its subscriptions, then acknowledges them to their publishers.
 
-The way of an event: subscription -> group -> thread (duplicates out, columns, disk) -> confirmation.  While a thread
-writes one group, the next one gathers; when both are full, subscriptions fill up and publishers are asked to pause.
+Path of an event: subscription -> group -> thread (duplicates out, columns, disk) -> confirmation.  While a thread
+writes one group, the next one is collected.  When both are full, subscriptions fill up and publishers are asked to
+pause.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class _Batch:
 
 @final
 class BridgeMember:
-    """Stores what arrives.  ``run`` does the work; the rest may be asked at any time."""
+    """One member of a bridge.  ``run`` stores what arrives; the rest may be called at any time."""
 
     def __init__(
         self,
@@ -148,7 +149,7 @@ class BridgeMember:
         return self._known
 
     async def note_shards(self, found: Mapping[int, str]) -> None:
-        """Keep in the log which shards the bridge has: who reads while one is away has to be told.
+        """Keep in the log which shards the bridge has: a reader has to learn of one that is away.
 
         Args:
             found: numbers of shards, with the cluster at which each is found.
@@ -196,6 +197,8 @@ class BridgeMember:
 
         What has been received by then is written and confirmed first; that takes one write to the disk.
         """
+        # What was taken out of a subscription is nowhere else: an event without confirmation is never sent again. So
+        # the commit outlives the cancellation of the receiving tasks.
         committing = trio.CancelScope(shield=True)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._commit_groups, committing)
@@ -221,6 +224,7 @@ class BridgeMember:
 
     def _is_own(self, run: PublisherRun) -> bool:
         """Tell whether Spark wrote these events: a member has stored them before it published them."""
+        # The header counts only from nodes of this realm: those of another one could have their events pass for stored.
         own = bool(run.headers) and run.headers.get(HEADER_BRIDGE) == self._bridge and "/" not in run.sender.cluster
         if own:
             self._tellers[run.publisher] = None
@@ -275,11 +279,15 @@ class BridgeMember:
         appended = await self._append(parts)
         while appended is None:
             _explain((*batches, *self._group.batches))
+            # The block ends with a full disk. Nothing of this group was confirmed, so its publishers still have what
+            # they want stored.
             if not retry:
                 return
             await self._retain()
             await trio.sleep(_FULL_RETRY)
             appended = await self._append(parts)
+        # From here the events are on disk and in the index: they survive a power cut, and may be acknowledged. Not a
+        # line earlier, because a publisher forgets an event when it is acknowledged.
         self._commits += 1
         self._missed = saturated(self._missed + appended.missed)
         self._waiting -= count_events(runs)
@@ -320,14 +328,15 @@ class BridgeMember:
     async def _retain(self) -> None:
         retention = self._retention
         if not self._clock.is_believed():
+            # A clock that jumped ahead would make every event old enough to be removed.
             retention = dataclasses.replace(retention, max_age=None)
-        with suppress(StoreFull):  # nothing could be removed: what is refused is told to publishers
+        with suppress(StoreFull):  # nothing could be removed: publishers learn of what is refused
             await trio.to_thread.run_sync(partial(self.store.retain, retention, now=self.now()))
         self.refresh()
 
 
 def _explain(batches: Sequence[_Batch]) -> None:
-    """Tell publishers what their confirmations wait for."""
+    """Send publishers the reason why their confirmations are delayed."""
     for batch in batches:
         if batch.subscription is not None:
             publishers = {NodeId(run.publisher) for run in batch.runs if run.confirm}
@@ -356,7 +365,7 @@ def _confirmations(runs: Sequence[PublisherRun], unstored: Sequence[PublisherRun
 
 
 def _first_match(patterns: Sequence[str], turn: int) -> Callable[[str], bool] | None:
-    """Return what tells whether the pattern number ``turn`` is the first that matches a topic; None: it always is.
+    """Return a test whether pattern number ``turn`` is the first that matches a topic; None: it always is.
 
     An event whose topic matches several patterns arrives once for each.
     """

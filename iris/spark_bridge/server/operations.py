@@ -1,4 +1,4 @@
-"""What a bridge answers: the operations of its service, and the tunnel through which readers get chunks.
+"""Operations of a bridge: the requests that its service answers, and the tunnels for chunks and staged parts.
 
 ========= ================================== =========================================================
 operation payload                            reply
@@ -28,11 +28,10 @@ commit    {query, batch: number,             number of rows, or None if the batc
 abort     {query, batch: number}             None
 ========= ================================== =========================================================
 
-Tunnel ``read``: the reader sends {shard: id, start: offset, end: offset, topics: patterns}; bytes follow that are, put
-together, whole frames (``iris.spark_bridge.log.chunk``) which hold at least the range, and then the end; or
-{error: code,
-message: text}.  Events of topics that the reader has not named, none being all, may be left out of the frames; they are
-if the reader may not subscribe to all topics.
+Tunnel ``read``: the reader sends {shard: id, start: offset, end: offset, topics: patterns}.  The member sends bytes
+that are, put together, whole frames (``iris.spark_bridge.log.chunk``) which hold at least the range, and then the end;
+or {error: code, message: text}.  Events of topics that the reader has not named, none being all, may be left out of the
+frames; they are if the reader may not subscribe to all topics.
 
 Tunnel ``stage``: the writer sends {query, batch, partition, attempt}, then an Arrow IPC stream of
 ``iris.spark_bridge.schema.SINK_SCHEMA`` as bytes, and the end; the answer is the number of bytes or an error as above.
@@ -86,7 +85,7 @@ RequestHandler = Callable[[Sender, Any], Awaitable[object]]
 """Takes who asks, who may, and the payload; returns the reply."""
 
 TunnelHandler = Callable[[Tunnel, Mapping[str, object]], Awaitable[None]]
-"""Takes the tunnel of somebody who may open it, and its first message."""
+"""Takes the tunnel of a caller that may open it, and its first message."""
 
 
 @final
@@ -168,7 +167,7 @@ class Operations:
                 await handler(tunnel, fields)
 
     async def _check_owner(self, permission: Permission, sender: Sender, payload: object) -> None:
-        """See that what the payload names belongs to the sender's cluster, from now on if to nobody before."""
+        """Check that the group or query belongs to the sender's cluster, which becomes its owner if it had none."""
         kind = permission.owns
         if kind is None:
             return
@@ -376,7 +375,7 @@ class Operations:
 
 @asynccontextmanager
 async def _answering(tunnel: Tunnel) -> AsyncIterator[None]:
-    """Tell the other end of a tunnel what went wrong, and that this is all."""
+    """Send an error and the end of file to the other end of a tunnel."""
     try:
         yield
     except RemoteError as error:

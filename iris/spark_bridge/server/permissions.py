@@ -1,12 +1,12 @@
-"""Who may call which operation of a bridge: one table, which the dispatcher applies and docs/spark.md prints.
+"""Permissions: who may call which operation of a bridge.  The dispatcher applies one table; docs/spark.md prints it.
 
-Three things are asked, in this order: whether the bridge was started for certain readers only; what the certificate of
-the caller's cluster permits; and whether the group or query that is named belongs to the caller's cluster.  It belongs
-to the cluster that has named it first, and the log remembers that.
+Three things are checked, in this order: whether the bridge was started for certain readers only; what the certificate
+of the caller's cluster permits; and whether the named group or query belongs to the caller's cluster.  It belongs to
+the cluster that has named it first, and the log remembers that.
 
-Whoever reads has to be permitted to subscribe to what it reads.  A bridge that was started with ``--reader`` has been
-told otherwise: clusters that are named so get all that is in its log.  The numbers, sizes and times of events are for
-every reader, as writers and monitoring need them.
+A reader has to be permitted to subscribe to what it reads.  The option ``--reader`` of a bridge overrides that:
+clusters that are named so get all that is in its log.  The numbers, sizes and times of events are for every reader, as
+writers and monitoring need them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CALLERS: Final[Mapping[Caller, str]] = {
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Permission:
-    """Who may call one operation."""
+    """Permission for one operation: who may call it."""
 
     purpose: str
     caller: Caller
@@ -81,7 +81,7 @@ def permission_table() -> Iterator[str]:
 
 @final
 class Permissions:
-    """Applies the table.
+    """The permissions of one bridge: applies the table.
 
     Args:
         bridge: name of the bridge's cluster.

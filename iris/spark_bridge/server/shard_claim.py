@@ -1,11 +1,11 @@
-"""The place of a member in its bridge: nobody else has its shards or its name, and all count the shards alike.
+"""Shard claim: a member's exclusive right to its shards and its name, in a bridge whose members count the shards alike.
 
-Two logs that both begin with shard 0 would each be whole in itself, and readers could not tell them apart; so one that
-would be the second is refused.  It looks before it joins, so that it disturbs nobody.  Members that start at the same
-moment, or on the two sides of a network that is cut, see each other later: then the one with the greater node id gives
-way.  A member that was killed and is still listed does not answer, and so is not in the way of who takes its place.
+Two logs that both begin with shard 0 would each be whole in itself, and readers could not tell them apart.  So a member
+that would be the second is refused.  It checks before it joins, so that it disturbs nobody.  Members that start at the
+same moment, or on the two sides of a network that is cut, see each other later: then the one with the greater node id
+gives way.  A member that was killed and is still listed does not answer, and so does not block its successor.
 
-Whom it meets, a member remembers: a reader that comes while one is away is told so by the others.
+A member remembers the members that it meets: a reader that comes while one is away learns so from the others.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _ALIVE: Final = (NotAllowed, RemoteError)
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Others:
-    """What some members have answered.
+    """Shards and members of the answers to a survey.
 
     Attributes:
         shards: numbers of their shards, with the cluster at which each is found.
@@ -59,7 +59,7 @@ class _Others:
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ShardClaim:
-    """What a member wants to have for itself."""
+    """Claim of a member: its shards and its name in the bridge."""
 
     node: Node
     bridge: str
@@ -68,10 +68,10 @@ class ShardClaim:
     of: int | None
 
     async def keep(self, note: Callable[[Mapping[int, str]], Awaitable[None]]) -> None:
-        """Give way, by an error, when a member turns up that has it too and comes first; until cancelled.
+        """Give way, by an error, when a member joins that has the same claim and comes first; until cancelled.
 
         Args:
-            note: called with the shards of members that turn up, and where they are found; again after StoreFull.
+            note: called with the shards of members that join, and where they are found; again after StoreFull.
 
         Raises:
             ConfigError, BridgeUnreachable: see ``check``.
@@ -98,7 +98,7 @@ class ShardClaim:
                 return unmet
 
     async def check(self) -> Mapping[int, str]:
-        """Make sure that nobody else has it; return the shards of the others, and where they are found.
+        """Check that nobody else has the claim; return the shards of the others, and where they are found.
 
         Raises:
             ConfigError: somebody does; the message says who, and what to do.
@@ -107,7 +107,7 @@ class ShardClaim:
         return (await self._ask(None)).shards
 
     async def _ask(self, members: Collection[NodeId] | None) -> _Others:
-        """Ask members what they have; compare all of them, or those that come before this one.
+        """Ask members for their claims; compare all of them, or those that come before this one.
 
         Args:
             members: that matter, beside which this one has its place already; None: all, and it has none yet.

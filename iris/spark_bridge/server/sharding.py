@@ -1,4 +1,4 @@
-"""Which shard of its log a member of a bridge puts an event into."""
+"""Sharding: which shard of its log a member of a bridge puts an event into."""
 
 from __future__ import annotations
 

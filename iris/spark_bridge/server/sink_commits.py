@@ -1,9 +1,10 @@
-"""How Spark writes to a bridge: parts are staged by its tasks, and committed by its driver, each batch once.
+"""Commit coordinator of the sink: Spark's tasks stage parts, its driver commits each batch once.
 
-Who may write into a bridge's log by way of Spark: whoever may publish the same topics, and nobody else.
+A batch and the note that it was committed are stored in one transaction, so a repeated commit changes nothing.
 
-The bridge publishes what Spark commits, with its own rights.  A reader's credential, which may publish nothing, must
-not reach through it what it cannot reach itself.
+Writer permissions: whoever may publish the same topics may write them into a bridge's log through Spark, and nobody
+else.  The bridge publishes what Spark commits, with its own rights.  A reader's credential, which may publish nothing,
+must not reach through the bridge what it cannot reach itself.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from iris.spark_bridge.staging import StagedPart, Staging
 
 @final
 class Writer:
-    """What one node may have written.
+    """Permission check of one writer: which topics it may write.
 
     Args:
         sender: the node.
@@ -63,6 +64,8 @@ class Writer:
             NotAllowed: one of them is on a topic that the node may not publish on.
         """
         for batch in rows:
+            # Checked while the rows stream into the transaction: a refusal in the last batch of rows rolls back all of
+            # them.
             for topic in set(batch.column("topic").to_pylist()) - self._known:
                 if not self._rights.may_publish(topic):
                     raise self._refused(f"publish on {topic!r}")
@@ -86,7 +89,7 @@ Publish = Callable[..., Awaitable[None]]
 
 @final
 class BatchCommitter:
-    """Takes what Spark writes.
+    """Commit coordinator: stages parts and commits batches, each once.
 
     Args:
         bridge: its name.
@@ -131,6 +134,8 @@ class BatchCommitter:
                     raise RemoteError("bad_request", "a staged part is bytes")
                 await trio.to_thread.run_sync(write, payload)
                 size += len(payload)
+            # Leaving the block syncs and renames the file: before this line nothing is staged, and a broken tunnel
+            # leaves none of it.
             await trio.to_thread.run_sync(stack.pop_all().close)
         return size
 
@@ -143,7 +148,7 @@ class BatchCommitter:
         *,
         writer: Writer,
     ) -> int | None:
-        """Let the parts become part of the log and tell the mesh; None if they are part of it already.
+        """Commit the parts to the log and publish them; None if they were committed before.
 
         Args:
             query: the batch's query.
@@ -175,17 +180,21 @@ class BatchCommitter:
             )
             async with self._appending:
                 count = await trio.to_thread.run_sync(append)
+            # From here the batch is in the log, once, whatever follows. A crash before the publication below loses
+            # that: a repeat of the batch finds the note and publishes nothing.
             if count is not None:
                 self._committed(0)
                 told = self._staging.rows(ordered, carried) if kept is None else iter(kept)
                 await self._tell(query, told, count, blocking=kept is None)
+            # Only now, for until the commit the files were the only copy. Also after a repeat, whose first commit may
+            # have died before this line.
             await trio.to_thread.run_sync(self._staging.discard, query, batch)
         return count
 
     async def _tell(self, query: str, batches: Iterator[pa.RecordBatch], count: int, *, blocking: bool) -> None:
-        """Publish what is in the log now, as far as that goes in a while.
+        """Publish committed rows, as far as that goes within a time limit.
 
-        Rows that could not be are counted, and no error of the one who wrote: whoever has to have all of them reads the
+        Rows that could not be published are counted, and are no error of the writer: who needs all of them reads the
         log.  Subscribers that make their publishers wait may not hold up Spark's query.
         """
         own = {HEADER_SINK: query, HEADER_BRIDGE: self._bridge}
@@ -205,15 +214,15 @@ class BatchCommitter:
             self._committed(count - told)
 
     async def abort(self, query: str, batch: int) -> None:
-        """Forget what was staged of a batch."""
+        """Discard the staged parts of a batch."""
         await trio.to_thread.run_sync(self._staging.discard, query, batch)
 
     async def discard(self, query: str) -> None:
-        """Forget all that was staged of a query."""
+        """Discard all staged parts of a query."""
         await trio.to_thread.run_sync(self._staging.discard, query, sys.maxsize)
 
     async def discard_abandoned(self) -> None:
-        """Forget batches that nobody comes back to, now and every hour, until cancelled."""
+        """Discard abandoned batches, now and every hour, until cancelled."""
         while True:
             if self._clock.is_believed():
                 await trio.to_thread.run_sync(self._staging.discard_older, self._clock.seconds() - _ABANDONED)

@@ -1,6 +1,7 @@
-"""Whom publishers wait for, kept on a bridge's disk: the durable subscribers of its realm, itself and others.
+"""Durable subscriptions on a bridge's disk: the durable subscribers of its realm, for which publishers wait.
 
-A publisher that starts while one bridge is away learns of it from another one, also if that was away at the same time.
+A publisher that starts while one bridge is away learns of it from another bridge, also if that one was away at the same
+time.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ async def remember_subscribers(
     group: str | None,
     share: Sequence[int],
 ) -> AsyncIterator[None]:
-    """Be the durable subscriber ``name`` of some topics, tell of those in the store, keep all that are known.
+    """Claim the durable subscription ``name`` of some topics, announce those in the store, keep all that are known.
 
     Raises:
         ConfigError, NotAllowed: see ``DurableSubscribers.claim``.

@@ -1,4 +1,7 @@
-"""SparkSession, Java and the Python of Spark's workers: what ``iris.spark_bridge.configure`` sets up."""
+"""SparkSession, Java and the Python of Spark's workers: what ``iris.spark_bridge.configure`` sets up.
+
+Promises: nothing of Spark is imported before it is needed; the machine's own Java is used where there is one.
+"""
 
 from iris.spark_bridge.session.session import configure, foreach_batch, register
 

@@ -1,4 +1,4 @@
-"""The builder that ``configure`` returns.  Apart from it because it needs Spark to be imported."""
+"""Builder of sessions, as ``configure`` returns it.  A module of its own because it needs Spark to be imported."""
 
 from __future__ import annotations
 

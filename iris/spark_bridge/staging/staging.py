@@ -1,9 +1,9 @@
-"""What Spark has written and not committed yet: one file for each query, batch, partition and attempt.
+"""Staging: rows that Spark has written and not committed yet, one file for each query, batch, partition and attempt.
 
-Files are written aside and renamed when they are whole, so a file that has its name is complete.  They hold an Arrow
-IPC stream of ``iris.spark_bridge.schema.SINK_SCHEMA`` and its CRC-32.  A batch that is committed becomes part of the
-log in one transaction, together with the note that it is; then its files go.  What is small needs no file, but comes
-with the commit.
+A file is written under another name and renamed when it is whole, so a file that has its name is complete.  It holds an
+Arrow IPC stream of ``iris.spark_bridge.schema.SINK_SCHEMA`` and its CRC-32.  A batch that is committed becomes part of
+the log in one transaction, together with the commit note; then its files are removed.  A small part needs no file and
+travels with the commit.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _HEADER_PAIRS: Final = 2 * CHUNK_EVENTS
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class StagedPart:
-    """What one attempt of one task wrote.
+    """A staged part: the rows that one attempt of one task wrote.
 
     Raises:
         RemoteError: a field is not what it should be; they come from peers.
@@ -116,7 +116,7 @@ class Staging:
         written, and what it counts is known by then or never."""
 
     def look(self, owner_of: Callable[[str], str | None]) -> None:
-        """Count what is there from before, and delete what was not finished.
+        """Count the parts of an earlier run, and delete unfinished files.
 
         Args:
             owner_of: returns the cluster to which a query belongs; None if to nobody.
@@ -179,14 +179,17 @@ class Staging:
 
                 yield write
                 file.write(checksum.to_bytes(_CHECKSUM))
+                # The bytes before the name: a file with its final name is whole after any crash.
                 file.flush()
                 os.fsync(file.fileno())
             with self._moving:
                 aside.rename(path)
-                # One that takes the place of another, because its writer heard of no end, counts beside it until the
+                # One that takes the place of another, because its writer got no reply, counts beside it until the
                 # batch is gone.
                 self._usage.put(owner, part.query, part.batch, taken)
                 taken = 0
+            # A name is on disk when its directory is. From here the part survives a power cut, and Spark's task may
+            # count it as written.
             for made in (path.parent, path.parent.parent, self._directory):
                 sync_directory(made)
         except BaseException as error:
@@ -251,7 +254,7 @@ class Staging:
         return max(times, default=None)
 
     def discard_older(self, seconds: float) -> None:
-        """Delete what was last touched before a time, in seconds since 1970: its query will not come back."""
+        """Delete batches last touched before a time, in seconds since 1970: their queries will not come back."""
         for path in self._directory.glob("*/*"):
             with self._moving, contextlib.suppress(OSError):
                 if path.stat().st_mtime < seconds:

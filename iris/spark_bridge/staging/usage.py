@@ -1,4 +1,4 @@
-"""How many bytes clusters have staged at a member, and how many each may."""
+"""Quota of staging: how many bytes clusters have staged at a member, and how many each may."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LEAST: Final = 64 * KIB
 
 @final
 class Usage:
-    """Bytes that are staged, by batch and by the cluster that staged them.  Safe in any thread.
+    """Quota: bytes that are staged, by batch and by the cluster that staged them.  Safe in any thread.
 
     Args:
         most: bytes of all clusters together.

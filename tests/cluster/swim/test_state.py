@@ -274,7 +274,9 @@ def test_the_forgotten_are_not_taken_in_again() -> None:
     trust.expelled.add(node(1))
     swim.recheck(0.0)
     effects = gossip(swim, record(1, incarnation=7), sender=2)
-    assert [e.reason for e in effects if isinstance(e, Rejected)] == ["a record that rests on certificates that do not hold"]
+    assert [e.reason for e in effects if isinstance(e, Rejected)] == [
+        "a record that rests on certificates that do not hold"
+    ]
     assert swim.state(node(1)) is None
 
 

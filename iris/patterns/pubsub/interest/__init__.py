@@ -1,6 +1,7 @@
-"""Who wants what: topics, pattern trie, interest of peers, shards, start offsets.
+"""Interest: who wants which topics.  Pattern index, interest of peers, durable subscriptions, shards, start offsets.
 
-Promises: one match costs bounded work; interest of one peer takes bounded memory.
+Promises: a match costs work by the number of pattern shapes and not of patterns; the interest of one peer takes bounded
+memory; a change that a full link did not take is sent again.  Not here: events.
 """
 
 from iris.patterns.pubsub.interest.durable_names import DurableRecord, NameId

@@ -1,14 +1,14 @@
-"""Durable subscribers by name: signed records of who is owed every confirmed event, present or not.
+"""Durable subscriptions by name: signed records of who is owed every confirmed event, present or not.
 
 A durable subscriber that has a name signs a *record*: its name, the patterns that it subscribes to, the group and the
-shards that it stores for.  Nodes keep the newest record of each name and pass it on, so a publisher knows also of a
-subscriber that was away before it started.  A record is the subscriber's word until a newer one replaces it; one
-without patterns says that the subscriber is *forgotten*.
+shards that it stores for.  Nodes keep the newest record of each name and pass it on.  So a publisher knows also of a
+subscriber that was away before the publisher started.  A record holds until a newer one replaces it.  A record without
+patterns marks the subscriber as *forgotten* (a tombstone).
 
 A name belongs to the cluster that signed for it.  Two clusters may use the same name, and are two subscribers.  Nobody
-can replace the record of another cluster: what counts is the cluster in the certificate, and the chain from the realm's
-root to the signature travels with the record.  The certificates must have been valid on the date of the record, which
-is its version, and need not be valid any more: a bridge that was switched off for a month is still owed its events.
+can replace the record of another cluster: the cluster in the certificate counts, and the chain from the realm's root to
+the signature travels with the record.  The certificates must have been valid on the date of the record, which is its
+version.  They need not be valid any more: a bridge that was switched off for a month is still owed its events.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ NameId = tuple[str, str]
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DurableRecord:
-    """What a durable subscriber has signed about itself.  Made by ``sign_record`` and ``read_record_untrusted``."""
+    """A durable subscription, signed by its subscriber.  Made by ``sign_record`` and ``read_record_untrusted``."""
 
     name: str
     version: int

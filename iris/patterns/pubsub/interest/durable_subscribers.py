@@ -1,10 +1,10 @@
-"""Durable subscribers of a realm, present or away: what this node claims, learns, and tells others.
+"""Replication of durable subscriptions: the records that this node signs, learns, and forwards within its realm.
 
-Each node tells a new peer every record that it holds, and everybody when its own changes.  So a node knows of a durable
-subscriber that it never met, as long as one of those it met did.  Bridges keep what they know on their disks.
+Each node sends a new peer every record that it holds, and sends its own changes to everybody.  So a node knows of a
+durable subscriber that it never met, as long as one of its peers met it.  Bridges keep the records on their disks.
 
-Between sites a subscriber is told of by itself alone: whoever it is linked to there remembers it and tells the nodes of
-that site.  That somebody was forgotten is passed on once more at each border.
+Between sites only the subscriber itself sends its record.  The node at the other end of that link stores the record and
+forwards it to the nodes of its site.  A tombstone is forwarded once more at each border.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _SIGNATURES: Final = 3
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DurableSubscriber:
-    """Somebody who is owed every confirmed event of some topics."""
+    """A subscriber that is owed every confirmed event of some topics."""
 
     cluster: str
     """Which the subscriber belongs to; only its nodes may forget it."""
@@ -61,7 +61,7 @@ class DurableSubscriber:
 
 
 _SEEN: Final = 4096
-"""Records that were taken, or were older than what is held, and are not verified again when others tell of them."""
+"""Records that were accepted, or older than the held one; they are not verified again when others send them."""
 
 _INSISTED: Final = 16
 """Times that a node signs anew for a name when others tell of a newer record.  Of two nodes with one name, which tell
@@ -81,7 +81,7 @@ class _Claim:
 
 @final
 class DurableSubscribers:
-    """The names of one node and what it knows of others.
+    """The durable subscriptions that one node holds, and those that it has learned of.
 
     Args:
         mesh: whose links it uses.
@@ -110,7 +110,7 @@ class DurableSubscribers:
         self._claims: dict[str, _Claim] = {}
         self._seen: OrderedDict[bytes, None] = OrderedDict()
         self._left: dict[NameId, int] = {}
-        """Those who are away: how many events had been published when they left, or were first heard of."""
+        """Those who are away: how many events had been published when they left, or became known."""
         self._away_since: dict[tuple[NodeId, str], int] = {}
         """The same as publishers say it of this node's own names."""
         self.names: Final = DurableNames(config.durable_bytes)
@@ -140,7 +140,7 @@ class DurableSubscribers:
         )
 
     def groups(self, topic: str) -> frozenset[tuple[str, str]]:
-        """Return the groups that store a topic and have a name: the cluster whose each is, and what it calls it.
+        """Return the named groups that store a topic: the cluster that owns each, and its name there.
 
         Nobody else can take events in its place, or confirm them, by calling a group the same.
         """
@@ -321,7 +321,7 @@ class DurableSubscribers:
         return refused
 
     def recheck(self) -> None:
-        """Somebody was revoked: what they have signed counts no more."""
+        """A certificate was revoked: records that were signed with it count no more."""
         if self.names.drop(self._is_believed):
             self._left = {name: count for name, count in self._left.items() if self.names.get(name) is not None}
             self._tell_listeners()
@@ -336,7 +336,7 @@ class DurableSubscribers:
     # -- between nodes --------------------------------------------------------------------------------------
 
     def tell_everything(self, peer: Peer) -> None:
-        """Tell a peer what is known: all of it at the own site, elsewhere what only this node can tell."""
+        """Send a peer the records: all of them at the own site, elsewhere only this node's own."""
         self._tell(peer, [record for record in self.names if not peer.foreign or self._is_for_other_sites(record)])
 
     def _is_for_other_sites(self, record: DurableRecord) -> bool:
@@ -380,7 +380,7 @@ class DurableSubscribers:
             self._mesh.work.check(_SIGNATURES)
             record = read_record_untrusted(signed, self._mesh.identity.realm)
             if peer.foreign and not record.is_forgotten and record.node != peer.node:
-                continue  # from another site each tells of itself
+                continue  # from another site each sends its own record
             if self._take(record, peer):
                 self._seen[digest] = None
                 if len(self._seen) > _SEEN:
@@ -397,7 +397,7 @@ class DurableSubscribers:
         """Take a record that was verified; tell whether it need not be looked at again."""
         if not self.names.is_news(record):
             return True
-        # Neither is an offence of who tells it: clocks differ, and of a revocation it may have heard later.
+        # Neither is the fault of the peer that sends it: clocks differ, and it may have learned of a revocation later.
         if record.version > (self._mesh.wall_clock() + CLOCK_TOLERANCE) * 1_000_000:
             self._mesh.refusals["durable subscriber of a time to come"] += 1
             return False

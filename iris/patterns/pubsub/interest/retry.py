@@ -1,6 +1,7 @@
-"""Nodes that a change of interest or the end of a pause could not be told, as their links had no room: told again.
+"""Retry of interest: changes of interest and ends of pauses that a full link did not take are sent again.
 
-Otherwise they would not publish for a subscription, or wait for ever, until their connection breaks for another reason.
+Without the retry those nodes would not publish for a subscription, or would wait for ever, until their connection
+breaks for another reason.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ _PAUSE: Final = 0.1
 
 @final
 class InterestRetry:
-    """Which nodes have to be told everything anew.
+    """Nodes to which the full interest, or the end of a pause, has to be sent again.
 
     Args:
-        tell: tells a node everything; calls ``note`` if that is too much again.
+        tell: sends a node everything; calls ``note`` if that is too much again.
     """
 
     def __init__(self, mesh: Mesh, tell: Callable[[Peer], None]) -> None:
@@ -33,13 +34,13 @@ class InterestRetry:
         self._news = Wakeup()
 
     def note(self, peer: Peer, reason: str) -> None:
-        """A link had no room for a message; ``reason`` is what it is counted under."""
+        """Note a link without room for a message, counted under ``reason``."""
         self._mesh.refusals[reason] += 1
         self._nodes.add(peer.node)
         self._news.wake()
 
     async def run(self) -> None:
-        """Tell those whose links have room again; run it in exactly one task."""
+        """Send to those whose links have room again; run it in exactly one task."""
         while True:
             await self._news.wait()
             await trio.sleep(_PAUSE)

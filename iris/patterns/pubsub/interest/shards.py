@@ -1,11 +1,11 @@
-"""Shards: which part of a group's events goes where, whoever asks and whoever is there.
+"""Sharding: a fixed partition of a group's events, independent of who publishes and of who is alive.
 
-A group that stores events must not let them go to whichever member happens to be alive: one that is repeated after a
-loss would be stored by two.  So such a group has a fixed number of shards, each event belongs to one of them for ever,
-and each member says which shards are its own.  While nobody has a shard, its events wait or are lost; they never go
-to another one.
+A group that stores events must not let them go to whichever member happens to be alive: an event that is repeated after
+a loss would be stored by two members.  So such a group has a fixed number of shards, each event belongs to one of them
+for ever, and each member announces its shards.  While nobody has a shard, its events wait or are lost; they never go to
+another shard.
 
-Rendezvous hashing: when the number of shards grows, only what belongs to the new ones moves.
+Rendezvous hashing: when the number of shards grows, only what belongs to the new shards moves.
 """
 
 from __future__ import annotations

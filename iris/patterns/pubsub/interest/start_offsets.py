@@ -1,17 +1,20 @@
-"""From which event on a subscription is owed a topic: what is lost before the first one that comes is missed as well.
+"""Start offset: the event of a topic from which on a subscription is owed all events.
 
-The numbers of a topic follow the number of events that its publisher had published in all when the topic began.  A
-publisher forgets topics on which it has not published for long; such a topic begins anew, with higher numbers.
+Events that are lost between the start offset and the first event that arrives count as missed.
 
-Two numbers of the publisher are compared.  With each confirmation of interest it says how many events it had published
-in all.  With the events of a topic go its *milestones*: how many it had published in all when the topic began, and when
-receivers last came to the topic, with the topic's last number then.  What follows a milestone that lies after the
-confirmation was published for the subscription, whether it has come or not.
+The numbers of a topic continue from the number of events that its publisher had published in all when the topic began.
+A publisher forgets topics on which it has not published for long.  Such a topic begins anew, with higher numbers.
 
-Never too much is called missed: where a milestone is gone, counting begins with the first event that arrives.
+Two numbers of the publisher are compared.  With each confirmation of interest the publisher sends how many events it
+had published in all.  With the events of a topic it sends the topic's *milestones*: how many it had published in all
+when the topic began, and when receivers last joined the topic, with the topic's last number then.  An event that
+follows a milestone later than the confirmation was published for the subscription, whether it arrived or not.
 
-While a publisher waits for confirmations on the topic, a last milestone says which is the first event that it may still
-send again.  What is missing below it, or anywhere if there is none, does not come any more.
+The count of missed events is never too high: where a milestone is gone, counting begins with the first event that
+arrives.
+
+While a publisher waits for confirmations on the topic, a last milestone names the first event that it may still send
+again.  An event missing below that one, or anywhere if there is no such milestone, does not arrive any more.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ from iris.kernel.wire import MAX_NUMBER
 
 Milestones = tuple[int, ...]
 """Events published in all when the topic began; then perhaps, for a later moment, the same and the topic's last number;
-then perhaps the number of the first event that is not confirmed yet.  Empty: not told."""
+then perhaps the number of the first event that is not confirmed yet.  Empty: not sent."""
 
 _CONFIRMATIONS: Final = 64
 """Confirmations remembered of one publisher; when there are more, every other one is forgotten."""
@@ -72,7 +75,7 @@ def owed_from(milestones: Milestones, published: int | None, first: int) -> int:
 
 @final
 class StartOffsets:
-    """What publishers have confirmed: up to which version they knew this node's interest, and how far they were."""
+    """Confirmations of publishers: the version of this node's interest that they had, and their event count then."""
 
     def __init__(self) -> None:
         self._publishers: OrderedDict[NodeId, tuple[list[int], list[int]]] = OrderedDict()

@@ -1,10 +1,10 @@
-"""Who wants which topics: what this node tells the others, and what the others have told it.
+"""Interest table: which patterns this node and its peers subscribe to, and the exchange of changes.
 
-Each node numbers the changes of its own interest.  A peer gets all of it when it is linked and each change from then
-on, and answers with the number it has reached; so a subscriber knows when every publisher knows.
+Each node numbers the changes of its own interest.  A peer gets the full interest when it is linked and each change from
+then on, and acknowledges the number that it has reached.  So a subscriber knows when every publisher knows.
 
-What one node may subscribe to is bounded by what it costs those who publish: by the memory that its terms take, by the
-shapes of its patterns, which each match looks at, and by its terms with the same pattern, which all match at once.
+Limits for one node follow its cost to publishers: the memory of its terms, the number of pattern shapes, since each
+match looks at every shape, and the number of its terms with one pattern, since all of these match at once.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Terms(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Whether nobody waits for this node, and every event goes to it alone."""
+        """Whether no publisher waits for this node, and every event goes to it alone."""
         return self.group is None and not (self.durable or self.patient)
 
     @property
@@ -80,7 +80,7 @@ class Terms(NamedTuple):
 
 
 class NodeTerms(NamedTuple):
-    """A node's terms, as a publisher finds them under a topic."""
+    """The terms of one node, as a match on a topic returns them."""
 
     node: NodeId
     terms: Terms
@@ -88,7 +88,7 @@ class NodeTerms(NamedTuple):
 
 @final
 class _Extent:
-    """What the terms of one node cost.
+    """Cost of the terms of one node.
 
     Attributes:
         bytes: of memory.
@@ -153,7 +153,7 @@ def _add(counter: Counter[T], key: T, sign: int) -> None:
 
 @final
 class OwnInterest:
-    """What this node subscribes to, with the number of the last change.
+    """This node's own interest, with the number of its last change.
 
     Args:
         limit: bytes that its terms may take at a publisher.
@@ -201,12 +201,12 @@ class OwnInterest:
         return (kinds.INTEREST, self.version, False, (), (tuple(terms),))
 
     def mark(self) -> Message:
-        """Return a change that changes nothing: who confirms it has taken all that was told before."""
+        """Return an empty change: a peer that confirms it has taken all changes before it."""
         self.version += 1
         return (kinds.INTEREST, self.version, False, (), ())
 
     def whole(self) -> Iterator[Message]:
-        """Yield the messages that tell a peer everything.  Only the last one carries the version to confirm."""
+        """Yield the messages of the full interest for a new peer.  Only the last one carries the version to confirm."""
         return self._whole([tuple(terms) for terms in self._terms])
 
     def whole_of(self, realm: str) -> Iterator[Message]:
@@ -224,7 +224,7 @@ class OwnInterest:
 
 @final
 class _Member:
-    """What one node subscribes to.
+    """The interest of one node.
 
     Attributes:
         terms: each with what is in the matcher for it.
@@ -245,7 +245,7 @@ class _Member:
 
 @final
 class InterestTable:
-    """What every node subscribes to.
+    """The interest of every peer, indexed by pattern.
 
     Args:
         limit: bytes that the terms of one node may take.
@@ -264,7 +264,7 @@ class InterestTable:
         self._patient: Counter[tuple[NodeId, str]] = Counter()
 
     def match(self, topic: str) -> tuple[NodeTerms, ...]:
-        """Return whoever wants the topic; a node stands once for each of its terms that match."""
+        """Return the subscribers of a topic; a node stands once for each of its terms that match."""
         return self._matcher.match(topic)
 
     def terms_of(self, node: NodeId) -> Collection[Terms]:
@@ -314,7 +314,7 @@ class InterestTable:
         new = [terms for terms in more if terms not in member.terms]
         again = [] if repeated is None else [terms for terms in more if terms not in repeated]
         limit = self._limit // FOREIGN_SHARE if foreign else self._limit
-        # Who begins to tell everything again and again, and never ends, has what was told before beside it.
+        # A peer that restarts its full interest again and again, and never ends it, keeps the former one beside it.
         excess = member.extent.excess(new, limit, 1 if repeated is None else 2) or repeated_extent.excess(again, limit)
         if excess is not None:
             raise RemoteProtocolError(f"node {node} subscribes to {excess}")
@@ -338,7 +338,7 @@ class InterestTable:
         return version
 
     def narrow(self, node: NodeId, permit: Callable[[str], bool]) -> bool:
-        """Drop of a node's interest what it may have no more; tell whether there was any."""
+        """Drop the part of a node's interest that it is no longer permitted; tell whether there was any."""
         member = self._known.get(node)
         if member is None:
             return False

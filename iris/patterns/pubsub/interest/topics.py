@@ -1,11 +1,12 @@
-"""Topics and patterns: checked as users give them, and which patterns match a topic.
+"""Topic matching: validation of topics and patterns, and a hash index that finds the patterns of a topic.
 
 A matcher looks for patterns by their *shapes*: how many tokens they have, where a ``*`` stands, and whether a ``>``
-ends them.  Of each shape at most one pattern matches a topic, and it is made from the topic: ``a.b.c`` in the shape of
-``x.*.y`` is ``a.*.c``.  So the cost of a match grows with the number of shapes and with the length of the topic, and
-not with the number of patterns, and a pattern takes one place in a table, however many tokens it has.  A trie of
-tokens takes one for each token, 36 KiB for a pattern of 125, and patterns over ``*`` and one other token have a match
-look at all of it.  What was matched once is remembered.
+ends them.  At most one pattern of each shape matches a topic, and it is computed from the topic: ``a.b.c`` in the shape
+of ``x.*.y`` is ``a.*.c``.  So the cost of a match grows with the number of shapes and with the length of the topic, not
+with the number of patterns.  A pattern takes one entry in a table, however many tokens it has.
+
+Rejected: a trie of tokens.  It takes one entry for each token, 36 KiB for a pattern of 125, and patterns over ``*`` and
+one other token make a match visit all of it.  Results of matches are cached.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def check_pattern(pattern: str) -> str:
 
 @final
 class Shape(NamedTuple):
-    """What patterns with wildcards have in common if only one of them can match a topic."""
+    """Shape of a pattern with wildcards: of one shape, at most one pattern matches a topic."""
 
     tokens: int
     """Without a last ``>``."""
@@ -83,7 +84,7 @@ def shape_of(pattern: str) -> Shape | None:
 
 @final
 class Matcher(Generic[T]):
-    """Values under patterns, told apart by identity.  One may stand under several patterns and is then found once."""
+    """Pattern index: values under patterns, by identity.  One that stands under several patterns is found once."""
 
     __slots__ = ("_found", "_patterns", "_repeated", "_shapes", "_size")
 
@@ -102,7 +103,7 @@ class Matcher(Generic[T]):
 
     @property
     def remembered(self) -> Collection[str]:
-        """The topics of which it remembers what it has found, now and later."""
+        """The topics whose matches are cached, now and later."""
         return self._found.keys()
 
     @property

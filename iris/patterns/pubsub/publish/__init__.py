@@ -1,6 +1,8 @@
-"""The publisher's side: runs of events, acknowledgements, retained values, loss reports.
+"""The publisher's side: runs of events, acknowledgements, retained values, groups, loss reports.
 
-Promises: events of one publisher keep their order and their numbers; what is not handed over is counted with a reason.
+Promises: events of one publisher keep their order and their numbers; an event that no link took is counted with a
+reason; a confirmed event is sent again under its number until it is acknowledged or its time is over.  Not here: the
+subscriber's queue (iris.patterns.pubsub.subscribe).
 """
 
 from iris.patterns.pubsub.publish.ack_batch import ConfirmedEvents, open_confirmed_events

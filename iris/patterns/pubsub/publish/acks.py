@@ -1,11 +1,10 @@
-"""``publish(confirm=True)``: returns once every durable subscriber has the event on disk.
+"""Acknowledgements: ``publish(confirm=True)`` returns once every durable subscriber has the event on disk.
 
-A durable subscriber is a node, or a group of which any one member does.  An event that was not confirmed when a
-member was lost goes to whoever stands in for it, under the same number, so that the subscribers can drop repeats.
+A durable subscriber is a node, or a group of which any one member acknowledges.  When a member is lost, events that it
+has not acknowledged go to its stand-in under the same number, so that the subscribers can drop repeats.
 
-One that has a name (``iris.patterns.pubsub.interest.durable_names``) is the same subscriber whichever node it runs
-on: what it has
-confirmed stays confirmed, and while it is away events wait for it.
+A durable subscriber that has a name (``iris.patterns.pubsub.interest.durable_names``) is the same subscriber on any
+node.  Its acknowledgements stay valid when it moves, and while it is away events wait for it.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ class _Subscriber(NamedTuple):
 
 @final
 class Unconfirmed:
-    """Consecutive events of one topic under way: which nodes have them and have not answered, and which have.
+    """Unacknowledged run: consecutive events of one topic, the nodes that have yet to confirm, and those that have.
 
     Attributes:
         first: number of the first event among all that this node wants confirmed.
@@ -127,7 +126,7 @@ class Unconfirmed:
 
 @final
 class Acknowledgements:
-    """All confirmed publishes of this node."""
+    """All publishes of this node that wait for acknowledgements."""
 
     def __init__(
         self,
@@ -147,7 +146,7 @@ class Acknowledgements:
         self._owing: dict[NodeId, list[int]] = {}
         """For each node the keys, in order, of what it was sent and has not confirmed."""
         self._for_absent: set[Unconfirmed] = set()
-        """Runs that wait for somebody to come."""
+        """Runs that wait for a durable subscriber to come."""
         self._delays: dict[NodeId, str] = {}
         """What nodes say of why they do not confirm."""
         self.look_abroad: Callable[[str], None] = lambda _: None
@@ -172,7 +171,7 @@ class Acknowledgements:
             self.forget(run)
 
     async def wait_way(self, topic: str, key: str | None, deadline: float, timeout: float) -> None:
-        """Wait until nobody whom an event with this key is for asks for a pause, and the links that move have room.
+        """Wait until no receiver of an event with this key asks for a pause, and the links that move have room.
 
         Raises:
             NotSent: there is no durable subscriber.
@@ -204,6 +203,8 @@ class Acknowledgements:
         state = publishing.look_up(run.topic)
         run.first, run.sequence = self._number + 1, publishing.number(state, count)
         run.state, run.milestones = state, state.milestones
+        # Before the first post: each event carries the number from which on events may be sent again. Without it a
+        # bridge would record a gap where a repeat is still to come.
         state.hold(run.sequence)
         self._number += count
         self._waiting[run.first] = run
@@ -250,6 +251,8 @@ class Acknowledgements:
                 subscribers = self._subscribers(run.topic, run.key)
                 self._ask(run, subscribers)
                 outstanding = {name: one for name, one in subscribers.items() if name not in run.confirmed}
+                # From here every durable subscriber has the events on disk. At least one confirmation is needed: nobody
+                # outstanding may also mean that the only subscriber has just left.
                 if not outstanding and run.confirmed:
                     return
                 # A subscriber whose link had no room is tried again soon; all else comes with news.
@@ -374,7 +377,7 @@ class Acknowledgements:
         self._send_again(lost)
 
     def interest_changed(self) -> None:
-        """Somebody subscribes who did not before, or a durable subscriber has become known or was forgotten."""
+        """A node has subscribed, or a durable subscriber has become known or was forgotten."""
         if self._for_absent:
             self._send_again(self._waiting.values())
 
@@ -390,7 +393,7 @@ class Acknowledgements:
 
 
 def _place(record: DurableRecord) -> _Key:
-    """Return what whoever stores for a durable subscriber is known by: its node, or its group."""
+    """Return the key of the node or group that stores for a durable subscriber."""
     return ("node", record.node) if record.group is None else ("group", record.id[0], record.group)
 
 

@@ -1,14 +1,14 @@
-"""What became of events that went to one member of a group each: the books of their publisher, and the reports to it.
+"""Delivery accounting of groups: outstanding and lost events that went to one member of a group each.
 
-A subscriber's node counts, for each publisher, how many events for groups have come, and how many are *settled*: taken
-by the consumer, which has come back for the next one since, or dropped and reported as that.  It tells the publisher
-every 100 ms while there is something new.  So the publisher knows what each node has outstanding, and gives more to
-those who have less; and what was lost when a node is gone, at most: what it had taken and not reported yet counts as
-lost as well.
+A subscriber's node counts, for each publisher, how many events for groups have arrived, and how many are *settled*.  An
+event is settled when the consumer has taken it and has come back for the next one, or when it was dropped and reported
+as dropped.  The node reports the counts every 100 ms while they change.  So the publisher knows what each node has
+outstanding, and gives more to those who have less.  When a node is gone the publisher also has an upper bound of the
+loss: events that the node had taken and not reported yet count as lost as well.
 
-Counts belong to a *ledger*, which a publisher begins, and numbers, when it first sends a node an event for a group.
-When frames may have been lost it says how many events it has sent: links keep the order, so what has not come by then
-is lost.
+Counts belong to a *ledger*, which a publisher opens, and numbers, when it first sends a node an event for a group.
+When frames may have been lost the publisher sends how many events it has sent.  Links keep the order, so what has not
+arrived by then is lost.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LOST_ON_THE_WAY: Final = "lost on the way to a group"
 
 @final
 class Ledger:
-    """What a publisher has sent one node.
+    """Ledger of one node: the events for groups that a publisher has sent it.
 
     Attributes:
         number: of the ledger.
@@ -58,7 +58,7 @@ class Ledger:
 
 @final
 class GroupBooks:
-    """The publisher's side.
+    """The publisher's side: one ledger for each node.
 
     Args:
         mesh: whose links it uses.
@@ -88,13 +88,13 @@ class GroupBooks:
         return ledger
 
     def frames_lost(self, node: NodeId) -> None:
-        """Frames may be lost: the node is told how many events should have come."""
+        """Frames may be lost: the node gets the number of events that should have arrived."""
         ledger = self._ledgers.get(node)
         if ledger is not None:
             ledger.begun = self._tell(node, ledger)
 
     def peer_gone(self, node: NodeId) -> None:
-        """What a node had not settled is lost with it, as far as anybody knows."""
+        """Events that a node had not settled count as lost with it: nobody knows more."""
         ledger = self._ledgers.pop(node, None)
         if ledger is not None and ledger.outstanding:
             self._lost(LOST_WITH_MEMBER, ledger.outstanding)
@@ -120,7 +120,7 @@ class GroupBooks:
 
 @final
 class _Account:
-    """What a node has had from one publisher."""
+    """Counts of the events that a node has had from one publisher."""
 
     __slots__ = ("ledger", "missing", "received", "settled")
 
@@ -131,7 +131,7 @@ class _Account:
 
 @final
 class GroupReports:
-    """The subscriber's side."""
+    """The subscriber's side: reports of the events that were settled."""
 
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
@@ -167,14 +167,14 @@ class GroupReports:
             self._news.wake()
 
     async def run(self) -> None:
-        """Tell the publishers; run it in exactly one task."""
+        """Report to the publishers; run it in exactly one task."""
         while True:
             await self._news.wait()
             await trio.sleep(_PAUSE)
             self.flush()
 
     def flush(self) -> None:
-        """Tell the publishers now."""
+        """Report to the publishers now."""
         due, self._due = self._due, set()
         for publisher in due:
             self._tell(publisher)

@@ -1,8 +1,8 @@
-"""What publishers learn of events that their subscribers did not get.
+"""Loss reports: publishers learn of events that their subscribers did not get.
 
-A publisher sees by itself what its links did not take.  What a subscriber's ``overflow`` throws out or its ``allow``
-turns away is reported by the subscriber's node: for each publisher and topic a sum, at most every ``_PAUSE`` seconds,
-and nothing as long as nothing is lost.
+A publisher itself counts what its links did not take.  The subscriber's node reports what ``overflow`` drops and what
+``allow`` refuses: for each publisher and topic a sum, at most every ``_PAUSE`` seconds, and nothing as long as nothing
+is lost.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MAX_GATHERED: Final = 65_536
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishStatistics:
-    """What became of the events that this node has published, as far as a publisher can know.
+    """Counters of the events that this node has published, as far as a publisher can know.
 
     ``sent == handed_over + sum(lost.values())``; what is handed over may still be dropped, refused or lost on its way.
     Of events for groups it is known later what was lost: they count as handed over until then.
@@ -54,7 +54,7 @@ class PublishStatistics:
     dropped: int
     """Thrown out by the ``overflow`` of a subscription, as its node has reported, one for each subscription."""
     refused: int
-    """Turned away by the ``allow`` of a subscription, or by its node as too large or malformed, in the same way."""
+    """Refused by the ``allow`` of a subscription, or by its node as too large or malformed, counted likewise."""
     retained: int
     """Last values that this node keeps."""
     retained_bytes: int
@@ -62,7 +62,7 @@ class PublishStatistics:
 
 @final
 class LossReports:
-    """What the subscriptions of this node have dropped, until its publishers are told."""
+    """Losses at the subscriptions of this node that its publishers do not know of yet."""
 
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
@@ -80,14 +80,14 @@ class LossReports:
         self._news.wake()
 
     async def run(self) -> None:
-        """Tell the publishers; run it in exactly one task."""
+        """Report to the publishers; run it in exactly one task."""
         while True:
             await self._news.wait()
             await trio.sleep(_PAUSE)
             self.flush()
 
     def flush(self) -> None:
-        """Tell the publishers now."""
+        """Report to the publishers now."""
         gathered, self._gathered = self._gathered, {}
         for node, topics in gathered.items():
             self._tell(node, list(topics.items()))
@@ -129,7 +129,7 @@ def read_losses_untrusted(field: object) -> list[tuple[str, int, int]]:
 
 @final
 class ReportedLosses:
-    """What this node, as a publisher, has been told by subscribers."""
+    """Losses that subscribers have reported to this node as a publisher."""
 
     def __init__(self, mesh: Mesh, publishing: Publisher) -> None:
         self.dropped = 0
@@ -146,7 +146,7 @@ class ReportedLosses:
                 self.refused = wire.saturated(self.refused + refused)
 
     def check(self, topic: str) -> None:
-        """Look for losses on a topic that nobody was told of.
+        """Look for losses on a topic that were not reported yet.
 
         Raises:
             EventsLost: there are some.

@@ -1,15 +1,13 @@
-"""The last values that a node keeps for subscribers who come later: one event for each topic, bounded.
+"""Retained values: ``publish(retain=True)`` keeps the last event of a topic for subscribers that come later.
 
-Topics are kept in a tree of their tokens, so that what a pattern matches is found without a look at the rest.
+There is no broker to keep the value, so it lives as long as its publisher.  If several publishers retain one topic,
+each keeps its own value.  A value is sent when a node's interest in its topic becomes known, ahead of all that is
+published after that.  So the value has arrived when ``subscribe`` returns.
 
-``publish(retain=True)``: the publisher keeps the last value of a topic and gives it to subscribers who come later.
+At most once: with the value goes the number of the last event of its topic.  A subscription that has seen that
+number drops the value; one that has not takes the value and goes on from there (``Subscription._deliver_retained``).
 
-There is no broker that could keep it, so it lives as long as its publisher does; of several publishers on one topic
-each keeps its own.  A value is sent when a node's interest in its topic becomes known, ahead of all that is published
-after that; so it has arrived when ``subscribe`` returns.
-
-Once: with the value goes the number of the last event of its topic.  A subscription that has seen as much already drops
-the value, one that has not takes it and goes on from there; see ``Subscription._deliver_retained``.
+The values are bounded.  They lie in a tree of topic tokens, so a pattern finds its topics without a look at the rest.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ from iris.patterns.pubsub.publish.publisher import Publisher, envelope_size
 
 
 class RetainedEvent(NamedTuple):
-    """The last value of a topic.
+    """The retained value of a topic.
 
     Attributes:
         sequence: number of the event among those that this node has published on the topic.
@@ -72,7 +70,7 @@ class _RetainedBranch:
 
 @final
 class RetainedEvents:
-    """The last value of each topic.
+    """The retained value of each topic.
 
     Args:
         max_events: topics that have one.
@@ -182,7 +180,7 @@ class RetainedEvents:
 
 
 def _below(branch: _RetainedBranch) -> Iterator[RetainedEvent]:
-    """Yield the value here and all further down; a topic has at most 32 tokens, so the way is not long."""
+    """Yield the value here and all further down; a topic has at most 32 tokens, so the recursion is not deep."""
     if branch.here is not None:
         yield branch.here
     for child in branch.children.values():
@@ -203,7 +201,7 @@ _LATER: Final = 0.1
 
 @final
 class _Asked:
-    """What one node has asked for.
+    """Retained values that one node has asked for.
 
     Attributes:
         looks: how many more there may be for it.
@@ -224,7 +222,7 @@ class _Asked:
 
 @final
 class _Late:
-    """What one node gets later: the values of all that it subscribes to.
+    """A deferred delivery: the retained values of all that one node subscribes to.
 
     Attributes:
         rest: patterns that are still to be looked for.
@@ -242,7 +240,7 @@ class _Late:
 
 @final
 class RetainedExchange:
-    """The last values that this node keeps."""
+    """The exchange of retained values: keeps this node's own, sends them to new subscribers."""
 
     def __init__(
         self, mesh: Mesh, interest: InterestTable, publishing: Publisher, confirming: Acknowledgements, config: Config
@@ -298,7 +296,7 @@ class RetainedExchange:
             raise
 
     def _put_back(self, topic: str, former: RetainedEvent | None) -> None:
-        """The event was not published, so its value is none."""
+        """Restore the former value: the event was not published."""
         if former is None:
             self.events.forget(topic)
         else:
@@ -307,7 +305,7 @@ class RetainedExchange:
     # -- those who come later -------------------------------------------------------------------------------
 
     def interest_added(self, peer: Peer, added: Iterable[Terms]) -> None:
-        """Send a node the values of what it has begun to subscribe to."""
+        """Send a node the values of its new subscriptions."""
         if not len(self.events):
             return
         for terms in added:
@@ -315,7 +313,7 @@ class RetainedExchange:
                 self._send(peer, terms.pattern)
 
     def frames_lost(self, peer: Peer) -> None:
-        """Values that were on their way may be lost: those who have them drop the second."""
+        """Values in flight may be lost: subscribers that have them drop the repeat."""
         late = self._late.get(peer.node)
         if late is not None:
             late.again = True
@@ -404,7 +402,7 @@ class RetainedExchange:
                     kinds.RETAINED, event.topic, last, event.sequence, event.headers, event.key, event.payload,
                     event.milestones,
                 )  # fmt: skip
-                # The way of the events: the value must neither overtake those before it nor come after later ones.
+                # The path of the events: the value must neither overtake those before it nor arrive after later ones.
                 self._publishing.post(self._publishing.trees.way_to(peer), message, event.size)
         if tokens is not None:
             tokens.owe(looks + _VALUE * (len(sent) - before))

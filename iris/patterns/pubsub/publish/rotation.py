@@ -1,10 +1,11 @@
-"""Turns of the members of a group (sans-IO): everybody has one in each round, in an order that changes with the round.
+"""Load balancing inside a group: randomized round robin with the power of two choices (sans-IO).
 
-The turns are the group's and not a topic's: of 300 topics with one event each, every one of three workers gets 100.
-The order is drawn anew for each round: in a fixed one two topics that alternate would each have one worker only.
+Each member has one turn in each round.  The turns are the group's and not a topic's: of 300 topics with one event each,
+every one of three workers gets 100.  The order is drawn anew for each round: with a fixed order, two topics that
+alternate would each have one worker only.
 
-A member with much more outstanding than another one, drawn at random, leaves its turn to that one (the power of two
-choices): so a slow worker gets what it can do, and the others the rest.
+A member with much more outstanding than another one, drawn at random, passes its turn to that one (the power of two
+choices).  So a slow worker gets what it can do, and the others the rest.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ T = TypeVar("T")
 
 @final
 class Rotation(Generic[T]):
-    """Takes turns among members.
+    """Round robin among the members of a group.
 
     Args:
         members: at least one, each once.

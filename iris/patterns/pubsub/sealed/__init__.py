@@ -1,6 +1,8 @@
-"""Sender keys: one sealed copy of an event for all its subscribers behind a gateway.
+"""Sender keys: one sealed copy of an event for all its subscribers at other sites.
 
-Promises: gateways read nothing; a key travels only over end-to-end sessions and is replaced when rights change.
+Promises: gateways read nothing; a key travels only over end-to-end sessions, and is not used again once one of its
+nodes was given up; events keep their order per publisher.  Not here: events for groups, repeats and retained values,
+which go over sessions.
 """
 
 from iris.patterns.pubsub.sealed.receiver import SealedReceiver

@@ -1,7 +1,8 @@
-"""Events that come sealed under a publisher's sender key, at the receiving end.
+"""Sender keys, receiving side: opens events that were sealed once under a publisher's sender key.
 
-The key comes over the session, the frames by another way.  Frames that are faster wait for it, and those that follow
-wait behind them, so nothing is taken out of order.  So do those that are more work than is done for one frame.
+The key arrives over the session, the frames by another route.  Frames that arrive before their key wait for it, and
+frames that follow queue behind them, so nothing is delivered out of order.  A frame that costs more work than the bound
+for one frame waits likewise.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ PATIENCE: Final = 5.0
 
 _ASK_AGAIN: Final = 1.0
 _GATHER: Final = 0.05
-"""Seconds for which losses are gathered before the publisher is told."""
+"""Seconds for which losses are collected before they are reported to the publisher."""
 
 _FIELDS: Final = 9
 
@@ -55,7 +56,7 @@ class _Publisher:
 
 @final
 class SealedReceiver:
-    """What publishers of other sites have sealed for this node among others.
+    """Opens the frames that publishers of other sites have sealed for several nodes, this one among them.
 
     Args:
         receive: takes each EVENTS message with its publisher.
@@ -69,7 +70,7 @@ class SealedReceiver:
         self._lossy: set[NodeId] = set()
         self._news = Wakeup()
         self._behind: dict[NodeId, None] = {}
-        """Publishers of whom more has come than could be dealt with at once."""
+        """Publishers with frames beyond the bound of work."""
         self._more = Wakeup()
         mesh.register(kinds.SENDER_KEY, 3, self._receive_key)
 
@@ -109,7 +110,7 @@ class SealedReceiver:
     # -- frames ---------------------------------------------------------------------------------------------
 
     def take(self, site: str, source: NodeId, frame: bytes) -> None:
-        """Take a frame that gateways have brought; what is wrong with it is counted in ``Mesh.refusals``.
+        """Take a frame from a gateway; a refusal is counted in ``Mesh.refusals``.
 
         It may wait, and hold up what follows, before its publisher is verified: so it has to come from that one's site,
         and gateways of another realm hold up nobody of this one.
@@ -135,7 +136,7 @@ class SealedReceiver:
             self._open(peer, known, header, frame)
 
     def _go_on(self, peer: Peer, known: _Publisher) -> None:
-        """Open what waits, as far as the keys are here."""
+        """Open waiting frames in order, as far as their keys are here."""
         now = trio.current_time()
         while known.waiting:
             since, header, frame = known.waiting[0]
@@ -154,7 +155,7 @@ class SealedReceiver:
                 self._mesh.refusals["copy without its key"] += 1
 
     def _may_open(self, frame: bytes) -> bool:
-        """Count what a copy may be work for; tell whether it may be opened now."""
+        """Charge the work that a frame may cost; tell whether it may be opened now."""
         try:
             self._mesh.work.take(min(wire.MAX_MESSAGES, len(frame) // _LEAST))
             self._mesh.work.check()
@@ -163,7 +164,7 @@ class SealedReceiver:
         return True
 
     async def _catch_up(self) -> None:
-        """Deal with what was too much for one frame, as much as for one frame at a time."""
+        """Open the frames that were beyond the bound of work, one bound's worth at a time."""
         while True:
             await self._more.wait()
             while self._behind:
@@ -177,6 +178,7 @@ class SealedReceiver:
                 await trio.lowlevel.checkpoint()
 
     def _open(self, peer: Peer, known: _Publisher, header: CopyHeader, frame: bytes) -> None:
+        # A gateway may repeat or delay a frame that it cannot read: each number is opened once, and in order.
         if header.number <= known.last:
             self._mesh.refusals["copy that repeats or comes late"] += 1
             return
@@ -187,6 +189,7 @@ class SealedReceiver:
         except AuthenticationError:
             self._mesh.refusals["AuthenticationError"] += 1
             return
+        # Only after the signature was verified: a forged number must not shut out the frames that follow.
         known.last = header.number
         if key.lost != lost:
             self._lossy.add(peer.node)
@@ -202,13 +205,13 @@ class SealedReceiver:
     # -- losses ---------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Look after what waits, and tell publishers of copies that were lost; run it in one task."""
+        """Open waiting frames and report lost ones to publishers; run it in one task."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._catch_up)
             await self._tell_lost()
 
     async def _tell_lost(self) -> None:
-        """Have publishers repeat what is to be confirmed."""
+        """Report lost frames, so that publishers repeat events that wait for confirmation."""
         while True:
             await self._news.wait()
             await trio.sleep(_GATHER)

@@ -1,11 +1,11 @@
-"""Events for nodes of other sites: sealed once for all of them, whatever their number.
+"""Sender keys, sending side: events for nodes of other sites are sealed once for all of them, whatever their number.
 
 The nodes of other sites that want the same events are an *audience*.  Each audience has a sender key, which this node
-hands to each of its nodes over their sessions.  When somebody comes or goes it is another audience, with a key of its
-own; a key is never used again once one of its nodes was given up.  Gateways are handed frames that they cannot open.
+sends to each of its nodes over their sessions.  When a node joins or leaves, that makes another audience with a key of
+its own.  A key is never used again once one of its nodes was given up.  Gateways forward frames that they cannot open.
 
-All events for other sites go through one queue, whatever their audience: so each node gets them in the order in which
-they were published.  Events for groups, repeats of confirmed events and retained values go over sessions.
+All events for other sites go through one queue, whatever their audience, so each node gets them in the order of
+publication.  Events for groups, repeats of confirmed events and retained values go over sessions.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Audience:
 
 @final
 class SealedSender:
-    """What this node publishes for other sites.
+    """Seals this node's events for other sites, once for each audience.
 
     Args:
         way: where frames leave.
@@ -157,7 +157,7 @@ class SealedSender:
             self._mesh.refusals["sender key without room on the link"] += 1  # it will be asked for
 
     def address(self, audience: Audience) -> None:
-        """Have what is posted to ``link`` from now on go to an audience."""
+        """Address what is posted to ``link`` from now on to an audience."""
         if audience is self._addressed and audience.key.frames < _KEY_FRAMES:
             return
         if audience.key.frames >= _KEY_FRAMES:
@@ -169,12 +169,14 @@ class SealedSender:
     # -- FrameSession ---------------------------------------------------------------------------------------
 
     def seal(self, body: bytes | bytearray | memoryview) -> bytes:
-        """Return the next frame in the queue, and have the way know to whom it goes."""
+        """Return the next frame in the queue, and pass its targets to the route."""
         turns = self._turns
         while len(turns) > 1 and turns[1][0] <= self._sealed:
             turns.popleft()
         _, audience, key = turns[0]
         self._sealed += 1
+        # Gateways learn for which nodes the frame is, and nothing of the events: these are under the sender key, which
+        # travels over end-to-end sessions only.
         self._way.targets = audience.targets
         return key.seal(body, self._sealed, self._mesh.identity.sign)
 
@@ -187,7 +189,7 @@ class SealedSender:
                 self._tell(peer.node, audience)
 
     def frames_lost(self, node: NodeId) -> None:
-        """Keys on their way to a node may be lost."""
+        """Keys in flight to a node may be lost."""
         for audience in self._audiences.values():
             if node in audience.nodes:
                 self._tell(node, audience)
@@ -195,6 +197,7 @@ class SealedSender:
     def peer_gone(self, node: NodeId) -> None:
         """A node is given up: its keys are not used again, not even for the same nodes."""
         for nodes in [nodes for nodes in self._audiences if node in nodes]:
+            # The node has the key for ever. A new audience, even of the same nodes later, gets a key that it never had.
             del self._audiences[nodes]
 
     async def wait_sent(self) -> None:

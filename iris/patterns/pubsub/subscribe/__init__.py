@@ -1,6 +1,7 @@
-"""The subscriber's side: events, subscription queue, overflow.
+"""The subscriber's side: events, the subscription's queue, its overflow policy.
 
-Promises: a queue is bounded in messages and bytes; what it drops is told as ``missed`` with the next event.
+Promises: a queue is bounded in messages and bytes; what it drops is shown as ``missed`` with the next event and
+reported to the publisher.  Not here: which subscriptions match (iris.patterns.pubsub.interest).
 """
 
 from iris.patterns.pubsub.subscribe.events import Event, EventRun, check_run_untrusted, labels_size, most_sharing

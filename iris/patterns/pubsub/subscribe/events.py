@@ -1,4 +1,4 @@
-"""Events as subscribers see them, and the runs in which they travel."""
+"""Events as subscribers see them, and runs: the record batches in which events travel."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BYTES: Final = {bytes}
 
 @final
 class EventRun:
-    """Consecutive events of one topic from one publisher, as they came over the wire.
+    """Consecutive events of one topic from one publisher, as they arrived.
 
     Attributes:
         first: number of the first event on its topic.

@@ -1,8 +1,8 @@
-"""One subscriber's end: events that arrived and wait, what was lost before each, and what to do when too many wait.
+"""Subscription: a bounded queue of events, the count of losses before each, and an overflow policy.
 
-Fast path, plain calls: a run of events of one topic is one entry here from the wire to the consumer.  It becomes
-``Event`` objects one by one as they are taken, by iterators that are written in C: 0.25 us for each turn of the
-consumer's loop, where a method that makes an object and counts it took 1.2 us.  What is counted is counted by runs.
+Fast path, plain calls: a run of events of one topic is one queue entry from the wire to the consumer.  Its ``Event``
+objects are made one by one as they are taken, by iterators that are written in C.  A turn of the consumer's loop costs
+0.25 us; with a method that makes an object and counts it, it cost 1.2 us.  Counters advance by runs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Overflow = Literal["drop_oldest", "drop_newest", "wait"]
 
 IN_FLIGHT_EVENTS: Final = 1_000_000
 IN_FLIGHT_BYTES: Final = 64 * MIB
-"""What may come after publishers were asked to wait: it was on its way.  Beyond the limits and this, events are
+"""Room for what arrives after publishers were asked to wait: it was in flight.  Beyond the limits and this, events are
 dropped even with overflow="wait", so that a publisher which does not listen cannot fill the memory."""
 
 _MAX_NUMBERINGS: Final = 262_144
@@ -264,7 +264,7 @@ class Subscription:
             if first + count > arrived:  # an event that is published again for a durable subscriber has an old number
                 numberings.arrived[topic] = first + count
         if self.overflow == "wait":
-            # Publishers are asked to pause at half of the limit; what is on the way then still finds room.
+            # Publishers are asked to pause at half of the limit; what is in flight then still finds room.
             self._keep_first(run, self._max_events + IN_FLIGHT_EVENTS, self._max_bytes + IN_FLIGHT_BYTES)
             if not self._holding and (
                 self._waiting * 2 > self._max_events or self._waiting_bytes * 2 > self._max_bytes
@@ -362,7 +362,7 @@ class Subscription:
         self._waiting_bytes += run.size
 
     def _keep_last(self, run: EventRun) -> None:
-        """Take a run, and throw out as much of what waits longest as is too much."""
+        """Queue a run, and drop as much of the oldest as is beyond the limits."""
         self._runs.append(run)
         self._waiting += len(run.payloads)
         self._waiting_bytes += run.size
@@ -441,7 +441,7 @@ class Subscription:
         self._settling[publisher] = self._settling.get(publisher, 0) + count
 
     def _settle(self) -> None:
-        """The consumer has come back: it is done with what it had taken."""
+        """Settle the events that were taken: the consumer has come back for the next one."""
         settling, self._settling = self._settling, {}
         for publisher, count in settling.items():
             self._settled(publisher, count)
@@ -467,7 +467,7 @@ class Subscription:
         self._events = map(_new_event, itertools.repeat(Event), made)
 
     def _skip_malformed(self, error: RemoteProtocolError) -> None:
-        """Leave out an event whose payload could not be decoded: count it, and tell its publisher."""
+        """Skip an event whose payload could not be decoded: count it, and report it to its publisher."""
         run = self._current
         assert run is not None
         self._skipped += 1
@@ -559,9 +559,9 @@ class Subscription:
         return runs
 
     async def confirm(self, batch: Sequence[Event]) -> None:
-        """Tell the publishers that asked for it that these events are durable.
+        """Acknowledge these events as durable to the publishers that asked for it.
 
-        Events published without ``confirm=True`` are passed over.  If it is cancelled, they were told all the same.
+        Events published without ``confirm=True`` are skipped.  If it is cancelled, they were sent all the same.
         """
         ranges: dict[NodeId, list[int]] = {}
         for event in batch:
@@ -584,7 +584,7 @@ class Subscription:
         self._delay(publishers, reason)
 
     async def _confirm_ranges(self, ranges: Mapping[NodeId, Sequence[int]]) -> None:
-        """As ``confirm``, with the numbers by publisher: first and last of each range.  Cancelled, it has told them."""
+        """As ``confirm``, with the numbers by publisher: first and last of each range.  Cancelled, it has sent them."""
         self._confirm(ranges)
         await trio.lowlevel.checkpoint()
 
@@ -594,7 +594,7 @@ class Subscription:
         return self._waiting
 
     def _abandon(self) -> list[EventRun]:
-        """Give up what waits, as the subscription of a group has ended; the caller counts it, each run by itself."""
+        """Give up the queue, as the subscription of a group has ended; the caller counts it, each run by itself."""
         self._note_taken()
         runs = list(self._runs)
         if self._current is not None:
@@ -612,7 +612,7 @@ class Subscription:
         return runs
 
     def _count_abandoned(self, run: EventRun) -> None:
-        """Count a run that nobody takes any more.  What is to be confirmed its publisher sends to somebody else."""
+        """Count a run that nobody takes any more.  What waits for confirmation is sent to another member."""
         self._dropped += len(run.payloads)
         if run.confirm:
             self._settled(run.publisher, len(run.payloads))

@@ -1,7 +1,7 @@
-"""What a publisher sends over its tree: events gather into bodies, a body is signed once, and goes to the first nodes.
+"""Tree feed: a publisher collects events into bodies, signs each body once, and sends it to the tops of its tree.
 
-A signature costs 40 us and its check 100, so that one for each event would be most of the work.  As on a link there is
-no timer: what has gathered when the scheduler comes round to the flusher is one body, up to 60 KiB of it.
+A signature costs 40 us and its verification 100 us, so one for each event would be most of the work.  As on a link
+there is no timer: what has been collected when the scheduler comes round to the flusher is one body, up to 60 KiB.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OVERHEAD: Final = 32
 
 @final
 class TreeLink:
-    """The way to some nodes of a tree.  Publishers use it as they use a ``Link``."""
+    """The outlet to some nodes of a tree.  Publishers use it as they use a ``Link``."""
 
     __slots__ = ("_feed", "copies", "mask")
 
@@ -88,7 +88,7 @@ class TreeFeed:
         self.places: Final[dict[NodeId, TreePosition]] = dict(shape.places)
         """Of the nodes that are still there."""
         self.rights: Final = {node: mesh.peers[node].identity.certificate.rights.subscribes for node in shape.places}
-        """What each was allowed to hear when the tree was made."""
+        """What each was permitted to subscribe to when the tree was made."""
         self.held: Final[dict[NodeId, float]] = {}
         """Nodes that ask for a pause, and since when."""
         self.told: Final[dict[NodeId, wire.Message]] = {}
@@ -106,7 +106,7 @@ class TreeFeed:
         self._room = trio.lowlevel.ParkingLot()
 
     def way(self, mask: int) -> TreeLink:
-        """Return the way to some of its nodes."""
+        """Return the outlet to some of its nodes."""
         way = self._ways.get(mask)
         if way is None:
             if len(self._ways) >= 1024:  # as many sets of subscribers as topics, at worst

@@ -1,8 +1,8 @@
-"""The receiving side of events that come over trees: put in order, taken, and handed on to those behind this node.
+"""Event relay: the receiving side of events that arrive over trees.  Reorders them, delivers them, and forwards them.
 
-What is handed on is not looked into, and goes on before it is taken here.  A link to a node behind that has no room has
-the publisher wait; one that does not move, or is not there, has it leave the tree.  Copies that a link did not take are
-counted here and told to the publisher, as what a subscription drops is.
+A body is forwarded before it is delivered here, and the relay does not look into it.  A downstream link without room
+makes the publisher wait.  A downstream link that is stalled or gone makes the publisher leave the tree.  Copies that a
+link did not take are counted here and reported to the publisher, like events that a subscription drops.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _Branch = tuple[NodeId, int]
 
 @final
 class EventRelays:
-    """What comes to this node over the trees of others.
+    """The relay of one node: receives over the trees of others, delivers, forwards.
 
     Args:
         mesh: whose links it uses.
@@ -72,7 +72,7 @@ class EventRelays:
         mesh.register(kinds.EVENTS_RELAYED, 6, self._receive_relayed)
 
     def holds(self, peer: Peer, message: wire.Message) -> bool:
-        """Have a message that came directly wait if it must; return whether it does."""
+        """Hold a direct message back if it has to wait; return whether it does."""
         incoming = self._incoming.get(peer.node)
         if incoming is None or not incoming.is_waiting:
             return False
@@ -120,6 +120,8 @@ class EventRelays:
             return
         self._mesh.work.check()
         try:
+            # From here the events are the publisher's own, for the receivers that it named: no relay before can have
+            # changed them.
             publisher.identity.verify_untrusted(relayed.claim, relayed.signature)
         except AuthenticationError:
             # Not raised: the rest of the batch is genuine.
@@ -152,7 +154,7 @@ class EventRelays:
         except Exception as error:  # noqa: BLE001 -- it may have waited, and come from another node than its publisher
             self._mesh.suffer(peer, f"message of kind {message[0]:#x}", error)
 
-    # -- handing on -----------------------------------------------------------------------------------------
+    # -- forwarding -----------------------------------------------------------------------------------------
 
     def _hand_on(self, relayed: RelayedEvents, children: tuple[Child, ...]) -> None:
         message, size = relayed.message()
@@ -193,7 +195,7 @@ class EventRelays:
                 self._lost(relayed.publisher, message[1], copies * len(cast("tuple[object, ...]", message[7])), 0)
 
     def _hold_up(self, branch: _Branch, link: Link) -> None:
-        """Have a publisher wait until a link has room again."""
+        """Ask a publisher to pause until a link has room again."""
         if self._nursery is None:
             return
         links = self._crowded.get(branch)
@@ -230,7 +232,7 @@ class EventRelays:
             self._news.wake()
 
     async def run(self) -> None:
-        """Give up what does not come; run it in exactly one task."""
+        """Expire what has not arrived in time; run it in exactly one task."""
         async with trio.open_nursery() as self._nursery:
             while True:
                 self._expires = min((one.deadline for one in self._incoming.values()), default=math.inf)
@@ -244,7 +246,7 @@ class EventRelays:
                             incoming.expire(now)
 
     def frames_lost(self, node: NodeId) -> None:
-        """The publisher says anew how its events come; what was handed on to this node may be lost."""
+        """The publisher announces its path anew; events in flight to this node may be lost."""
         incoming = self._incoming.get(node)
         if incoming is not None:
             incoming.reset(trio.current_time())

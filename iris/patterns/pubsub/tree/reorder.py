@@ -1,14 +1,14 @@
-"""The events of one publisher in the order in which it published them, whichever way they come.
+"""Reorder buffer: the events of one publisher in the order of publication, whichever path they take (sans-IO).
 
-Sans-IO; plain calls, as on every path that each event takes.  A publisher reaches a node directly or over a tree, and
-changes from one to the other.  It says so on the direct link, behind everything that it has sent there, and sends END
-over the tree that it leaves, behind everything that it has sent there.  Rules of this file:
+Plain calls, as on every path that each event takes.  A publisher reaches a node directly or over a tree, and changes
+from one path to the other.  It announces the change on the direct link, behind everything that it has sent there, and
+sends END over the tree that it leaves, behind everything that it has sent there.  Rules of this file:
 
-- What comes over a tree before the publisher's word that it has turned to that tree waits for it.
-- What comes directly after its word that it has left a tree waits for the tree's END, for ``PATIENCE`` seconds.
-- What comes over a tree that was left is dropped.  It is not silent: the numbers of the events show the gap.
+- Events of a tree that arrive before the publisher's announcement of that tree wait for the announcement.
+- Direct events after the announcement that a tree was left wait for the tree's END, for ``PATIENCE`` seconds.
+- Events of a tree that was left are dropped.  The loss is not silent: the numbers of the events show the gap.
 
-So nothing is ever out of order.  What is lost is what was on its way through a node that died, or came too late.
+So nothing is ever out of order.  Lost is what was in flight through a node that died, or came too late.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ STRAY: Final = "relayed events of a tree that was not announced"
 
 @final
 class Announcement(NamedTuple):
-    """The word of a publisher how its events come from here on."""
+    """A publisher's announcement of the path that its events take from here on."""
 
     turn: int
     """Grows with each turn."""
@@ -88,7 +88,7 @@ def _weight(message: object) -> int:
 
 @final
 class ReorderBuffer:
-    """What comes from one publisher, put in order.
+    """Reorder buffer of one publisher.
 
     Args:
         take: called with each message that came directly, in its turn.
@@ -119,7 +119,7 @@ class ReorderBuffer:
         """Whether nothing more comes over that tree."""
         self._number = 0
         self._behind: deque[Announcement | wire.Message] = deque()
-        """What came directly, behind a way that is not taken yet."""
+        """Direct events behind a change of path that has not happened yet."""
         self._behind_bytes = 0
         self._behind_until = math.inf
         self._early: list[RelayedEvents] = []
@@ -129,7 +129,7 @@ class ReorderBuffer:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether what comes directly has to wait."""
+        """Whether direct events have to wait."""
         return bool(self._behind)
 
     @property
@@ -198,7 +198,7 @@ class ReorderBuffer:
     # -- inside ---------------------------------------------------------------------------------------------
 
     def _go(self, way: Announcement, now: float) -> None:
-        """Turn to another way."""
+        """Change to another path."""
         self._ended = True
         if way.tree <= self._tree:
             return  # directly; a tree is used once
@@ -214,7 +214,7 @@ class ReorderBuffer:
             self.receive_relayed(relayed, now)
 
     def _go_on(self, now: float) -> None:
-        """Take what waits, as far as nothing holds it up any more."""
+        """Deliver waiting events, as far as nothing holds them back any more."""
         while self._behind:
             first = self._behind[0]
             if type(first) is Announcement:
@@ -234,7 +234,7 @@ class ReorderBuffer:
         self._go_on(now)
 
     def expire(self, now: float) -> None:
-        """Give up what does not come."""
+        """Stop waiting for what has not arrived in time."""
         if now >= self._behind_until:
             self._wait_no_longer(now)
         if now >= self._early_until:

@@ -1,14 +1,13 @@
-"""The tree over which a publisher's events reach many subscribers: its shape, and the messages that carry it.
+"""Event tree: the overlay multicast tree of one publisher, its shape, and the messages that travel over it (sans-IO).
 
-Sans-IO.  A broadcast divides its receivers anew with each message; events have to stay in order, so their tree is made
-once and stays: each node is told whom it hands events on to, and every event for a node takes the same way through it.
-Rules of this file:
+A broadcast divides its receivers anew with each message.  Events have to stay in order, so their tree is built once and
+stays: each node learns to whom it forwards, and every event for a node takes the same path.  Rules of this file:
 
-- The nodes of a tree have places 0, 1, 2, ...; a set of them is one integer, bit by bit.  A message names those it is
-  for in this way, 13 bytes for 100 nodes, so that topics with different subscribers share one tree.
+- The nodes of a tree have places 0, 1, 2, ...; a set of nodes is one integer, used as a bit mask.  A message names its
+  receivers by such a mask, 13 bytes for 100 nodes, so that topics with different subscribers share one tree.
 - A node and those behind it have consecutive places.
-- A node hands on what it may subscribe to itself: above each node stand only nodes with the same rights.
-- The publisher signs what it sends, those it is for included, and every receiver checks that.
+- A node forwards only what it may subscribe to itself: above each node stand only nodes with the same rights.
+- The publisher signs its messages, the mask of receivers included, and every receiver verifies the signature.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ END: Final = b""
 
 
 class Child(NamedTuple):
-    """A node to hand events on to."""
+    """A node to forward events to."""
 
     node: NodeId
     mask: int
@@ -49,7 +48,7 @@ class Child(NamedTuple):
 
 
 class TreePosition(NamedTuple):
-    """Where a node stands in a tree."""
+    """Position of a node in a tree."""
 
     bit: int
     mask: int
@@ -94,7 +93,7 @@ def shaped(publisher: NodeId, classes: Iterable[Sequence[NodeId]], fan_out: int)
     return TreeShape(top, places)
 
 
-# -- the tree, as its nodes are told of it -------------------------------------------------------------------
+# -- the tree, as it is announced to its nodes ---------------------------------------------------------------
 
 
 def packed_mask(mask: int) -> bytes:
@@ -114,7 +113,7 @@ def mask_untrusted(field: object) -> int:
 
 
 class TreeRole(NamedTuple):
-    """What a node is told of a tree: its own place, and whom it hands events on to."""
+    """The role of a node in a tree: its own place, and to whom it forwards events."""
 
     tree: int
     bit: int
@@ -130,7 +129,7 @@ class TreeRole(NamedTuple):
 
 
 def number_untrusted(field: object, least: int = 1) -> int:
-    """Read the number of a tree, a way or a message.
+    """Read the number of a tree, an announcement or a message.
 
     Raises:
         RemoteProtocolError: it is none.
@@ -171,7 +170,7 @@ def role_untrusted(message: wire.Message) -> TreeRole:
 
 @final
 class RelayedEvents(NamedTuple):
-    """Events of one publisher on their way through its tree.
+    """Events of one publisher in transit through its tree.
 
     Attributes:
         tree: which of its trees.
@@ -194,7 +193,7 @@ class RelayedEvents(NamedTuple):
 
     @property
     def work(self) -> int:
-        """What it is for its receiver, in messages, with its signature: the body is an array of them, or nothing."""
+        """Work for its receiver, in messages, with its signature: the body is an array of them, or nothing."""
         return wire.RELAYED_CHECK + wire.array_length(self.body)
 
     def message(self) -> tuple[wire.Message, int]:

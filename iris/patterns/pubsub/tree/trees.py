@@ -1,11 +1,12 @@
-"""When a publisher uses a tree, and for whom: it is proposed, used when those who hand events on are ready, and left.
+"""Tree management: when a publisher uses an event tree and for whom.  Propose, switch when relays are ready, leave.
 
-Above ``Config.relay_above`` nodes that want a topic, those who can be in a tree get one.  Who comes later gets events
-directly, until there are as many of them again; so a publisher never tells more than that itself, and a tree changes
-seldom.  It is left when one of those who hand events on dies, stalls, no longer subscribes or may no longer do so, and
-proposed again without it.  Until then everybody gets events directly, so none waits for a tree.
+Above ``Config.relay_above`` nodes that want a topic, those that can be in a tree get one.  Nodes that come later get
+events directly, until there are as many of them again.  So a publisher never sends to more than that number directly,
+and a tree changes seldom.  A publisher leaves a tree when one of its relays dies, stalls, no longer subscribes or may
+no longer do so, and proposes another one without that relay.  Until then all nodes get events directly, so none waits
+for a tree.
 
-Directly always: nodes with a subscription that publishers wait for (``overflow="wait"``) or that answers them
+Always directly: nodes with a subscription that publishers wait for (``overflow="wait"``) or that acknowledges
 (``durable``), groups, nodes at other sites, and this node itself.
 """
 
@@ -94,7 +95,7 @@ class EventTrees:
         self._tree = 0
         self._turn = 0
         self._last = 0
-        """The tree that was left last, and the nodes that have not said so far that all of it has come."""
+        """The tree that was left last, and the nodes that have not confirmed so far that all of it has arrived."""
         self._not_ended: set[NodeId] = set()
         self._ended = trio.lowlevel.ParkingLot()
         self._closing = False
@@ -111,10 +112,10 @@ class EventTrees:
         """Nodes in the tree in use; 0 without one."""
         return 0 if self._feed is None else len(self._feed.places)
 
-    # -- ways -----------------------------------------------------------------------------------------------
+    # -- outlets --------------------------------------------------------------------------------------------
 
     def ways(self, links: Mapping[NodeId, Link]) -> tuple[Outlet, ...]:
-        """Return the ways to nodes that want the same events, which may be over the tree."""
+        """Return the outlets to nodes that want the same events; one of them may be the tree."""
         feed, above = self._feed, self._config.relay_above
         if feed is None:
             if len(links) > above:
@@ -133,7 +134,7 @@ class EventTrees:
         return (*direct, feed.way(mask)) if mask else tuple(direct)
 
     def way_to(self, peer: Peer) -> Outlet:
-        """Return the way on which a node gets its events."""
+        """Return the outlet by which a node gets its events."""
         place = None if self._feed is None else self._feed.places.get(peer.node)
         return peer.link if self._feed is None or place is None else self._feed.way(place.bit)
 
@@ -211,7 +212,7 @@ class EventTrees:
         self._go(TreeFeed(self._mesh, tree, shape, lost=self._lost, news=self._news))
 
     def _leave(self, *broken: NodeId) -> None:
-        """Turn to direct ways; ``broken`` hand nothing on any more."""
+        """Return to direct links; ``broken`` forward nothing any more."""
         self._not_before = trio.current_time() + _PAUSE
         self._want()
         self._go(None, broken)
@@ -239,7 +240,7 @@ class EventTrees:
             self._tell_again(former, cut)
 
     def _tell_again(self, feed: TreeFeed, mask: int) -> None:
-        """Tell nodes that may have missed something what they would wait for."""
+        """Send nodes that may have missed something what they would wait for."""
         for node, place in feed.places.items():
             peer = self._mesh.peers.get(node)
             if place.bit & mask and peer is not None:
@@ -313,7 +314,7 @@ class EventTrees:
         return 2 * sum(1 for node in feed.places if self._terms_of(node)) < self._config.relay_above
 
     def frames_lost(self, node: NodeId) -> None:
-        """What the node was told may be lost, and what it has said."""
+        """Messages to and from the node may be lost."""
         if self._next is not None and node in self._next[1].places:
             coming = self._next[1].places[node]
             self._post(node, *TreeRole(self._next[0], coming.bit, coming.children).message())
@@ -398,6 +399,6 @@ class EventTrees:
         return list(dict.fromkeys(found))
 
     def _rights_changed(self, feed: TreeFeed) -> bool:
-        """Tell whether a node has another certificate since, so that it may not be permitted what it hands on."""
+        """Tell whether a node has another certificate since, which may not permit what it forwards."""
         peers = self._mesh.peers
         return any(peers[node].identity.certificate.rights.subscribes != feed.rights[node] for node in feed.places)
