@@ -35,6 +35,7 @@ class Terminal:
             **os.environ,
             "IRIS_HOME": str(parent / "home"),
             "XDG_RUNTIME_DIR": str(parent),
+            "TERMINAL_OF_TEST": str(parent),  # by which a process is known that was started here
             "PYTHONUNBUFFERED": "1",
         }
 

@@ -197,7 +197,9 @@ MAKERS: tuple[Callable[[Any], object], ...] = (
 
 
 @pytest.mark.parametrize("make", MAKERS)
-@pytest.mark.parametrize("value", ["a b", b"ab", -1, float("nan"), [3], {"a b": 1}, object()], ids=repr)
+@pytest.mark.parametrize(
+    "value", ["a b", b"ab", -1, float("nan"), [3], {"a b": 1}, object()], ids=lambda value: type(value).__name__
+)
 def test_a_part_that_is_made_of_something_wrong_is_refused_in_words(make: Callable[[Any], object], value: Any) -> None:
     with pytest.raises(iris.ConfigError, match="use "):
         make(value)

@@ -82,8 +82,8 @@ def test_a_watch_of_a_wrapped_file_takes_the_next_one_and_keeps_the_last_good_on
     entropy = seeded_entropy(1)
     _, first = issue_cluster(create_realm(entropy), "shop", entropy=entropy, wall_now=WALL, seeds=("tcp://a:1",))
     file = tmp_path / "shop.json"
-    save_credential(file, first, passphrase="open", entropy=entropy)
-    watch = CredentialWatch(file, passphrase="open")
+    save_credential(file, first, passphrase="swordfish", entropy=entropy)
+    watch = CredentialWatch(file, passphrase="swordfish")
     assert watch.credential.seeds == ("tcp://a:1",)
     assert not watch.poll()
     save_credential(file, first, passphrase="other", replace=True, entropy=entropy)
@@ -93,7 +93,7 @@ def test_a_watch_of_a_wrapped_file_takes_the_next_one_and_keeps_the_last_good_on
     assert watch.credential.seeds == ("tcp://a:1",)
     save_credential(file, first, replace=True)
     assert watch.poll(), "one that is not wrapped any more needs none"
-    assert "open" not in repr(watch)
+    assert "swordfish" not in repr(watch)
     assert load_credential(file).name == "shop"
 
 
