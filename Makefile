@@ -10,7 +10,7 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-processes test-machines check lint types layers coverage bench faults simulate docs clean
+.PHONY: help demo test check lint types layers coverage bench faults simulate docs clean
 
 help:
 	@echo "make demo      the airport: every pattern and Spark on real data, with a check of every number"
@@ -26,17 +26,9 @@ help:
 demo: $(VENV)/.ready-demo
 	$(BIN)/iris demo $(ARGS)
 
-# Without arguments in two halves at the same time: most of what takes long waits for other processes.
+# Without arguments by three processes, whatever the machine has: most of what takes long waits for other processes.
 test: $(VENV)/.ready-test
-	$(if $(ARGS),$(BIN)/python -m pytest $(ARGS),$(MAKE) --jobs=2 --output-sync=target test-processes test-machines)
-
-PROCESSES := tests/network tests/spark_bridge tests/demo tests/benchmarks
-
-test-processes: $(VENV)/.ready-test
-	$(BIN)/python -m pytest --durations=25 $(PROCESSES)
-
-test-machines: $(VENV)/.ready-test
-	$(BIN)/python -m pytest --durations=25 $(addprefix --ignore=,$(PROCESSES))
+	$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=3 --dist=loadgroup --durations=25)
 
 check: lint types layers test
 

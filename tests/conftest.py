@@ -6,6 +6,7 @@ membership and subscription that a test makes add up at its end.
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Iterator
 
@@ -32,6 +33,19 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     hypothesis.settings.load_profile("exploring" if config.getoption("seed") else "repeatable")
     config.pluginmanager.register(CanaryWatch(), "canaries")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Have one process run all that uses Spark: a session takes longer to start than most of its tests."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+def pytest_collection_finish() -> None:
+    """Have the garbage collector pass over what pytest keeps of 8,000 tests; each collection looked at all of it."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -88,7 +88,7 @@ def test_keys_that_tests_make_up_are_no_canaries() -> None:
 @pytest.fixture
 def watch() -> Iterator[CanaryWatch]:
     watch = CanaryWatch()
-    watch.pytest_sessionstart()
+    watch.start()
     yield watch
     watch.stop()
 
@@ -286,7 +286,7 @@ def test_when_the_watch_ends_everything_is_as_before() -> None:
 
     before = state()
     watch = CanaryWatch()
-    watch.pytest_sessionstart()
+    watch.start()
     file = watch._file
     assert file is not None
     assert file.exists()

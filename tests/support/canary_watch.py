@@ -27,6 +27,7 @@ from typing import Any, Final, cast, final
 
 import pytest
 import trio
+import xdist
 
 from iris.kernel.errors import IrisError
 from tests.support.canaries import Canaries
@@ -85,6 +86,7 @@ class CanaryWatch(logging.Handler):
         super().__init__(logging.DEBUG)
         self.canaries = Canaries()
         self.seen: list[str] = []
+        self._made_by_workers = 0
         self._where = "before the first test"
         self._texts: dict[str, str] = {}
         self._undo: list[Callable[[], None]] = []
@@ -94,8 +96,13 @@ class CanaryWatch(logging.Handler):
 
     # -- what is watched ------------------------------------------------------------------------------------
 
-    def pytest_sessionstart(self) -> None:
-        """Begin to take note of secrets, and of what could show them."""
+    def pytest_sessionstart(self, session: pytest.Session) -> None:
+        """Begin to take note of secrets, and of what could show them, in the process that runs the tests."""
+        if not xdist.is_xdist_controller(session):
+            self.start()
+
+    def start(self) -> None:
+        """Begin."""
         for name, watch in sitecustomize.WATCHED.items():
             self._undo.append(watch(importlib.import_module(name), self.canaries.add, self._add_passphrase))
         self._watch_children()
@@ -266,16 +273,24 @@ class CanaryWatch(logging.Handler):
                 add(bytes.fromhex(line[1:].decode()))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Search what is left, and fail the run if a secret was seen."""
+        """Search what is left, and fail the run if a secret was seen; a worker tells who has started it."""
         self.search()
         self.stop()
+        if xdist.is_xdist_worker(session):
+            session.config.workeroutput.update(made=len(self.canaries), seen=self.seen)  # type: ignore[attr-defined]
         if self.seen:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Take what a worker has found; one that broke off has failed its test."""
+        output: dict[str, Any] = getattr(node, "workeroutput", {})
+        self._made_by_workers += output.get("made", 0)
+        self.seen += output.get("seen", ())
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say what was found."""
         terminalreporter.write_line(
-            f"secrets made: {len(self.canaries)}; seen in logs, output, reports and exceptions: {len(self.seen)}"
+            f"secrets made: {len(self.canaries) + self._made_by_workers}; seen in logs, output, reports and exceptions: {len(self.seen)}"
         )
         for where in sorted(set(self.seen)):
             terminalreporter.write_line(f"a secret was seen in: {where}", red=True)
