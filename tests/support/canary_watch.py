@@ -289,8 +289,8 @@ class CanaryWatch(logging.Handler):
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say what was found."""
-        terminalreporter.write_line(
-            f"secrets made: {len(self.canaries) + self._made_by_workers}; seen in logs, output, reports and exceptions: {len(self.seen)}"
-        )
+        made = len(self.canaries) + self._made_by_workers
+        seen = len(self.seen)
+        terminalreporter.write_line(f"secrets made: {made}; seen in logs, output, reports and exceptions: {seen}")
         for where in sorted(set(self.seen)):
             terminalreporter.write_line(f"a secret was seen in: {where}", red=True)
