@@ -26,9 +26,9 @@ help:
 demo: $(VENV)/.ready-demo
 	$(BIN)/iris demo $(ARGS)
 
-# Without arguments by three processes, whatever the machine has: most of what takes long waits for other processes.
+# Without arguments by four processes, whatever the machine has: most of what takes long waits for other processes.
 test: $(VENV)/.ready-test
-	$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=3 --dist=loadgroup --durations=25)
+	$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=4 --dist=loadgroup --durations=25)
 
 check: lint types layers test
 

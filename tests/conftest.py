@@ -35,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(CanaryWatch(), "canaries")
 
 
+@pytest.hookimpl(tryfirst=True)  # before the hook that reads the marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Have one process run all that uses Spark: a session takes longer to start than most of its tests."""
     for item in items:
