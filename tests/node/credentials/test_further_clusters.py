@@ -123,11 +123,10 @@ def short_lived(network: Network, name: str, seconds: float, generation: int = 1
     )
 
 
-async def test_of_two_clusters_one_is_revoked_and_the_other_goes_on_in_a_realm_of_twenty(
-    autojump_clock: MockClock,
-) -> None:
+@pytest.mark.parametrize("others", [4, pytest.param(19, marks=pytest.mark.long)])
+async def test_of_two_clusters_one_is_revoked_and_the_other_goes_on(autojump_clock: MockClock, others: int) -> None:
     async with iris.testing.open_network(rights=Rights()) as network, AsyncExitStack() as stack:
-        nodes = [await stack.enter_async_context(network.open_node("client")) for _ in range(19)]
+        nodes = [await stack.enter_async_context(network.open_node("client")) for _ in range(others)]
         member = await stack.enter_async_context(network.open_node("shop"))
         await stack.enter_async_context(member.join("shop", service("shop")))
         await stack.enter_async_context(member.join("store", service("store"), credential=network.credential("store")))
