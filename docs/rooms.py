@@ -1,7 +1,7 @@
 """Figures of a tree: entries of folders, files, floors of imports, circles, class names that stand twice.
 
 ``python docs/rooms.py [CHECKOUT]`` prints them.  A floor stands above all that it imports; a circle is a set of
-modules that import each other when they are loaded.  Imports for type checkers only do not count.
+modules that import each other.  Every import counts, also those within functions and those for type checkers.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from statistics import median
 
@@ -26,25 +26,15 @@ def sources(root: Path) -> dict[str, Path]:
     }
 
 
-def loaded(tree: ast.AST) -> Iterator[ast.ImportFrom]:
-    """Yield the imports that are carried out when a module is loaded."""
-    for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.ImportFrom):
-            yield node
-        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and "TYPE_CHECKING" not in ast.unparse(
-            getattr(node, "test", ast.Constant(0))
-        ):
-            yield from loaded(node)
-
-
 def imports(files: Mapping[str, Path]) -> Graph:
     """Return which modules each module imports.  A facade stands for what it is taken from."""
     graph: dict[str, set[str]] = {}
     for module, path in files.items():
         found = graph.setdefault(module, set())
-        for node in loaded(ast.parse(path.read_text())):
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-            found |= {name if name in files else str(node.module) for name in names} & files.keys() - {module}
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+                found |= {name if name in files else str(node.module) for name in names} & files.keys() - {module}
     return graph
 
 

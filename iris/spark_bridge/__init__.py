@@ -8,6 +8,6 @@
 The bridge itself is ``open_bridge``; on the command line, ``iris bridge``.
 """
 
-from iris.spark_bridge.session.session import configure, foreach_batch, register
+from iris.spark_bridge.session import configure, foreach_batch, register
 
 __all__ = ["configure", "foreach_batch", "register"]

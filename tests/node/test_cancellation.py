@@ -14,7 +14,7 @@ from trio.testing import MockClock
 import iris
 from iris.cluster.membership.roster import Watch
 from iris.patterns.pubsub.publish.ack_batch import ConfirmedEvents
-from iris.patterns.tunnel.stream import TunnelStream
+from iris.patterns.tunnel.tunnel import TunnelStream
 from iris.security.identity.revocation import issue_revocations
 from iris.testing import Network
 from tests.support.stages import IN_FLIGHT, Stage, check_accounts, open_stage

@@ -8,7 +8,8 @@ mDNS is imported only where it is used.
 from iris.cluster.discovery.address_book import AddressBook, AddressFile
 from iris.cluster.discovery.discovery import Discovery
 from iris.cluster.discovery.dns import Resolve, resolve_url
-from iris.cluster.discovery.mdns import LocalNetwork, OpenLan, open_lan
+from iris.cluster.discovery.local_network import LocalNetwork
+from iris.cluster.discovery.mdns import OpenLan, open_lan
 from iris.cluster.discovery.registry import Registry
 
 __all__ = (

@@ -17,7 +17,7 @@ from iris.cluster.addresses import is_lasting
 from iris.cluster.discovery.address_book import AddressBook, AddressFile
 from iris.cluster.discovery.candidates import Candidates, Source
 from iris.cluster.discovery.dns import Resolve, names_a_host
-from iris.cluster.discovery.mdns import LocalNetwork
+from iris.cluster.discovery.local_network import LocalNetwork
 from iris.cluster.discovery.registry import Registry
 from iris.cluster.mesh import Mesh
 from iris.kernel.errors import AuthenticationError, ConfigError, IrisError, NotSent

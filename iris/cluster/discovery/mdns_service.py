@@ -17,7 +17,7 @@ import trio
 import zeroconf
 from zeroconf import ServiceInfo
 
-from iris.cluster.discovery.mdns import LocalNetwork
+from iris.cluster.discovery.local_network import LocalNetwork
 from iris.cluster.discovery.mdns_records import MAX_FOLLOWED, TYPE, FollowedAnnouncements, announcements, urls_untrusted
 from iris.kernel.errors import RemoteProtocolError
 

@@ -10,25 +10,28 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, Final, final
+from typing import Any, BinaryIO, Final, final
 
 import trio
 
-from iris.kernel.errors import PayloadTooLarge
+from iris.kernel.errors import PayloadTooLarge, RemoteProtocolError
 from iris.kernel.frozen import dataclass
 from iris.kernel.tasks import interruptible
-
-if TYPE_CHECKING:
-    from iris.patterns.tunnel.tunnel import Tunnel
 
 _PIECE: Final = 256 * 1024
 """Bytes read, hashed and written in one visit to a worker thread."""
 
 Progress = Callable[[int, int], None]
 """Called with the bytes done and the bytes expected in all."""
+
+Send = Callable[[Any], Awaitable[None]]
+"""``Tunnel.send``."""
+
+Receive = Callable[[], Awaitable[Any]]
+"""``Tunnel.receive``."""
 
 
 @final
@@ -42,16 +45,19 @@ class FileSummary:
     """Of the contents, in hexadecimal; the same at both ends."""
 
 
-async def send_file(tunnel: Tunnel, path: str | PathLike[str], progress: Progress | None = None) -> FileSummary:
+async def send_file(
+    send: Send, path: str | PathLike[str], progress: Progress | None = None, *, max_piece: int
+) -> FileSummary:
     """Send a file of any size, for ``receive_file`` at the other end.
 
     Returns when all of it is queued.  What the file holds at the moment of reading is sent: a file that grows
     meanwhile is sent with what it has grown by.
 
     Args:
-        tunnel: nobody else may send through it meanwhile.
+        send: sends a message; nobody else may send meanwhile.
         path: of the file.
         progress: called in this task after each piece, with the bytes done and the bytes expected.
+        max_piece: bytes of the largest message.
 
     Raises:
         OSError: the file cannot be read.
@@ -69,19 +75,19 @@ async def send_file(tunnel: Tunnel, path: str | PathLike[str], progress: Progres
 
     with await trio.to_thread.run_sync(lambda: Path(path).open("rb", buffering=0)) as file:
         expected = os.fstat(file.fileno()).st_size
-        await tunnel.send(["file", expected])
-        size = min(_PIECE, tunnel.max_message)
+        await send(["file", expected])
+        size = min(_PIECE, max_piece)
         while data := await trio.to_thread.run_sync(read, file):
-            await tunnel.send(data)
+            await send(data)
             done += len(data)
             if progress is not None:
                 _tell(progress, done, expected)
-        await tunnel.send(["sha256", digest.hexdigest(), done])
+        await send(["sha256", digest.hexdigest(), done])
     return FileSummary(size=done, sha256=digest.hexdigest())
 
 
 async def receive_file(
-    tunnel: Tunnel, path: str | PathLike[str], progress: Progress | None = None, *, max_bytes: int | None = None
+    receive: Receive, path: str | PathLike[str], progress: Progress | None = None, *, max_bytes: int | None = None
 ) -> FileSummary:
     """Receive what ``send_file`` sends at the other end, into ``path``.
 
@@ -89,21 +95,22 @@ async def receive_file(
     Until then it grows in the same directory under a hidden name, which is removed if anything fails.
 
     Args:
-        tunnel: nobody else may receive from it meanwhile.
+        receive: returns the next message; nobody else may receive meanwhile.
         path: of the file to be.
         progress: called in this task after each piece, with the bytes done and the bytes expected.
         max_bytes: the largest file to take.
 
     Raises:
         OSError: the file cannot be written.
-        PayloadTooLarge: it is larger than ``max_bytes``; the tunnel is closed with an error.
-        TunnelBroken: see ``Tunnel.receive``; also if something else than a file was sent, or the hash is wrong.
+        PayloadTooLarge: it is larger than ``max_bytes``.
+        RemoteProtocolError: something else than a file was sent, or its hash is wrong.
+        TunnelBroken: see ``Tunnel.receive``.
         trio.EndOfChannel: the other end sent no file.
 
     If it fails or is cancelled, nothing is left at ``path`` or beside it; the tunnel is in the middle of a file.
     """
     target = Path(path)
-    expected = _read_size(tunnel, await tunnel.receive())
+    expected = _read_size(await receive())
     growing = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}.part")
     digest = hashlib.sha256()
     done = 0
@@ -120,19 +127,19 @@ async def receive_file(
         growing.replace(target)
 
     if max_bytes is not None and expected > max_bytes:
-        raise _too_large(tunnel, expected, max_bytes)
+        raise _too_large(expected, max_bytes)
     file: BinaryIO = await trio.to_thread.run_sync(lambda: growing.open("xb"))
     try:
-        while isinstance(piece := await _next_piece(tunnel), bytes):
+        while isinstance(piece := await _next_piece(receive), bytes):
             done += len(piece)
             if max_bytes is not None and done > max_bytes:
-                raise _too_large(tunnel, done, max_bytes)
+                raise _too_large(done, max_bytes)
             await trio.to_thread.run_sync(write, file, piece)
             if progress is not None:
                 _tell(progress, done, expected)
         # Only a file whose hash is right gets its name: a truncated transfer leaves nothing behind.
         if piece != ["sha256", digest.hexdigest(), done]:
-            raise tunnel._fail(
+            raise RemoteProtocolError(
                 f"the file that arrived is not the one that was sent: {done} bytes, or their hash, differ"
             )
         await trio.to_thread.run_sync(finish, file)
@@ -144,27 +151,25 @@ async def receive_file(
     return FileSummary(size=done, sha256=digest.hexdigest())
 
 
-async def _next_piece(tunnel: Tunnel) -> object:
+async def _next_piece(receive: Receive) -> object:
     try:
-        piece: object = await tunnel.receive()
+        piece: object = await receive()
     except trio.EndOfChannel:
-        raise tunnel._fail("the other end finished in the middle of a file") from None
+        raise RemoteProtocolError("the other end finished in the middle of a file") from None
     return piece
 
 
-def _read_size(tunnel: Tunnel, message: object) -> int:
+def _read_size(message: object) -> int:
     match message:
         case ["file", int() as size] if size >= 0:
             return size
         case _:
             pass
-    raise tunnel._fail("something else than a file was sent")
+    raise RemoteProtocolError("something else than a file was sent")
 
 
-def _too_large(tunnel: Tunnel, size: int, limit: int) -> PayloadTooLarge:
-    reason = f"a file of at least {size} bytes: the receiver takes {limit}"
-    tunnel.abort(reason)
-    return PayloadTooLarge(reason)
+def _too_large(size: int, limit: int) -> PayloadTooLarge:
+    return PayloadTooLarge(f"a file of at least {size} bytes: the receiver takes {limit}")
 
 
 @interruptible

@@ -1,4 +1,4 @@
-"""Tunnel: the public handle of an ordered two-way channel of messages with backpressure."""
+"""Tunnel: the public handle of an ordered two-way channel of messages with backpressure, and its stream of bytes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from iris.patterns.tunnel.file_transfer import Progress, receive_file, send_file
 from iris.patterns.tunnel.machine import TunnelStatistics as TunnelStatistics
 from iris.patterns.tunnel.messages import CloseCode
 from iris.patterns.tunnel.states import State
-from iris.patterns.tunnel.stream import TunnelStream as TunnelStream
 
 _TURN: Final = 64
 """Units of work between two checkpoints, a unit being one message or 4 KiB of it: some 200 us."""
+
+_STREAM_PIECE: Final = 32 * 1024
+"""Bytes that a stream hands over at a time: one chunk."""
 
 _HALF_CLOSED: Final = frozenset({State.SENT_EOF, State.ENDED})
 
@@ -255,7 +257,7 @@ class Tunnel:
 
         If it is cancelled, the other end may be in the middle of a file: close the tunnel.
         """
-        return await send_file(self, path, progress)
+        return await send_file(self.send, path, progress, max_piece=self.max_message)
 
     async def receive_file(
         self, path: str | PathLike[str], progress: Progress | None = None, *, max_bytes: int | None = None
@@ -263,8 +265,20 @@ class Tunnel:
         """Receive what ``send_file`` sends at the other end; see ``iris.patterns.tunnel.file_transfer``.
 
         If it is cancelled, nothing is left at ``path``, and the tunnel is in the middle of a file: close it.
+
+        Raises:
+            PayloadTooLarge: the file is larger than ``max_bytes``; the tunnel is closed with that error.
+            TunnelBroken: see ``receive``; also if something else than a file was sent, or the hash is wrong.
+            OSError: the file cannot be written.
+            trio.EndOfChannel: the other end sent no file.
         """
-        return await receive_file(self, path, progress, max_bytes=max_bytes)
+        try:
+            return await receive_file(self.receive, path, progress, max_bytes=max_bytes)
+        except RemoteProtocolError as error:
+            raise self._fail(str(error)) from None
+        except PayloadTooLarge as error:
+            self.abort(str(error))
+            raise
 
     # -- the end --------------------------------------------------------------------------------------------
 
@@ -401,3 +415,101 @@ class Tunnel:
         if self._work >= _TURN:
             self._work = 0
             await trio.lowlevel.cancel_shielded_checkpoint()
+
+
+@final
+class TunnelStream(trio.abc.HalfCloseableStream):
+    """Bytes through a tunnel, any number, throttled.  Made by ``Tunnel.as_stream``.
+
+    It follows the rules of ``trio.abc.HalfCloseableStream``; ``TunnelBroken`` shows as ``BrokenResourceError``.
+    Nothing else may receive from the tunnel meanwhile.
+    """
+
+    def __init__(self, tunnel: Tunnel) -> None:
+        self._tunnel = tunnel
+        self._rest = b""
+        self._sending = False
+        self._receiving = False
+
+    def __repr__(self) -> str:
+        return f"<TunnelStream over {self._tunnel!r}>"
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """Send bytes, any number of them.  If it is cancelled, some of them were sent and some not."""
+        self._start_sending()
+        try:
+            await trio.lowlevel.checkpoint()
+            self._tunnel._check_sendable()
+            with memoryview(data).cast("B") as view:
+                for start in range(0, len(view), _STREAM_PIECE):
+                    await self._tunnel._send_encoded(bytes(view[start : start + _STREAM_PIECE]), packed=False)
+        except TunnelBroken as error:
+            raise trio.BrokenResourceError(str(error)) from error
+        finally:
+            self._sending = False
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """Wait until a chunk can be sent without waiting.  Cancelling has no effect."""
+        self._start_sending()
+        try:
+            await self._tunnel._wait_sendable()
+            self._tunnel._check_sendable()
+        except TunnelBroken as error:
+            raise trio.BrokenResourceError(str(error)) from error
+        finally:
+            self._sending = False
+
+    async def send_eof(self) -> None:
+        """Send the end of file; receiving goes on.  If it is cancelled, nothing was sent."""
+        self._start_sending()
+        try:
+            await self._tunnel.send_eof()
+        except TunnelBroken as error:
+            raise trio.BrokenResourceError(str(error)) from error
+        finally:
+            self._sending = False
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """Return some bytes, at most ``max_bytes``; b"" at the end.  If it is cancelled, none are lost."""
+        if max_bytes is not None:
+            if type(max_bytes) is not int:
+                raise TypeError(f"max_bytes is {max_bytes!r}: use a whole number or None")
+            if max_bytes < 1:
+                raise ValueError(f"max_bytes is {max_bytes}: use a number above 0")
+        if self._receiving:
+            raise trio.BusyResourceError("another task is receiving from this stream")
+        self._receiving = True
+        try:
+            await trio.lowlevel.checkpoint()
+            if self._rest and not self._tunnel.is_closed:
+                data = self._rest
+            else:
+                data = await self._tunnel._receive_piece()
+        except TunnelBroken as error:
+            raise trio.BrokenResourceError(str(error)) from error
+        finally:
+            self._receiving = False
+        if max_bytes is None or len(data) <= max_bytes:
+            self._rest = b""
+            return data
+        self._rest = data[max_bytes:]
+        return data[:max_bytes]
+
+    async def aclose(self) -> None:
+        """Close, once the other end has everything that was sent.  If it is cancelled, it aborts the tunnel.
+
+        It is no error if the other end has closed before: what it did not want to read is dropped.
+
+        Raises:
+            BrokenResourceError: the tunnel broke before the other end had everything.
+        """
+        try:
+            await self._tunnel.aclose()
+        except TunnelBroken as error:
+            if not self._tunnel.was_finished_by_peer:
+                raise trio.BrokenResourceError(str(error)) from error
+
+    def _start_sending(self) -> None:
+        if self._sending:
+            raise trio.BusyResourceError("another task is sending through this stream")
+        self._sending = True

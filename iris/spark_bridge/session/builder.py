@@ -6,7 +6,7 @@ from typing import Any, final
 
 from pyspark.sql import SparkSession
 
-from iris.spark_bridge.session.session import register
+from iris.spark_bridge.session.registration import register
 
 
 @final

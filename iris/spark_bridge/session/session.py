@@ -104,13 +104,6 @@ def is_local(master: str | None, environment: MutableMapping[str, str]) -> bool:
     return master.startswith("local")
 
 
-def register(spark: SparkSession) -> None:
-    """Make ``format("iris")`` known to a session that ``configure`` has not made."""
-    from iris.spark_bridge.datasource.source import IrisSource
-
-    spark.dataSource.register(IrisSource)
-
-
 def foreach_batch(query: str, *, inline_rows: int = 0, **options: str) -> Callable[[DataFrame, int], None]:
     """Return a function for ``writeStream.foreachBatch`` that publishes each batch, once.
 

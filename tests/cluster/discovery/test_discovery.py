@@ -12,7 +12,8 @@ from trio.testing import MockClock
 from iris.cluster.discovery.address_book import AddressBook, AddressFile
 from iris.cluster.discovery.candidates import PAUSES, Source
 from iris.cluster.discovery.discovery import Discovery
-from iris.cluster.discovery.mdns import LocalNetwork, realm_mark
+from iris.cluster.discovery.local_network import LocalNetwork
+from iris.cluster.discovery.mdns import realm_mark
 from iris.cluster.discovery.registry import Registry
 from iris.kernel.names import NodeId
 from tests.support.meshes import Fleet, MeshNode, open_meshes

@@ -14,7 +14,8 @@ from trio.testing import MockClock
 from zeroconf._dns import DNSPointer
 from zeroconf._protocol.outgoing import DNSOutgoing
 
-from iris.cluster.discovery.mdns import LocalNetwork, open_lan, realm_mark
+from iris.cluster.discovery.local_network import LocalNetwork
+from iris.cluster.discovery.mdns import open_lan, realm_mark
 from iris.cluster.discovery.mdns_records import TYPE, announcements, urls_untrusted
 from iris.kernel.errors import RemoteProtocolError
 

@@ -16,7 +16,8 @@ from zeroconf._dns import DNSAddress, DNSPointer, DNSService
 
 from iris.cluster.addresses import split_url
 from iris.cluster.discovery import mdns_service as lan_board
-from iris.cluster.discovery.mdns import LocalNetwork, open_lan, realm_mark
+from iris.cluster.discovery.local_network import LocalNetwork
+from iris.cluster.discovery.mdns import open_lan, realm_mark
 from iris.cluster.discovery.mdns_records import MAX_FOLLOWED, TYPE, FollowedAnnouncements, announcements, urls_untrusted
 from iris.cluster.discovery.mdns_service import RecordFilter
 

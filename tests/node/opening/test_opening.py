@@ -16,7 +16,7 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from iris.cluster.discovery.mdns import LocalNetwork
+from iris.cluster.discovery.local_network import LocalNetwork
 from iris.kernel.transport.memory import MemoryIncoming, MemoryNetwork, MemoryOutgoing, MemoryTransport
 from iris.kernel.transport.port import ConnectionObserver, Permit
 from iris.security.authority.issuing import issue_cluster

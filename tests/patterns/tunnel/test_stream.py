@@ -11,7 +11,7 @@ import trio
 import trio.testing
 
 from iris.kernel.config import Config
-from iris.patterns.tunnel.stream import TunnelStream
+from iris.patterns.tunnel.tunnel import TunnelStream
 from tests.support.tunnels import open_nodes, open_pair
 
 SMALL = Config(tunnel_window=8192, tunnel_chunk=1024, max_payload=100_000)

@@ -1,0 +1,6 @@
+"""What the tests use of pytest-xdist, which has no types of its own."""
+
+import pytest
+
+def is_xdist_controller(request_or_session: pytest.FixtureRequest | pytest.Session) -> bool: ...
+def is_xdist_worker(request_or_session: pytest.FixtureRequest | pytest.Session) -> bool: ...
