@@ -316,7 +316,7 @@ def _text(value: Any) -> Any:
     try:
         return core.to_jsonable_python(value)
     except core.PydanticSerializationError:
-        return value  # of no type that pydantic knows: whoever sends it says so
+        return value  # of no type that pydantic knows: sending it raises
 
 
 def _one_level(value: Any) -> Any:

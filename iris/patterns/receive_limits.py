@@ -64,7 +64,7 @@ class Arriving:
     def excess_of(self, payload: wire.Payload, headers: object) -> Excess | None:
         """Return why a message of a peer is too large to be taken here; None if it is not.
 
-        Headers that are none are not looked at: whoever decodes them refuses them.
+        Headers that are none are not looked at: decoding them raises.
         """
         size = len(payload) if isinstance(payload, bytes) else len(payload.data)
         if size > self.max_payload:

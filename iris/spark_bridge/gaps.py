@@ -80,7 +80,7 @@ GapKey = tuple[int, int, str, str]
 class GapBook:
     """All gaps of a log.
 
-    ``changed`` are those to write and ``removed`` those to delete; whoever writes them empties both.
+    ``changed`` are those to write and ``removed`` those to delete; the writer empties both.
     """
 
     def __init__(self, gaps: Iterable[Gap] = ()) -> None:

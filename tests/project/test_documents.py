@@ -45,7 +45,7 @@ def test_files_and_tests_that_documents_name_exist() -> None:
         )
     ]
     assert len(named) > 100
-    absent = []
+    absent: list[tuple[str, str, str]] = []
     for document, file, test in named:
         places = [place for place in files if place == file or ("/" not in file and place.endswith(f"/{file}"))]
         if not any(not test or f"def {test}(" in (ROOT / place).read_text() for place in places):

@@ -44,7 +44,7 @@ it, four of each node would take 4 s each, which is what a handshake may take; o
 
 PATIENCE: Final = 1.0
 """Seconds after which a handshake that is not even connected no longer keeps others waiting: the other end may be cut
-off, or its process stopped.  Whoever answers a connection is alive, and at most slow."""
+off, or its process stopped.  A node that answers a connection is alive, and at most slow."""
 
 _LATER: Final = 10.0
 """That one has so many times the lateness of this node in addition."""

@@ -561,5 +561,5 @@ class Link:
 
 
 def _raise(error: Exception) -> NoReturn:
-    """Raise what comes of a message, to whoever posted it or runs the link."""
+    """Raise what comes of a message, to the caller that posted it or the task that runs the link."""
     raise error

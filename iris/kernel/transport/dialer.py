@@ -168,7 +168,7 @@ def prepare_to_send(connection: socket.socket) -> None:
 
 
 async def exchange_greetings(connection: socket.socket) -> None:
-    """Send the SP header to whoever has accepted a connection, and wait for that of nng's PULL.
+    """Send the SP header to the peer that has accepted a connection, and wait for that of nng's PULL.
 
     Raises:
         OSError: it has not.

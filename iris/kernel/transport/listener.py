@@ -286,7 +286,7 @@ class Acceptor:
         self._tokens = PendingReverseTable()
         self._doors: dict[tuple[str, int], WebSocketListener] = {}
         self._arrived: dict[int, tuple[socket.socket, str, Greeting]] = {}
-        """Connections that the trio thread has not seen yet, and their hosts; whoever pops one, has it."""
+        """Connections that the trio thread has not seen yet, and their hosts; the task that pops one has it."""
         self.order: Final[deque[int]] = deque()
         """Their numbers, in the order in which they came; also of those that have lost their slot again.
 

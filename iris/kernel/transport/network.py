@@ -191,7 +191,7 @@ class NetworkTransport:
             if not outgoing.closed:
                 on_broken()
 
-        def broken() -> None:  # and not now: whoever sends, or receives, is in the middle of it
+        def broken() -> None:  # and not now: a sender or receiver may be in the middle of it
             with contextlib.suppress(trio.RunFinishedError):
                 self._trio.run_sync_soon(tell)
 
@@ -207,7 +207,7 @@ class NetworkTransport:
     async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> OutgoingConnection:
         """See ``Transport.accept_reverse``."""
         connection, messages = await self._arrivals.wait_reverse(token)
-        with contextlib.suppress(OSError):  # it broke; whoever sends by it finds out
+        with contextlib.suppress(OSError):  # it broke; the sender finds out
             prepare_to_send(connection)
         return self._way_by(connection, "whoever dials a reverse connection", messages.encode, on_broken, messages)
 
@@ -251,7 +251,7 @@ class NetworkTransport:
 
     def _on_stream_closed(self, number: int) -> None:
         self._changes.append((number, None, None))
-        self._tell_soon()  # and not now: whoever hangs up may be in the middle of something
+        self._tell_soon()  # and not now: the caller may be in the middle of something
 
     def _tell_soon(self) -> None:
         with contextlib.suppress(trio.RunFinishedError):

@@ -80,7 +80,7 @@ class _Deferred(ModuleType):
 def deferred(name: str) -> Generator[None]:
     """Have ``import name`` within the block load nothing, unless it is loaded already.
 
-    Afterwards whoever imports it gets the real module; those in the block get it with the first use of an attribute.
+    Afterwards an import of it gives the real module; those in the block get it with the first use of an attribute.
     """
     if name in sys.modules:
         yield

@@ -25,7 +25,7 @@ network has in place of that.  Raises ``NotSent`` if it is not to be."""
 
 @final
 class Refused(NotSent):
-    """The host answered that nobody listens there: whoever did is gone."""
+    """The host answered that nobody listens there: the node that did is gone."""
 
 
 class OutgoingConnection(Protocol):
@@ -109,7 +109,7 @@ class Transport(Protocol):
     async def accept_reverse(self, token: str, on_broken: Callable[[], None]) -> OutgoingConnection:
         """Wait for the node that knows ``token`` to dial a reverse connection, and return it to send by.
 
-        It has no limit in time; cancelling it leaves nothing behind.  Whoever comes second is turned away.
+        It has no limit in time; cancelling it leaves nothing behind.  A second caller is turned away.
 
         Args:
             token: letters and digits.
@@ -149,7 +149,7 @@ class Transport(Protocol):
         ...
 
     def interrupt(self) -> None:
-        """End the wait of whoever is in ``wait_readable``."""
+        """End the wait of the task that is in ``wait_readable``."""
         ...
 
     def observe(self, observer: ConnectionObserver) -> None:

@@ -6,7 +6,7 @@ of processor time at either end instead of 280, and 6 to 7 switches between thre
 
 A stream is what the PUSH of nng sends after its header: each frame behind its length, eight bytes, big-endian.  All
 streams share one buffer, into which one of them is read at a time: an idle connection costs a descriptor and a small
-object, a busy one a system call for several frames.  TCP holds up whoever sends faster than this node reads.
+object, a busy one a system call for several frames.  TCP holds up a peer that sends faster than this node reads.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Framing(Protocol):
 
     Attributes:
         waiting: frames that have come and were not fetched.
-        answer: what must be sent for what has come; whoever sends it empties it.  Only the newest is worth it.
+        answer: what must be sent for what has come; the sender empties it.  Only the newest is worth it.
         is_over: whether the other end has said goodbye, or what it must not.
     """
 
@@ -162,7 +162,7 @@ class FrameReader:
         """Report room of a watched connection, or stop doing so.  Room that is there now is reported.
 
         A Unix socket takes more whenever the other end has read something, and each time would wake this node for
-        nothing: after every frame, while whoever got it works on it.  In turns beside each other, a request by ipc took
+        nothing: after every frame, while its receiver works on it.  In turns beside each other, a request by ipc took
         468 us so, and 423 us without; through two gateways 1,292 and 1,106 us, with 1.47 and 1.19 ms of processor time.
         """
         if connection.fileno() in self._watched:

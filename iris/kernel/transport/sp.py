@@ -66,7 +66,7 @@ class NngGreeting:
         except OSError:
             return GreetingProgress.WRONG
         if said == GREETING:
-            with contextlib.suppress(OSError):  # it broke; whoever reads from it finds out
+            with contextlib.suppress(OSError):  # it broke; the reader finds out
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
                 connection.recv(len(GREETING))  # it was only looked at
                 connection.send(ANSWER)

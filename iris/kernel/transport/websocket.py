@@ -5,8 +5,8 @@ a ``ws://`` address is first used.  A frame of 64 KiB costs 9 us on its way out 
 included; by TCP it is 7 us for both.
 
 Nothing here is trusted, neither what an upgrade asks for nor what comes after it.  Limits hold before there is memory
-for what they limit.  Whoever keeps to another protocol has his connection ended: ``is_over`` says so, and ``answer``
-holds the last bytes for him.
+for what they limit.  A peer that keeps to another protocol has its connection ended: ``is_over`` says so, and
+``answer`` holds the last bytes for it.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class WebSocketFraming:
 
     Attributes:
         waiting: messages that have come and were not fetched.
-        answer: what must be sent for what has come; whoever sends it empties it.
+        answer: what must be sent for what has come; the sender empties it.
         is_over: the other end has said goodbye, or something that it must not.  Messages before that still count.
     """
 
@@ -375,6 +375,6 @@ class WebGreeting:
         if heard is GreetingProgress.PART and asked.path is not None:
             heard = self._door.answer(asked, self)
         if asked.answer:
-            with contextlib.suppress(OSError):  # it broke; whoever reads from it finds out
+            with contextlib.suppress(OSError):  # it broke; the reader finds out
                 connection.send(asked.answer)
         return heard

@@ -26,7 +26,7 @@ _HEARD: Final = 4096
 """Bytes read at once of what comes back."""
 
 _PATIENCE: Final = 16
-"""Reads of an outbound connection in one go.  Whoever sends more on a connection that is to receive is hostile."""
+"""Reads of an outbound connection in one go.  A peer that sends more on a connection that is to receive is hostile."""
 
 
 @final

@@ -37,7 +37,7 @@ of three bytes, each of them work for its receiver, and 60 bytes in memory."""
 
 MAX_ELEMENTS: Final = 32 * KIB
 """Elements of all arrays of one batch together: a byte on the wire may be 64 in memory, and some are 10 us of work.
-Links have fewer in a batch, for whoever posts a list counts ``ELEMENT`` at least for each of its elements."""
+Links have fewer in a batch, for the sender of a list counts ``ELEMENT`` at least for each of its elements."""
 
 ELEMENT: Final = 16
 """Bytes that an element of a list of any length counts for the size of its message at least."""

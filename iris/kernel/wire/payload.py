@@ -232,7 +232,7 @@ def headers_bytes(field: object) -> int:
     try:
         return len("".join(cast("tuple[str, ...]", field)).encode())
     except (TypeError, UnicodeEncodeError):
-        return 0  # whoever decodes them says so
+        return 0  # decoding them raises
 
 
 def decode_headers_untrusted(field: object) -> dict[str, str]:

@@ -25,8 +25,8 @@ from iris.patterns.priority import Priority, served_priority
 from iris.patterns.request import NOT_HERE, PRIORITY_SHIFT, TOO_LARGE, Requests, budget_of, failure_of, too_large
 
 _LOOK_EVERY: Final = 5.0
-"""Seconds after which members that have not answered are asked whether they have the request: whoever was to hand it
-on may have been lost with it, and others than its origin may be those who know."""
+"""Seconds after which members that have not answered are asked whether they have the request: the node that was to
+hand it on may have been lost with it, and others than its origin may be those who know."""
 
 _LOOK_SOON: Final = 1.0
 """Seconds after a member was lost; messages in flight over others should have arrived by then."""

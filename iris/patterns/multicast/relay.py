@@ -1,7 +1,7 @@
 """Relay: the trio shell of the relay tree.  It sends this node's messages and forwards those of other origins.
 
-Whoever sends a message to a node with others behind it keeps the message on its account until that node reports that
-it forwarded the message, or is lost.  Each copy is therefore counted once, by the node that knows its outcome.
+A node that sends a message to another with others behind it keeps the message on its account until that node reports
+that it forwarded the message, or is lost.  Each copy is therefore counted once, by the node that knows its outcome.
 """
 
 from __future__ import annotations
@@ -221,7 +221,7 @@ class Relays:
         try:
             self._mesh.post(node, (kinds.RELAYED, bytes.fromhex(origin), numbers), size, CONTROL_RESERVE)
         except NotSent:
-            return  # whoever gave it to this node counts it as lost when the link ends
+            return  # the node that gave it to this one counts it as lost when the link ends
 
     def _receive_report(self, peer: Peer, message: wire.Message) -> None:
         _, origin, field = message

@@ -114,7 +114,7 @@ class TunnelEndpoint:
 
     def offer(self) -> None:
         """Tell the link if there is something to take and room for it."""
-        self.due = 0.0  # whoever sends may expect an answer sooner than was thought
+        self.due = 0.0  # the sender may expect an answer sooner than was thought
         if self._attached:
             return
         if self.machine.has_news or (self.machine.has_data and self._flight.has_room):

@@ -131,7 +131,7 @@ def read_marked_untrusted(message: Message) -> int:
 
 
 def read_open_untrusted(message: Message) -> TunnelOpen:
-    """Read an opening; its headers are checked by whoever wants them."""
+    """Read an opening; its headers are checked by the service that gets them."""
     match message:
         case (_, _, str() as cluster, str() | None as operation, headers, int() as window, int() as limit):
             if _whole(window, SMALLEST_WINDOW) and _whole(limit, 1):

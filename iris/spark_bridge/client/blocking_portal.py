@@ -170,7 +170,7 @@ class _PortalThread:
     def _main(self) -> None:
         try:
             trio.run(self._live)
-        except BaseException as error:  # noqa: BLE001 -- whoever waits for the node gets it
+        except BaseException as error:  # noqa: BLE001 -- the thread that waits for the node gets it
             self._error = error
         with self._lock:
             self._ended = True

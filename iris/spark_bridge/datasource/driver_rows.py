@@ -65,7 +65,7 @@ def _large(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _write(batches: Iterable[pa.RecordBatch]) -> IO[bytes]:
-    file: Any = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 -- whoever gets it closes it
+    file: Any = tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY)  # noqa: SIM115 -- the caller closes it
     write_rows(file, batches)
     opened: IO[bytes] = file
     return opened

@@ -139,7 +139,7 @@ class ReportedLosses:
         self._publishing = publishing
         mesh.register(kinds.EVENTS_LOST, 1, self._receive)
 
-    def _receive(self, peer: Peer, message: wire.Message) -> None:  # noqa: ARG002 -- whoever subscribes may say it
+    def _receive(self, peer: Peer, message: wire.Message) -> None:  # noqa: ARG002 -- every subscriber may say it
         for topic, dropped, refused in read_losses_untrusted(message[1]):
             if self._publishing.count_lost(topic, dropped + refused):
                 self.dropped = wire.saturated(self.dropped + dropped)

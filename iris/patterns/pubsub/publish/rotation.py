@@ -46,7 +46,7 @@ class Rotation(Generic[T]):
         """Return whose turn it is.
 
         Args:
-            fit: whoever is not is passed over, if anybody is.
+            fit: the others are passed over, if anybody is.
             outstanding: what a member was given and has not taken yet.
         """
         order = self._order
