@@ -2,46 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import socket
-from collections.abc import Generator
-from pathlib import Path
 
-import pytest
 import trio
 
 import iris
-from tests.support.command import Terminal, interrupt, open_terminal
-from tests.support.federations import echo
-
-
-@pytest.fixture
-def terminal(monkeypatch: pytest.MonkeyPatch) -> Generator[Terminal]:
-    with open_terminal() as opened:
-        for name in ("IRIS_HOME", "XDG_RUNTIME_DIR"):
-            monkeypatch.setenv(name, opened.environment[name])
-        yield opened
-
-
-def free_url() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"ws://127.0.0.1:{server.getsockname()[1]}/gateway"
-
-
-async def wait_for_sites(file: Path, *sites: str) -> None:
-    """Wait until a gateway has written that it reaches these sites."""
-    with trio.fail_after(60):
-        while _sites(file) != list(sites):  # noqa: ASYNC110 -- another process writes the file
-            await trio.sleep(0.1)
-
-
-def _sites(file: Path) -> object:
-    return json.loads(file.read_text())["sites"] if file.exists() else None
+from tests.support.command import Terminal, interrupt
+from tests.support.federations import echo, free_gateway_url, wait_for_sites
 
 
 async def test_two_gateways_over_ws_carry_requests_tunnels_and_events(terminal: Terminal) -> None:
-    east, west = free_url(), free_url()
+    east, west = free_gateway_url(), free_gateway_url()
     lists = ("--export", ">", "--export-topic", "orders.>")
     near, far = terminal.directory / "near.json", terminal.directory / "far.json"
     with (

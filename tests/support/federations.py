@@ -1,11 +1,14 @@
-"""Sites on a network in memory, joined by gateways as a test says."""
+"""Sites joined by gateways: on a network in memory, as a test says, or in processes of their own."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
+import socket
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import pytest
@@ -219,3 +222,20 @@ def certify(network: Network, name: str, rights: Rights) -> Credential:
     )
     fresh = network._credentials[name] = dataclasses.replace(held, certificate=certificate)
     return fresh
+
+
+def free_gateway_url() -> str:
+    """Return an address where a gateway of this machine can listen."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return f"ws://127.0.0.1:{server.getsockname()[1]}/gateway"
+
+
+async def wait_for_sites(file: Path, *sites: str) -> None:
+    """Wait until a gateway in another process has written to its status file that it reaches these sites."""
+    with trio.fail_after(60):
+        while _sites(file) != list(sites):  # noqa: ASYNC110 -- another process writes the file
+            await trio.sleep(0.1)
+
+
+def _sites(file: Path) -> object:
+    return json.loads(file.read_text())["sites"] if file.exists() else None
