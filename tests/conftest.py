@@ -35,12 +35,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(CanaryWatch(), "canaries")
 
 
-@pytest.hookimpl(tryfirst=True)  # before the hook that reads the marks
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_itemcollected(item: pytest.Item) -> None:
     """Have one process run all that uses Spark: a session takes longer to start than most of its tests."""
-    for item in items:
-        if "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+    if "spark" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 def pytest_collection_finish() -> None:

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from iris import spark_bridge
+from iris.spark_bridge.session.session import QUICK_JAVA
 
 
 @pytest.fixture(scope="session")
@@ -36,6 +37,7 @@ def spark(realm: Path) -> Iterator[SparkSession]:
         "spark.sql.warehouse.dir": str(realm / "warehouse"),
         "spark.log.level": "OFF",
         "spark.ui.showConsoleProgress": "false",
+        "spark.driver.extraJavaOptions": QUICK_JAVA,  # the whole session is shorter than Java's second compiler takes
     }
     for name, value in settings.items():
         builder = builder.config(name, value)
