@@ -7,6 +7,7 @@ breaks, frames in transit may be lost; a slow reader holds up its writers.  Ever
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, final
@@ -149,8 +150,8 @@ class MemoryTransport:
         self.max_frame: Final = max_frame
         self._network = network
         self._arrived: list[_Arrival] = []
-        self._news = trio.Event()
-        self._interrupted = False
+        self._waiting = trio.CancelScope()
+        """Ends the wait for a frame when the first one is due, or at once."""
         self._inward: set[MemoryOutgoing] = set()
         self._outward: set[MemoryOutgoing] = set()
         self._reverse: dict[MemoryOutgoing, MemoryIncoming] = {}
@@ -223,7 +224,8 @@ class MemoryTransport:
         while place and self._arrived[place - 1].due > arrival.due:
             place -= 1
         self._arrived.insert(place, arrival)
-        self._news.set()
+        if not place and not self.paused:
+            self._waiting.deadline = arrival.due
 
     def receive_nowait(self) -> bytes | None:
         """See ``Transport.receive_nowait``."""
@@ -254,31 +256,30 @@ class MemoryTransport:
 
     async def wait_readable(self) -> None:
         """See ``Transport.wait_readable``."""
-        self._interrupted = False
-        while not self._interrupted:
-            if self.closed:
-                raise trio.ClosedResourceError("this transport is closed")
-            self._news = trio.Event()
-            due = self._arrived[0].due if self._arrived and not self.paused else float("inf")
-            if due <= trio.current_time():
-                await trio.lowlevel.checkpoint()
-                return
-            with trio.move_on_at(due):
-                await self._news.wait()
+        if self.closed:
+            raise trio.ClosedResourceError("this transport is closed")
+        due = self._arrived[0].due if self._arrived and not self.paused else math.inf
+        if due <= trio.current_time():
+            await trio.lowlevel.checkpoint()
+            return
+        with trio.CancelScope(deadline=due) as self._waiting:
+            await trio.sleep_forever()
+        if self.closed:
+            raise trio.ClosedResourceError("this transport was closed")
 
     def interrupt(self) -> None:
         """See ``Transport.interrupt``."""
-        self._interrupted = True
-        self._news.set()
+        self._waiting.cancel()
 
     def pause(self) -> None:
         """Stop reading, as SIGSTOP stops a process: nobody is notified, and writers run out of room."""
         self.paused = True
+        self._waiting.deadline = math.inf
 
     def resume(self) -> None:
         """Read again."""
         self.paused = False
-        self._news.set()
+        self._waiting.cancel()
 
     def forget(self, way: MemoryOutgoing) -> None:
         """Drop a connection that has ended."""
@@ -298,7 +299,7 @@ class MemoryTransport:
         self.closed = True
         self._network.unbind(self)
         self._arrived.clear()
-        self._news.set()
+        self._waiting.cancel()
         for way in sorted(self._inward, key=lambda way: way.number):
             way.break_off()
         for way in sorted(self._outward, key=lambda way: way.number):
