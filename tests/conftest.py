@@ -35,10 +35,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(CanaryWatch(), "canaries")
 
 
+SHARED = ("spark", "wheel", "databases", "iris_verb")
+"""Fixtures that take longer to set up than most of the tests that share them: a Spark session, a member, a bridge."""
+
+
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Have one process run all that uses Spark: a session takes longer to start than most of its tests."""
-    if "spark" in getattr(item, "fixturenames", ()):
-        item.add_marker(pytest.mark.xdist_group("spark"))
+    """Have one process run all tests that share one of these."""
+    for name in SHARED:
+        if name in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.xdist_group(name))
 
 
 def pytest_collection_finish() -> None:

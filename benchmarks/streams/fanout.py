@@ -123,7 +123,7 @@ def _start(run: Run, *, overflow: str, count: int | None, size: int = 100) -> tu
 
 def conduct_fifo(*, quick: bool) -> None:
     """Publish many events to four processes and look at each of them."""
-    count = 50_000 if quick else 10_000_000
+    count = 20_000 if quick else 10_000_000
     heading(
         f"{count:,} events of 100 bytes, 1 publisher -> {_SUBSCRIBERS} subscriber processes",
         "overflow",
@@ -156,7 +156,7 @@ def conduct_fifo(*, quick: bool) -> None:
 
 def conduct_stopped(*, quick: bool) -> None:
     """Stop one of four subscribers by SIGSTOP for a while, again and again, and look at the others."""
-    seconds, rounds = (1.5, 2) if quick else (6.0, 10)
+    seconds, rounds = (1.0, 1) if quick else (6.0, 10)
     heading(
         f"One of {_SUBSCRIBERS} subscribers is stopped (SIGSTOP) for {seconds:g} s, {rounds} times",
         "round",

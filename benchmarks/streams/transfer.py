@@ -48,7 +48,7 @@ def conduct(*, quick: bool) -> None:
         print(f"\ntransfer: not run: {why}")
         return
     # By what has passed and not by time: the faults are as many on any machine.
-    size, flap_every, reset_every = (256 * MIB, 1000, 12 * MIB) if quick else (10 * 1024 * MIB, 6000, 40 * MIB)
+    size, flap_every, reset_every = (32 * MIB, 250, 2 * MIB) if quick else (10 * 1024 * MIB, 6000, 40 * MIB)
     heading(
         "One transfer through 1 % packet loss, link flaps of 50 to 400 ms and reset connections",
         "size",

@@ -1,4 +1,4 @@
-"""The kills of docs/spark.md, twenty of them: a real standalone cluster, master and two workers, loses what it runs."""
+"""The kills of docs/spark.md, a few of them: a real standalone cluster, master and two workers, loses what it runs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ SEED = 141
 time, and happens twice."""
 
 
-def test_what_was_confirmed_is_in_sparks_output_once_whoever_is_killed() -> None:
-    outcome = run_kills(choose_victims(20, seed=SEED, costly=1), seed=SEED, pause=0.3, rate=300.0, executors=1)
-    assert outcome.kills == {"publisher": 9, "bridge": 9, "driver": 1, "executor": 1}
+@pytest.mark.parametrize("count", [8, pytest.param(20, marks=pytest.mark.long)])
+def test_what_was_confirmed_is_in_sparks_output_once_whoever_is_killed(count: int) -> None:
+    outcome = run_kills(choose_victims(count, seed=SEED, costly=1), seed=SEED, pause=0.3, rate=300.0, executors=1)
+    cheap = count // 2 - 1
+    assert outcome.kills == {"publisher": cheap, "bridge": cheap, "driver": 1, "executor": 1}
     assert outcome.acknowledged > 100
     assert outcome.good, outcome
 

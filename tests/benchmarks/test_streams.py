@@ -81,7 +81,7 @@ def test_four_processes_get_every_event_in_order() -> None:
     rows = re.findall(r"^\| (wait|drop_oldest) \| ([^|]*) \| ([^|]*) \| (\d+) \|", said, re.MULTILINE)
     assert [overflow for overflow, *_ in rows] == ["wait", "drop_oldest"]
     assert all(unexplained == "0" for *_, unexplained in rows)
-    assert rows[0][1:3] == ("50,000, 50,000, 50,000, 50,000", "0, 0, 0, 0")
+    assert rows[0][1:3] == ("20,000, 20,000, 20,000, 20,000", "0, 0, 0, 0")
 
 
 def test_when_a_process_that_hands_events_on_is_killed_the_others_know_what_they_missed() -> None:
@@ -105,7 +105,7 @@ def test_a_stopped_subscriber_leaves_the_publisher_small() -> None:
     said = run("stopped")
     before, after = zip(*re.findall(r"\| (\d+), (\d+) MiB", said), strict=True)
     # What may wait on one link is 16 MiB; encoded frames and the allocator's leftovers come to a little more.
-    assert len(after) == 2
+    assert len(after) == 1
     assert all(int(late) - int(early) < 48 for early, late in zip(before, after, strict=True)), said
     assert "unexplained gaps in all: 0" in said
 
@@ -125,11 +125,11 @@ def test_tunnels_stay_small_whatever_passes_through() -> None:
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 def test_a_transfer_through_a_bad_network_arrives_as_it_was_sent() -> None:
     said = run("transfer")
-    found = re.search(r"^\| 256 MiB \| equal \| ([\d,]+) of [\d,]+ \| (\d+) \| (\d+) \|", said, re.MULTILINE)
+    found = re.search(r"^\| 32 MiB \| equal \| ([\d,]+) of [\d,]+ \| (\d+) \| (\d+) \|", said, re.MULTILINE)
     assert found, said
     lost, flaps, resets = (int(number.replace(",", "")) for number in found.groups())
-    # The faults come by what has passed: 30,000 packets one way at least, 256 MiB; no machine is too fast or too slow.
-    assert lost > 100
+    # The faults come by what has passed: 3,700 packets one way at least, 32 MiB; no machine is too fast or too slow.
+    assert lost > 10
     assert flaps >= 10
     assert resets >= 10
 

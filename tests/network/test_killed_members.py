@@ -7,7 +7,7 @@ import pytest
 from benchmarks.requests import kill
 
 
-@pytest.mark.parametrize("requests", [20_000, pytest.param(100_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("requests", [10_000, pytest.param(100_000, marks=pytest.mark.long)])
 def test_no_request_is_lost_or_doubled_when_three_of_ten_members_are_killed(requests: int) -> None:
     shown = kill.run(requests)
     verdict = shown.verdict

@@ -59,6 +59,13 @@ NAMES: Final = {value: name for name, value in vars(kinds).items() if isinstance
 VICTIMS: Final = ("node", "gateway", "border")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _small_heap() -> None:
+    """Have the collections between attacks look at what these tests make only, and not at all that others have left."""
+    gc.collect()
+    gc.freeze()
+
+
 @final
 class Front:
     """Where one mesh is attacked."""

@@ -57,7 +57,7 @@ async def asks_late(network: Network, cluster: str) -> object:
         return await late.request(cluster, 1)
 
 
-@pytest.mark.parametrize("after", [DAY + 1, 4 * DAY])
+@pytest.mark.parametrize("after", [DAY + 1, pytest.param(4 * DAY, marks=pytest.mark.long)])
 async def test_the_proof_of_a_further_cluster_is_renewed(autojump_clock: MockClock, after: float) -> None:
     async with (
         iris.testing.open_network(rights=Rights()) as network,
