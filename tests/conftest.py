@@ -35,6 +35,11 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(CanaryWatch(), "canaries")
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Name a test by the length of a long text: it may be a megabyte, or another one in each process."""
+    return f"{len(val)} long" if isinstance(val, str | bytes) and len(val) > 100 else None
+
+
 SHARED = ("spark", "wheel", "databases", "iris_verb")
 """Fixtures that take longer to set up than most of the tests that share them: a Spark session, a member, a bridge."""
 
