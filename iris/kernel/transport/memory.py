@@ -150,8 +150,9 @@ class MemoryTransport:
         self.max_frame: Final = max_frame
         self._network = network
         self._arrived: list[_Arrival] = []
-        self._waiting = trio.CancelScope()
-        """Ends the wait for a frame when the first one is due, or at once."""
+        self._reader = trio.lowlevel.ParkingLot()
+        self._until_due = trio.CancelScope()
+        """Ends the reader's wait when the first frame is due."""
         self._inward: set[MemoryOutgoing] = set()
         self._outward: set[MemoryOutgoing] = set()
         self._reverse: dict[MemoryOutgoing, MemoryIncoming] = {}
@@ -225,7 +226,7 @@ class MemoryTransport:
             place -= 1
         self._arrived.insert(place, arrival)
         if not place and not self.paused:
-            self._waiting.deadline = arrival.due
+            self._until_due.deadline = arrival.due
 
     def receive_nowait(self) -> bytes | None:
         """See ``Transport.receive_nowait``."""
@@ -262,24 +263,24 @@ class MemoryTransport:
         if due <= trio.current_time():
             await trio.lowlevel.checkpoint()
             return
-        with trio.CancelScope(deadline=due) as self._waiting:
-            await trio.sleep_forever()
+        with trio.CancelScope(deadline=due) as self._until_due:
+            await self._reader.park()
         if self.closed:
             raise trio.ClosedResourceError("this transport was closed")
 
     def interrupt(self) -> None:
         """See ``Transport.interrupt``."""
-        self._waiting.cancel()
+        self._reader.unpark_all()
 
     def pause(self) -> None:
         """Stop reading, as SIGSTOP stops a process: nobody is notified, and writers run out of room."""
         self.paused = True
-        self._waiting.deadline = math.inf
+        self._until_due.deadline = math.inf
 
     def resume(self) -> None:
         """Read again."""
         self.paused = False
-        self._waiting.cancel()
+        self._reader.unpark_all()
 
     def forget(self, way: MemoryOutgoing) -> None:
         """Drop a connection that has ended."""
@@ -299,7 +300,7 @@ class MemoryTransport:
         self.closed = True
         self._network.unbind(self)
         self._arrived.clear()
-        self._waiting.cancel()
+        self._reader.unpark_all()
         for way in sorted(self._inward, key=lambda way: way.number):
             way.break_off()
         for way in sorted(self._outward, key=lambda way: way.number):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -217,7 +218,12 @@ async def test_a_thread_that_fails_when_nobody_waits_for_it_any_more_is_logged(
     @service.request(thread=True)
     def fail_late(request: iris.Request) -> object:
         go_on.wait()
-        raise OSError("too late")
+        while True:
+            try:
+                trio.from_thread.check_cancelled()
+            except trio.Cancelled:
+                raise OSError("too late") from None
+            time.sleep(0.001)
 
     async with a_caller_of(service) as shop:
         with pytest.raises(iris.RequestTimeout):

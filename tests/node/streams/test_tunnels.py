@@ -334,7 +334,7 @@ async def test_a_tunnel_resumes_after_connections_were_reset_for_as_long_as_the_
     autojump_clock: MockClock, seed: int
 ) -> None:
     """Any number of attempts to connect may fail meanwhile: neither end gives the other up before membership does."""
-    config = Config(suspicion_multiplier=20.0, refused_grace=10.0)
+    config = Config(suspicion_multiplier=20.0, refused_grace=20.0)  # longer than all resets together
     chance = random.Random(seed)
     store = Store()
     async with (
