@@ -14,8 +14,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo      the airport: every pattern and Spark on real data, with a check of every number"
-	@echo "make test      all tests"
-	@echo "make test-long what some of them do in small, at full length"
+	@echo "make test      all tests but the long variants"
+	@echo "make test-long the long variants of tests that make test runs with less"
 	@echo "make check     lint, types, layers, tests"
 	@echo "make coverage  tests, with the lines and branches that none of them reaches"
 	@echo "make bench     Iris beside its peers, written to docs/benchmarks.md"
@@ -29,7 +29,7 @@ demo: $(VENV)/.ready-demo
 
 # Without arguments by four processes, whatever the machine has: most of what takes long waits for other processes.
 test: $(VENV)/.ready-test
-	$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=4 --dist=loadgroup --durations=25)
+	$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=4 --dist=loadgroup --max-worker-restart=0 --durations=25)
 
 test-long: $(VENV)/.ready-test
 	$(BIN)/python -m pytest -m long $(ARGS)

@@ -35,6 +35,8 @@ def imports(files: Mapping[str, Path]) -> Graph:
             if isinstance(node, ast.ImportFrom):
                 names = [f"{node.module}.{alias.name}" for alias in node.names]
                 found |= {name if name in files else str(node.module) for name in names} & files.keys() - {module}
+            elif isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names} & files.keys() - {module}
     return graph
 
 

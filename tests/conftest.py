@@ -59,10 +59,16 @@ def pytest_collection_finish() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Have a worker send what a test wrote also where it is no text: parts of names of files."""
+    """Have a worker send how a test failed and what it wrote also where that is no text: parts of names of files."""
     report = yield
-    report.sections = [(name, text.encode(errors="backslashreplace").decode()) for name, text in report.sections]
+    report.sections = [(name, sendable(text)) for name, text in report.sections]
+    if report.longreprtext != sendable(report.longreprtext):
+        report.longrepr = sendable(report.longreprtext)
     return report
+
+
+def sendable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -156,7 +156,7 @@ def conduct_fifo(*, quick: bool) -> None:
 
 def conduct_stopped(*, quick: bool) -> None:
     """Stop one of four subscribers by SIGSTOP for a while, again and again, and look at the others."""
-    seconds, rounds = (1.0, 1) if quick else (6.0, 10)
+    seconds, rounds = (1.5, 1) if quick else (6.0, 10)
     heading(
         f"One of {_SUBSCRIBERS} subscribers is stopped (SIGSTOP) for {seconds:g} s, {rounds} times",
         "round",

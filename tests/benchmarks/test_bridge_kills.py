@@ -9,8 +9,8 @@ import pytest
 from benchmarks.bridge.kills import VICTIMS, choose_victims, run_kills
 
 SEED = 141
-"""With it the driver dies early, the others while it starts again, and an executor at last: Spark's start is what takes
-time, and happens twice."""
+"""With it the driver dies early, and the others while it starts again; of twenty an executor is the last: Spark's start
+is what takes time, and happens twice."""
 
 
 @pytest.mark.parametrize("count", [8, pytest.param(20, marks=pytest.mark.long)])

@@ -94,8 +94,8 @@ def hangups_count() -> Iterator[None]:
     ("stage", "number", "status"),
     [
         ("Read the table", signal.SIGINT, 130),
-        pytest.param("Start the nodes", signal.SIGHUP, 143, marks=pytest.mark.long),
-        ("Ask for the weather", signal.SIGTERM, 143),
+        ("Start the nodes", signal.SIGHUP, 143),
+        pytest.param("Ask for the weather", signal.SIGTERM, 143, marks=pytest.mark.long),
     ],
 )
 def test_an_interruption_leaves_nothing_behind(

@@ -18,7 +18,6 @@ LOADING_PARTS = {
     "iris.__init__",  # each published name comes from where it is defined
     "iris.cli.bridge",  # verbs load what they need when they are typed
     "iris.cli.bridge_log",
-    "iris.spark_bridge.__init__",  # names are loaded with their first use
     "iris.spark_bridge.session.registration",  # the data source loads pyarrow
     "iris.spark_bridge.session.session",
 }

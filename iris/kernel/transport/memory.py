@@ -280,7 +280,8 @@ class MemoryTransport:
     def resume(self) -> None:
         """Read again."""
         self.paused = False
-        self._reader.unpark_all()
+        if self._arrived:
+            self._until_due.deadline = self._arrived[0].due
 
     def forget(self, way: MemoryOutgoing) -> None:
         """Drop a connection that has ended."""

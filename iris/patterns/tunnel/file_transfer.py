@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Final, final
 
 import trio
 
-from iris.kernel.errors import PayloadTooLarge, RemoteProtocolError
+from iris.kernel.errors import PayloadTooLarge
 from iris.kernel.frozen import dataclass
 from iris.kernel.tasks import interruptible
 
@@ -32,6 +32,12 @@ Send = Callable[[Any], Awaitable[None]]
 
 Receive = Callable[[], Awaitable[Any]]
 """``Tunnel.receive``."""
+
+Fail = Callable[[str], Exception]
+"""Ends the tunnel for what the other end sent, and returns the error to raise."""
+
+Abort = Callable[[str], None]
+"""``Tunnel.abort``."""
 
 
 @final
@@ -87,7 +93,13 @@ async def send_file(
 
 
 async def receive_file(
-    receive: Receive, path: str | PathLike[str], progress: Progress | None = None, *, max_bytes: int | None = None
+    receive: Receive,
+    path: str | PathLike[str],
+    progress: Progress | None = None,
+    *,
+    max_bytes: int | None = None,
+    fail: Fail,
+    abort: Abort,
 ) -> FileSummary:
     """Receive what ``send_file`` sends at the other end, into ``path``.
 
@@ -99,18 +111,19 @@ async def receive_file(
         path: of the file to be.
         progress: called in this task after each piece, with the bytes done and the bytes expected.
         max_bytes: the largest file to take.
+        fail: called if something else than a file was sent, or its hash is wrong.
+        abort: called with the reason if the file is too large.
 
     Raises:
         OSError: the file cannot be written.
-        PayloadTooLarge: it is larger than ``max_bytes``.
-        RemoteProtocolError: something else than a file was sent, or its hash is wrong.
-        TunnelBroken: see ``Tunnel.receive``.
+        PayloadTooLarge: it is larger than ``max_bytes``; the tunnel is closed with an error.
+        TunnelBroken: see ``Tunnel.receive``; also if something else than a file was sent, or the hash is wrong.
         trio.EndOfChannel: the other end sent no file.
 
     If it fails or is cancelled, nothing is left at ``path`` or beside it; the tunnel is in the middle of a file.
     """
     target = Path(path)
-    expected = _read_size(await receive())
+    expected = _read_size(await receive(), fail)
     growing = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}.part")
     digest = hashlib.sha256()
     done = 0
@@ -127,21 +140,19 @@ async def receive_file(
         growing.replace(target)
 
     if max_bytes is not None and expected > max_bytes:
-        raise _too_large(expected, max_bytes)
+        raise _too_large(expected, max_bytes, abort)
     file: BinaryIO = await trio.to_thread.run_sync(lambda: growing.open("xb"))
     try:
-        while isinstance(piece := await _next_piece(receive), bytes):
+        while isinstance(piece := await _next_piece(receive, fail), bytes):
             done += len(piece)
             if max_bytes is not None and done > max_bytes:
-                raise _too_large(done, max_bytes)
+                raise _too_large(done, max_bytes, abort)
             await trio.to_thread.run_sync(write, file, piece)
             if progress is not None:
                 _tell(progress, done, expected)
         # Only a file whose hash is right gets its name: a truncated transfer leaves nothing behind.
         if piece != ["sha256", digest.hexdigest(), done]:
-            raise RemoteProtocolError(
-                f"the file that arrived is not the one that was sent: {done} bytes, or their hash, differ"
-            )
+            raise fail(f"the file that arrived is not the one that was sent: {done} bytes, or their hash, differ")
         await trio.to_thread.run_sync(finish, file)
     except BaseException:
         file.close()
@@ -151,25 +162,27 @@ async def receive_file(
     return FileSummary(size=done, sha256=digest.hexdigest())
 
 
-async def _next_piece(receive: Receive) -> object:
+async def _next_piece(receive: Receive, fail: Fail) -> object:
     try:
         piece: object = await receive()
     except trio.EndOfChannel:
-        raise RemoteProtocolError("the other end finished in the middle of a file") from None
+        raise fail("the other end finished in the middle of a file") from None
     return piece
 
 
-def _read_size(message: object) -> int:
+def _read_size(message: object, fail: Fail) -> int:
     match message:
         case ["file", int() as size] if size >= 0:
             return size
         case _:
             pass
-    raise RemoteProtocolError("something else than a file was sent")
+    raise fail("something else than a file was sent")
 
 
-def _too_large(size: int, limit: int) -> PayloadTooLarge:
-    return PayloadTooLarge(f"a file of at least {size} bytes: the receiver takes {limit}")
+def _too_large(size: int, limit: int, abort: Abort) -> PayloadTooLarge:
+    reason = f"a file of at least {size} bytes: the receiver takes {limit}"
+    abort(reason)
+    return PayloadTooLarge(reason)
 
 
 @interruptible

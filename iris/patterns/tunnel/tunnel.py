@@ -272,13 +272,7 @@ class Tunnel:
             OSError: the file cannot be written.
             trio.EndOfChannel: the other end sent no file.
         """
-        try:
-            return await receive_file(self.receive, path, progress, max_bytes=max_bytes)
-        except RemoteProtocolError as error:
-            raise self._fail(str(error)) from None
-        except PayloadTooLarge as error:
-            self.abort(str(error))
-            raise
+        return await receive_file(self.receive, path, progress, max_bytes=max_bytes, fail=self._fail, abort=self.abort)
 
     # -- the end --------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ Captured = pytest.CaptureFixture[str]
 def _own_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv(VARIABLE, raising=False)
-    # Every key that a passphrase makes is to take half a second; files say how much, and these say the least.
+    # scrypt is slow on purpose; each file says how slow, and these have the least that is accepted.
     monkeypatch.setattr(container, "_LOG_N", min(container._LOG_N_RANGE))
 
 

@@ -110,6 +110,35 @@ async def test_a_file_over_the_receivers_limit_ends_the_tunnel_with_the_reason(t
     assert names(tmp_path) == []
 
 
+async def test_the_tunnel_ends_with_the_reason_also_if_what_has_come_cannot_be_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(f"cannot remove {path.name}")
+
+    async with open_pair(SMALL) as (near, far):
+        await near.send(["file", 10])
+        await near.send(bytes(2000))
+        monkeypatch.setattr(Path, "unlink", refuse)
+        with pytest.raises(OSError, match="cannot remove"):
+            await far.receive_file(tmp_path / "target", max_bytes=1000)
+        with pytest.raises(TunnelBroken, match="the receiver takes 1000"):
+            await near.receive()
+
+
+async def test_an_error_of_ones_own_progress_is_not_the_peers(tmp_path: Path) -> None:
+    def refuse(done: int, total: int) -> None:
+        raise PayloadTooLarge("mine")
+
+    async with open_pair(SMALL) as (near, far):
+        await near.send(["file", 4])
+        await near.send(b"data")
+        with pytest.raises(PayloadTooLarge, match="mine"):
+            await far.receive_file(tmp_path / "target", refuse)
+        await near.send("after")
+        assert await far.receive() == "after"
+
+
 async def test_a_file_that_cannot_be_read_sends_nothing(tmp_path: Path) -> None:
     async with open_pair(SMALL) as (near, _):
         with pytest.raises(FileNotFoundError):
