@@ -19,7 +19,8 @@ from iris.cluster.discovery.mdns import open_lan, realm_mark
 from iris.cluster.discovery.mdns_records import TYPE, announcements, urls_untrusted
 from iris.kernel.errors import RemoteProtocolError
 
-REALM, OTHER = "1" * 32, "2" * 32
+REALM, OTHER = f"1{os.getpid():031x}", f"2{os.getpid():031x}"
+"""Of this process: what is announced on loopback reaches other tests on this machine."""
 MARK = realm_mark(REALM)
 LOOPBACK = ["127.0.0.1"]
 
@@ -76,6 +77,7 @@ def flood(mark: str, count: int) -> DNSOutgoing:
     return message
 
 
+@pytest.mark.xdist_group("mdns")  # a flood would hold up those that look for each other meanwhile
 async def test_thousands_of_nodes_that_are_made_up_hide_no_node_that_is_there_and_are_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -163,6 +165,7 @@ def test_what_is_announced_names_no_cluster_no_host_and_no_loopback_address() ->
     assert all(info.server == f"{info.name.split('.')[0]}.local." for info in told)
 
 
+@pytest.mark.xdist_group("mdns")
 async def test_nodes_on_one_network_find_each_other_and_notice_who_goes() -> None:
     here = partial(open_lan, interfaces=LOOPBACK)
     with trio.fail_after(60):
