@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -74,6 +75,11 @@ def make_till() -> iris.Service:
 BASKET = {"items": [{"name": "tea", "price": 2.5}, {"name": "cup", "price": 4}]}
 
 
+def let_threads_run(clock: MockClock) -> None:
+    """Have time pass as it does: a worker thread looks idle, and its time is not to be jumped over."""
+    clock.autojump_threshold, clock.rate = math.inf, 1.0
+
+
 @pytest.mark.parametrize(
     ("operation", "payload", "reply"),
     [
@@ -92,7 +98,7 @@ async def test_payloads_and_replies_are_what_the_handler_declares(
 ) -> None:
     async with open_stage() as stage:
         _, shop = await stage.pair(make_till())
-        autojump_clock.autojump_threshold = 0.05  # a worker thread looks idle
+        let_threads_run(autojump_clock)
         assert await shop.request("till", payload, operation=operation) == reply
 
 
@@ -112,7 +118,7 @@ async def test_a_payload_that_does_not_fit_is_the_callers_error_and_the_handler_
 ) -> None:
     async with open_stage() as stage:
         _, shop = await stage.pair(make_till())
-        autojump_clock.autojump_threshold = 0.05
+        let_threads_run(autojump_clock)
         with pytest.raises(iris.RemoteError) as caught:
             await shop.request("till", payload, operation=operation)
         assert caught.value.code == "bad_request"
@@ -151,7 +157,7 @@ async def test_an_error_in_a_thread_is_the_callers_like_any_other(autojump_clock
     lazy.request(fail, thread=True)
     async with open_stage() as stage:
         _, shop = await stage.pair(lazy)
-        autojump_clock.autojump_threshold = 0.05
+        let_threads_run(autojump_clock)
         with pytest.raises(iris.RemoteError, match="KeyError"):
             await shop.request("lazy")
 
