@@ -16,8 +16,7 @@ MOST_ENTRIES = 14
 LONGEST_FACADE = 40
 LOADING_PARTS = {
     "iris.__init__",  # each published name comes from where it is defined
-    "iris.cli.bridge",  # verbs load what they need when they are typed
-    "iris.cli.bridge_log",
+    "iris.cli.bridge_log",  # verbs load what they need when they are typed
     "iris.spark_bridge.session.registration",  # the data source loads pyarrow
     "iris.spark_bridge.session.session",
 }

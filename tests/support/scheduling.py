@@ -1,11 +1,13 @@
-"""Trio's scheduler, made repeatable: the one place that touches its private switch."""
+"""Trio's scheduler, made repeatable, and its virtual clock where threads are at work."""
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Final
 
 import trio
+from trio.testing import MockClock
 
 _RUN: Final = trio._core._run
 
@@ -16,3 +18,8 @@ def seed_scheduler(seed: int) -> None:
     assert isinstance(_RUN._r, random.Random)
     _RUN._ALLOW_DETERMINISTIC_SCHEDULING = True  # type: ignore[misc]  # pyright: ignore[reportConstantRedefinition]
     _RUN._r.seed(seed)
+
+
+def let_threads_run(clock: MockClock) -> None:
+    """Have time pass as it does: a worker thread looks idle, and its time is not to be jumped over."""
+    clock.autojump_threshold, clock.rate = math.inf, 1.0

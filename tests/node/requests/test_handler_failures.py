@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -15,6 +14,7 @@ from trio.testing import MockClock
 
 import iris
 from iris.testing import open_network
+from tests.support.scheduling import let_threads_run
 
 LOGGER = "iris.handlers"
 PAYLOAD = "the payload is nobody else's business"
@@ -99,8 +99,8 @@ async def test_a_request_handler_that_raises_is_logged_with_its_traceback_and_fo
     caplog: pytest.LogCaptureFixture,
     autojump_clock: MockClock,
 ) -> None:
-    if operation == "thread":  # it takes real time, which is not to be jumped over
-        autojump_clock.autojump_threshold, autojump_clock.rate = math.inf, 1.0
+    if operation == "thread":
+        let_threads_run(autojump_clock)
     async with a_caller_of(failing()) as shop:
         with pytest.raises(iris.RemoteError):
             await shop.request("failing", PAYLOAD, operation=operation)

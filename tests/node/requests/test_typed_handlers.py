@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +16,7 @@ from trio.testing import MockClock
 
 import iris
 from iris.patterns.service.handlers import prepared
+from tests.support.scheduling import let_threads_run
 from tests.support.stages import open_stage
 
 
@@ -73,11 +73,6 @@ def make_till() -> iris.Service:
 
 
 BASKET = {"items": [{"name": "tea", "price": 2.5}, {"name": "cup", "price": 4}]}
-
-
-def let_threads_run(clock: MockClock) -> None:
-    """Have time pass as it does: a worker thread looks idle, and its time is not to be jumped over."""
-    clock.autojump_threshold, clock.rate = math.inf, 1.0
 
 
 @pytest.mark.parametrize(
