@@ -317,7 +317,10 @@ class Discovery:
             if not self._registry.withdraw(node) and len(self._remains) < _REMEMBERED:
                 self._remains.add(node)
         except (NotSent, AuthenticationError, ConfigError) as error:
-            self._warn(node, error)
+            if isinstance(error, NotSent) and not self._registry.holds(node):  # it left meanwhile
+                _log.debug("%s", error)
+            else:
+                self._warn(node, error)
         finally:
             self._announced.discard(node)
             self._ended.unpark_all()

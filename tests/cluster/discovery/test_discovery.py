@@ -161,6 +161,24 @@ async def test_announced_nodes_are_dialled_and_those_whose_process_is_gone_withd
         assert registry.entries().keys() == {fleet["a"].id, fleet["b"].id}
 
 
+@pytest.mark.parametrize("withdrawn", [True, False], ids=["left", "killed"])
+async def test_an_announced_node_that_goes_while_it_is_dialled_is_a_warning_unless_it_left(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, tmp_path: Path, withdrawn: bool
+) -> None:
+    registry = Registry(tmp_path)
+    async with open_meshes("a", "b", linked=False) as fleet, trio.open_nursery() as nursery:
+        registry.announce(fleet["b"].id, (fleet["b"].url,))
+        fleet["b"].transport.pause()
+        nursery.start_soon(discovery(fleet["a"], registry=registry).look)
+        await trio.sleep(0.5)
+        if withdrawn:
+            assert registry.withdraw(fleet["b"].id)
+        fleet["b"].transport.close()
+    said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(said) == (0 if withdrawn else 1)
+    assert all("mem://b broke during the handshake" in line for line in said)
+
+
 async def test_more_announced_nodes_than_are_dialled_at_once_all_have_their_turn(
     autojump_clock: MockClock, tmp_path: Path
 ) -> None:
