@@ -26,7 +26,7 @@ COMMAND = ROOT / "docs" / "command.md"
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
-NAMED = re.compile(r"# (examples/\w+\.py)\n")
+NAMED = re.compile(r"# (examples/[\w/]+\.py)\n")
 
 
 def pages() -> list[Path]:

@@ -327,6 +327,13 @@ class Node:
         if strict:
             self._pubsub.losses.check(topic)
 
+    def _publish_at_once(self, topic: str, payload: object, **options: object) -> bool:
+        """Publish a plain event if it goes along with the one before; else, or with options, nothing happens."""
+        if options or type(payload) is not bytes or (self._foreign is not None and self._foreign.pending(topic)):
+            return False
+        self._guard.check()
+        return self._publishing.extend(topic, payload, len(payload))
+
     def forget_retained(self, topic: str) -> bool:
         """Keep the last value of a topic no longer; return whether there was one."""
         self._guard.check()

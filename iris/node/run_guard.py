@@ -51,12 +51,12 @@ class RunGuard:
             raise RuntimeError("this node belongs to another trio run: open a node with iris.open_node in this one")
         if _is_in_asyncio():
             raise RuntimeError(
-                f"this node belongs to a trio run, and this is asyncio: {_TRIO_INSTEAD}; or call it from a thread with "
+                f"this node belongs to a trio run, and this is asyncio: {_FOR_ASYNCIO}; or call it from a thread with "
                 f"{_FROM_THREAD}"
             )
         raise RuntimeError(
             f"this node belongs to a trio run in another thread: call it from here with {_FROM_THREAD}, or open a node "
-            "of this thread's own in a trio.run"
+            "of this thread's own in a trio.run, or with iris.sync.open_node"
         )
 
     def close(self) -> None:
@@ -73,11 +73,15 @@ def check_trio() -> None:
     try:
         trio.lowlevel.current_trio_token()
     except RuntimeError:
-        where = "this is asyncio" if _is_in_asyncio() else "no trio run is under way here"
-        raise RuntimeError(f"Iris runs under trio, and {where}: {_TRIO_INSTEAD}") from None
+        if _is_in_asyncio():
+            raise RuntimeError(f"iris.open_node is for trio, and this is asyncio: {_FOR_ASYNCIO}") from None
+        raise RuntimeError(
+            "iris.open_node is for trio, and no trio run is under way here: run the program with trio.run(main), or "
+            "use iris.sync.open_node"
+        ) from None
 
 
-_TRIO_INSTEAD: Final = "run the program with trio.run(main), or anyio.run(main, backend='trio')"
+_FOR_ASYNCIO: Final = "use iris.aio.open_node; or run the program with trio.run(main)"
 
 _FROM_THREAD: Final = (
     "trio.from_thread.run(node.request, CLUSTER, PAYLOAD), and trio_token=TOKEN if trio.to_thread did not start the "

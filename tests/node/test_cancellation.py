@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
@@ -15,191 +13,33 @@ import iris
 from iris.cluster.membership.roster import Watch
 from iris.patterns.pubsub.publish.ack_batch import ConfirmedEvents
 from iris.patterns.tunnel.tunnel import TunnelStream
-from iris.security.identity.revocation import issue_revocations
-from iris.testing import Network
-from tests.support.stages import IN_FLIGHT, Stage, check_accounts, open_stage
+from tests.support import operations as shared
+from tests.support.operations import (
+    CancelAt,
+    Cast,
+    broadcast,
+    connections,
+    forget_subscriber,
+    iterate_over_a_tunnel,
+    join,
+    open_cast,
+    open_node,
+    publish,
+    publish_many_confirmed,
+    request,
+    revoke,
+    subscribe,
+    survey,
+    take_in_batches,
+    tunnel,
+    wait_for,
+    waiters,
+    watch,
+)  # fmt: skip
+from tests.support.stages import IN_FLIGHT, check_accounts, open_stage
 
 ENOUGH = 3
 """Runs one after the other that were over before the step came: how many steps one takes also depends on others."""
-
-
-class CancelAt(trio.abc.Instrument):
-    """Cancels a scope after so many steps of any task."""
-
-    def __init__(self, scope: trio.CancelScope, steps: int) -> None:
-        self._scope = scope
-        self._left = steps
-
-    @property
-    def came(self) -> bool:
-        """Whether there were so many steps."""
-        return self._left <= 0
-
-    def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        self._left -= 1
-        if self._left == 0:
-            self._scope.cancel()
-
-
-@dataclass
-class Cast:
-    """The nodes of one test, and what their handlers are at."""
-
-    shop: iris.Node
-    store: iris.Node
-    bridge: iris.Subscription
-    network: Network
-    revocations: bytes
-    running: int = 0
-
-    async def serve(self, request: iris.Request) -> object:
-        self.running += 1
-        try:
-            await trio.sleep(0.001)
-            return request.payload
-        finally:
-            self.running -= 1
-
-    async def store_events(self) -> None:
-        while True:
-            await self.bridge.confirm(await self.bridge.receive_batch())
-
-
-def waiters(node: iris.Node) -> list[object]:
-    """What a node keeps for those who wait: requests, surveys, handlers, confirmations, watches, subscriptions."""
-    requests, pubsub = node._requests, node._pubsub
-    return [
-        *requests._waiting, *requests.gathering, *node._serving._jobs, *pubsub.confirming._waiting,
-        *node._membership._watches, *pubsub._every,
-    ]  # fmt: skip
-
-
-def connections(network: Network) -> list[int]:
-    """What would be descriptors on a real network: sockets, connections of either direction, and those being made."""
-    memory = network.memory
-    ways = [(len(transport._outward), len(transport._inward)) for transport in memory._transports]
-    return [
-        len(memory._transports), sum(out for out, _ in ways), sum(inward for _, inward in ways),
-        len(memory._listening), len(memory.accepting), len(memory.calling),
-    ]  # fmt: skip
-
-
-def revocations_of(network: Network) -> bytes:
-    """A list that names nobody."""
-    return issue_revocations(network.root, number=1, issued=network.wall_clock(), clusters={}, nodes={}).signed
-
-
-@asynccontextmanager
-async def open_cast(stage: Stage) -> AsyncIterator[Cast]:
-    """Bring up a shop that asks, and a store that answers, takes tunnels and keeps events."""
-    store, shop = await stage.node("store"), await stage.node("shop")
-    service = iris.Service("store")
-    async with store.subscribe("kept.>", durable=True) as bridge:
-        cast = Cast(shop, store, bridge, stage.network, revocations_of(stage.network))
-        service.request(cast.serve)
-
-        async def note(_: iris.Message) -> None:
-            await trio.lowlevel.checkpoint()
-
-        async def echo(tunnel: iris.Tunnel) -> None:
-            async for payload in tunnel:
-                await tunnel.send(payload)
-
-        service.broadcast(note)
-        service.tunnel(echo)
-        async with store.join("store", service), trio.open_nursery() as nursery:
-            nursery.start_soon(cast.store_events)
-            await shop.wait_for("store")
-            yield cast
-            nursery.cancel_scope.cancel()
-
-
-async def request(cast: Cast) -> None:
-    assert await cast.shop.request("store", 1, timeout=60) == 1
-
-
-async def idempotent_request(cast: Cast) -> None:
-    assert await cast.shop.request("store", 1, timeout=60, idempotent=True) == 1
-
-
-async def own_request(cast: Cast) -> None:
-    assert await cast.store.request("store", 1, timeout=60) == 1
-
-
-async def hedged_request(cast: Cast) -> None:
-    assert await cast.shop.request("store", 1, timeout=60, idempotent=True, hedge=0.0005) == 1
-
-
-async def broadcast(cast: Cast) -> None:
-    await cast.shop.broadcast("store", b"flush")
-
-
-async def survey(cast: Cast) -> None:
-    async with cast.shop.survey("store", 2, timeout=60) as answers:
-        assert [answer.payload async for answer in answers] == [2]
-
-
-async def survey_until_the_first(cast: Cast) -> None:
-    async with cast.shop.survey("store", 2, timeout=60, count=1, quiet=1) as answers:
-        assert (await anext(answers)).payload == 2
-
-
-async def publish(cast: Cast) -> None:
-    for _ in range(1100):  # more than one run
-        await cast.shop.publish("kept.a", b"x")
-
-
-async def publish_confirmed(cast: Cast) -> None:
-    await cast.shop.publish("kept.a", b"x", confirm=True, timeout=60)
-
-
-async def publish_many_confirmed(cast: Cast) -> None:
-    async with cast.shop.confirming(timeout=60) as events:
-        for number in range(5):
-            await events.publish("kept.a", b"x", key=str(number % 2))
-        await events.wait_confirmed()
-        await events.publish("kept.b", b"x")
-    assert events.confirmed == events.published == 6
-
-
-async def publish_retained(cast: Cast) -> None:
-    await cast.shop.publish("state", 4, retain=True, strict=True)
-    async with cast.store.subscribe("state") as events:
-        assert (await anext(events)).payload == 4
-
-
-async def subscribe(cast: Cast) -> None:
-    async with cast.shop.subscribe("back.*") as events:
-        await cast.store.publish("back.a", 3)
-        assert (await anext(events)).payload == 3
-
-
-async def subscribe_in_group(cast: Cast) -> None:
-    async with cast.shop.subscribe("back.*", group="g", overflow="wait") as events:
-        await cast.store.publish("back.a", 3, key="k")
-        assert (await anext(events)).payload == 3
-
-
-async def take_in_batches(cast: Cast) -> None:
-    async with cast.shop.subscribe("back.*") as events:
-        await cast.store.publish("back.a", 3)
-        batch = await events.receive_batch()
-        await events.confirm(batch)
-        await cast.store.publish("back.a", 4)
-        (run,) = await events._receive_runs()
-        assert (len(batch), len(run.payloads)) == (1, 1)
-
-
-async def forget_subscriber(cast: Cast) -> None:
-    async with cast.shop.subscribe("back.*", durable=True, name="books"):
-        pass
-    await cast.shop.forget_subscriber("books")
-
-
-async def tunnel(cast: Cast) -> None:
-    async with cast.shop.open_tunnel("store", timeout=60) as tunnel:
-        await tunnel.send(b"there")
-        assert await tunnel.receive() == b"there"
 
 
 async def tunnel_as_a_stream(cast: Cast) -> None:
@@ -214,50 +54,14 @@ async def tunnel_as_a_stream(cast: Cast) -> None:
         assert received == 100_000
 
 
-async def iterate_over_a_tunnel(cast: Cast) -> None:
-    async with cast.shop.open_tunnel("store", timeout=60) as tunnel:
-        await tunnel.send([1])
-        await tunnel.send_eof()
-        assert [payload async for payload in tunnel] == [[1]]
+async def take_runs(cast: Cast) -> None:
+    async with cast.shop.subscribe("back.*") as events:
+        await cast.store.publish("back.a", 4)
+        (run,) = await events._receive_runs()
+        assert len(run.payloads) == 1
 
 
-async def join(cast: Cast) -> None:
-    service = iris.Service("more")
-    service.request(cast.serve)
-    async with cast.shop.join("more", service):
-        await cast.store.wait_for("more", timeout=60)
-        assert await cast.store.request("more", 4, timeout=60) == 4
-    await trio.sleep(0.5)
-
-
-async def wait_for(cast: Cast) -> None:
-    await cast.shop.wait_for("store", timeout=60)
-    with pytest.raises(iris.RequestTimeout):
-        await cast.shop.wait_for("store", members=2, timeout=0.01)
-
-
-async def watch(cast: Cast) -> None:
-    async with cast.shop.watch("store") as changes:
-        assert (await anext(changes)).kind == "joined"
-        with trio.move_on_after(0.01):
-            await anext(changes)
-
-
-async def revoke(cast: Cast) -> None:
-    await cast.shop.revoke(cast.revocations)
-
-
-async def open_node(cast: Cast) -> None:
-    async with cast.network.open_node("third", host="third") as third:
-        await third.wait_for("store", timeout=60)
-        assert await third.request("store", 5, timeout=60) == 5
-
-
-OPERATIONS = (
-    request, idempotent_request, hedged_request, own_request, broadcast, survey, survey_until_the_first, publish,
-    publish_confirmed, publish_many_confirmed, publish_retained, subscribe, subscribe_in_group, take_in_batches, tunnel,
-    tunnel_as_a_stream, iterate_over_a_tunnel, join, wait_for, watch, revoke, forget_subscriber, open_node,
-)  # fmt: skip
+OPERATIONS = (*shared.OPERATIONS, tunnel_as_a_stream, take_runs)
 
 COVERED = {
     iris.Node: {
@@ -337,11 +141,11 @@ async def test_an_operation_cancelled_at_any_step_leaves_nothing_behind(
         cancelled = step = over = 0
         tasks = trio.lowlevel.current_statistics().tasks_living
         open_before = connections(stage.network)
-        waiting = [len(waiters(node)) for node in (cast.shop, cast.store)]
+        waiting = [len(waiters(node)) for node in cast.nodes]
         while over < ENOUGH:  # every step of the operation
             step += 1
             scope = trio.CancelScope()
-            instrument = CancelAt(scope, step)
+            instrument = CancelAt(scope.cancel, step)
             with scope:
                 trio.lowlevel.add_instrument(instrument)
                 try:
@@ -352,12 +156,12 @@ async def test_an_operation_cancelled_at_any_step_leaves_nothing_behind(
             over = 0 if instrument.came else over + 1
             await trio.sleep(IN_FLIGHT)
             assert cast.running == 0, step
-            for node in (cast.shop, cast.store):
+            for node in cast.nodes:
                 check_accounts(node, *stage.harmless)
                 assert node.statistics().tunnels.open == 0, step
             assert not cast.shop.statistics().subscriptions, step
             assert not cast.shop.statistics().services, step
-            assert [len(waiters(node)) for node in (cast.shop, cast.store)] == waiting, step
+            assert [len(waiters(node)) for node in cast.nodes] == waiting, step
         with trio.fail_after(30):
             await operation(cast)
         await trio.sleep(1)

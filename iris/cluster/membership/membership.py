@@ -255,6 +255,7 @@ class Membership:
             yield watch
         finally:
             self._watches.remove(watch)
+            watch._end()
 
     def end_watches(self) -> None:
         """Nothing is followed any more: this node is closed."""

@@ -1,4 +1,4 @@
-"""Helpers around trio: background nursery, wake-up, Ctrl-C, Happy Eyeballs (RFC 8305).
+"""Helpers around trio: background nursery, wake-up, Ctrl-C, Happy Eyeballs (RFC 8305), calls from outside.
 
 They promise that no task outlives the block that opened it, that an error in one of them ends the block, and that a
 Ctrl-C never strikes between two lines of Iris.  They are not a scheduler and hold no queue: the task that opens the
@@ -6,10 +6,12 @@ block owns its tasks.
 """
 
 from iris.kernel.tasks.background import open_background
+from iris.kernel.tasks.calls import Call, CallTasks, HeldBlock
 from iris.kernel.tasks.happy_eyeballs import AT_ONCE, first_of
 from iris.kernel.tasks.interrupts import interruptible, protected_context
 from iris.kernel.tasks.wakeup import Wakeup
 
 __all__ = (
-    "AT_ONCE", "Wakeup", "first_of", "interruptible", "open_background", "protected_context",
+    "AT_ONCE", "Call", "CallTasks", "HeldBlock", "Wakeup", "first_of", "interruptible", "open_background",
+    "protected_context",
 )  # fmt: skip

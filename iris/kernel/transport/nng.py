@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Protocol
 
+from iris.kernel.errors import ConfigError
+
 
 class Closable(Protocol):
     """A socket; closing it twice does nothing."""
@@ -36,13 +38,18 @@ def close_at_exit(kind: type[Closable], *, instead_of: Callable[[], None]) -> Ca
     others, too.
 
     Returns:
-        What to call before the first of them is opened.  A child of a fork after that has none of these threads, and
-        nng ends it when it uses a socket: it closes none.
+        What to call before each of them is opened.  A child of a fork after the first has none of these threads, and
+        nng aborts it when it uses a socket: it closes none, and what is returned raises ``ConfigError``.
     """
-    opened = False
+    opened = forked = False
 
     def note_opened() -> None:
         nonlocal opened
+        if forked:
+            raise ConfigError(
+                "a process that was forked after its parent had opened a node cannot open one: open the first node "
+                "after the fork, or start processes with multiprocessing's 'spawn' or 'forkserver'"
+            )
         opened = True
 
     def close_all() -> None:
@@ -51,7 +58,9 @@ def close_at_exit(kind: type[Closable], *, instead_of: Callable[[], None]) -> Ca
                 found.close()
 
     def close_nothing() -> None:
+        nonlocal forked
         if opened:
+            forked = True
             atexit.unregister(close_all)
             kind.close = _nothing  # type: ignore[assignment, method-assign]
 

@@ -7,10 +7,10 @@ that did not answer.  Not here: messages by topic (iris.patterns.pubsub).
 from iris.patterns.multicast.broadcast import Broadcasts
 from iris.patterns.multicast.broadcast_credit import ReceiveWindow, ReceiveWindows, cost
 from iris.patterns.multicast.relay import Relays
-from iris.patterns.multicast.survey import Answers, StopRules, Surveys
+from iris.patterns.multicast.survey import Answers, StopReason, StopRules, Surveys
 from iris.patterns.multicast.tree import arranged, divided
 
 __all__ = (
-    "Answers", "Broadcasts", "ReceiveWindow", "ReceiveWindows", "Relays", "StopRules", "Surveys", "arranged",
-    "cost", "divided",
+    "Answers", "Broadcasts", "ReceiveWindow", "ReceiveWindows", "Relays", "StopReason", "StopRules", "Surveys",
+    "arranged", "cost", "divided",
 )  # fmt: skip

@@ -5,11 +5,12 @@ does not run; a repeated idempotent request is answered from the reply cache whi
 fails is logged here.  Not here: exactly-once execution across members.
 """
 
+from iris.patterns.service.handlers import InThread, handler_name, is_async
 from iris.patterns.service.server import Server
 from iris.patterns.service.service import Limits, Service, callers
 from iris.patterns.service.tunnels import Tunnels
 from iris.patterns.service.worker_pool import ServiceStatistics
 
 __all__ = (
-    "Limits", "Server", "Service", "ServiceStatistics", "Tunnels", "callers",
+    "InThread", "Limits", "Server", "Service", "ServiceStatistics", "Tunnels", "callers", "handler_name", "is_async",
 )  # fmt: skip

@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, cast, final
 
 import trio
 
@@ -21,7 +21,7 @@ from iris.kernel.errors import ConfigError, IrisError, RemoteError
 from iris.kernel.tasks import interruptible
 from iris.patterns.messages import Request
 from iris.patterns.payloads import Converter, Mismatch, converter
-from iris.patterns.service.failure_log import serving_log
+from iris.patterns.service.failure_log import HandlerKind, serving_log
 
 BAD_REQUEST: Final = "bad_request"
 """Code of the error when a payload is not what the handler declares; the handler did not run."""
@@ -44,15 +44,24 @@ def prepared(handler: Callable[..., Any], *, thread: bool = False) -> RequestHan
     Raises:
         ConfigError: an ``async def`` cannot run in a thread, or the parameters are none of these.
     """
-    asynchronous = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
-    if thread and asynchronous:
-        raise ConfigError(f"{_name(handler)} is an async def and cannot run in a thread: use def, or leave thread out")
+    if thread and is_async(handler):
+        raise ConfigError(
+            f"{handler_name(handler)} is an async def and cannot run in a thread: use def, or leave thread out"
+        )
     convert, both = _parameters(handler)
-    if thread:
-        return partial(_in_thread, handler, convert, both, trio.CapacityLimiter(_THREADS))
-    if convert is None:
-        return handler
-    return partial(_converted, handler, convert, both)
+    call = handler if convert is None else partial(_converted, handler, convert, both)
+    return InThread(call, "request") if thread else call
+
+
+def is_async(handler: Callable[..., Any]) -> bool:
+    """Tell whether a handler is an ``async def``; one that is prepared counts as what it was made of."""
+    handler = _original(handler)
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
+
+
+def _original(handler: Callable[..., Any]) -> Callable[..., Any]:
+    made: Any = handler
+    return made.args[0] if getattr(made, "func", None) is _converted else made
 
 
 @interruptible
@@ -61,36 +70,49 @@ def _converted(handler: Callable[..., Any], convert: Converter, both: bool, requ
     return handler(payload, request) if both else handler(payload)
 
 
-async def _in_thread(
-    handler: Callable[..., Any], convert: Converter | None, both: bool, limiter: trio.CapacityLimiter, request: Request
-) -> Any:
-    """Wait for a thread's result.  Cancelled, it leaves the thread to itself: nothing can stop it but its own end."""
-    call = partial(handler, request) if convert is None else partial(_converted, handler, convert, both, request)
-    token, log = trio.lowlevel.current_trio_token(), serving_log.get()
-    errors: list[BaseException] = []
-    abandoned = False
+@final
+class InThread:
+    """A handler that is called in a worker thread.
 
-    def note_late(error: BaseException) -> None:
-        if log is not None:
-            log.failed("request", error, request.operation, request.sender, late=True)
+    Args:
+        handler: what is called.
+        kind: of handler, for the log.
+    """
 
-    def call_and_tell() -> Any:
+    __slots__ = ("_handler", "_kind", "_limiter")
+
+    def __init__(self, handler: Callable[[Any], Any], kind: HandlerKind) -> None:
+        self._handler = handler
+        self._kind: HandlerKind = kind
+        self._limiter = trio.CapacityLimiter(_THREADS)
+
+    async def __call__(self, given: Any) -> Any:
+        """Wait for the result.  Cancelled, it leaves the thread to itself: nothing can stop it but its own end."""
+        token, log = trio.lowlevel.current_trio_token(), serving_log.get()
+        errors: list[BaseException] = []
+        abandoned = False
+
+        def note_late(error: BaseException) -> None:
+            if log is not None:
+                log.failed(self._kind, error, getattr(given, "operation", None), given.sender, late=True)
+
+        def call_and_tell() -> Any:
+            try:
+                return self._handler(given)
+            except BaseException as error:
+                errors.append(error)
+                if abandoned:
+                    with suppress(trio.RunFinishedError):
+                        token.run_sync_soon(note_late, error)
+                raise
+
         try:
-            return call()
-        except BaseException as error:
-            errors.append(error)
-            if abandoned:
-                with suppress(trio.RunFinishedError):
-                    token.run_sync_soon(note_late, error)
+            return await trio.to_thread.run_sync(call_and_tell, abandon_on_cancel=True, limiter=self._limiter)
+        except trio.Cancelled:
+            abandoned = True
+            for error in errors:  # it came with the cancellation
+                note_late(error)
             raise
-
-    try:
-        return await trio.to_thread.run_sync(call_and_tell, abandon_on_cancel=True, limiter=limiter)
-    except trio.Cancelled:
-        abandoned = True
-        for error in errors:  # it came with the cancellation
-            note_late(error)
-        raise
 
 
 def _payload(convert: Converter, request: Request) -> Any:
@@ -117,15 +139,15 @@ def _parameters(handler: Callable[..., Any]) -> tuple[Converter | None, bool]:
     if not needed:
         if any(one.kind is one.VAR_POSITIONAL for one in parameters):
             return None, False
-        raise ConfigError(f"{_name(handler)} takes no request: give it a parameter")
+        raise ConfigError(f"{handler_name(handler)} takes no request: give it a parameter")
     if len(needed) > 2:
         raise ConfigError(
-            f"{_name(handler)} has {len(needed)} parameters: use one for the payload, one for the request"
+            f"{handler_name(handler)} has {len(needed)} parameters: use one for the payload, one for the request"
         )
     annotation = _resolved(handler, needed[0])
     if annotation in (inspect.Parameter.empty, Any, object, Request):
         if len(needed) > 1:
-            raise ConfigError(f"{_name(handler)}: the first of two parameters is the payload and needs a type")
+            raise ConfigError(f"{handler_name(handler)}: the first of two parameters is the payload and needs a type")
         return None, False
     return converter(annotation), len(needed) > 1
 
@@ -142,12 +164,14 @@ def _resolved(handler: Callable[..., Any], parameter: inspect.Parameter) -> Any:
         if annotation.rpartition(".")[2] == "Request":
             return Request  # imported for type checkers only
         raise ConfigError(
-            f"{_name(handler)}: the type {annotation} cannot be resolved: define it at the top of a module"
+            f"{handler_name(handler)}: the type {annotation} cannot be resolved: define it at the top of a module"
         ) from None
     return annotation
 
 
-def _name(handler: Callable[..., Any]) -> str:
+def handler_name(handler: Callable[..., Any]) -> str:
+    """Return what errors call a handler."""
+    handler = _original(handler)
     return f"handler {getattr(handler, '__qualname__', repr(handler))}"
 
 

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar, final, overload
+from typing import Any, TypeVar, final, overload
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.frozen import dataclass
 from iris.kernel.names import check_name
 from iris.patterns.messages import Message
-from iris.patterns.service.handlers import RequestHandler, prepared
+from iris.patterns.service.handlers import InThread, RequestHandler, prepared
 from iris.security.identity import PeerIdentity
 
-if TYPE_CHECKING:
-    from iris.patterns.tunnel import Tunnel
-
 BroadcastHandler = Callable[[Message], Awaitable[None] | None]
-TunnelHandler = Callable[["Tunnel"], Awaitable[None]]
+TunnelHandler = Callable[[Any], Awaitable[None] | None]
+"""It gets the ``Tunnel`` of what it is written for: ``iris``, ``iris.aio`` or ``iris.sync``."""
 
 _R = TypeVar("_R", bound=Callable[..., Any])
 _T = TypeVar("_T", bound=TunnelHandler)
@@ -159,6 +157,21 @@ class Service:
         """
         self.broadcasts.append(_callable(self.name, handler))
         return handler
+
+    def _adapted(
+        self,
+        *,
+        request: Callable[[RequestHandler], RequestHandler],
+        broadcast: Callable[[BroadcastHandler], BroadcastHandler],
+        tunnel: Callable[[TunnelHandler], TunnelHandler],
+    ) -> Service:
+        """Return a service like this one whose handlers are made of this one's, but for those that run in threads."""
+        service = Service(self.name, allow=self.allow, tracebacks=self.tracebacks)
+        for name, handler in self.requests.items():
+            service.requests[name] = handler if isinstance(handler, InThread) else request(handler)
+        service.tunnels = {name: tunnel(handler) for name, handler in self.tunnels.items()}
+        service.broadcasts = list(map(broadcast, self.broadcasts))
+        return service
 
 
 def _callable(service: str, handler: _H) -> _H:

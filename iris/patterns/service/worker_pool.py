@@ -562,4 +562,6 @@ class WorkerPool:
 
 @interruptible  # and nothing else of what serves a tunnel: it must count and close it
 async def _talk(handler: TunnelHandler, tunnel: Tunnel) -> None:
-    await handler(tunnel)
+    talking = handler(tunnel)
+    if talking is not None:
+        await talking

@@ -332,7 +332,11 @@ class Tunnel:
         if kind is None:
             await self.aclose()
         else:
-            self.abort(self._failure(error))
+            self._abort_for(error)
+
+    def _abort_for(self, error: BaseException | None) -> None:
+        """Abort it because of an error here."""
+        self.abort(self._failure(error))
 
     def _failure(self, error: BaseException | None) -> str:
         """Return what the other end gets of an error here: whose it is and its name, for its text may be secret."""

@@ -229,3 +229,18 @@ async def test_what_a_member_tells_that_cannot_be_is_refused_counted_and_told_in
         assert sum(count for reason, count in refusals.items() if reason.startswith("membership: ")) == 9
         assert not other.statistics().refusals
         assert {node.id, liar.id} == set(other._mesh.peers)
+
+
+async def test_who_follows_a_watch_in_another_task_stops_when_its_block_is_left(autojump_clock: MockClock) -> None:
+    seen: list[str] = []
+
+    async def follow(changes: iris.Watch) -> None:
+        seen.extend([change.kind async for change in changes])
+        seen.append("end")
+
+    async with open_stage() as stage:
+        node = await stage.node("shop")
+        async with trio.open_nursery() as nursery, node.watch("nobody") as changes:
+            nursery.start_soon(follow, changes)
+            await trio.sleep(1)
+    assert seen == ["end"]

@@ -414,6 +414,14 @@ class Subscription:
                 self._turn_events = 0
             self._begin_run()
 
+    def _take_at_once(self) -> Event | None:
+        """Return the next event if it is one of the run that is being taken; else None, and nothing has happened."""
+        try:
+            return next(self._events, None)
+        except RemoteProtocolError as error:
+            self._skip_malformed(error)
+            return None
+
     async def _pass_turn(self) -> None:
         """Let other tasks run, and cancellation through, if this one has gone on for long."""
         self._turn_events = 0

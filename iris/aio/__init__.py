@@ -1,0 +1,25 @@
+"""Iris for asyncio: the names, arguments, errors and cancellation of the trio API, in a running event loop.
+
+::
+
+    async with iris.aio.open_node() as node:
+        print(await node.request("databases", b"hello"))
+
+Trio runs as a guest of the loop, in its thread, for as long as a node is open.  Everything else (``iris.Service``,
+``iris.Config``, the errors) is the same object as for trio.  What each method does, takes and raises is said where
+trio's is: here it has the same signature and docstring.
+
+Promises: what cancelling leaves behind is what it leaves behind with trio.  A wait that is cancelled in the very moment
+in which it succeeds raises ``CancelledError``; a message or event that had come is kept for the next call.
+Not here: ``Tunnel.as_stream``, whose streams are trio's.
+"""
+
+from trio import BusyResourceError, ClosedResourceError, EndOfChannel
+
+from iris.aio.handles import Answers, ClusterMembership, ConfirmedEvents, Subscription, Tunnel, Watch
+from iris.aio.node import Node, lifespan, open_node
+
+__all__ = (
+    "Answers", "BusyResourceError", "ClosedResourceError", "ClusterMembership", "ConfirmedEvents", "EndOfChannel",
+    "Node", "Subscription", "Tunnel", "Watch", "lifespan", "open_node",
+)  # fmt: skip

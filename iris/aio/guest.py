@@ -1,0 +1,260 @@
+"""Guest: trio in an asyncio event loop, while a node is open there.
+
+Source: trio, "Using guest mode to run Trio on top of other event loops".  One run serves all nodes of the loop.  It
+begins with the first one and ends with the last one.  A loop that ends with a node open ends the run as well: asyncio
+cancels the task that looks after it; and where a loop is only closed, the rest of its run is done before the next one
+begins, for a thread has one run of trio at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from contextvars import Context
+from math import inf
+from queue import Empty, SimpleQueue
+from threading import get_ident
+from typing import Any, Final, TypeVar, final
+
+import outcome
+import trio
+
+from iris.kernel.tasks import Call, CallTasks
+
+T = TypeVar("T")
+
+_here: Final = threading.local()
+"""The guest of each thread: ``_here.guest``."""
+
+
+@final
+class Waiter:
+    """Lets tasks of the event loop wait for what the trio run tells them, once."""
+
+    __slots__ = ("_futures", "_loop", "told")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop: Final = loop
+        self._futures: list[asyncio.Future[None]] = []
+        self.told = False
+
+    def tell(self) -> None:
+        """End all waits, and make those that follow return at once."""
+        self.told = True
+        if self._futures and not self._loop.is_closed():
+            for future in self._futures:
+                if not future.done():
+                    future.set_result(None)
+
+    async def wait(self) -> None:
+        """Wait until it was told."""
+        if not self.told:
+            future = self._loop.create_future()
+            self._futures.append(future)
+            await future
+
+    async def wait_surely(self, cancelled: Callable[[], None] = lambda: None) -> asyncio.CancelledError | None:
+        """As ``wait``, also when the task is cancelled: then ``cancelled`` is called, and the error returned."""
+        error: asyncio.CancelledError | None = None
+        while not self.told:
+            try:
+                await self.wait()
+            except asyncio.CancelledError as again:
+                error = again
+                cancelled()
+        return error
+
+
+@final
+class Guest:
+    """The trio run of one event loop.
+
+    Attributes:
+        loop: whose guest it is.
+        deadlines: of the tasks that run handlers, on trio's clock.  What such a task asks of others has no more time;
+            tasks that it starts have their own.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Begin the run.
+
+        Raises:
+            RuntimeError: trio runs in this thread already.
+        """
+        if trio.lowlevel.in_trio_run():
+            raise RuntimeError("trio runs in this thread already: use iris.open_node in place of iris.aio.open_node")
+        self.loop: Final = loop
+        self._thread: Final = get_ident()
+        self._due: Final[SimpleQueue[Callable[[], object]]] = SimpleQueue()
+        """What trio wants done in this thread: not left to the loop alone, which forgets it when it is closed."""
+        self._scope: Final = trio.CancelScope()
+        self._calls: CallTasks | None = None
+        """None before the run takes calls, and after it."""
+        self._began: Final = Waiter(loop)
+        self._ended: Final = Waiter(loop)
+        self._users: Final[list[asyncio.Task[Any] | None]] = []
+        """Who has opened each node."""
+        self.deadlines: Final[dict[asyncio.Task[Any] | None, float]] = {}
+        context = Context()
+
+        def soon(function: Callable[[], object]) -> None:
+            self._due.put(function)
+            if not loop.is_closed():
+                loop.call_soon(self._next, context=context)
+
+        def soon_threadsafe(function: Callable[[], object]) -> None:
+            self._due.put(function)
+            try:
+                loop.call_soon_threadsafe(self._next, context=context)
+            except RuntimeError:  # it is closed
+                return
+
+        trio.lowlevel.start_guest_run(
+            self._run,
+            run_sync_soon_threadsafe=soon_threadsafe,
+            run_sync_soon_not_threadsafe=soon,
+            done_callback=self._end,
+            host_uses_signal_set_wakeup_fd=True,  # asyncio does, and then trio must not
+        )
+        self._keeper: Final = loop.create_task(self._keep(), name="iris: the guest of this loop")
+
+    def check(self) -> None:
+        """Check that this is the loop's thread, and that the run takes calls.
+
+        Raises:
+            trio.ClosedResourceError: it has ended.
+            RuntimeError: this is another thread; the message says what to do.
+        """
+        if get_ident() != self._thread:
+            raise RuntimeError(
+                "this node belongs to an event loop in another thread: call it from here with "
+                "asyncio.run_coroutine_threadsafe(node.request(CLUSTER, PAYLOAD), LOOP), or use iris.sync"
+            )
+        if self._calls is None:
+            raise trio.ClosedResourceError("this node is closed: the block of its open_node has ended")
+
+    def begin(self, function: Callable[[], Awaitable[Any]], ended: Callable[[], None]) -> Call:
+        """Begin a call.
+
+        Raises:
+            trio.ClosedResourceError, RuntimeError: see ``check``; also in another event loop of the same thread.
+        """
+        self.check()
+        if asyncio.get_running_loop() is not self.loop:
+            raise RuntimeError("this node belongs to another event loop: open a node with iris.aio.open_node in this")
+        assert self._calls is not None
+        call = Call(function, ended, self.deadlines.get(asyncio.current_task(), inf))
+        self._calls.begin(call)
+        return call
+
+    async def call(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Do something in the trio run, and return what comes of it.
+
+        Cancelling it cancels that, and waits for its end.
+        """
+        waiter = Waiter(self.loop)
+        call = self.begin(function, waiter.tell)
+        try:
+            await waiter.wait()
+        except asyncio.CancelledError:
+            call.cancel()
+            await waiter.wait_surely(call.cancel)
+            raise
+        result: T = call.result()
+        return result
+
+    # -- from the first node to the last --------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def used(self) -> AsyncIterator[None]:
+        """Keep the run up for this block."""
+        self._users.append(user := asyncio.current_task())
+        try:
+            await self._began.wait()
+            yield
+        finally:
+            self._users.remove(user)
+            if not self._users and (cancelled := await self.close()) is not None:
+                raise cancelled
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the run ends, and takes nobody else."""
+        return self._scope.cancel_called
+
+    async def close(self) -> asyncio.CancelledError | None:
+        """End the run, and wait for its end; also when cancelled, and return that then."""
+        self._scope.cancel()
+        return await self._ended.wait_surely()
+
+    async def wait_closed(self) -> None:
+        """Wait for the end of a run that somebody else ends."""
+        await self._ended.wait()
+
+    def finish(self) -> None:
+        """Run to its end here what was left when the loop was closed with a node open."""
+        self._scope.cancel()
+        while not self._ended.told:
+            self._due.get()()
+
+    async def _run(self) -> None:
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                self._calls = CallTasks(nursery)
+                self._began.tell()
+                await trio.sleep_forever()
+
+    def _next(self) -> None:
+        try:
+            step = self._due.get_nowait()
+        except Empty:
+            return
+        step()
+
+    def _end(self, came: outcome.Outcome[None]) -> None:
+        self._calls = None
+        _here.guest = None
+        self._began.tell()
+        self._ended.tell()
+        came.unwrap()
+
+    async def _keep(self) -> None:
+        """Look after the run.  A loop that comes to its end cancels this, like all of its tasks."""
+        try:
+            await self._ended.wait()
+        except asyncio.CancelledError:
+            users = {user for user in self._users if user is not None and not user.done()}
+            if users:  # they are cancelled, too, and leave their blocks
+                await asyncio.wait(users)
+            await self.close()
+            raise
+
+
+async def guest_of_this_loop() -> Guest:
+    """Return the trio run of the running event loop; it begins if need be.  Enter ``Guest.used`` at once.
+
+    Raises:
+        RuntimeError: this thread has another one, or no event loop runs.
+    """
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        raise RuntimeError(
+            "iris.aio.open_node is for a running asyncio event loop, and there is none: with trio use iris.open_node, "
+            "without an event loop iris.sync.open_node"
+        ) from None
+    while True:
+        guest: Guest | None = getattr(_here, "guest", None)
+        if guest is None:
+            guest = _here.guest = Guest(loop)
+        elif guest.loop is not loop:
+            if not guest.loop.is_closed():
+                raise RuntimeError("another event loop of this thread has a node open: leave that block first")
+            guest.finish()
+            continue
+        elif guest.is_closing:
+            await guest.wait_closed()
+            continue
+        return guest

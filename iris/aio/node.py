@@ -1,0 +1,105 @@
+"""Node and open_node for asyncio."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial, wraps
+from pathlib import Path
+from typing import Final, ParamSpec, final
+
+from iris.aio.crossing import Block, Handle, awaited, block, direct
+from iris.aio.guest import Guest, guest_of_this_loop
+from iris.aio.handlers import served_by_asyncio
+from iris.aio.handles import Answers, ClusterMembership, ConfirmedEvents, Subscription, Tunnel, Watch
+from iris.node.node import Node as TrioNode
+from iris.node.open import open_node as open_trio_node
+from iris.patterns.service import Limits, Service
+from iris.security.files import CredentialWatch
+from iris.security.identity import Credential
+
+P = ParamSpec("P")
+
+
+@final
+class Node(Handle[TrioNode]):
+    """See ``iris.Node``.  Made by ``iris.aio.open_node``; for use in its event loop."""
+
+    __slots__ = ("addresses", "id", "name", "realm", "site")
+
+    def __init__(self, inner: TrioNode, guest: Guest) -> None:
+        super().__init__(inner, guest)
+        self.id: Final = inner.id
+        self.name: Final = inner.name
+        self.realm: Final = inner.realm
+        self.site: Final = inner.site
+        self.addresses: Final = inner.addresses
+
+    request = awaited(TrioNode.request)
+    broadcast = awaited(TrioNode.broadcast)
+    survey = block(TrioNode.survey, Answers)
+    publish = awaited(TrioNode.publish, at_once=TrioNode._publish_at_once)
+    forget_retained = direct(TrioNode.forget_retained)
+    confirming = block(TrioNode.confirming, ConfirmedEvents)
+    subscribe = block(TrioNode.subscribe, Subscription)
+    durable_subscribers = direct(TrioNode.durable_subscribers)
+    forget_subscriber = awaited(TrioNode.forget_subscriber)
+    open_tunnel = block(TrioNode.open_tunnel, Tunnel)
+    clusters = direct(TrioNode.clusters)
+    members = direct(TrioNode.members)
+    nodes = direct(TrioNode.nodes)
+    wait_for = awaited(TrioNode.wait_for)
+    watch = block(TrioNode.watch, Watch)
+    revoke = awaited(TrioNode.revoke)
+    statistics = direct(TrioNode.statistics)
+
+    def join(
+        self,
+        cluster: str,
+        service: Service,
+        *,
+        limits: Limits | None = None,
+        credential: Credential | CredentialWatch | Path | str | None = None,
+    ) -> AbstractAsyncContextManager[ClusterMembership]:
+        """See ``iris.Node.join``.  An ``async def`` handler runs in this event loop, in a task of its own."""
+        served = served_by_asyncio(service, self._guest)
+        entered = partial(self._inner.join, cluster, served, limits=limits, credential=credential)
+        return Block(self._guest, entered, ClusterMembership)
+
+
+def _opening(
+    function: Callable[P, AbstractAsyncContextManager[TrioNode]],
+) -> Callable[P, AbstractAsyncContextManager[Node]]:
+    @wraps(function)
+    @asynccontextmanager
+    async def open_node(*args: P.args, **kwargs: P.kwargs) -> AsyncIterator[Node]:
+        guest = await guest_of_this_loop()
+        async with guest.used(), Block(guest, partial(function, *args, **kwargs), Node) as node:
+            yield node
+
+    return open_node
+
+
+open_node = _opening(open_trio_node)
+
+
+def _serving(
+    opening: Callable[P, AbstractAsyncContextManager[Node]],
+) -> Callable[P, Callable[[object], AbstractAsyncContextManager[dict[str, Node]]]]:
+    def lifespan(*args: P.args, **kwargs: P.kwargs) -> Callable[[object], AbstractAsyncContextManager[dict[str, Node]]]:
+        """Return the ``lifespan`` of a Starlette or FastAPI application that has a node while it runs.
+
+        The arguments are those of ``open_node``.  Its requests have the node in ``request.state.node``.
+        """
+
+        @asynccontextmanager
+        async def live(_: object) -> AsyncIterator[dict[str, Node]]:
+            async with opening(*args, **kwargs) as node:
+                yield {"node": node}
+
+        return live
+
+    return lifespan
+
+
+lifespan = _serving(open_node)

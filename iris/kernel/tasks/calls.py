@@ -1,0 +1,178 @@
+"""Calls from outside: what asyncio or a thread wants done in a trio run, in tasks that are kept for the next call.
+
+A call is begun from outside, runs in a task of its own, and says when it has ended.  A block is a call that enters a
+context manager and stays in it until it is told to leave: trio wants both ends of a block in one task.
+
+A call keeps its caller's context, so what a handler asks of others has the priority of what it serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from contextvars import copy_context
+from math import inf
+from typing import Any, Final, Generic, TypeVar, final
+
+import outcome
+import trio
+
+from iris.kernel.errors import RequestTimeout
+
+_T = TypeVar("_T")
+
+_KEPT: Final = 128
+"""Tasks that wait for a call.  To begin and end one for each call costs more than a small request does in all."""
+
+
+@final
+class Call:
+    """One call from outside.
+
+    Args:
+        function: what is to be done.
+        ended: called in the trio run at the end, once.
+        deadline: when it is cancelled, on ``trio.current_time()``'s clock: that of the handler that makes it.
+
+    Attributes:
+        begun: whether it has begun, or never will.
+        outcome: what came of it; None before the end, and if it was cancelled.
+    """
+
+    __slots__ = (
+        "_context", "_deadline", "_ended", "_function", "_is_late", "_scope", "begun", "is_cancelled", "outcome",
+    )  # fmt: skip
+
+    def __init__(self, function: Callable[[], Awaitable[Any]], ended: Callable[[], None], deadline: float) -> None:
+        self._function = function
+        self._ended = ended
+        self._deadline = deadline
+        self._context: Final = copy_context()
+        self._scope: trio.CancelScope | None = None
+        """What it runs in."""
+        self._is_late = False
+        self.begun = False
+        self.is_cancelled = False
+        self.outcome: outcome.Value[Any] | outcome.Error | None = None
+
+    def cancel(self) -> None:
+        """Cancel it; also before it begins.  In the thread of the run only."""
+        self.is_cancelled = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+    def drop(self) -> None:
+        """End it before it has begun, as the run has ended."""
+        self.begun = True
+        self._ended()
+
+    def result(self) -> Any:
+        """Return or raise what came of a call that has ended, and that its caller has not cancelled.
+
+        Raises:
+            RequestTimeout: the time of the handler that made it was over.
+            trio.ClosedResourceError: the run has ended before.
+        """
+        if self.outcome is not None:
+            return self.outcome.unwrap()
+        if self._is_late:
+            raise RequestTimeout("the time of the request that is served here is over")
+        raise trio.ClosedResourceError("this node is closed: the block of its open_node has ended")
+
+    async def _run(self, scope: trio.CancelScope) -> None:
+        """Run it in a scope of which it may be the last."""
+        scope.deadline = self._deadline
+        if self.is_cancelled:
+            scope.cancel()
+        self._scope = scope
+        try:
+            self.outcome = outcome.Value(await self._function())
+        except trio.Cancelled:
+            self._is_late = scope.cancel_called and not self.is_cancelled
+            raise
+        except BaseException as error:  # noqa: BLE001 -- it is the caller's
+            self.outcome = outcome.Error(error)
+        finally:
+            self._scope = None
+            scope.deadline = inf
+            self._ended()
+
+
+@final
+class CallTasks:
+    """Tasks that run calls, in a nursery; cancelled with it, each ends its call."""
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery: Final = nursery
+        self._idle: Final[list[trio.lowlevel.Task]] = []
+
+    def begin(self, call: Call) -> None:
+        """Begin a call.  In the thread of the run only, but from anywhere in it."""
+        call.begun = True
+        if self._idle:
+            task = self._idle.pop()
+            task.context = call._context
+            trio.lowlevel.reschedule(task, outcome.Value(call))
+        else:
+            call._context.run(self._nursery.start_soon, self._serve, call)
+
+    async def _serve(self, call: Call) -> None:
+        task = trio.lowlevel.current_task()
+
+        def abort(_: object) -> trio.lowlevel.Abort:
+            self._idle.remove(task)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        with trio.CancelScope() as scope:  # one for all calls: it takes as long as half of what else there is
+            while True:
+                await call._run(scope)
+                if scope.cancel_called or len(self._idle) >= _KEPT:
+                    return
+                del call  # with it goes what it has returned
+                self._idle.append(task)
+                call = await trio.lowlevel.wait_task_rescheduled(abort)
+
+
+@final
+class HeldBlock(Generic[_T]):
+    """A block that is entered and left from outside: ``hold`` is the function of its call.
+
+    Args:
+        block: what is to be entered.
+        entered: called in the trio run once it is.
+    """
+
+    __slots__ = ("_block", "_entered", "_error", "_left", "_task", "value")
+
+    def __init__(self, block: AbstractAsyncContextManager[_T], entered: Callable[[], None]) -> None:
+        self._block = block
+        self._entered = entered
+        self._error: Exception | None = None
+        self._left = False
+        self._task: trio.lowlevel.Task | None = None
+        self.value: _T | None = None
+        """What the block gives; None before it is entered."""
+
+    async def hold(self) -> None:
+        """Enter the block, wait for ``leave``, and leave it."""
+        async with self._block as self.value:
+            self._entered()
+            if not self._left:
+                self._task = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(self._abort)
+            if self._error is not None:
+                raise self._error
+
+    def leave(self, error: Exception | None = None) -> None:
+        """Let ``hold`` go on, with an error that the body has raised.  In the thread of the run only, and once.
+
+        A body that was cancelled is left by cancelling the call.
+        """
+        self._left, self._error = True, error
+        if self._task is not None:
+            task, self._task = self._task, None
+            trio.lowlevel.reschedule(task)
+
+    def _abort(self, _: object) -> trio.lowlevel.Abort:
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED

@@ -1,0 +1,27 @@
+"""Iris for programs without an event loop: the names, arguments and errors of the trio API as plain calls.
+
+::
+
+    with iris.sync.open_node() as node:
+        print(node.request("databases", b"hello"))
+
+Each node has a thread in which trio runs.  Its methods may be called from any thread, by several at a time; events,
+answers and messages are plain iterators.  Everything else (``iris.Service``, ``iris.Config``, the errors) is the same
+object as for trio.  What each method does, takes and raises is said where trio's is: here it has the same signature
+and docstring.
+
+Promises: Ctrl-C ends a wait at once, and leaves behind what cancelling leaves behind with trio; a second one does not
+wait for that.  A process that was forked from one with a node gets an error: open the first node after the fork, as in
+Celery's ``worker_process_init``.  A program that ends with a node open says goodbye.
+Not here: a limit in time for what has none with trio, like ``receive``: close the tunnel, or leave the block.
+"""
+
+from trio import BusyResourceError, ClosedResourceError, EndOfChannel
+
+from iris.sync.handles import Answers, ClusterMembership, ConfirmedEvents, Subscription, Tunnel, Watch
+from iris.sync.node import Node, open_node
+
+__all__ = (
+    "Answers", "BusyResourceError", "ClosedResourceError", "ClusterMembership", "ConfirmedEvents", "EndOfChannel",
+    "Node", "Subscription", "Tunnel", "Watch", "open_node",
+)  # fmt: skip

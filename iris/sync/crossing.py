@@ -1,0 +1,167 @@
+"""Crossing: methods of the trio API as plain methods, one line each, with their names, arguments and types."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from functools import partial, wraps
+from types import TracebackType
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast, final
+
+import outcome
+from trio import EndOfChannel
+
+from iris.kernel.tasks import HeldBlock
+from iris.sync.portal import Portal, Waiter
+
+T = TypeVar("T")
+V = TypeVar("V")
+W = TypeVar("W")
+P = ParamSpec("P")
+
+
+class Handle(Generic[T]):
+    """An object of the trio API, for threads."""
+
+    __slots__ = ("_inner", "_portal")
+
+    def __init__(self, inner: T, portal: Portal) -> None:
+        self._inner: Final = inner
+        self._portal: Final = portal
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
+
+
+class Source(Handle[T], Generic[T, V]):
+    """A handle from which values are taken, one after the other.
+
+    What comes when its taker was interrupted is kept for the next one.
+    """
+
+    __slots__ = ("_arrived",)
+
+    def __init__(self, inner: T, portal: Portal) -> None:
+        super().__init__(inner, portal)
+        self._arrived: Final[deque[V]] = deque()
+
+    async def _fetch(self) -> None:
+        """Wait in the trio run for what is taken next."""
+        taken: AsyncIterator[V] = cast("Any", self._inner)
+        self._arrived.append(await taken.__anext__())
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> V:
+        while True:
+            try:
+                return self._arrived.popleft()
+            except IndexError:  # or another thread was quicker
+                try:
+                    self._portal.call(self._fetch)
+                except (StopAsyncIteration, EndOfChannel):
+                    raise StopIteration from None
+
+
+def awaited(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Concatenate[Any, P], T]:
+    """Return the method of a ``Handle`` that waits for one of what is in it."""
+
+    @wraps(method)
+    def call(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._portal.call(partial(method, self._inner, *args, **kwargs))
+
+    return call
+
+
+def direct(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """Return the method of a ``Handle`` that has a plain one of what is in it called in the trio run."""
+
+    @wraps(method)
+    def call(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._portal.call(partial(plainly, partial(method, self._inner, *args, **kwargs)))
+
+    return call
+
+
+async def plainly(function: Callable[..., T], *args: object) -> T:
+    """Call a plain function."""
+    return function(*args)
+
+
+def block(
+    method: Callable[Concatenate[Any, P], AbstractAsyncContextManager[T]], handle: Callable[[T, Portal], W]
+) -> Callable[Concatenate[Any, P], AbstractContextManager[W]]:
+    """Return the method of a ``Handle`` whose block is one of what is in it; ``handle`` makes what the block gives."""
+
+    @wraps(method)
+    def enter(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> AbstractContextManager[W]:
+        return Block(self._portal, partial(method, self._inner, *args, **kwargs), handle)
+
+    return enter
+
+
+@final
+class Block(AbstractContextManager[W]):
+    """A block of the trio API, entered and left by threads.
+
+    Ctrl-C while it is left cancels that, as with trio; a second one does not wait for it.  A block that fails while
+    its body runs raises its error when it is left.
+    """
+
+    __slots__ = ("_block", "_call", "_ended", "_handle", "_held", "_portal")
+
+    def __init__(
+        self, portal: Portal, block: Callable[[], AbstractAsyncContextManager[T]], handle: Callable[[T, Portal], W]
+    ) -> None:
+        self._portal = portal
+        self._block = block
+        self._handle: Callable[[Any, Portal], W] = handle
+
+    def __enter__(self) -> W:
+        self._portal.check()
+        news, ended = Waiter(), Waiter()
+
+        def end() -> None:
+            ended.tell()
+            news.tell()
+
+        async def hold() -> None:  # what opens a block may look for the trio run, too
+            self._held = HeldBlock[Any](self._block(), news.tell)
+            await self._held.hold()
+
+        self._ended, self._call = ended, self._portal.new_call(hold, end)
+        try:
+            self._portal.begin(self._call)
+            news.wait()
+        except BaseException:
+            self._portal.cancel(self._call, ended)
+            raise
+        if ended.told:
+            self._call.result()
+            raise AssertionError("a block ends when it is left")
+        return self._handle(self._held.value, self._portal)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if self._portal.is_forked:
+            return False
+        if error is not None and not isinstance(error, Exception):
+            self._portal.cancel(self._call, self._ended)
+        else:
+            try:
+                if self._portal.do(self._leave, error):
+                    self._ended.wait()
+            except BaseException:
+                self._portal.cancel(self._call, self._ended)
+                raise
+        came = self._call.outcome
+        if isinstance(came, outcome.Error) and came.error is not error:
+            raise came.error
+        return isinstance(error, Exception) and isinstance(came, outcome.Value)
+
+    def _leave(self, error: Exception | None) -> None:
+        if not self._ended.told:
+            self._held.leave(error)

@@ -1,0 +1,48 @@
+"""Handlers of a service that are plain functions: each call has a worker thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import trio
+
+from iris.kernel.errors import ConfigError
+from iris.patterns.service import InThread, Service, handler_name, is_async
+from iris.patterns.tunnel import Tunnel as TrioTunnel
+from iris.sync.handles import Tunnel
+from iris.sync.portal import Portal, handler_deadline
+
+
+def served_by_threads(service: Service, portal: Portal) -> Service:
+    """Return a service with the same handlers, for trio: each in worker threads.
+
+    Raises:
+        ConfigError: one of them is an ``async def``.
+    """
+    if not isinstance(service, Service):  # pyright: ignore[reportUnnecessaryIsInstance]
+        return service  # joining says what is wrong with it
+    return service._adapted(
+        request=lambda handler: partial(_handle, InThread(_checked(handler), "request")),
+        broadcast=lambda handler: partial(_handle, InThread(_checked(handler), "broadcast")),
+        tunnel=lambda handler: partial(_handle_tunnel, InThread(_checked(handler), "tunnel"), portal),
+    )
+
+
+def _checked(handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    if is_async(handler):
+        raise ConfigError(f"{handler_name(handler)} is an async def: with iris.sync use def, or join with iris.aio")
+    return handler
+
+
+async def _handle(in_thread: InThread, given: object) -> Any:
+    token = handler_deadline.set(trio.current_effective_deadline())
+    try:
+        return await in_thread(given)
+    finally:
+        handler_deadline.reset(token)
+
+
+async def _handle_tunnel(in_thread: InThread, portal: Portal, inner: TrioTunnel) -> None:
+    await _handle(in_thread, Tunnel(inner, portal))

@@ -1,0 +1,114 @@
+"""Node and open_node for threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from functools import partial, wraps
+from pathlib import Path
+from types import TracebackType
+from typing import Final, ParamSpec, final
+
+from iris.node.node import Node as TrioNode
+from iris.node.open import open_node as open_trio_node
+from iris.patterns.service import Limits, Service
+from iris.security.files import CredentialWatch
+from iris.security.identity import Credential
+from iris.sync.crossing import Block, Handle, awaited, block, direct
+from iris.sync.handlers import served_by_threads
+from iris.sync.handles import Answers, ClusterMembership, ConfirmedEvents, Subscription, Tunnel, Watch
+from iris.sync.portal import Portal
+
+P = ParamSpec("P")
+
+
+@final
+class Node(Handle[TrioNode]):
+    """See ``iris.Node``.  Made by ``iris.sync.open_node``; for use by any thread."""
+
+    __slots__ = ("addresses", "id", "name", "realm", "site")
+
+    def __init__(self, inner: TrioNode, portal: Portal) -> None:
+        super().__init__(inner, portal)
+        self.id: Final = inner.id
+        self.name: Final = inner.name
+        self.realm: Final = inner.realm
+        self.site: Final = inner.site
+        self.addresses: Final = inner.addresses
+
+    request = awaited(TrioNode.request)
+    broadcast = awaited(TrioNode.broadcast)
+    survey = block(TrioNode.survey, Answers)
+    publish = awaited(TrioNode.publish)
+    forget_retained = direct(TrioNode.forget_retained)
+    confirming = block(TrioNode.confirming, ConfirmedEvents)
+    subscribe = block(TrioNode.subscribe, Subscription)
+    durable_subscribers = direct(TrioNode.durable_subscribers)
+    forget_subscriber = awaited(TrioNode.forget_subscriber)
+    open_tunnel = block(TrioNode.open_tunnel, Tunnel)
+    clusters = direct(TrioNode.clusters)
+    members = direct(TrioNode.members)
+    nodes = direct(TrioNode.nodes)
+    wait_for = awaited(TrioNode.wait_for)
+    watch = block(TrioNode.watch, Watch)
+    revoke = awaited(TrioNode.revoke)
+    statistics = direct(TrioNode.statistics)
+
+    def join(
+        self,
+        cluster: str,
+        service: Service,
+        *,
+        limits: Limits | None = None,
+        credential: Credential | CredentialWatch | Path | str | None = None,
+    ) -> AbstractContextManager[ClusterMembership]:
+        """See ``iris.Node.join``.  Its handlers are plain functions, and run in worker threads."""
+        served = served_by_threads(service, self._portal)
+        entered = partial(self._inner.join, cluster, served, limits=limits, credential=credential)
+        return Block(self._portal, entered, ClusterMembership)
+
+
+def _opening(
+    function: Callable[P, AbstractAsyncContextManager[TrioNode]],
+) -> Callable[P, AbstractContextManager[Node]]:
+    @wraps(function)
+    def open_node(*args: P.args, **kwargs: P.kwargs) -> AbstractContextManager[Node]:
+        return _OpenNode(partial(function, *args, **kwargs))
+
+    return open_node
+
+
+@final
+class _OpenNode(AbstractContextManager[Node]):
+    """A node and the thread that it has, for one block."""
+
+    __slots__ = ("_block", "_portal")
+
+    def __init__(self, function: Callable[[], AbstractAsyncContextManager[TrioNode]]) -> None:
+        self._portal = Portal()
+        self._block = Block(self._portal, function, Node)
+
+    def __enter__(self) -> Node:
+        try:
+            self._portal.open()
+            return self._block.__enter__()
+        except BaseException:
+            self._portal.close()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        try:
+            suppressed = self._block.__exit__(kind, error, traceback)
+        except KeyboardInterrupt:
+            self._portal.close(wait=False)
+            raise
+        except BaseException:
+            self._portal.close()
+            raise
+        self._portal.close()
+        return suppressed
+
+
+open_node = _opening(open_trio_node)

@@ -1,0 +1,171 @@
+"""Portal: a thread in which trio runs, and calls into it from all other threads."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+from _thread import allocate_lock
+from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from math import inf
+from threading import get_ident
+from typing import Any, Final, TypeVar, final
+
+import trio
+
+from iris.kernel.tasks import Call, CallTasks
+
+T = TypeVar("T")
+
+handler_deadline: Final[ContextVar[float]] = ContextVar("handler_deadline", default=inf)
+"""Of the handler that a thread runs, on trio's clock."""
+
+
+@final
+class Waiter:
+    """Lets one thread wait for what the trio run tells it, once.  Ctrl-C ends a wait."""
+
+    __slots__ = ("_lock", "told")
+
+    def __init__(self) -> None:
+        self._lock = allocate_lock()
+        self._lock.acquire()
+        self.told = False
+
+    def tell(self) -> None:
+        """End the wait, or make the next one return at once."""
+        self.told = True
+        if self._lock.locked():
+            self._lock.release()
+
+    def wait(self) -> None:
+        """Wait until it was told."""
+        while not self.told:
+            self._lock.acquire()
+
+
+@final
+class Portal:
+    """A trio run in a thread of its own, from ``open`` to ``close``.
+
+    Attributes:
+        calls: what runs there for other threads; None once it has ended.
+    """
+
+    def __init__(self) -> None:
+        self._process: Final = os.getpid()
+        self._scope: Final = trio.CancelScope()
+        self._began: Final = Waiter()
+        self._thread: Final = threading.Thread(target=self._main, name="iris", daemon=True)
+        self._token: trio.lowlevel.TrioToken | None = None
+        self.calls: CallTasks | None = None
+
+    def open(self) -> None:
+        """Begin the run."""
+        atexit.register(self.close)  # a daemon's thread is not waited for at the end of the program
+        try:
+            self._thread.start()
+            self._began.wait()
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self, *, wait: bool = True) -> None:
+        """End the run, and wait for its end.  Ctrl-C ends the wait."""
+        atexit.unregister(self.close)
+        if not self.is_forked and self._thread.ident is not None:
+            self.do(self._scope.cancel)
+            if wait:
+                self._thread.join()
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is a process that was forked from the run's."""
+        return os.getpid() != self._process
+
+    def check(self) -> None:
+        """Check that calls can be made from here.
+
+        Raises:
+            trio.ClosedResourceError: the run has ended.
+            RuntimeError: this is another process, or the run's own thread; the message says what to do.
+        """
+        if self.is_forked:
+            raise RuntimeError(
+                "this node belongs to the process that this one was forked from: open the first node after the fork"
+            )
+        if self.calls is None:
+            raise trio.ClosedResourceError("this node is closed: the block of its open_node has ended")
+        if get_ident() == self._thread.ident:
+            raise RuntimeError("this is the thread of the node itself, where nothing may wait: call it from another")
+
+    @staticmethod
+    def new_call(function: Callable[[], Awaitable[Any]], ended: Callable[[], None]) -> Call:
+        """Return a call that is to begin; one of a handler has no more time than is left to that."""
+        return Call(function, ended, handler_deadline.get())
+
+    def begin(self, call: Call) -> None:
+        """Begin a call, after ``check``; it may be over at once, because the run has ended."""
+        if not self.do(self._begin, call):
+            call.drop()
+
+    def _begin(self, call: Call) -> None:
+        if self.calls is None:
+            call.drop()
+        else:
+            self.calls.begin(call)
+
+    def cancel(self, call: Call, ended: Waiter) -> None:
+        """Cancel a call and wait for its end, also if ``begin`` was not reached.  Ctrl-C ends the wait."""
+        if self.do(self._cancel, call, ended):
+            ended.wait()
+
+    def _cancel(self, call: Call, ended: Waiter) -> None:
+        call.cancel()
+        if not call.begun:
+            ended.tell()
+
+    def do(self, function: Callable[..., object], *arguments: object) -> bool:
+        """Have a plain function called in the run's thread, soon; return whether the run is still there."""
+        if self._token is None:
+            return False
+        try:
+            self._token.run_sync_soon(function, *arguments)
+        except trio.RunFinishedError:
+            return False
+        return True
+
+    def call(self, function: Callable[[], Awaitable[T]]) -> T:
+        """Do something in the trio run, and return what comes of it.
+
+        Ctrl-C cancels that and waits for its end; a second one does not wait.
+        """
+        self.check()
+        ended = Waiter()
+        call = self.new_call(function, ended.tell)
+        try:
+            self.begin(call)
+            ended.wait()
+        except BaseException:
+            self.cancel(call, ended)
+            raise
+        result: T = call.result()
+        return result
+
+    def _main(self) -> None:
+        try:
+            trio.run(self._run)
+        finally:
+            self._began.tell()
+
+    async def _run(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        with self._scope:
+            try:
+                async with trio.open_nursery() as nursery:
+                    self.calls = CallTasks(nursery)
+                    self._began.tell()
+                    await trio.sleep_forever()
+            finally:
+                self.calls = None

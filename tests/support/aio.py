@@ -1,0 +1,71 @@
+"""Nodes for tests of ``iris.aio``: whole networks in memory, in the trio run of an event loop, on a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import iris
+import iris.aio
+from iris.aio.crossing import Block
+from iris.aio.guest import Guest, guest_of_this_loop
+from tests.support.operations import Cast, open_cast
+from tests.support.stages import Stage, open_stage
+
+
+def use_virtual_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have guests that begin from now on run on a clock that jumps over what nobody is busy in."""
+    start = partial(trio.lowlevel.start_guest_run, clock=MockClock(autojump_threshold=0))
+    monkeypatch.setattr(trio.lowlevel, "start_guest_run", start)
+
+
+class AsyncioCast(Cast):
+    """The cast of the shared operations, as asyncio has it."""
+
+    def __init__(self, cast: Cast, guest: Guest) -> None:
+        shop, store = (iris.aio.Node(node, guest) for node in cast.nodes)
+        super().__init__(shop, store, cast.nodes, cast.bridge, cast.network, cast.revocations)
+        self.guest = guest
+
+    async def serve_here(self, request: iris.Request) -> object:
+        self.running += 1
+        try:
+            await self.sleep(0.001)
+            return request.payload
+        finally:
+            self.running -= 1
+
+    async def sleep(self, seconds: float) -> None:
+        await self.guest.call(partial(trio.sleep, seconds))
+
+    async def give_up_after(self, seconds: float, function: Callable[[], Awaitable[object]]) -> None:
+        waiting = asyncio.ensure_future(function())
+        try:
+            await self.sleep(seconds)
+        finally:
+            waiting.cancel()
+            await asyncio.wait([waiting])
+
+    def open_third(self) -> AbstractAsyncContextManager[Any]:
+        return Block(self.guest, partial(self.network.open_node, "third", host="third"), iris.aio.Node)
+
+
+@asynccontextmanager
+async def open_guest_cast() -> AsyncIterator[tuple[Stage, AsyncioCast]]:
+    """Open the cast of the shared operations in this event loop."""
+
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[tuple[Stage, Cast]]:
+        async with open_stage() as stage, open_cast(stage) as cast:
+            yield stage, cast
+
+    guest = await guest_of_this_loop()
+    async with guest.used(), Block(guest, opened, lambda both, _: both) as (stage, cast):
+        yield stage, AsyncioCast(cast, guest)
