@@ -44,7 +44,7 @@ from iris.patterns.pubsub.publish.ack_batch import ConfirmedEvents
 from iris.patterns.pubsub.publish.loss_reports import PublishStatistics
 from iris.patterns.pubsub.subscribe.events import Event
 from iris.patterns.pubsub.subscribe.subscription import Subscription, SubscriptionLimits, SubscriptionStatistics
-from iris.patterns.service.service import Limits, Service
+from iris.patterns.service.service import Limits, Requester, Service, operation
 from iris.patterns.service.worker_pool import ServiceStatistics
 from iris.patterns.tunnel.table import TunnelsStatistics
 from iris.patterns.tunnel.tunnel import FileSummary, Tunnel, TunnelStatistics, TunnelStream
@@ -92,6 +92,7 @@ __all__ = [
     "RemoteProtocolError",
     "Request",
     "RequestTimeout",
+    "Requester",
     "Sender",
     "Service",
     "ServiceStatistics",
@@ -107,6 +108,7 @@ __all__ = [
     "Unknown",
     "Watch",
     "open_node",
+    "operation",
 ]
 
 _starting.raise_when_interrupted()

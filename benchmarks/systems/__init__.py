@@ -8,6 +8,8 @@ from benchmarks.system import System
 
 MODULES = (
     "iris_mesh",
+    "iris_aio",
+    "iris_sync",
     "pyzmq_sync",
     "pyzmq_curve",
     "pyzmq_asyncio",

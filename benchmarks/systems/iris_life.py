@@ -13,6 +13,7 @@ from pathlib import Path
 import trio
 
 import iris
+import iris.aio
 from benchmarks.system import Task
 from iris.bench.workload import UNLIMITED, BroadcastCount, broadcast, shake_hands
 
@@ -28,7 +29,6 @@ _STARTING = """
 from time import perf_counter
 begin = perf_counter()
 import sys
-import iris
 import trio
 imported = perf_counter()
 
@@ -42,7 +42,7 @@ trio.run(main)
 """
 
 
-def tcp_address(node: iris.Node) -> str:
+def tcp_address(node: iris.Node | iris.aio.Node) -> str:
     """Return the address that others dial.  Nodes of one machine prefer ipc; the peers have TCP."""
     return next(address for address in node.addresses if address.startswith("tcp://"))
 

@@ -41,12 +41,12 @@ from iris.bench.workload import (
 
 TOPIC = "benchmark"
 
-_TCP = iris.Environment(directory=None, lan=None)
+TCP = iris.Environment(directory=None, lan=None)
 """Nodes of one machine that find each other there talk over Unix sockets."""
 
 
 def _open(cluster: str | None = None, *, seeds: Sequence[str] = ()) -> AbstractAsyncContextManager[iris.Node]:
-    return iris.open_node(cluster, listen=LOOPBACK, seeds=seeds, environment=_TCP)
+    return iris.open_node(cluster, listen=LOOPBACK, seeds=seeds, environment=TCP)
 
 
 async def _stream_sink(task: Task) -> None:
@@ -71,7 +71,7 @@ async def _paced_source(task: Task) -> None:
         await trio.sleep_forever()
 
 
-async def _request_sink(task: Task) -> None:
+async def request_sink(task: Task) -> None:
     service = iris.Service(CLUSTER)
     service.request(echo)
     limits = iris.Limits(concurrency=task.case.concurrency)
@@ -114,7 +114,7 @@ def _roles() -> dict[Kind, Roles]:
     return {
         "stream": Roles(sink=_program(_stream_sink), source=_program(_stream_source)),
         "paced": Roles(sink=_program(_paced_sink), source=_program(_paced_source)),
-        "request": Roles(sink=_program(_request_sink), source=_program(_request_source)),
+        "request": Roles(sink=_program(request_sink), source=_program(_request_source)),
         "tunnel": Roles(sink=_program(_tunnel_sink), source=_program(_tunnel_source)),
         "broadcast": Roles(sink=_program(broadcast_sink), source=_program(broadcast_source)),
         "handshake": Roles(sink=_program(handshake_sink), source=_program(handshake_source)),

@@ -13,13 +13,16 @@ import math
 import struct
 from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter, perf_counter_ns
-from typing import Protocol, final
+from typing import TYPE_CHECKING, Protocol, final
 
 import trio
 
 import iris
 from iris.bench.cases import Case
 from iris.kernel.names import NodeId
+
+if TYPE_CHECKING:
+    import iris.aio  # which imports asyncio
 
 WARM_UP = 0.1
 """Seconds that a source works before its figures count."""
@@ -181,7 +184,7 @@ class Latencies:
         self._task.finish(rate=len(self._seconds) / self._task.seconds, **figures)
 
 
-async def count_events(node: iris.Node, topic: str, task: Task, ready: Callable[[], None]) -> None:
+async def count_events(node: iris.Node | iris.aio.Node, topic: str, task: Task, ready: Callable[[], None]) -> None:
     """Count events until the end mark; ``ready`` is called when none will be missed."""
     async with node.subscribe(topic, overflow="wait") as events:
         ready()
@@ -196,7 +199,7 @@ async def count_events(node: iris.Node, topic: str, task: Task, ready: Callable[
             received += 1
 
 
-async def publish_events(node: iris.Node, topic: str, task: Task) -> None:
+async def publish_events(node: iris.Node | iris.aio.Node, topic: str, task: Task) -> None:
     """Publish as fast as it goes."""
     await send_stream(task, lambda payload: node.publish(topic, payload))
 

@@ -1,10 +1,11 @@
-"""``iris nodes``: the nodes and clusters that are here."""
+"""``iris nodes`` and ``iris describe``: the nodes and clusters that are here, and what a cluster serves."""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import click
 import trio
@@ -12,8 +13,9 @@ import trio
 import iris
 from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.printable import printable_line
-from iris.cli.terminal import Lines, open_lines, write_line, write_object
+from iris.cli.terminal import Lines, open_lines, takes_wait, write_line, write_object
 from iris.kernel.names import check_address, check_name
+from iris.patterns.service import DESCRIBE
 
 
 @click.command()
@@ -42,6 +44,47 @@ def nodes(connection: NodeOptions, clusters: tuple[str, ...], watch: bool, as_js
         return 0
 
     return run_until_done(show, endless=watch)
+
+
+@click.command()
+@click.argument("cluster")
+@click.option("--json", "as_json", is_flag=True, help="Print it as one JSON object.")
+@takes_wait
+@connected
+def describe(connection: NodeOptions, cluster: str, as_json: bool, wait: float) -> int:
+    """Show what the members of CLUSTER serve: the operations, with what they take and return, and tunnels.
+
+    One member says so of itself.
+    """
+
+    async def ask() -> int:
+        async with connection.open() as node:
+            served = await node.request(cluster, None, operation=DESCRIBE, idempotent=True, wait=wait)
+        if as_json:
+            write_object(served)
+        else:
+            for line in _described(served):
+                write_line(line)
+        return 0
+
+    return run_until_done(ask)
+
+
+def _described(served: dict[str, Any]) -> Iterator[str]:
+    """Yield the lines that people read.  What a member says of itself may be anything."""
+    try:
+        for name, operation in served["operations"].items():
+            yield printable_line(f"{name or '(no operation)'}{operation['signature']}")
+            if operation["doc"]:
+                yield printable_line(f"    {operation['doc']}")
+        for name in served["tunnels"]:
+            yield printable_line(f"tunnel {name or '(no operation)'}")
+        if served["broadcasts"]:
+            yield "broadcasts"
+        for name, fields in served["types"].items():
+            yield printable_line(f"{name}: {', '.join(f'{field}: {kind}' for field, kind in fields.items())}")
+    except (KeyError, TypeError, AttributeError):
+        raise click.ClickException("the member describes itself in a way that this version does not know") from None
 
 
 def _idle(node: iris.Node) -> list[tuple[None, iris.NodeInfo]]:

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from threading import get_ident
-from typing import Any, Final, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import trio
 
@@ -34,6 +34,7 @@ from iris.node.parts import NodeParts
 from iris.node.run_guard import RunGuard
 from iris.node.statistics import NodeStatistics, gather_statistics
 from iris.patterns.multicast import Answers, Broadcasts, Relays, StopRules, Surveys
+from iris.patterns.payloads import converted_reply, reply_converter
 from iris.patterns.priority import PriorityName, check_priority
 from iris.patterns.pubsub import PubSub, RemoteSubscribers
 from iris.patterns.pubsub.interest import DurableSubscriber, Share
@@ -45,6 +46,12 @@ from iris.patterns.tunnel import Tunnel
 from iris.security.files import CredentialWatch
 from iris.security.identity import Credential
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    R = TypeVarWithDefault("R", default=Any)
+else:
+    R = TypeVar("R")
 T = TypeVar("T")
 
 
@@ -124,7 +131,8 @@ class Node:
         hedge: float | None = None,
         prefer_site: str | None = None,
         wait: float = 0.0,
-    ) -> Any:
+        reply: type[R] | None = None,
+    ) -> R:
         """Ask one member of a cluster and return its reply.
 
         The member is chosen by load.  At most once: the handler runs never or once.  With ``idempotent=True`` the
@@ -148,6 +156,8 @@ class Node:
             prefer_site: members at this site are asked as long as one can be reached and work does not wait for 0.25 s
                 there; then others, in the order of ``open_node``.  Not together with ``prefer``.
             wait: seconds to wait for a first member if the cluster has none; they come before those of ``timeout``.
+            reply: what the reply is converted to: a dataclass, a model of msgspec or pydantic, or another type made of
+                such; one that does not fit raises ``RemoteError`` with the code ``reply_malformed``.  None: as it is.
 
         Raises:
             NoSuchCluster: nobody serves it; known at once, or when ``wait`` is over.  An idempotent request waits for
@@ -165,12 +175,13 @@ class Node:
         self._guard.check()
         check_request(cluster, operation, key, hedge, idempotent=idempotent)
         timeout = check_timeout(timeout)
+        convert = None if reply is None else reply_converter(reply)
         if wait != 0:
             await self._wait_first(cluster, check_wait(wait))
         wanted = prefer if prefer is None and prefer_site is None else check_preference(prefer, prefer_site)
         if self._sites is not None and (prefer_site or self._sites.matters(cluster)):
             timeout = await reach_one(self._sites, cluster, prefer_site, timeout)
-        return await self._requests.request(
+        came: Any = await self._requests.request(
             cluster,
             payload,
             timeout=timeout,
@@ -182,6 +193,8 @@ class Node:
             priority=check_priority(priority),
             hedge=hedge,
         )
+        value: R = came if convert is None else converted_reply(convert, came, cluster)
+        return value
 
     # -- broadcast and survey -------------------------------------------------------------------------------
 

@@ -14,10 +14,10 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final, Literal, cast, final
 
-from iris.kernel.errors import ConfigError, LocalProtocolError
+from iris.kernel.errors import ConfigError, LocalProtocolError, RemoteError
 from iris.kernel.tasks import interruptible
 from iris.kernel.wire import MAX_DEPTH, Payload, encode_payload
 
@@ -49,6 +49,24 @@ def converter(annotation: Any) -> Converter:
         ConfigError: this type cannot be made of a payload.
     """
     return _converter(annotation, {})
+
+
+reply_converter: Final[Callable[[Any], Converter]] = lru_cache(maxsize=256)(converter)
+"""As ``converter``, which callers would else call for each request."""
+
+
+def converted_reply(convert: Converter, reply: Any, cluster: str) -> Any:
+    """Convert a member's reply.
+
+    Raises:
+        RemoteError: it is not what the caller has declared; its code is ``reply_malformed``.
+    """
+    try:
+        return convert(reply)
+    except Mismatch as error:
+        raise RemoteError("reply_malformed", f"of cluster {cluster!r}: {error}") from None
+    except RecursionError:
+        raise RemoteError("reply_malformed", f"of cluster {cluster!r}: nested too deeply for this program") from None
 
 
 def _converter(annotation: Any, known: dict[Any, Converter]) -> Converter:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
-from typing import Final, ParamSpec, final
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, final
 
+from iris.cluster.membership import Member
+from iris.kernel.names import NodeId
 from iris.node.node import Node as TrioNode
 from iris.node.open import open_node as open_trio_node
+from iris.patterns.priority import PriorityName
 from iris.patterns.service import Limits, Service
 from iris.security.files import CredentialWatch
 from iris.security.identity import Credential
@@ -19,6 +22,12 @@ from iris.sync.handlers import served_by_threads
 from iris.sync.handles import Answers, ClusterMembership, ConfirmedEvents, Subscription, Tunnel, Watch
 from iris.sync.portal import Portal
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    R = TypeVarWithDefault("R", default=Any)
+else:
+    R = TypeVar("R")
 P = ParamSpec("P")
 
 
@@ -36,7 +45,44 @@ class Node(Handle[TrioNode]):
         self.site: Final = inner.site
         self.addresses: Final = inner.addresses
 
-    request = awaited(TrioNode.request)
+    def request(
+        self,
+        cluster: str,
+        payload: Any = b"",
+        *,
+        timeout: float = 5.0,
+        idempotent: bool = False,
+        operation: str | None = None,
+        key: str | None = None,
+        prefer: Member | NodeId | None = None,
+        headers: Mapping[str, str] | None = None,
+        priority: PriorityName | None = None,
+        hedge: float | None = None,
+        prefer_site: str | None = None,
+        wait: float = 0.0,
+        reply: type[R] | None = None,
+    ) -> R:
+        """See ``iris.Node.request``."""
+        # Written out: of a type that is left out, type checkers lose the default on the way through ``awaited``.
+        return self._portal.call(
+            partial(
+                self._inner.request,
+                cluster,
+                payload,
+                timeout=timeout,
+                idempotent=idempotent,
+                operation=operation,
+                key=key,
+                prefer=prefer,
+                headers=headers,
+                priority=priority,
+                hedge=hedge,
+                prefer_site=prefer_site,
+                wait=wait,
+                reply=reply,
+            )
+        )
+
     broadcast = awaited(TrioNode.broadcast)
     survey = block(TrioNode.survey, Answers)
     publish = awaited(TrioNode.publish)

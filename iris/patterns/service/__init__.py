@@ -5,12 +5,14 @@ does not run; a repeated idempotent request is answered from the reply cache whi
 fails is logged here.  Not here: exactly-once execution across members.
 """
 
-from iris.patterns.service.handlers import InThread, handler_name, is_async
+from iris.patterns.service.handlers import InThread, is_async
 from iris.patterns.service.server import Server
-from iris.patterns.service.service import Limits, Service, callers
+from iris.patterns.service.signatures import handler_name
+from iris.patterns.service.service import DESCRIBE, Limits, Service, callers
 from iris.patterns.service.tunnels import Tunnels
 from iris.patterns.service.worker_pool import ServiceStatistics
 
 __all__ = (
-    "InThread", "Limits", "Server", "Service", "ServiceStatistics", "Tunnels", "callers", "handler_name", "is_async",
+    "DESCRIBE", "InThread", "Limits", "Server", "Service", "ServiceStatistics", "Tunnels", "callers",
+    "handler_name", "is_async",
 )  # fmt: skip

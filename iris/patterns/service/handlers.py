@@ -12,19 +12,14 @@ import math
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final, cast, final
 
 import trio
 
 from iris.kernel.errors import ConfigError, IrisError, RemoteError
-from iris.kernel.tasks import interruptible
 from iris.patterns.messages import Request
-from iris.patterns.payloads import Converter, Mismatch, converter
 from iris.patterns.service.failure_log import HandlerKind, serving_log
-
-BAD_REQUEST: Final = "bad_request"
-"""Code of the error when a payload is not what the handler declares; the handler did not run."""
+from iris.patterns.service.signatures import handler_name, original_of, signature_of
 
 RequestHandler = Callable[[Request], Any]
 """What it returns is the reply, or an awaitable of it."""
@@ -37,37 +32,24 @@ def prepared(handler: Callable[..., Any], *, thread: bool = False) -> RequestHan
     """Return what members call with each request.
 
     Args:
-        handler: takes the request; or a payload, declared by its annotation, and then the request if it has a second
-            parameter.
+        handler: see ``Service.request``.
         thread: call it in a worker thread.
 
     Raises:
-        ConfigError: an ``async def`` cannot run in a thread, or the parameters are none of these.
+        ConfigError: an ``async def`` cannot run in a thread, or the parameters are none of a handler's.
     """
     if thread and is_async(handler):
         raise ConfigError(
             f"{handler_name(handler)} is an async def and cannot run in a thread: use def, or leave thread out"
         )
-    convert, both = _parameters(handler)
-    call = handler if convert is None else partial(_converted, handler, convert, both)
+    call = signature_of(handler).adapted(handler)
     return InThread(call, "request") if thread else call
 
 
 def is_async(handler: Callable[..., Any]) -> bool:
     """Tell whether a handler is an ``async def``; one that is prepared counts as what it was made of."""
-    handler = _original(handler)
+    handler = original_of(handler)
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(type(handler).__call__)
-
-
-def _original(handler: Callable[..., Any]) -> Callable[..., Any]:
-    made: Any = handler
-    return made.args[0] if getattr(made, "func", None) is _converted else made
-
-
-@interruptible
-def _converted(handler: Callable[..., Any], convert: Converter, both: bool, request: Request) -> Any:
-    payload = _payload(convert, request)
-    return handler(payload, request) if both else handler(payload)
 
 
 @final
@@ -113,66 +95,6 @@ class InThread:
             for error in errors:  # it came with the cancellation
                 note_late(error)
             raise
-
-
-def _payload(convert: Converter, request: Request) -> Any:
-    try:
-        return convert(request.payload)
-    except Mismatch as error:
-        raise RemoteError(BAD_REQUEST, str(error)) from None
-    except RecursionError:
-        raise RemoteError(BAD_REQUEST, "payload: nested too deeply for this program") from None
-
-
-def _parameters(handler: Callable[..., Any]) -> tuple[Converter | None, bool]:
-    """Return how the payload is made, None if the handler takes the request itself, and whether it takes both."""
-    try:
-        parameters = list(inspect.signature(handler).parameters.values())
-    except (TypeError, ValueError):
-        return None, False  # a builtin: it has to take the request
-    needed = [
-        one
-        for one in parameters
-        if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)
-        and (one.default is one.empty or one is parameters[0])
-    ]
-    if not needed:
-        if any(one.kind is one.VAR_POSITIONAL for one in parameters):
-            return None, False
-        raise ConfigError(f"{handler_name(handler)} takes no request: give it a parameter")
-    if len(needed) > 2:
-        raise ConfigError(
-            f"{handler_name(handler)} has {len(needed)} parameters: use one for the payload, one for the request"
-        )
-    annotation = _resolved(handler, needed[0])
-    if annotation in (inspect.Parameter.empty, Any, object, Request):
-        if len(needed) > 1:
-            raise ConfigError(f"{handler_name(handler)}: the first of two parameters is the payload and needs a type")
-        return None, False
-    return converter(annotation), len(needed) > 1
-
-
-def _resolved(handler: Callable[..., Any], parameter: inspect.Parameter) -> Any:
-    annotation = parameter.annotation
-    function: Any = inspect.unwrap(getattr(handler, "func", handler))
-    function = getattr(function, "__func__", function)
-    names = getattr(function, "__globals__", None) or getattr(type(handler).__call__, "__globals__", {})
-    try:
-        while isinstance(annotation, str):
-            annotation = eval(annotation, names)  # noqa: S307 -- the program's own text, as Python evaluates it
-    except Exception:  # noqa: BLE001 -- whatever evaluating an annotation raises
-        if annotation.rpartition(".")[2] == "Request":
-            return Request  # imported for type checkers only
-        raise ConfigError(
-            f"{handler_name(handler)}: the type {annotation} cannot be resolved: define it at the top of a module"
-        ) from None
-    return annotation
-
-
-def handler_name(handler: Callable[..., Any]) -> str:
-    """Return what errors call a handler."""
-    handler = _original(handler)
-    return f"handler {getattr(handler, '__qualname__', repr(handler))}"
 
 
 _ENDS: Final = (KeyboardInterrupt, SystemExit, GeneratorExit)

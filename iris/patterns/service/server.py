@@ -33,7 +33,7 @@ from iris.patterns.request import (
     TOO_LARGE,
 )
 from iris.patterns.service.reply_cache import ReplyCache
-from iris.patterns.service.service import Limits, Service
+from iris.patterns.service.service import DESCRIBE, Limits, Service
 from iris.patterns.service.worker_pool import PendingRequest, WorkerPool
 
 _DID_NOT_RUN: Final = frozenset({OVERLOADED, DRAINING, EXPIRED, MEMBER_LEFT})
@@ -141,9 +141,12 @@ class Server:
             self._fail(peer, identifier, TOO_LARGE, excess.text)
             return
         handler = membership.service.requests.get(operation)
+        if operation == DESCRIBE:
+            handler = membership.service._describe_to
         if handler is None:
             wanted = "requests without an operation" if operation is None else f"the operation {operation!r:.130}"
-            self._fail(peer, identifier, "no_such_operation", f"cluster {cluster!r} does not serve {wanted}")
+            text = f"cluster {cluster!r} does not serve {wanted}, but: {membership.service._serves()}"
+            self._fail(peer, identifier, "no_such_operation", text[:1024])
             return
         try:
             decoded = wire.decode_headers_untrusted(headers)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, TypeVar, final, overload
+from functools import partial
+from types import MethodType
+from typing import Any, ClassVar, Final, Protocol, Self, TypeVar, cast, final, overload
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.frozen import dataclass
 from iris.kernel.names import check_name
-from iris.patterns.messages import Message
+from iris.patterns.messages import Message, Request
 from iris.patterns.service.handlers import InThread, RequestHandler, prepared
+from iris.patterns.service.signatures import Signature, fields_of, original_of, signature_of
 from iris.security.identity import PeerIdentity
 
 BroadcastHandler = Callable[[Message], Awaitable[None] | None]
@@ -43,6 +47,72 @@ def _check_caller(cluster: str) -> str:
     return cluster
 
 
+DESCRIBE: Final = "iris.describe"
+"""Operation that every member serves: what ``Service.describe`` returns."""
+_OURS: Final = "iris."
+
+
+class Requester(Protocol):
+    """What has a node's method ``request``, whatever it returns that can be waited for."""
+
+    @property
+    def request(self) -> Callable[..., Any]:
+        """See ``iris.Node.request``."""
+        ...
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OperationOptions:
+    """How a method serves an operation: under which name, None for its own, and whether in worker threads."""
+
+    name: str | None
+    thread: bool
+
+
+@overload
+def operation(function: _R) -> _R: ...
+@overload
+def operation(*, name: str | None = None, thread: bool = False) -> Callable[[_R], _R]: ...
+def operation(function: Any = None, *, name: str | None = None, thread: bool = False) -> Any:
+    """Make a method of a ``Service`` an operation of its cluster; see ``Service.request`` for what it may take.
+
+    Args:
+        function: the method; it stays as it is.
+        name: of the operation, if it is not that of the method.
+        thread: call the method, a plain ``def``, in a worker thread.
+    """
+
+    def mark(function: _R) -> _R:
+        function.__iris_operation__ = OperationOptions(name, thread)  # type: ignore[attr-defined]
+        return function
+
+    return mark if function is None else mark(function)
+
+
+def operations_of(service: type[Service]) -> list[tuple[str, OperationOptions]]:
+    """Return the methods of a class that are operations, with their options."""
+    marked = ((name, getattr(getattr(service, name, None), "__iris_operation__", None)) for name in dir(service))
+    return [(name, options) for name, options in marked if isinstance(options, OperationOptions)]
+
+
+@final
+class ServiceClient:
+    """The methods of a service, for a caller.  ``Service.client`` makes it, and calls it an instance of the class."""
+
+    def __init__(self, service: type[Service], ask: Callable[..., Any]) -> None:
+        for attribute, options in operations_of(service):
+            signature = signature_of(MethodType(getattr(service, attribute), self))
+            setattr(self, attribute, partial(_ask, ask, options.name or attribute, signature))
+
+    def __repr__(self) -> str:
+        return f"<ServiceClient: {', '.join(vars(self))}>"
+
+
+def _ask(ask: Callable[..., Any], name: str, signature: Signature, /, *args: Any, **kwargs: Any) -> Any:
+    return ask(signature.payload(name, args, kwargs), operation=name, reply=signature.reply)
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -66,9 +136,8 @@ class Limits:
                 raise ConfigError(f"limits: {name} is {value!r}: use a whole number above 0, or None")
 
 
-@final
 class Service:
-    """The handlers of a cluster, collected by decorators.
+    """The handlers of a cluster, collected by decorators, or written as methods of a class of its own.
 
     Example::
 
@@ -78,8 +147,18 @@ class Service:
         async def query(request: iris.Request) -> object:
             return request.payload
 
+    A class has operations, and gives callers the same methods, with their types::
+
+        class Quotes(iris.Service, cluster="quotes"):
+            @iris.operation
+            async def look_up(self, query: Query) -> Offer: ...
+
+        async with node.join("quotes", Quotes()): ...
+
+        offer = await Quotes.client(node).look_up(Query("tea"))
+
     Args:
-        name: of the cluster that its members join by default.
+        name: of the cluster that its members join by default; None: that of the class.
         allow: the clusters whose nodes may use it, as their certificates name them, those of other realms as
             ``REALM/CLUSTER``; None: every node of the own realm, and those of other realms that its owner allows.
         tracebacks: tell callers where in the handler an error was raised.  For development: a traceback shows them
@@ -89,8 +168,22 @@ class Service:
         ConfigError: the name is not valid, or an operation gets a second handler.
     """
 
-    def __init__(self, name: str, *, allow: Iterable[str] | None = None, tracebacks: bool = False) -> None:
-        self.name = check_name(name, "cluster")
+    _cluster: ClassVar[str | None] = None
+
+    def __init_subclass__(cls, *, cluster: str | None = None) -> None:
+        super().__init_subclass__()
+        if cluster is not None:
+            cls._cluster = check_name(cluster, "cluster")
+        for name, _ in operations_of(cls):
+            if hasattr(Service, name):
+                raise ConfigError(f"{cls.__name__}.{name}: a Service has a method of this name: use another one")
+
+    def __init__(
+        self, name: str | None = None, *, allow: Iterable[str] | None = None, tracebacks: bool = False
+    ) -> None:
+        if name is None and self._cluster is None:
+            raise ConfigError('a service needs a name: Service("quotes"), or class Quotes(Service, cluster="quotes")')
+        self.name: str = check_name(self._cluster if name is None else name, "cluster")  # type: ignore[arg-type]
         self.allow = callers(allow)
         if not isinstance(tracebacks, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"tracebacks is {tracebacks!r}: use True or False")
@@ -98,6 +191,10 @@ class Service:
         self.requests: dict[str | None, RequestHandler] = {}
         self.tunnels: dict[str | None, TunnelHandler] = {}
         self.broadcasts: list[BroadcastHandler] = []
+        self._described: dict[str, tuple[Signature, str]] = {}
+        """Of each operation, "" for the one without a name: what it takes and returns, and what it is for."""
+        for attribute, options in operations_of(type(self)):
+            self.request(options.name or attribute, thread=options.thread)(getattr(self, attribute))
 
     def __repr__(self) -> str:
         return (
@@ -111,6 +208,59 @@ class Service:
             return caller.caller in self.allow
         return caller.foreign is None or caller.foreign.may_call(caller.cluster)
 
+    @classmethod
+    def client(
+        cls,
+        node: Requester,
+        cluster: str | None = None,
+        *,
+        timeout: float = 5.0,
+        idempotent: bool = False,
+        wait: float = 0.0,
+    ) -> Self:
+        """Return what has the methods of this class, each of which asks a member of the cluster.
+
+        They take and return what they say, checked by type checkers and when the reply comes.  A method that is an
+        ``async def`` here is for nodes of trio and asyncio, a ``def`` for those of ``iris.sync``.
+
+        Args:
+            node: an ``iris.Node``, or one of ``iris.aio`` or ``iris.sync``.
+            cluster: None: that of the class.
+            timeout, idempotent, wait: of each request, see ``iris.Node.request``.
+
+        Raises:
+            ConfigError: the class names no cluster, and none is given.
+            Its methods raise TypeError for arguments that do not fit, and what ``iris.Node.request`` raises.
+        """
+        cluster = cluster or cls._cluster
+        if cluster is None:
+            raise ConfigError(f"{cls.__name__} names no cluster: give one to client")
+        ask = partial(node.request, cluster, timeout=timeout, idempotent=idempotent, wait=wait)
+        return cast("Self", ServiceClient(cls, ask))
+
+    def describe(self) -> dict[str, Any]:
+        """Return what members of this service take: its operations and their types, as a map that can be sent."""
+        types: dict[str, dict[str, str]] = {}
+        for signature, _ in self._described.values():
+            for annotation in (*(one.type for one in signature.arguments), signature.returns):
+                fields_of(annotation, types)
+        return {
+            "service": self.name,
+            "operations": {
+                name: {"signature": str(signature), "doc": doc} for name, (signature, doc) in self._described.items()
+            },
+            "tunnels": [name or "" for name in self.tunnels],
+            "broadcasts": len(self.broadcasts),
+            "types": types,
+        }
+
+    def _describe_to(self, _: Request) -> dict[str, Any]:
+        return self.describe()
+
+    def _serves(self) -> str:
+        """Return the operations, as they are written in Python, for those who asked for another one."""
+        return ", ".join(f"{name}{signature}" for name, (signature, _) in self._described.items()) or "none"
+
     @overload
     def request(self, operation: str | None = None, *, thread: bool = False) -> Callable[[_R], _R]: ...
     @overload
@@ -122,8 +272,9 @@ class Service:
 
         The handler's parameter is the ``Request``, or the payload: if it is annotated with a dataclass, a model of
         msgspec or pydantic or another type made of such, the payload is converted, and a caller whose payload does
-        not fit gets ``RemoteError`` with the code ``bad_request``.  A second parameter then gets the ``Request``.
-        Replies may be dataclasses and models, too.
+        not fit gets ``RemoteError`` with the code ``bad_request``.  With several typed parameters the payload is a
+        map of them by name, and one with a default may be left out.  One more parameter, of type ``Request`` or
+        without a type, gets the request.  Replies may be dataclasses and models, too.
 
         A ``def`` handler is called in the node's own thread, where it must not block; with ``thread=True`` in a
         worker thread, of which each handler has 40.  At the deadline the caller has its error and the place is free,
@@ -139,7 +290,16 @@ class Service:
         """
         if not isinstance(thread, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"thread is {thread!r}: use True or False")
-        return _register(self.name, self.requests, operation, lambda handler: prepared(handler, thread=thread))
+        if isinstance(operation, str) and operation.startswith(_OURS):
+            raise ConfigError(f"operation {operation!r}: names that begin with {_OURS!r} are Iris's own")
+
+        def prepare(handler: Any) -> RequestHandler:
+            made = prepared(handler, thread=thread)
+            doc = (inspect.getdoc(original_of(handler)) or "").partition("\n\n")[0].replace("\n", " ")
+            self._described[operation if isinstance(operation, str) else ""] = signature_of(handler), doc
+            return made
+
+        return _register(self.name, self.requests, operation, prepare)
 
     @overload
     def tunnel(self, operation: str | None = None) -> Callable[[_T], _T]: ...
@@ -171,6 +331,7 @@ class Service:
             service.requests[name] = handler if isinstance(handler, InThread) else request(handler)
         service.tunnels = {name: tunnel(handler) for name, handler in self.tunnels.items()}
         service.broadcasts = list(map(broadcast, self.broadcasts))
+        service._described = self._described
         return service
 
 

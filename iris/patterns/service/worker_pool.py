@@ -32,9 +32,10 @@ from iris.patterns.service.broadcast_queue import BroadcastQueue
 from iris.patterns.service.concurrency_limit import AdaptiveConcurrency
 from iris.patterns.service.contexts import fresh_context, in_fresh_contexts
 from iris.patterns.service.failure_log import FailureLog, serving_log
-from iris.patterns.service.handlers import BAD_REQUEST, RequestHandler, described, failure_in, is_only
+from iris.patterns.service.handlers import RequestHandler, described, failure_in, is_only
 from iris.patterns.service.load_shedding import LoadShedder, QueueDelay
 from iris.patterns.service.service import BroadcastHandler, Limits, Service, TunnelHandler
+from iris.patterns.service.signatures import BAD_REQUEST
 from iris.patterns.tunnel import Tunnel
 
 _HEADER: Final = 192

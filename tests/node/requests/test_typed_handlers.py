@@ -218,9 +218,6 @@ def test_types_that_only_type_checkers_see_are_no_trouble_for_the_request() -> N
 async def nothing() -> None: ...
 
 
-async def three(a: Item, b: iris.Request, c: int) -> None: ...
-
-
 async def untyped_pair(a, request: iris.Request) -> None: ...  # type: ignore[no-untyped-def]
 
 
@@ -232,7 +229,6 @@ async def complex_number(a: complex) -> None: ...
 
 IMPOSSIBLE: list[Any] = [
     (nothing, False, "takes no request"),
-    (three, False, "3 parameters"),
     (untyped_pair, False, "needs a type"),
     (unknown, False, "'?Nowhere'? cannot be resolved"),
     (complex_number, False, "complex"),

@@ -1,0 +1,249 @@
+"""Signatures: what a handler takes and returns, as its parameters and annotations say.
+
+A handler takes one of three things: the ``Request`` itself; one typed value, which the payload is converted to; or
+several typed values by name, for which the payload is a map.  The last two may have one more parameter for the
+``Request``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import typing
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final, cast, final
+
+from iris.kernel.errors import ConfigError, RemoteError
+from iris.kernel.frozen import dataclass
+from iris.kernel.tasks import interruptible
+from iris.patterns.messages import Request
+from iris.patterns.payloads import Converter, Mismatch, converter
+
+BAD_REQUEST: Final = "bad_request"
+"""Code of the error when a payload is not what the handler declares; the handler did not run."""
+
+_EMPTY: Final = inspect.Parameter.empty
+_BY_POSITION: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One typed value that a handler takes.
+
+    Attributes:
+        type: as it is annotated.
+        default: of the parameter; ``inspect.Parameter.empty`` if the value is required.
+    """
+
+    name: str
+    type: Any
+    default: Any
+
+    @property
+    def is_required(self) -> bool:
+        """Whether callers have to give it."""
+        return self.default is _EMPTY
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a handler takes and returns.
+
+    Attributes:
+        arguments: what the payload is converted to: one value, several by name, or nothing if the handler takes the
+            request itself.
+        request: the parameter that gets the request; None if none does.
+        returns: the annotation of the reply; ``inspect.Signature.empty`` if there is none.
+        by_name: the payload is a map of the arguments, and not the only one.
+    """
+
+    arguments: tuple[Argument, ...]
+    request: str | None
+    returns: Any
+    by_name: bool = False
+
+    def __str__(self) -> str:
+        """Return it as it is written in Python."""
+        takes = ", ".join(
+            f"{one.name}: {type_name(one.type)}" + ("" if one.is_required else f" = {one.default!r}")
+            for one in self.arguments
+        )
+        returns = "" if self.returns is _EMPTY else f" -> {type_name(self.returns)}"
+        return f"({takes or 'payload'}){returns}"
+
+    @property
+    def reply(self) -> Any:
+        """What a caller's reply is converted to; None if nothing is known of it."""
+        return None if self.returns in (_EMPTY, Any, object) else self.returns or type(None)
+
+    def payload(self, handler: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """Return what a caller sends who calls a method with these arguments.
+
+        Raises:
+            TypeError: they do not fit, as when a function is called with them.
+        """
+        parameters = [
+            inspect.Parameter(one.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=one.default)
+            for one in self.arguments or (Argument("payload", Any, _EMPTY),)
+        ]
+        try:
+            given = inspect.Signature(parameters).bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise TypeError(f"{handler}{self}: {error}") from None
+        return given if self.by_name else next(iter(given.values()), None)
+
+    def adapted(self, handler: Callable[..., Any]) -> Callable[[Request], Any]:
+        """Return what calls the handler with a request."""
+        if not self.arguments:
+            return handler
+        converters = {one.name: converter(one.type) for one in self.arguments}
+        if not self.by_name:
+            (convert,) = converters.values()
+            return partial(_with_value, handler, convert, self.request is not None)
+        required = frozenset(one.name for one in self.arguments if one.is_required)
+        return partial(_with_names, handler, converters, required, self.request)
+
+
+def signature_of(handler: Callable[..., Any]) -> Signature:
+    """Read the signature of a handler.
+
+    Raises:
+        ConfigError: it can be none of a handler's, or a type cannot be resolved.
+    """
+    try:
+        found = inspect.signature(handler)
+    except (TypeError, ValueError):
+        return Signature((), None, _EMPTY)  # a builtin: it has to take the request
+    parameters = [one for one in found.parameters.values() if one.kind in (*_BY_POSITION, one.KEYWORD_ONLY)]
+    returns = _resolved(handler, found.return_annotation, _EMPTY)
+    if not parameters:
+        if any(one.kind is one.VAR_POSITIONAL for one in found.parameters.values()):
+            return Signature((), None, returns)
+        raise ConfigError(f"{handler_name(handler)} takes no request: give it a parameter")
+    first, *others = parameters
+    types = {first.name: _resolved(handler, first.annotation)}
+    by_place = first.kind in _BY_POSITION
+    if (
+        by_place
+        and types[first.name] in (_EMPTY, Any, object, Request)
+        and all(one.default is not _EMPTY for one in others)
+    ):
+        return Signature((), None, returns)
+    types.update((one.name, _resolved(handler, one.annotation)) for one in others)
+    requests = [name for name, kind in types.items() if _is_request(kind)]
+    untyped = [one.name for one in parameters if types[one.name] is _EMPTY and one.default is _EMPTY]
+    if not requests and untyped == [parameters[-1].name]:
+        requests = untyped
+    elif untyped:
+        raise ConfigError(f"{handler_name(handler)}: {untyped[0]} is not the only parameter and needs a type")
+    arguments = tuple(
+        Argument(one.name, types[one.name], one.default)
+        for one in parameters
+        if types[one.name] is not _EMPTY and one.name not in requests
+    )
+    if len(arguments) == 1 and by_place and arguments[0].name == first.name:
+        return Signature(arguments, requests[0] if requests else None, returns)
+    return Signature(arguments, requests[0] if requests else None, returns, by_name=True)
+
+
+def _is_request(annotation: Any) -> bool:
+    return annotation is Request or Request in typing.get_args(annotation)
+
+
+def handler_name(handler: Callable[..., Any]) -> str:
+    """Return what errors call a handler."""
+    original = original_of(handler)
+    return f"handler {getattr(original, '__qualname__', repr(original))}"
+
+
+def original_of(handler: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what a handler was made of by ``Signature.adapted``; itself if it was not."""
+    made: Any = handler
+    original: Callable[..., Any] = made.args[0] if getattr(made, "func", None) in (_with_value, _with_names) else made
+    return original
+
+
+def type_name(annotation: Any) -> str:
+    """Return a type as it is written in Python, without the modules that it is from."""
+    if annotation is None or annotation is type(None):
+        return "None"
+    arguments = typing.get_args(annotation)
+    if isinstance(annotation, type) and not arguments:
+        return annotation.__name__
+    text = inspect.formatannotation(annotation)
+    for one in arguments:
+        if isinstance(one, type):
+            text = text.replace(inspect.formatannotation(one), type_name(one))
+    return text.removeprefix("typing.")
+
+
+def fields_of(annotation: Any, found: dict[str, dict[str, str]]) -> None:
+    """Put the dataclasses that a type is made of into ``found``: their fields and types, by name."""
+    if isinstance(annotation, type) and dataclasses.is_dataclass(annotation) and annotation.__name__ not in found:
+        hints = typing.get_type_hints(annotation)
+        named = found[annotation.__name__] = {}
+        for field in dataclasses.fields(annotation):
+            named[field.name] = type_name(hints[field.name])
+            fields_of(hints[field.name], found)
+    for one in typing.get_args(annotation):
+        fields_of(one, found)
+
+
+@interruptible
+def _with_value(handler: Callable[..., Any], convert: Converter, with_request: bool, request: Request) -> Any:
+    value = _converted(convert, request.payload)
+    return handler(value, request) if with_request else handler(value)
+
+
+@interruptible
+def _with_names(
+    handler: Callable[..., Any],
+    converters: Mapping[str, Converter],
+    required: frozenset[str],
+    request_name: str | None,
+    request: Request,
+) -> Any:
+    if not isinstance(request.payload, dict):
+        raise RemoteError(BAD_REQUEST, f"payload: expected a map of {', '.join(converters)}")
+    named = cast("dict[str, Any]", request.payload)
+    if missing := required - named.keys():
+        raise RemoteError(BAD_REQUEST, f"payload: {', '.join(sorted(missing))} missing")
+    values: dict[str, Any] = {}
+    for name, value in named.items():
+        convert = converters.get(name)
+        if convert is None:
+            raise RemoteError(BAD_REQUEST, f"payload: there is no {name[:64]!r}")
+        values[name] = _converted(convert, value, f".{name}")
+    if request_name is not None:
+        values[request_name] = request
+    return handler(**values)
+
+
+def _converted(convert: Converter, value: Any, step: str = "") -> Any:
+    try:
+        return convert(value)
+    except Mismatch as error:
+        raise RemoteError(BAD_REQUEST, str(error.within(step))) from None
+    except RecursionError:
+        raise RemoteError(BAD_REQUEST, "payload: nested too deeply for this program") from None
+
+
+def _resolved(handler: Callable[..., Any], annotation: Any, otherwise: Any = None) -> Any:
+    function: Any = inspect.unwrap(getattr(handler, "func", handler))
+    function = getattr(function, "__func__", function)
+    names = getattr(function, "__globals__", None) or getattr(type(handler).__call__, "__globals__", {})
+    try:
+        while isinstance(annotation, str):
+            annotation = eval(annotation, names)  # noqa: S307 -- the program's own text, as Python evaluates it
+    except Exception:  # noqa: BLE001 -- whatever evaluating an annotation raises
+        if annotation.rpartition(".")[2] == "Request":
+            return Request  # imported for type checkers only
+        if otherwise is not None:
+            return otherwise
+        raise ConfigError(
+            f"{handler_name(handler)}: the type {annotation} cannot be resolved: define it at the top of a module"
+        ) from None
+    return annotation

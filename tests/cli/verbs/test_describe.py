@@ -1,0 +1,68 @@
+"""``iris describe``: what the members of a cluster serve."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from functools import partialmethod
+
+import pytest
+
+import iris
+from tests.support.desk import Desk
+
+
+@dataclass
+class Offer:
+    item: str
+    price: float
+
+
+def test_operations_are_shown_as_python_writes_them(desk: Desk) -> None:
+    quotes = desk.service = iris.Service("quotes")
+
+    @quotes.request("look_up")
+    async def look_up(item: str, count: int = 1) -> Offer:
+        """Return the price of an item."""
+        return Offer(item, 3.0 * count)
+
+    @quotes.request
+    async def echo(request: iris.Request) -> object:
+        return request.payload
+
+    @quotes.tunnel
+    async def follow(tunnel: iris.Tunnel) -> None: ...
+
+    @quotes.broadcast
+    async def hear(message: iris.Message) -> None: ...
+
+    done = desk.run("describe", "quotes")
+    assert done.status == 0, done.err
+    assert done.out.decode().splitlines() == [
+        "look_up(item: str, count: int = 1) -> Offer",
+        "    Return the price of an item.",
+        "(no operation)(payload) -> object",
+        "tunnel (no operation)",
+        "broadcasts",
+        "Offer: item: str, price: float",
+    ]
+    assert json.loads(desk.run("describe", "quotes", "--json").out) == quotes.describe()
+
+
+def test_a_cluster_without_members_is_an_error(desk: Desk) -> None:
+    assert "quotes" in desk.run("describe", "quotes").complaint
+
+
+def answer(_: iris.Service, said: object) -> object:
+    return said
+
+
+@pytest.mark.parametrize("said", [None, 3, {"operations": 1}, {"operations": {"a": {"signature": "\x1b[2J"}}}])
+def test_what_a_member_says_of_itself_may_be_anything(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, said: object
+) -> None:
+    desk.service = iris.Service("quotes")
+    monkeypatch.setattr(iris.Service, "describe", partialmethod(answer, said))
+    done = desk.run("describe", "quotes")
+    assert (done.status, "\x1b" in done.out.decode()) == (1, False)
+    assert "does not know" in done.err

@@ -1,0 +1,204 @@
+"""Operations with types: a service's methods as those of its clients, named arguments, replies that are converted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, assert_type
+
+import pytest
+from trio.testing import MockClock
+
+import iris
+from iris.patterns.service.signatures import signature_of
+from tests.support.stages import Stage, open_stage
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+
+@dataclass
+class Query:
+    item: str
+    count: int = 1
+
+
+@dataclass
+class Offer:
+    item: str
+    price: float
+
+
+class Quotes(iris.Service, cluster="quotes"):
+    def __init__(self, prices: dict[str, float]) -> None:
+        super().__init__()
+        self.prices = prices
+
+    @iris.operation
+    async def look_up(self, query: Query) -> Offer:
+        """Return the price of an item.
+
+        And nothing else.
+        """
+        return Offer(query.item, self.prices[query.item] * query.count)
+
+    @iris.operation
+    async def order(self, item: str, count: int = 1, *, request: iris.Request | None = None) -> list[Offer]:
+        assert request is not None
+        assert request.sender.cluster == "shop"
+        return [Offer(item, self.prices[item])] * count
+
+    @iris.operation(name="stock", thread=True)
+    def in_stock(self, item: str) -> bool:
+        return item in self.prices
+
+    @iris.operation
+    async def forget(self, item: str) -> None:
+        del self.prices[item]
+
+    @iris.operation
+    async def lie(self, item: str) -> int:
+        return item  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
+
+
+async def open_shop(stage: Stage) -> iris.Node:
+    await stage.member(Quotes({"tea": 2.5, "milk": 1.0}))
+    shop = await stage.node("shop")
+    await shop.wait_for("quotes")
+    return shop
+
+
+async def test_a_client_has_the_methods_of_the_service_with_their_types(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        quotes = Quotes.client(await open_shop(stage), timeout=2)
+        offer = assert_type(await quotes.look_up(Query("tea", 2)), Offer)
+        assert offer == Offer("tea", 5.0)
+        offers = assert_type(await quotes.order("milk", count=2), list[Offer])
+        assert offers == [Offer("milk", 1.0)] * 2
+        assert await quotes.order("milk") == [Offer("milk", 1.0)]
+        in_stock: Any = quotes.in_stock("tea")  # for iris.sync: here it is to be awaited
+        assert await in_stock is True
+        assert await quotes.forget("milk") is None  # type: ignore[func-returns-value]
+        with pytest.raises(iris.RemoteError, match="KeyError"):
+            await quotes.look_up(Query("milk"))
+
+
+async def test_arguments_that_do_not_fit_fail_as_those_of_a_function(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        quotes: Any = Quotes.client(await open_shop(stage))
+        with pytest.raises(TypeError, match=r"order\(item: str, count: int = 1\).*unexpected keyword argument 'much'"):
+            quotes.order("milk", much=2)
+        with pytest.raises(TypeError, match="missing a required argument: 'item'"):
+            quotes.order()
+        with pytest.raises(AttributeError):
+            quotes.absent()
+
+
+MISFITS: list[tuple[Any, str]] = [
+    ([], "expected a map of item, count"),
+    ({"count": 1}, "item missing"),
+    ({"item": "tea", "much": 1}, "there is no 'much'"),
+    ({"item": "tea", "count": "1"}, "payload.count: expected int, got str '1'"),
+]
+
+
+async def test_a_payload_that_does_not_fit_the_named_arguments_is_a_bad_request(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        shop = await open_shop(stage)
+        for payload, text in MISFITS:
+            with pytest.raises(iris.RemoteError) as caught:
+                await shop.request("quotes", payload, operation="order")
+            assert caught.value.code == "bad_request"
+            assert text in caught.value.message
+
+
+async def test_a_reply_is_converted_or_refused(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        shop = await open_shop(stage)
+        offer = await shop.request("quotes", Query("tea"), operation="look_up", reply=Offer)
+        assert assert_type(offer, Offer) == Offer("tea", 2.5)
+        assert_type(await shop.request("quotes", Query("tea"), operation="look_up"), Any)
+        with pytest.raises(iris.RemoteError, match=r"of cluster 'quotes': payload: .*expected int") as caught:
+            await Quotes.client(shop).lie("x")
+        assert caught.value.code == "reply_malformed"
+        with pytest.raises(iris.ConfigError, match="cannot be the type of a payload"):
+            await shop.request("quotes", b"", reply=complex)
+
+
+async def test_who_asks_for_another_operation_is_told_which_there_are(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        shop = await open_shop(stage)
+        with pytest.raises(iris.RemoteError, match="no_such_operation") as caught:
+            await shop.request("quotes", b"", operation="absent")
+        assert "look_up(query: Query) -> Offer" in caught.value.message
+        assert "stock(item: str) -> bool" in caught.value.message
+
+
+async def test_a_member_describes_itself(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        described = await (await open_shop(stage)).request("quotes", None, operation="iris.describe")
+    assert described == Quotes({}).describe()
+    assert described["operations"]["look_up"] == {
+        "signature": "(query: Query) -> Offer", "doc": "Return the price of an item.",
+    }  # fmt: skip
+    assert described["types"] == {"Query": {"item": "str", "count": "int"}, "Offer": {"item": "str", "price": "float"}}
+
+
+def test_a_service_of_a_class_is_refused_early() -> None:
+    async def request(self: Any, item: str) -> None: ...
+
+    with pytest.raises(iris.ConfigError, match=r"Bad\.request: a Service has a method of this name"):
+        type("Bad", (iris.Service,), {"request": iris.operation(request)})
+
+    class Nameless(iris.Service): ...
+
+    with pytest.raises(iris.ConfigError, match="a service needs a name"):
+        Nameless()
+    with pytest.raises(iris.ConfigError, match="Nameless names no cluster"):
+        Nameless.client(cast_node())
+    assert Nameless("other").name == "other"
+    with pytest.raises(iris.ConfigError, match="are Iris's own"):
+        iris.Service("shop").request("iris.describe")(any_first)
+
+
+def cast_node() -> Any:
+    class Node:
+        def request(self) -> None: ...
+
+    return Node()
+
+
+async def request_first(request: iris.Request, item: str, count: int) -> None: ...
+
+
+async def any_first(request: Any) -> None: ...
+
+
+async def one_with_default(item: str, count: int = 2) -> None: ...
+
+
+async def closure(item: str, count=3) -> None: ...  # type: ignore[no-untyped-def]
+
+
+async def by_keyword(*, item: str) -> None: ...
+
+
+async def hidden_return(item: str) -> Decimal: ...  # type: ignore[empty-body]
+
+
+SIGNATURES: list[tuple[Callable[..., Any], list[str], str | None, bool]] = [
+    (request_first, ["item", "count"], "request", True),
+    (any_first, [], None, False),
+    (one_with_default, ["item", "count"], None, True),
+    (closure, ["item"], None, False),
+    (by_keyword, ["item"], None, True),
+    (hidden_return, ["item"], None, False),
+]
+
+
+@pytest.mark.parametrize(("handler", "arguments", "request_name", "by_name"), SIGNATURES)
+def test_what_a_handler_takes_is_read_off_its_parameters(
+    handler: Callable[..., Any], arguments: list[str], request_name: str | None, by_name: bool
+) -> None:
+    found = signature_of(handler)
+    assert ([one.name for one in found.arguments], found.request, found.by_name) == (arguments, request_name, by_name)
