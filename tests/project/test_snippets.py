@@ -44,6 +44,14 @@ class Row:
     id: int
 
 
+@dataclasses.dataclass
+class Offer:
+    """What they call a price."""
+
+    item: str
+    price: float
+
+
 async def reply(request: iris.Request) -> object:
     await trio.lowlevel.checkpoint()
     return request.payload
@@ -92,6 +100,7 @@ async def open_world(stack: AsyncExitStack, network: Network) -> dict[str, Any]:
         "databases": iris.Service("databases"),
         "orders": [{"id": number} for number in range(3)],
         "Row": Row,
+        "Offer": Offer,
     }
 
 
