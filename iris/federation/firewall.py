@@ -17,6 +17,7 @@ from typing import Final, final
 
 from iris.kernel import wire
 from iris.kernel.names import NodeId
+from iris.kernel.token_bucket import TokenBucket
 
 NOT_EXPORTED: Final = "not exported"
 TOO_FAST: Final = "beyond the rate"
@@ -45,7 +46,7 @@ class Firewall:
         self._is_exported = is_exported
         self._is_offered = is_offered
         self._rate = rate
-        self._buckets: dict[NodeId, tuple[float, float]] = {}
+        self._buckets: dict[NodeId, TokenBucket] = {}
 
     def __repr__(self) -> str:
         return f"<Firewall: {sum(self.refused.values())} frames refused>"
@@ -72,13 +73,13 @@ class Firewall:
         """
         if self._rate is None:
             return True
-        tokens, since = self._buckets.get(neighbour, (self._rate, now))
-        tokens = min(self._rate, tokens + (now - since) * self._rate)
-        if tokens <= 0:
-            self._buckets[neighbour] = (tokens, now)
+        bucket = self._buckets.get(neighbour)
+        if bucket is None:
+            bucket = self._buckets[neighbour] = TokenBucket(self._rate, self._rate, now)
+        if bucket.level(now) <= 0:
             self.refused[TOO_FAST] += 1
             return False
-        self._buckets[neighbour] = (tokens - size, now)
+        bucket.owe(size)
         return True
 
     def forget(self, neighbour: NodeId) -> None:

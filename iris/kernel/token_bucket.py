@@ -1,4 +1,4 @@
-"""Token bucket: limits what a neighbour may have this node do, at once and each second.  Sans-IO."""
+"""Token bucket: limits what others may have this node do, at once and each second.  Sans-IO."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import final
 
 @final
 class TokenBucket:
-    """The token bucket of one neighbour.
+    """A token bucket: of one neighbour, one address.
 
     Args:
         most: tokens at the beginning, and the most that are kept.
@@ -26,11 +26,15 @@ class TokenBucket:
     def __repr__(self) -> str:
         return f"<TokenBucket: {self._left:.1f} of {self._most:g}>"
 
+    def level(self, now: float) -> float:
+        """Return how many tokens there are; below 0, so many are owed."""
+        self._left = min(self._most, self._left + max(0.0, now - self._at) * self._rate)
+        self._at = now
+        return self._left
+
     def spend(self, now: float, count: float = 1.0) -> bool:
         """Take ``count`` tokens if they are there, and tell whether they were; else none is taken."""
-        self._left = min(self._most, self._left + (now - self._at) * self._rate)
-        self._at = now
-        if self._left < count:
+        if self.level(now) < count:
             return False
         self._left -= count
         return True
@@ -38,3 +42,7 @@ class TokenBucket:
     def owe(self, count: float) -> None:
         """Take ``count`` tokens, be they there or not: for a cost that is known only afterwards."""
         self._left -= count
+
+    def give_back(self, count: float = 1.0) -> None:
+        """Put tokens back that were taken for nothing."""
+        self._left = min(self._most, self._left + count)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Final, final
 
 from iris.kernel.slots import address_key
+from iris.kernel.token_bucket import TokenBucket
 
 _REMEMBERED: Final = 4096
 """Pairs; the one in use longest ago is forgotten first."""
@@ -30,8 +31,8 @@ class DialLimits:
     def __init__(self, burst: int, rate: float) -> None:
         self._burst: Final = burst
         self._rate: Final = rate
-        self._left: dict[tuple[str, str], tuple[float, float]] = {}
-        """Tokens, and when there were so many.  A bucket that is not here is full."""
+        self._left: dict[tuple[str, str], TokenBucket] = {}
+        """A bucket that is not here is full."""
 
     def __repr__(self) -> str:
         return f"<DialLimits: {len(self._left)} hosts dialled>"
@@ -45,17 +46,16 @@ class DialLimits:
             now: this moment, in seconds.
         """
         key = (teller, address_key(host))
-        tokens, since = self._left.pop(key, (float(self._burst), now))
-        tokens = min(self._burst, tokens + max(0.0, now - since) * self._rate)
-        taken = tokens >= 1
-        self._left[key] = (tokens - taken, now)
+        bucket = self._left.pop(key, None)
+        if bucket is None:
+            bucket = TokenBucket(self._burst, self._rate, now)
+        self._left[key] = bucket
         if len(self._left) > _REMEMBERED:
             del self._left[next(iter(self._left))]
-        return taken
+        return bucket.spend(now)
 
     def give_back(self, teller: str, host: str) -> None:
         """A node was found there: the dial does not count."""
-        key = (teller, address_key(host))
-        if key in self._left:
-            tokens, since = self._left[key]
-            self._left[key] = (min(self._burst, tokens + 1), since)
+        bucket = self._left.get((teller, address_key(host)))
+        if bucket is not None:
+            bucket.give_back()

@@ -42,13 +42,13 @@ Every table here is bounded.  What is refused is counted by reason.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter, OrderedDict
 from collections.abc import Collection, Hashable
 from typing import Final, Generic, TypeVar, final
 
 from iris.kernel.config import Config
 from iris.kernel.slots import SlotTable
+from iris.kernel.token_bucket import TokenBucket
 
 MAX_ADDRESSES: Final = 4096
 """Addresses whose rate is remembered, 200 bytes each.  Beyond it the one heard of longest ago is forgotten, which
@@ -65,15 +65,6 @@ K = TypeVar("K", bound=Hashable)
 
 
 @final
-@dataclasses.dataclass(slots=True)
-class _Bucket:
-    """Token bucket of one address."""
-
-    tokens: float
-    filled: float
-
-
-@final
 class Admission:
     """Admission control of handshakes.  Limits come from ``Config``.
 
@@ -86,7 +77,7 @@ class Admission:
     def __init__(self, config: Config, refusals: Counter[str]) -> None:
         self._rate = config.handshake_rate
         self._burst = config.handshake_burst
-        self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
+        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()
         self._handshakes: SlotTable[int] = SlotTable(
             limit=config.half_open_handshakes,
             per_address=config.half_open_per_address,
@@ -134,21 +125,19 @@ class Admission:
         """Tell whether a first frame from ``address`` may be looked at."""
         # Only looked at, not spent: it is genuine frames that are charged (``open``, ``charge``).  Were junk charged,
         # one host behind a NAT could lock out its honest neighbours.
-        if address is None or self._bucket(address, now).tokens >= 1.0:
+        if address is None or self._bucket(address, now).level(now) >= 1.0:
             return True
         self._refusals["handshake rate of one address"] += 1
         return False
 
-    def _bucket(self, address: str, now: float) -> _Bucket:
+    def _bucket(self, address: str, now: float) -> TokenBucket:
         bucket = self._buckets.get(address)
         if bucket is None:
             if len(self._buckets) >= MAX_ADDRESSES:
                 self._buckets.popitem(last=False)
-            bucket = self._buckets[address] = _Bucket(self._burst, now)
+            bucket = self._buckets[address] = TokenBucket(self._burst, self._rate, now)
         else:
             self._buckets.move_to_end(address)
-            bucket.tokens = min(self._burst, bucket.tokens + (now - bucket.filled) * self._rate)
-            bucket.filled = now
         return bucket
 
     def open(self, index: int, address: str | None, now: float) -> list[int]:
@@ -168,7 +157,9 @@ class Admission:
     def charge(self, address: str | None, now: float) -> None:
         """Count a genuine first frame against the rate of its address only: nothing more will come of it."""
         if address is not None:
-            self._bucket(address, now).tokens -= 1.0
+            bucket = self._bucket(address, now)
+            bucket.level(now)  # what comes from the time before is not to pay for it
+            bucket.owe(1.0)
 
     def close(self, index: int) -> None:
         """Count a handshake as over, whatever its outcome.  One that is not under way is passed over."""
