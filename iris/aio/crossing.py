@@ -128,7 +128,7 @@ class Block(AbstractAsyncContextManager[W]):
         def ended() -> None:
             self._ended.tell()
             news.tell()
-            if self._task is not None and not self._task.done() and isinstance(self._call.outcome, outcome.Error):
+            if self._task is not None and not self._task.done() and self._has_failed():
                 self._cut_off = True
                 self._task.cancel()
 
@@ -168,4 +168,10 @@ class Block(AbstractAsyncContextManager[W]):
         came = self._call.outcome
         if isinstance(came, outcome.Error) and came.error is not error:
             raise came.error
+        if self._cut_off:
+            self._call.result()
         return isinstance(error, Exception) and isinstance(came, outcome.Value)
+
+    def _has_failed(self) -> bool:
+        """Whether a block that nobody has left has ended by an error of its own, or of the whole run."""
+        return isinstance(self._call.outcome, outcome.Error) or not self._guest.is_closing

@@ -1,22 +1,27 @@
 """Guest: trio in an asyncio event loop, while a node is open there.
 
 Source: trio, "Using guest mode to run Trio on top of other event loops".  One run serves all nodes of the loop.  It
-begins with the first one and ends with the last one.  A loop that ends with a node open ends the run as well: asyncio
-cancels the task that looks after it; and where a loop is only closed, the rest of its run is done before the next one
-begins, for a thread has one run of trio at a time.
+begins with the first one and ends with the last one.  A loop that ends with a node open ends the run as well, for it
+closes its async generators, of which one looks after the run; and where a loop is only closed, the rest of its run is
+done before the next one begins, for a thread has one run of trio at a time.
+
+What trio wants to be the process's or the thread's own, it has only while it is at work: hooks for async generators,
+and Ctrl-C, which waits until a step of trio is done.
 """
 
 from __future__ import annotations
 
 import asyncio
+import signal
+import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextvars import Context
 from math import inf
 from queue import Empty, SimpleQueue
 from threading import get_ident
-from typing import Any, Final, TypeVar, final
+from types import FrameType
+from typing import Any, Final, TypeVar, cast, final
 
 import outcome
 import trio
@@ -69,12 +74,13 @@ class Waiter:
 
 @final
 class Guest:
-    """The trio run of one event loop.
+    """The trio run of one event loop.  Made by ``enter_guest``.
 
     Attributes:
         loop: whose guest it is.
         deadlines: of the tasks that run handlers, on trio's clock.  What such a task asks of others has no more time;
             tasks that it starts have their own.
+        waiting: for each handler that trio waits for, what ends the wait.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -86,6 +92,8 @@ class Guest:
         if trio.lowlevel.in_trio_run():
             raise RuntimeError("trio runs in this thread already: use iris.open_node in place of iris.aio.open_node")
         self.loop: Final = loop
+        self.deadlines: Final[dict[asyncio.Task[Any] | None, float]] = {}
+        self.waiting: Final[set[Callable[[], None]]] = set()
         self._thread: Final = get_ident()
         self._due: Final[SimpleQueue[Callable[[], object]]] = SimpleQueue()
         """What trio wants done in this thread: not left to the loop alone, which forgets it when it is closed."""
@@ -94,9 +102,11 @@ class Guest:
         """None before the run takes calls, and after it."""
         self._began: Final = Waiter(loop)
         self._ended: Final = Waiter(loop)
-        self._users: Final[list[asyncio.Task[Any] | None]] = []
-        """Who has opened each node."""
-        self.deadlines: Final[dict[asyncio.Task[Any] | None, float]] = {}
+        self._users = 0
+        self._hooks = sys.get_asyncgen_hooks()
+        """Those of trio."""
+        self._is_stepping = self._was_interrupted = False
+        self._keeper: Final = self._keep()
         context = Context()
 
         def soon(function: Callable[[], object]) -> None:
@@ -111,14 +121,21 @@ class Guest:
             except RuntimeError:  # it is closed
                 return
 
-        trio.lowlevel.start_guest_run(
-            self._run,
-            run_sync_soon_threadsafe=soon_threadsafe,
-            run_sync_soon_not_threadsafe=soon,
-            done_callback=self._end,
-            host_uses_signal_set_wakeup_fd=True,  # asyncio does, and then trio must not
+        self._takes_interrupts: Final = (
+            threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
         )
-        self._keeper: Final = loop.create_task(self._keep(), name="iris: the guest of this loop")
+        if self._takes_interrupts:  # and trio will not
+            signal.signal(signal.SIGINT, self._interrupt)
+        self._step(
+            lambda: trio.lowlevel.start_guest_run(
+                self._run,
+                run_sync_soon_threadsafe=soon_threadsafe,
+                run_sync_soon_not_threadsafe=soon,
+                done_callback=self._end,
+                host_uses_signal_set_wakeup_fd=True,  # asyncio does, and then trio must not
+            )
+        )
 
     def check(self) -> None:
         """Check that this is the loop's thread, and that the run takes calls.
@@ -167,16 +184,24 @@ class Guest:
 
     # -- from the first node to the last --------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def used(self) -> AsyncIterator[None]:
-        """Keep the run up for this block."""
-        self._users.append(user := asyncio.current_task())
+    async def enter(self) -> None:
+        """Keep the run up until ``leave``."""
+        self._users += 1
         try:
+            if self._users == 1:
+                await anext(self._keeper)  # from here on the loop knows it
             await self._began.wait()
-            yield
-        finally:
-            self._users.remove(user)
-            if not self._users and (cancelled := await self.close()) is not None:
+        except BaseException:
+            await self.leave()
+            raise
+
+    async def leave(self) -> None:
+        """Need the run no more.  The last one ends it, and waits for its end; also when cancelled."""
+        self._users -= 1
+        if not self._users:
+            cancelled = await self.close()
+            await self._keeper.aclose()
+            if cancelled is not None:
                 raise cancelled
 
     @property
@@ -196,8 +221,10 @@ class Guest:
     def finish(self) -> None:
         """Run to its end here what was left when the loop was closed with a node open."""
         self._scope.cancel()
+        for release in list(self.waiting):  # handlers whose tasks nobody runs any more
+            release()
         while not self._ended.told:
-            self._due.get()()
+            self._step(self._due.get())
 
     async def _run(self) -> None:
         with self._scope:
@@ -211,29 +238,54 @@ class Guest:
             step = self._due.get_nowait()
         except Empty:
             return
-        step()
+        self._step(step)
+        if self._was_interrupted:
+            self._was_interrupted = False
+            raise KeyboardInterrupt
+
+    def _step(self, step: Callable[[], object]) -> None:
+        """Let trio do something, with its own hooks for async generators and without interruption."""
+        hooks = sys.get_asyncgen_hooks()
+        sys.set_asyncgen_hooks(*self._hooks)
+        self._is_stepping = True
+        try:
+            step()
+        finally:
+            self._is_stepping = False
+            self._hooks = sys.get_asyncgen_hooks()
+            sys.set_asyncgen_hooks(*hooks)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        """Take Ctrl-C where the event loop does not, because it is not run by ``asyncio.run``."""
+        if self._is_stepping:
+            self._was_interrupted = True
+        else:
+            signal.default_int_handler(number, frame)
 
     def _end(self, came: outcome.Outcome[None]) -> None:
         self._calls = None
         _here.guest = None
+        if self._takes_interrupts and signal.getsignal(signal.SIGINT) == self._interrupt:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         self._began.tell()
         self._ended.tell()
-        came.unwrap()
+        if isinstance(came, outcome.Error):
+            error = came.error
+            while isinstance(error, BaseExceptionGroup):  # the event loop knows what ends a program only by itself
+                error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+            raise error if isinstance(error, KeyboardInterrupt | SystemExit) else came.error
 
-    async def _keep(self) -> None:
-        """Look after the run.  A loop that comes to its end cancels this, like all of its tasks."""
+    async def _keep(self) -> AsyncGenerator[None]:
+        """Look after the run.  A loop that comes to its end closes this, when all of its tasks have ended."""
         try:
-            await self._ended.wait()
-        except asyncio.CancelledError:
-            users = {user for user in self._users if user is not None and not user.done()}
-            if users:  # they are cancelled, too, and leave their blocks
-                await asyncio.wait(users)
-            await self.close()
-            raise
+            yield
+        finally:
+            if not self._ended.told:
+                await self.close()
 
 
-async def guest_of_this_loop() -> Guest:
-    """Return the trio run of the running event loop; it begins if need be.  Enter ``Guest.used`` at once.
+async def enter_guest() -> Guest:
+    """Return the trio run of the running event loop, entered; it begins if need be.
 
     Raises:
         RuntimeError: this thread has another one, or no event loop runs.
@@ -257,4 +309,5 @@ async def guest_of_this_loop() -> Guest:
         elif guest.is_closing:
             await guest.wait_closed()
             continue
+        await guest.enter()
         return guest

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
-from inspect import isawaitable
+from inspect import isawaitable, iscoroutine
 from typing import Any, TypeVar
 
 import trio
@@ -41,34 +41,53 @@ async def _handle_tunnel(guest: Guest, handler: Callable[[Tunnel], Awaitable[Non
     await _handle(guest, handler, Tunnel(inner, guest))
 
 
-async def _awaited(awaitable: Awaitable[T]) -> T:
-    return await awaitable
-
-
 async def _in_loop(guest: Guest, awaitable: Awaitable[T]) -> T:
-    """Await it in a task of the event loop.  Cancelling it cancels that task, and waits for its end."""
-    task: asyncio.Task[T] = guest.loop.create_task(_awaited(awaitable))
-    waiting: trio.lowlevel.Task | None = trio.lowlevel.current_task()
+    """Await it in a task of the event loop.  Cancelling it cancels that task, and waits for its end.
 
-    def done(_: object) -> None:
-        if waiting is not None:
+    Raises:
+        RuntimeError: it was cancelled by others, or raised what ends the event loop.
+        trio.ClosedResourceError: the event loop was closed before its end.
+    """
+    deadline = trio.current_effective_deadline()
+
+    async def awaited() -> T:
+        own = asyncio.current_task()
+        guest.deadlines[own] = deadline
+        try:
+            return await awaitable
+        finally:
+            del guest.deadlines[own]
+
+    def done(_: object = None) -> None:
+        if done in guest.waiting:
+            guest.waiting.remove(done)
             trio.lowlevel.reschedule(waiting)
 
     def abort(_: object) -> trio.lowlevel.Abort:
-        nonlocal waiting
-        if guest.loop.is_closed():  # and never comes to it again
-            waiting = None
-            return trio.lowlevel.Abort.SUCCEEDED
-        task.cancel()
+        if not guest.loop.is_closed():
+            task.cancel()
         return trio.lowlevel.Abort.FAILED
 
+    waiting = trio.lowlevel.current_task()
+    if guest.loop.is_closed():
+        _drop(awaitable)
+        raise trio.ClosedResourceError("the event loop was closed")
+    task = guest.loop.create_task(awaited())
+    guest.waiting.add(done)
     task.add_done_callback(done)
-    guest.deadlines[task] = trio.current_effective_deadline()
-    try:
-        await trio.lowlevel.wait_task_rescheduled(abort)
-    finally:
-        del guest.deadlines[task]
+    await trio.lowlevel.wait_task_rescheduled(abort)
+    if not task.done():
+        raise trio.ClosedResourceError("the event loop was closed while a handler ran")
+    _drop(awaitable)  # a task that is cancelled at once never comes to it
     if task.cancelled():
         await trio.lowlevel.checkpoint_if_cancelled()
         raise RuntimeError("the handler's task was cancelled, and not by Iris")
+    error = task.exception()
+    if isinstance(error, SystemExit | KeyboardInterrupt):  # with which the event loop ends by itself
+        raise RuntimeError(f"the handler raised {type(error).__name__}")
     return task.result()
+
+
+def _drop(awaitable: Awaitable[object]) -> None:
+    if iscoroutine(awaitable):
+        awaitable.close()

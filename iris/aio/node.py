@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial, wraps
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, final
 
 from iris.aio.crossing import Block, Handle, awaited, block, direct
-from iris.aio.guest import Guest, guest_of_this_loop
+from iris.aio.guest import Guest, enter_guest
 from iris.aio.handlers import served_by_asyncio
 from iris.aio.handles import Answers, ClusterMembership, ConfirmedEvents, Subscription, Tunnel, Watch
 from iris.cluster.membership import Member
@@ -117,13 +118,41 @@ def _opening(
     function: Callable[P, AbstractAsyncContextManager[TrioNode]],
 ) -> Callable[P, AbstractAsyncContextManager[Node]]:
     @wraps(function)
-    @asynccontextmanager
-    async def open_node(*args: P.args, **kwargs: P.kwargs) -> AsyncIterator[Node]:
-        guest = await guest_of_this_loop()
-        async with guest.used(), Block(guest, partial(function, *args, **kwargs), Node) as node:
-            yield node
+    def open_node(*args: P.args, **kwargs: P.kwargs) -> AbstractAsyncContextManager[Node]:
+        return _OpenNode(partial(function, *args, **kwargs))
 
     return open_node
+
+
+@final
+class _OpenNode(AbstractAsyncContextManager[Node]):
+    """A node, and the trio run of its event loop, for one block."""
+
+    __slots__ = ("_block", "_function", "_guest")
+
+    def __init__(self, function: Callable[[], AbstractAsyncContextManager[TrioNode]]) -> None:
+        self._function = function
+        self._guest: Guest | None = None
+
+    async def __aenter__(self) -> Node:
+        if self._guest is not None:
+            raise RuntimeError("this block was entered before: call open_node once for each block")
+        self._guest = await enter_guest()
+        self._block = Block(self._guest, self._function, Node)
+        try:
+            return await self._block.__aenter__()
+        except BaseException:
+            await self._guest.leave()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        assert self._guest is not None
+        try:
+            return await self._block.__aexit__(kind, error, traceback)
+        finally:
+            await self._guest.leave()
 
 
 open_node = _opening(open_trio_node)

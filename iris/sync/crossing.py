@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -14,6 +15,8 @@ from trio import EndOfChannel
 
 from iris.kernel.tasks import HeldBlock
 from iris.sync.portal import Portal, Waiter
+
+_log: Final = logging.getLogger("iris")
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -76,10 +79,15 @@ def awaited(method: Callable[Concatenate[Any, P], Awaitable[T]]) -> Callable[Con
 
 
 def direct(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
-    """Return the method of a ``Handle`` that has a plain one of what is in it called in the trio run."""
+    """Return the method of a ``Handle`` that has a plain one of what is in it called in the trio run.
+
+    After that has ended, it is called here: what tells of a node that is closed still does.
+    """
 
     @wraps(method)
     def call(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if self._portal.is_over:
+            return method(self._inner, *args, **kwargs)
         return self._portal.call(partial(plainly, partial(method, self._inner, *args, **kwargs)))
 
     return call
@@ -107,10 +115,10 @@ class Block(AbstractContextManager[W]):
     """A block of the trio API, entered and left by threads.
 
     Ctrl-C while it is left cancels that, as with trio; a second one does not wait for it.  A block that fails while
-    its body runs raises its error when it is left.
+    its body runs logs its error, and raises it when it is left.
     """
 
-    __slots__ = ("_block", "_call", "_ended", "_handle", "_held", "_portal")
+    __slots__ = ("_block", "_call", "_ended", "_handle", "_held", "_is_inside", "_portal")
 
     def __init__(
         self, portal: Portal, block: Callable[[], AbstractAsyncContextManager[T]], handle: Callable[[T, Portal], W]
@@ -118,12 +126,16 @@ class Block(AbstractContextManager[W]):
         self._portal = portal
         self._block = block
         self._handle: Callable[[Any, Portal], W] = handle
+        self._is_inside = False
 
     def __enter__(self) -> W:
         self._portal.check()
         news, ended = Waiter(), Waiter()
 
         def end() -> None:
+            came = self._call.outcome
+            if self._is_inside and isinstance(came, outcome.Error):
+                _log.critical("what a block was entered for has failed; leaving it raises this", exc_info=came.error)
             ended.tell()
             news.tell()
 
@@ -141,11 +153,13 @@ class Block(AbstractContextManager[W]):
         if ended.told:
             self._call.result()
             raise AssertionError("a block ends when it is left")
+        self._is_inside = True
         return self._handle(self._held.value, self._portal)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
+        self._is_inside = False
         if self._portal.is_forked:
             return False
         if error is not None and not isinstance(error, Exception):

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import trio
-
 from iris.kernel.errors import ConfigError
 from iris.patterns.service import InThread, Service, handler_name, is_async
 from iris.patterns.tunnel import Tunnel as TrioTunnel
@@ -37,7 +35,7 @@ def _checked(handler: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 async def _handle(in_thread: InThread, given: object) -> Any:
-    token = handler_deadline.set(trio.current_effective_deadline())
+    token = handler_deadline.set(Portal.deadline_here())
     try:
         return await in_thread(given)
     finally:

@@ -135,6 +135,8 @@ class _OpenNode(AbstractContextManager[Node]):
         self._block = Block(self._portal, function, Node)
 
     def __enter__(self) -> Node:
+        if self._portal.was_opened:
+            raise RuntimeError("this block was entered before: call open_node once for each block")
         try:
             self._portal.open()
             return self._block.__enter__()

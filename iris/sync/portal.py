@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import threading
+import time
 from _thread import allocate_lock
 from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
@@ -19,7 +20,7 @@ from iris.kernel.tasks import Call, CallTasks
 T = TypeVar("T")
 
 handler_deadline: Final[ContextVar[float]] = ContextVar("handler_deadline", default=inf)
-"""Of the handler that a thread runs, on trio's clock."""
+"""Of the handler that a thread runs, on the clock of ``time.monotonic``: each run of trio has a clock of its own."""
 
 
 @final
@@ -59,10 +60,11 @@ class Portal:
         self._began: Final = Waiter()
         self._thread: Final = threading.Thread(target=self._main, name="iris", daemon=True)
         self._token: trio.lowlevel.TrioToken | None = None
+        self._is_closing = False
         self.calls: CallTasks | None = None
 
     def open(self) -> None:
-        """Begin the run."""
+        """Begin the run, once."""
         atexit.register(self.close)  # a daemon's thread is not waited for at the end of the program
         try:
             self._thread.start()
@@ -74,15 +76,26 @@ class Portal:
     def close(self, *, wait: bool = True) -> None:
         """End the run, and wait for its end.  Ctrl-C ends the wait."""
         atexit.unregister(self.close)
-        if not self.is_forked and self._thread.ident is not None:
+        self._is_closing = True  # also for a run that has not begun yet
+        if not self.is_forked and self.was_opened:
             self.do(self._scope.cancel)
             if wait:
                 self._thread.join()
 
     @property
+    def was_opened(self) -> bool:
+        """Whether the run has begun, and may have ended."""
+        return self._thread.ident is not None
+
+    @property
     def is_forked(self) -> bool:
         """Whether this is a process that was forked from the run's."""
         return os.getpid() != self._process
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the run has ended, in this process."""
+        return self._is_closing and self.calls is None and not self._thread.is_alive() and not self.is_forked
 
     def check(self) -> None:
         """Check that calls can be made from here.
@@ -105,6 +118,11 @@ class Portal:
         """Return a call that is to begin; one of a handler has no more time than is left to that."""
         return Call(function, ended, handler_deadline.get())
 
+    @staticmethod
+    def deadline_here() -> float:
+        """Return the deadline of this task of a run, for ``handler_deadline``."""
+        return time.monotonic() + (trio.current_effective_deadline() - trio.current_time())
+
     def begin(self, call: Call) -> None:
         """Begin a call, after ``check``; it may be over at once, because the run has ended."""
         if not self.do(self._begin, call):
@@ -114,6 +132,7 @@ class Portal:
         if self.calls is None:
             call.drop()
         else:
+            call.deadline = trio.current_time() + (call.deadline - time.monotonic())
             self.calls.begin(call)
 
     def cancel(self, call: Call, ended: Waiter) -> None:
@@ -161,6 +180,8 @@ class Portal:
 
     async def _run(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
+        if self._is_closing:
+            return
         with self._scope:
             try:
                 async with trio.open_nursery() as nursery:

@@ -66,7 +66,7 @@ async def cancel_at_each_step(operation: Operation, stride: int) -> None:
         assert busy_tasks(cast.guest) <= tasks
         assert connections(stage.network) == open_before
         assert cancelled > 0
-        assert asyncio.all_tasks() == {asyncio.current_task(), cast.guest._keeper}
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)

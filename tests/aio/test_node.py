@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -479,11 +482,7 @@ def test_a_loop_that_ends_with_a_node_open_says_goodbye() -> None:
     with pytest.raises(iris.aio.ClosedResourceError):
         opened[0]._guest.check()
 
-    async def again() -> None:
-        async with open_pair(shop_service()) as (_, client):
-            assert await client.request("shop", 1) == 1
-
-    asyncio.run(again())
+    asyncio.run(open_and_ask())
     blocks.clear()
     gc.collect()
 
@@ -494,17 +493,198 @@ def test_a_loop_that_is_closed_with_a_node_open_does_not_keep_the_thread() -> No
     node = loop.run_until_complete(block.__aenter__())
     loop.close()
 
-    async def again() -> None:
-        async with open_pair(shop_service()) as (_, client):
-            assert await client.request("shop", 1) == 1
-
-    asyncio.run(again())
+    asyncio.run(open_and_ask())
     with pytest.raises(iris.aio.ClosedResourceError):
         node._guest.check()
     for task in asyncio.all_tasks(loop):  # which nobody can run any more
         task._log_destroy_pending = False  # type: ignore[attr-defined]
     del block
     gc.collect()
+
+
+def test_a_loop_that_is_closed_while_a_handler_cleans_up_does_not_keep_the_thread() -> None:
+    loop = asyncio.new_event_loop()
+    service = iris.Service("shop")
+
+    @service.request
+    async def clean_up(_: iris.Request) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(60)
+
+    async def begin() -> list[object]:
+        block = iris.aio.open_node("a")
+        node = await block.__aenter__()
+        membership = node.join("shop", service)
+        await membership.__aenter__()
+        with pytest.raises(iris.RequestTimeout):
+            await node.request("shop", b"", timeout=0.1)
+        return [block, membership]
+
+    blocks = loop.run_until_complete(begin())
+    tasks = asyncio.all_tasks(loop)
+    loop.close()
+    asyncio.run(open_and_ask())
+    for task in tasks:
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # nobody can run it any more
+        task.get_coro().close()
+    del blocks
+
+
+async def open_and_ask() -> None:
+    async with open_pair(shop_service()) as (_, client):
+        assert await client.request("shop", 1) == 1
+
+
+def test_async_generators_of_trio_and_of_the_loop_are_kept_apart() -> None:
+    """In an event loop that is run several times, and ends as those do that are run by hand."""
+    loop = asyncio.new_event_loop()
+    ended: list[str] = []
+
+    async def numbers() -> AsyncIterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            ended.append("numbers")
+
+    async def begin() -> list[Any]:
+        block = iris.aio.open_node("a")
+        return [block, await block.__aenter__()]
+
+    async def subscribe(node: iris.aio.Node) -> list[Any]:
+        block = node.subscribe("orders.*")
+        return [block, await block.__aenter__()]
+
+    async def abandon() -> None:
+        async for _ in numbers():
+            break
+        gc.collect()
+        await asyncio.sleep(0.01)
+
+    opened = loop.run_until_complete(begin())
+    subscribed = loop.run_until_complete(subscribe(opened[1]))
+    loop.run_until_complete(abandon())
+    assert ended == ["numbers"]
+    loop.run_until_complete(loop.shutdown_asyncgens())  # which is the end of the node, too
+    with pytest.raises(iris.aio.ClosedResourceError):
+        opened[1]._guest.check()
+    loop.run_until_complete(subscribed[0].__aexit__(None, None, None))
+    loop.close()
+    asyncio.run(open_and_ask())
+
+
+def test_the_end_of_a_loop_with_a_node_open_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    blocks: list[object] = []
+    with caplog.at_level(logging.WARNING):
+        for _ in range(5):
+            with asyncio.Runner() as runner:
+                block = iris.aio.open_node("a")
+                runner.run(block.__aenter__())
+                blocks.append(block)
+    assert caplog.records == []
+
+
+def test_all_other_tasks_can_be_cancelled_and_waited_for_in_a_node_s_block() -> None:
+    async def main() -> None:
+        async with open_pair(shop_service()) as (_, client):
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.wait_for(asyncio.gather(*others, return_exceptions=True), 5)
+            assert await client.request("shop", 2) == 2
+
+    asyncio.run(main())
+
+
+BY_HAND = """
+import asyncio, iris, iris.aio
+service = iris.Service("shop")
+
+@service.request
+async def echo(request):
+    return request.payload
+
+async def main():
+    async with iris.aio.open_node("a") as node, node.join("shop", service):
+        print("go", flush=True)
+        while True:
+            await node.request("shop", 5)
+
+loop = asyncio.new_event_loop()
+try:
+    loop.run_until_complete(main())
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+loop.run_until_complete(loop.shutdown_asyncgens())
+"""
+
+
+def test_ctrl_c_ends_a_loop_that_is_run_by_hand() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", BY_HAND], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as program:
+        try:
+            assert program.stdout is not None
+            assert program.stdout.readline() == "go\n"
+            program.send_signal(signal.SIGINT)
+            assert program.stdout.readline() == "interrupted\n"
+            assert program.wait(30) == 0
+        finally:
+            program.kill()
+
+
+def test_a_handler_that_ends_the_program_ends_it() -> None:
+    service = iris.Service("shop")
+
+    @service.request
+    async def leave(_: iris.Request) -> None:
+        await asyncio.sleep(0)
+        raise SystemExit(3)
+
+    async def main() -> None:
+        async with open_pair(service) as (_, client):
+            await client.request("shop", b"")
+
+    with pytest.raises(SystemExit) as raised:
+        asyncio.run(main())
+    assert raised.value.code == 3
+
+
+def test_a_handler_that_is_cancelled_before_it_has_begun_leaves_no_warning() -> None:
+    async def main() -> None:
+        async with open_pair(shop_service()) as (_, client):
+            for steps in range(40):
+                asking = asyncio.ensure_future(client.request("shop", b""))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                asking.cancel()
+                await asyncio.wait([asking])
+        gc.collect()
+
+    asyncio.run(main())
+
+
+def test_a_block_is_entered_once() -> None:
+    async def main() -> None:
+        block = iris.aio.open_node("a")
+        async with block:
+            with pytest.raises(RuntimeError, match="call open_node once for each block"):
+                await block.__aenter__()
+
+    asyncio.run(main())
+
+
+def test_what_tells_of_a_closed_node_still_does() -> None:
+    async def main() -> None:
+        async with open_pair(shop_service()) as (_, client):
+            await client.request("shop", b"")
+        assert client.statistics().requests.answered == 1
+        assert client.clusters() == ("shop",)
+        assert len(client.members("shop")) == 1
+
+    asyncio.run(main())
 
 
 def test_several_loops_one_after_the_other() -> None:

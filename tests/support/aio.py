@@ -15,7 +15,7 @@ from trio.testing import MockClock
 import iris
 import iris.aio
 from iris.aio.crossing import Block
-from iris.aio.guest import Guest, guest_of_this_loop
+from iris.aio.guest import Guest, enter_guest
 from tests.support.operations import Cast, open_cast
 from tests.support.stages import Stage, open_stage
 
@@ -66,6 +66,9 @@ async def open_guest_cast() -> AsyncIterator[tuple[Stage, AsyncioCast]]:
         async with open_stage() as stage, open_cast(stage) as cast:
             yield stage, cast
 
-    guest = await guest_of_this_loop()
-    async with guest.used(), Block(guest, opened, lambda both, _: both) as (stage, cast):
-        yield stage, AsyncioCast(cast, guest)
+    guest = await enter_guest()
+    try:
+        async with Block(guest, opened, lambda both, _: both) as (stage, cast):
+            yield stage, AsyncioCast(cast, guest)
+    finally:
+        await guest.leave()

@@ -177,6 +177,51 @@ def test_handlers_run_in_threads_and_ask_others_within_their_deadline() -> None:
     assert left[0] < 0.4
 
 
+def test_a_handler_of_one_node_asks_by_another_one() -> None:
+    """Each has a run, and a clock, of its own."""
+    passing = iris.Service("passing")
+    with open_pair(shop_service()) as (_, client), iris.sync.open_node("b") as other:
+
+        @passing.request
+        def pass_on(request: iris.Request) -> object:
+            return client.request("shop", request.payload)
+
+        with other.join("passing", passing):
+            for _ in range(3):
+                assert client.request("passing", 7, wait=5) == 7
+
+
+def test_a_membership_that_fails_is_logged_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    service = iris.Service("shop")
+
+    @service.request
+    def leave(_: iris.Request) -> None:
+        raise SystemExit(3)
+
+    def serve_and_ask() -> None:
+        with open_pair(service) as (_, client):
+            with pytest.raises(iris.IrisError):
+                client.request("shop", b"", timeout=1)
+            until(lambda: any(record.levelname == "CRITICAL" for record in caplog.records))
+
+    with pytest.raises(SystemExit):
+        serve_and_ask()
+
+
+def test_what_tells_of_a_closed_node_still_does() -> None:
+    with open_pair(shop_service()) as (_, client):
+        client.request("shop", b"")
+    assert client.statistics().requests.answered == 1
+    assert client.clusters() == ("shop",)
+    assert len(client.members("shop")) == 1
+
+
+def test_a_block_is_entered_once() -> None:
+    block = iris.sync.open_node("a")
+    with block, pytest.raises(RuntimeError, match="call open_node once for each block"):
+        block.__enter__()
+
+
 def test_async_handlers_are_refused() -> None:
     service = iris.Service("shop")
 
@@ -360,6 +405,33 @@ def test_a_second_ctrl_c_does_not_wait() -> None:
             program.send_signal(signal.SIGINT)
             time.sleep(0.1)
         assert program.returncode is not None
+
+
+STARTING = """
+import os, signal, threading, time, trio, iris.sync
+from iris.sync import portal
+
+run, interrupted = trio.run, threading.Event()
+
+def run_late(main):  # Ctrl-C comes when the thread has begun, and trio has not
+    os.kill(os.getpid(), signal.SIGINT)
+    interrupted.wait(10)
+    run(main)
+
+def closing(self, *, wait=True, close=portal.Portal.close):
+    interrupted.set()
+    close(self, wait=wait)
+
+trio.run, portal.Portal.close = run_late, closing
+with iris.sync.open_node():
+    pass
+"""
+
+
+def test_ctrl_c_while_the_node_s_thread_starts_ends_the_program() -> None:
+    done = subprocess.run([sys.executable, "-c", STARTING], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode in (1, -signal.SIGINT)
+    assert done.stderr.rstrip().endswith("KeyboardInterrupt")
 
 
 def test_a_program_that_ends_with_a_node_open_says_goodbye() -> None:

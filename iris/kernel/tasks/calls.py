@@ -35,18 +35,19 @@ class Call:
         deadline: when it is cancelled, on ``trio.current_time()``'s clock: that of the handler that makes it.
 
     Attributes:
+        deadline: the same, until it begins.
         begun: whether it has begun, or never will.
         outcome: what came of it; None before the end, and if it was cancelled.
     """
 
     __slots__ = (
-        "_context", "_deadline", "_ended", "_function", "_is_late", "_scope", "begun", "is_cancelled", "outcome",
+        "_context", "_ended", "_function", "_is_late", "_scope", "begun", "deadline", "is_cancelled", "outcome",
     )  # fmt: skip
 
     def __init__(self, function: Callable[[], Awaitable[Any]], ended: Callable[[], None], deadline: float) -> None:
         self._function = function
         self._ended = ended
-        self._deadline = deadline
+        self.deadline = deadline
         self._context: Final = copy_context()
         self._scope: trio.CancelScope | None = None
         """What it runs in."""
@@ -81,7 +82,7 @@ class Call:
 
     async def _run(self, scope: trio.CancelScope) -> None:
         """Run it in a scope of which it may be the last."""
-        scope.deadline = self._deadline
+        scope.deadline = self.deadline
         if self.is_cancelled:
             scope.cancel()
         self._scope = scope

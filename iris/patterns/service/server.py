@@ -81,9 +81,9 @@ class Server:
         Raises:
             ConfigError: this node serves the cluster already.
         """
-        if cluster in self.memberships:
-            raise ConfigError(f"this node is a member of the cluster {cluster!r} already")
+        self._check_free(cluster)
         async with open_background() as nursery:
+            self._check_free(cluster)  # another task may have joined it meanwhile
             membership = WorkerPool(
                 cluster,
                 service,
@@ -104,6 +104,10 @@ class Server:
             finally:
                 del self.memberships[cluster]
                 membership.abandon()
+
+    def _check_free(self, cluster: str) -> None:
+        if cluster in self.memberships:
+            raise ConfigError(f"this node is a member of the cluster {cluster!r} already")
 
     @property
     def queue_delay(self) -> float:

@@ -244,3 +244,22 @@ async def test_who_follows_a_watch_in_another_task_stops_when_its_block_is_left(
             nursery.start_soon(follow, changes)
             await trio.sleep(1)
     assert seen == ["end"]
+
+
+async def test_of_two_tasks_that_join_a_cluster_at_the_same_time_one_is_told(autojump_clock: MockClock) -> None:
+    outcomes: list[str] = []
+
+    async def join(node: iris.Node) -> None:
+        try:
+            async with node.join("store", make_service("store")):
+                outcomes.append("joined")
+                await trio.sleep(1)
+        except iris.ConfigError as error:
+            outcomes.append(str(error))
+
+    async with open_stage() as stage:
+        node = await stage.node("store")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(join, node)
+            nursery.start_soon(join, node)
+    assert sorted(outcomes) == ["joined", "this node is a member of the cluster 'store' already"]
