@@ -73,11 +73,14 @@ async def _in_loop(guest: Guest, awaitable: Awaitable[T]) -> T:
         _drop(awaitable)
         raise trio.ClosedResourceError("the event loop was closed")
     task = guest.loop.create_task(awaited())
-    guest.waiting.add(done)
-    task.add_done_callback(done)
-    await trio.lowlevel.wait_task_rescheduled(abort)
+    # One turn of the event loop ends most handlers.  Trio must not go to sleep meanwhile: to wake it takes two threads.
+    await trio.lowlevel.cancel_shielded_checkpoint()
     if not task.done():
-        raise trio.ClosedResourceError("the event loop was closed while a handler ran")
+        guest.waiting.add(done)
+        task.add_done_callback(done)
+        await trio.lowlevel.wait_task_rescheduled(abort)
+        if not task.done():
+            raise trio.ClosedResourceError("the event loop was closed while a handler ran")
     _drop(awaitable)  # a task that is cancelled at once never comes to it
     if task.cancelled():
         await trio.lowlevel.checkpoint_if_cancelled()
