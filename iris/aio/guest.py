@@ -152,6 +152,11 @@ class Guest:
         if self._calls is None:
             raise trio.ClosedResourceError("this node is closed: the block of its open_node has ended")
 
+    @property
+    def deadline(self) -> float:
+        """When the handler that the current task runs has no more time, on trio's clock."""
+        return self.deadlines.get(asyncio.current_task(), inf)
+
     def begin(self, function: Callable[[], Awaitable[Any]], ended: Callable[[], None]) -> Call:
         """Begin a call.
 
@@ -162,7 +167,7 @@ class Guest:
         if asyncio.get_running_loop() is not self.loop:
             raise RuntimeError("this node belongs to another event loop: open a node with iris.aio.open_node in this")
         assert self._calls is not None
-        call = Call(function, ended, self.deadlines.get(asyncio.current_task(), inf))
+        call = Call(function, ended, self.deadline)
         self._calls.begin(call)
         return call
 

@@ -40,7 +40,7 @@ from iris.patterns.pubsub import PubSub, RemoteSubscribers
 from iris.patterns.pubsub.interest import DurableSubscriber, Share
 from iris.patterns.pubsub.publish import ConfirmedEvents, open_confirmed_events
 from iris.patterns.pubsub.subscribe import Overflow, Subscription, SubscriptionLimits
-from iris.patterns.request import Requests
+from iris.patterns.request import Begun, Requests
 from iris.patterns.service import Limits, Server, Service, Tunnels
 from iris.patterns.tunnel import Tunnel
 from iris.security.files import CredentialWatch
@@ -195,6 +195,43 @@ class Node:
         )
         value: R = came if convert is None else converted_reply(convert, came, cluster)
         return value
+
+    def _begin_request(
+        self,
+        woken: Callable[[], None],
+        until: float,
+        cluster: str,
+        payload: object,
+        *,
+        timeout: float,
+        idempotent: bool,
+        operation: str | None,
+        key: str | None,
+        prefer: Member | NodeId | None,
+        headers: Mapping[str, str] | None,
+        priority: PriorityName | None,
+    ) -> Begun | None:
+        """As ``request``, without waiting, for who is no task of trio; None if it has to wait for anything but a reply.
+
+        See ``Requests.begin``.
+        """
+        self._guard.check()
+        check_request(cluster, operation, key, None, idempotent=idempotent)
+        if self._sites is not None and self._sites.matters(cluster):
+            return None
+        return self._requests.begin(
+            cluster,
+            payload,
+            woken,
+            timeout=check_timeout(timeout),
+            idempotent=idempotent,
+            operation=operation,
+            key=key,
+            headers=headers,
+            prefer=None if prefer is None else check_preference(prefer, None),
+            priority=check_priority(priority),
+            until=until,
+        )
 
     # -- broadcast and survey -------------------------------------------------------------------------------
 

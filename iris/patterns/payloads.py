@@ -51,8 +51,15 @@ def converter(annotation: Any) -> Converter:
     return _converter(annotation, {})
 
 
-reply_converter: Final[Callable[[Any], Converter]] = lru_cache(maxsize=256)(converter)
-"""As ``converter``, which callers would else call for each request."""
+_cached_converter: Final[Callable[[Any], Converter]] = lru_cache(maxsize=256)(converter)
+
+
+def reply_converter(annotation: Any) -> Converter:
+    """As ``converter``, which callers would else call for each request."""
+    try:
+        return _cached_converter(annotation)
+    except TypeError:  # it has no hash, as a type would
+        return converter(annotation)
 
 
 def converted_reply(convert: Converter, reply: Any, cluster: str) -> Any:
@@ -103,7 +110,7 @@ def _converter(annotation: Any, known: dict[Any, Converter]) -> Converter:
 
 
 def _class(annotation: Any, known: dict[Any, Converter]) -> Converter:
-    if annotation in known:
+    if _is(annotation, type) and annotation in known:
         return known[annotation]
     kind = annotation
     if _is(kind, type):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final, final
 
 import trio
@@ -30,6 +30,7 @@ class Attempt:
 
     Attributes:
         outcome: what came back; None as long as nothing has, and if the time is over.
+        woken: called by ``end``, where no task waits.
     """
 
     __slots__ = (
@@ -44,6 +45,7 @@ class Attempt:
         "picker",
         "size",
         "tried",
+        "woken",
     )
 
     def __init__(
@@ -68,6 +70,7 @@ class Attempt:
         self._is_over = False
         self._task: trio.lowlevel.Task | None = None
         self._follower: InboxWaiter | None = None
+        self.woken: Callable[[], None] | None = None
 
     async def wait(self, follower: InboxWaiter | None) -> None:
         """Wait for ``end``; cancelling leaves nothing behind.
@@ -98,6 +101,8 @@ class Attempt:
         elif self._task is not None:
             task, self._task = self._task, None
             trio.lowlevel.reschedule(task)
+        elif self.woken is not None:
+            self.woken()
 
     def can_retry_elsewhere(self) -> bool:
         """Whether it may be asked elsewhere as soon as its member is in doubt, and can be."""

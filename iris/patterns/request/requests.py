@@ -26,6 +26,7 @@ import itertools
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, final
 
 import trio
@@ -197,6 +198,59 @@ class Requests:
         self.tally.answered += 1
         return reply
 
+    def begin(
+        self,
+        cluster: str,
+        payload: object,
+        woken: Callable[[], None],
+        *,
+        timeout: float,
+        idempotent: bool,
+        operation: str | None,
+        key: str | None,
+        headers: Mapping[str, str] | None,
+        prefer: NodeId | AtSite | None,
+        priority: Priority | None,
+        until: float,
+    ) -> Begun | None:
+        """As ``request``, for who is no task of trio: send the first attempt at once.
+
+        Args:
+            woken: called when its outcome is known.
+            until: when the time of the caller is over, in trio's time.
+
+        Returns:
+            None if there is nobody to ask at once: then nothing was begun.
+
+        Raises:
+            PayloadTooLarge, LocalProtocolError: see ``request``.
+        """
+        body = encoded(payload, self._config.max_payload)
+        flat = wire.encode_headers(headers, self._config.max_headers)
+        picker, now, tried = self._directory.picker(cluster), trio.current_time(), set[NodeId]()
+        deadline = min(now + timeout, until)
+        member = None if picker is None else picker.pick(exclude=tried, key=key, prefer=prefer, now=now)
+        if picker is None or member is None or deadline <= now:
+            return None
+        flags = IDEMPOTENT if idempotent else 0
+        flags |= (served_priority.get() if priority is None else priority) << PRIORITY_SHIFT
+        identifier = next(self._ids)
+        self._deadlines.add(deadline, identifier)
+        tried.add(member)
+        try:
+            attempt = self._send(
+                identifier, member, cluster_of(cluster), operation, deadline, now, flags, flat, body, picker, tried
+            )
+        except NotSent:
+            return None
+        self.tally.sent += 1
+        attempt.woken = woken
+        self._watch(identifier, attempt, picker)
+        ask = partial(
+            self._ask, cluster, body, deadline, timeout, picker, None, flags, operation, key, prefer, flat, tried
+        )
+        return Begun(self, identifier, attempt, picker, now, cluster, ask)
+
     def decode_reply_untrusted(self, payload: wire.Payload, cluster: str, member: NodeId) -> Any:
         """Return what a member has replied.
 
@@ -255,9 +309,13 @@ class Requests:
         headers: wire.Headers,
         tried: set[NodeId],
         now: float | None = None,
+        first: Begun | None = None,
     ) -> Any:
-        identifier = next(self._ids)
-        self._deadlines.add(deadline, identifier)
+        if first is None:
+            identifier = next(self._ids)
+            self._deadlines.add(deadline, identifier)
+        else:  # its outcome is known
+            identifier = first.identifier
         name = cluster_of(cluster)  # at which site is of no interest to the member
         idempotent = bool(flags & IDEMPOTENT)
         failure: DeliveryError | None = None
@@ -269,57 +327,58 @@ class Requests:
         """Those of ``tried`` that were asked here since the last pause: a hedged request is asked from two tasks."""
         try:
             while True:
-                if now is None:  # a look takes 1 us
-                    now = trio.current_time()
-                if now >= deadline:
-                    break
-                member = None
-                if only is not None:
-                    member = None if tried else only
-                elif picker is not None and len(tried) < _MAX_ATTEMPTS:
-                    member = picker.pick(exclude=tried, key=key, prefer=prefer, now=now)
-                if member is not None and failure is not None and picker is not None:
-                    # What did not run because of the load is repeated only as far as the load allows; what was lost
-                    # always, at first.
-                    if picker.may_repeat(now, forced=not (rounds or isinstance(failure, Overloaded))):
-                        self.repeated += 1
-                        self.moved += isinstance(failure, MemberLost)
-                    elif rounds or lost is not None:
-                        member = None
-                    else:
-                        self.not_repeated += 1
+                member: NodeId | None
+                if first is not None:
+                    member = first.attempt.member
+                    outcome, first = first.attempt.outcome, None
+                    tried.add(member)
+                    mine.add(member)
+                else:
+                    if now is None:  # a look takes 1 us
+                        now = trio.current_time()
+                    if now >= deadline:
                         break
-                if member is None:
-                    if only is not None or not idempotent or (lost is None and isinstance(failure, Overloaded)):
-                        break
-                    if failure is None and not self._directory.had_members(cluster):
-                        break
-                    pause = min(_PAUSE * 2 ** min(rounds, 8), _LONGEST_PAUSE) * (0.5 + identifier * _SPREAD % 1)
-                    rounds += 1
-                    picker = await self._pause(cluster, tried, min(deadline, now + pause))
-                    tried.difference_update(mine)
-                    mine.clear()
-                    now = None
-                    continue
-                tried.add(member)
-                mine.add(member)
-                budget = budget_of(deadline - now)
-                message = (
-                    kinds.REQUEST, identifier, name, operation, budget, flags, headers, payload
-                )  # fmt: skip
-                size = wire.payload_size(payload)
-                if headers is not None:
-                    size += wire.headers_size(headers)
-                waiter = Attempt(member, message, size, deadline, idempotent=idempotent, picker=picker, tried=tried)
-                try:
-                    self._mesh.post(member, message, waiter.size, flush=True)
-                except NotSent as error:
-                    # The link did not take the request, so it did not run: any request may go to another member.
-                    failure, now = error, None
-                    continue
-                # From here on the request may have been run. Unless this member refuses it, only idempotent=True sends
-                # it again.
-                outcome = await self._wait(identifier, waiter, now, deadline, picker)
+                    member = None
+                    if only is not None:
+                        member = None if tried else only
+                    elif picker is not None and len(tried) < _MAX_ATTEMPTS:
+                        member = picker.pick(exclude=tried, key=key, prefer=prefer, now=now)
+                    if member is not None and failure is not None and picker is not None:
+                        # What did not run because of the load is repeated only as far as the load allows; what was lost
+                        # always, at first.
+                        if picker.may_repeat(now, forced=not (rounds or isinstance(failure, Overloaded))):
+                            self.repeated += 1
+                            self.moved += isinstance(failure, MemberLost)
+                        elif rounds or lost is not None:
+                            member = None
+                        else:
+                            self.not_repeated += 1
+                            break
+                    if member is None:
+                        if only is not None or not idempotent or (lost is None and isinstance(failure, Overloaded)):
+                            break
+                        if failure is None and not self._directory.had_members(cluster):
+                            break
+                        pause = min(_PAUSE * 2 ** min(rounds, 8), _LONGEST_PAUSE) * (0.5 + identifier * _SPREAD % 1)
+                        rounds += 1
+                        picker = await self._pause(cluster, tried, min(deadline, now + pause))
+                        tried.difference_update(mine)
+                        mine.clear()
+                        now = None
+                        continue
+                    tried.add(member)
+                    mine.add(member)
+                    try:
+                        waiter = self._send(
+                            identifier, member, name, operation, deadline, now, flags, headers, payload, picker, tried
+                        )
+                    except NotSent as error:
+                        # The link did not take the request, so it did not run: any request may go to another member.
+                        failure, now = error, None
+                        continue
+                    # From here on the request may have been run. Unless this member refuses it, only idempotent=True
+                    # sends it again.
+                    outcome = await self._wait(identifier, waiter, now, deadline, picker)
                 now = None
                 if outcome is None:
                     raise await self._timed_out(cluster, timeout, lost or failure)
@@ -348,8 +407,7 @@ class Requests:
                                 "or once; use idempotent=True to have such requests repeated"
                             )
         finally:
-            for left in self._left.pop(identifier, ()):
-                self._cancel(identifier, left)
+            self._cancel_left(identifier)
         if failure is None and (rounds or now < deadline):
             await trio.lowlevel.checkpoint()  # it may be the end of the caller's own scope
             raise nobody_serves(cluster, self._mesh.identity, self._mesh.trouble())
@@ -385,6 +443,36 @@ class Requests:
             await self.reach(cluster, max(until - trio.current_time(), _PAUSE))
         return directory.picker(cluster)
 
+    def _send(
+        self,
+        identifier: int,
+        member: NodeId,
+        cluster: str,
+        operation: str | None,
+        deadline: float,
+        now: float,
+        flags: int,
+        headers: wire.Headers,
+        payload: wire.Payload,
+        picker: Picker | None,
+        tried: set[NodeId],
+    ) -> Attempt:
+        """Send one attempt.
+
+        Raises:
+            NotSent: the link does not take it, so it does not run.
+        """
+        message = (
+            kinds.REQUEST, identifier, cluster, operation, budget_of(deadline - now), flags, headers, payload
+        )  # fmt: skip
+        size = wire.payload_size(payload)
+        if headers is not None:
+            size += wire.headers_size(headers)
+        idempotent = bool(flags & IDEMPOTENT)
+        attempt = Attempt(member, message, size, deadline, idempotent=idempotent, picker=picker, tried=tried)
+        self._mesh.post(member, message, size, flush=True)
+        return attempt
+
     async def _wait(
         self, identifier: int, waiter: Attempt, started: float, deadline: float, picker: Picker | None
     ) -> wire.Message | None:
@@ -393,27 +481,39 @@ class Requests:
         However it ends, the member gets a CANCEL when the request ends, unless it has answered, and nothing stays
         registered.  The CANCEL is not sent earlier: asked once more, the member has the request running or its outcome.
         """
-        self._waiting[identifier] = waiter
-        if picker is not None:
-            picker.started(waiter.member)
+        self._watch(identifier, waiter, picker)
         try:
             alone = len(self._waiting) == 1
             self._follower.keen = alone and started - self._ended < _AT_ONCE
             await waiter.wait(self._follower if alone else None)
         finally:
-            del self._waiting[identifier]
-            outcome = waiter.outcome
-            answered = outcome is not None and outcome[0] in (kinds.REPLY, kinds.FAILURE)
-            if picker is not None:
-                ok = answered and outcome is not None and outcome[0] == kinds.REPLY
-                now = self._ended = trio.current_time()
-                silent = outcome is None and now >= deadline
-                picker.finished(
-                    waiter.member, now - started, ok=ok, answered=answered or (False if silent else None), now=now
-                )
-            if not answered:
-                self._left.setdefault(identifier, set()).add(waiter.member)
+            self._unwatch(identifier, waiter, started, deadline, picker)
         return waiter.outcome
+
+    def _watch(self, identifier: int, waiter: Attempt, picker: Picker | None) -> None:
+        self._waiting[identifier] = waiter
+        if picker is not None:
+            picker.started(waiter.member)
+
+    def _unwatch(
+        self, identifier: int, waiter: Attempt, started: float, deadline: float, picker: Picker | None
+    ) -> None:
+        del self._waiting[identifier]
+        outcome = waiter.outcome
+        answered = outcome is not None and outcome[0] in (kinds.REPLY, kinds.FAILURE)
+        if picker is not None:
+            ok = answered and outcome is not None and outcome[0] == kinds.REPLY
+            now = self._ended = trio.current_time()
+            silent = outcome is None and now >= deadline
+            picker.finished(
+                waiter.member, now - started, ok=ok, answered=answered or (False if silent else None), now=now
+            )
+        if not answered:
+            self._left.setdefault(identifier, set()).add(waiter.member)
+
+    def _cancel_left(self, identifier: int) -> None:
+        for left in self._left.pop(identifier, ()):
+            self._cancel(identifier, left)
 
     def _expire(self, identifier: int) -> None:
         waiter = self._waiting[identifier]
@@ -509,6 +609,81 @@ class Requests:
                 waiter.end(_GONE)
         for take in list(self.gathering.values()):
             take(peer.node, None)
+
+
+@final
+class Begun:
+    """A request whose first attempt is on its way, for who is no task of trio.  Made by ``Requests.begin``.
+
+    Once ``woken`` was called ``reply`` ends it, or if there is none ``go_on``; and ``abandon`` at any time.
+    """
+
+    __slots__ = (
+        "_ask", "_cluster", "_is_counted", "_is_settled", "_picker", "_requests", "_started", "attempt", "identifier",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        requests: Requests,
+        identifier: int,
+        attempt: Attempt,
+        picker: Picker,
+        started: float,
+        cluster: str,
+        ask: Callable[[None, Begun], Awaitable[Any]],
+    ) -> None:
+        self._requests = requests
+        self._picker = picker
+        self._started = started
+        self._cluster = cluster
+        self._ask = ask
+        self._is_settled = self._is_counted = False
+        self.identifier = identifier
+        self.attempt = attempt
+
+    def _settle(self) -> None:
+        if not self._is_settled:
+            self._is_settled = True
+            attempt = self.attempt
+            self._requests._unwatch(self.identifier, attempt, self._started, attempt.deadline, self._picker)
+
+    def abandon(self) -> None:
+        """The caller was cancelled, or cannot go on.  Of a request that has ended nothing is left to abandon."""
+        self._settle()
+        self._requests._cancel_left(self.identifier)
+        if not self._is_counted:
+            self._is_counted = True
+            self._requests.tally.expired += 1
+
+    def reply(self) -> tuple[Any] | None:
+        """Return the reply; None if there is none, and ``go_on`` says what becomes of the request.
+
+        Raises:
+            RemoteError: it cannot be read.
+        """
+        self._settle()
+        outcome, requests = self.attempt.outcome, self._requests
+        if outcome is None or outcome[0] != kinds.REPLY:
+            return None
+        self._is_counted = True
+        try:
+            reply = requests.decode_reply_untrusted(outcome[2], self._cluster, self.attempt.member)
+        except RemoteError as error:
+            requests.count(error)
+            raise
+        requests.tally.answered += 1
+        return (reply,)
+
+    async def go_on(self) -> Any:
+        """Do what follows the first attempt: try another member, or raise; see ``Requests.request``."""
+        self._is_counted = True
+        try:
+            reply = await self._ask(None, self)
+        except BaseException as error:
+            self._requests.count(error)
+            raise
+        self._requests.tally.answered += 1
+        return reply
 
 
 def too_large(cluster: str, text: str) -> PayloadTooLarge:
