@@ -130,7 +130,7 @@ def check(said: str, came: object, *, fits: bool) -> None:
         assert not fits, f"{said} is refused: {came}"
         assert len(str(came)) > 10, said
         assert "\n" not in str(came), said
-    elif isinstance(came, iris.RequestTimeout | iris.NotSent | iris.NoSuchCluster):
+    elif isinstance(came, iris.RequestTimeout | iris.NotSent | iris.NoSuchCluster | iris.RemoteError):
         assert fits, f"{said} is no {type(came).__name__}"
     else:
         assert not isinstance(came, Exception), f"{said}: a raw {came!r}"
