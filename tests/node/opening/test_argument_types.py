@@ -29,6 +29,7 @@ def is_empty(value: Any) -> bool:
 
 
 FITTING: dict[str, Callable[[Any], bool]] = {
+    "reply": lambda value: value is None or isinstance(value, type),
     "payload": lambda value: value is not int and type(value) is not object and value not in ("\ud800", {1: "x"}),
     "timeout": is_number,
     "hedge": is_number,
