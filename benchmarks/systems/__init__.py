@@ -9,6 +9,7 @@ from benchmarks.system import System
 MODULES = (
     "iris_mesh",
     "iris_aio",
+    "iris_aio_client",
     "iris_sync",
     "pyzmq_sync",
     "pyzmq_curve",

@@ -38,7 +38,7 @@ async def _request_sink(task: Task) -> None:
         await asyncio.Event().wait()
 
 
-async def _request_source(task: Task) -> None:
+async def request_source(task: Task) -> None:
     async with _open(seeds=task.addresses) as node:
         await node.wait_for(CLUSTER)
         latencies = Latencies(task)
@@ -62,7 +62,7 @@ SYSTEM = System(
         ),
         "request": Roles(
             sink=lambda task: asyncio.run(_request_sink(task)),
-            source=lambda task: asyncio.run(_request_source(task)),
+            source=lambda task: asyncio.run(request_source(task)),
         ),
     },
     quick=True,

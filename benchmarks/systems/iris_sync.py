@@ -26,7 +26,7 @@ def _request_source(task: Task) -> None:
 
 
 SYSTEM = System(
-    name="iris.sync",
+    name="iris.sync asking",
     package="iris-mesh",
     encrypted=True,
     module="iris",
