@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Final
 
 import click
 import trio
@@ -16,6 +16,8 @@ from iris.cli.printable import printable_line
 from iris.cli.terminal import Lines, open_lines, takes_wait, write_line, write_object
 from iris.kernel.names import check_address, check_name
 from iris.patterns.service import DESCRIBE
+
+_UNKNOWN: Final = "the member describes itself in a way that this version does not know"
 
 
 @click.command()
@@ -49,9 +51,10 @@ def nodes(connection: NodeOptions, clusters: tuple[str, ...], watch: bool, as_js
 @click.command()
 @click.argument("cluster")
 @click.option("--json", "as_json", is_flag=True, help="Print it as one JSON object.")
+@click.option("--asyncapi", "as_asyncapi", is_flag=True, help="Print the AsyncAPI document of the operations.")
 @takes_wait
 @connected
-def describe(connection: NodeOptions, cluster: str, as_json: bool, wait: float) -> int:
+def describe(connection: NodeOptions, cluster: str, as_json: bool, as_asyncapi: bool, wait: float) -> int:
     """Show what the members of CLUSTER serve: the operations, with what they take and return, and tunnels.
 
     One member says so of itself.
@@ -60,7 +63,9 @@ def describe(connection: NodeOptions, cluster: str, as_json: bool, wait: float) 
     async def ask() -> int:
         async with connection.open() as node:
             served = await node.request(cluster, None, operation=DESCRIBE, idempotent=True, wait=wait)
-        if as_json:
+        if as_asyncapi:
+            write_object(_asyncapi(served))
+        elif as_json:
             write_object(served)
         else:
             for line in _described(served):
@@ -68,6 +73,13 @@ def describe(connection: NodeOptions, cluster: str, as_json: bool, wait: float) 
         return 0
 
     return run_until_done(ask)
+
+
+def _asyncapi(served: Any) -> Any:
+    try:
+        return served["asyncapi"]
+    except (KeyError, TypeError):
+        raise click.ClickException(_UNKNOWN) from None
 
 
 def _described(served: dict[str, Any]) -> Iterator[str]:
@@ -84,7 +96,7 @@ def _described(served: dict[str, Any]) -> Iterator[str]:
         for name, fields in served["types"].items():
             yield printable_line(f"{name}: {', '.join(f'{field}: {kind}' for field, kind in fields.items())}")
     except (KeyError, TypeError, AttributeError):
-        raise click.ClickException("the member describes itself in a way that this version does not know") from None
+        raise click.ClickException(_UNKNOWN) from None
 
 
 def _idle(node: iris.Node) -> list[tuple[None, iris.NodeInfo]]:

@@ -113,7 +113,7 @@ MEMBERS = {
     },
     iris.Answers: {"close", "missing"},
     iris.Watch: set[str](),
-    iris.Service: {"allows", "broadcast", "client", "describe", "request", "tunnel"},
+    iris.Service: {"allows", "asyncapi", "broadcast", "client", "describe", "request", "tunnel"},
 }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from iris.kernel.errors import ConfigError
 from iris.kernel.frozen import dataclass
 from iris.kernel.names import check_name
 from iris.patterns.messages import Message, Request
+from iris.patterns.service import asyncapi
 from iris.patterns.service.handlers import InThread, RequestHandler, prepared
 from iris.patterns.service.signatures import Signature, fields_of, original_of, signature_of
 from iris.security.identity import PeerIdentity
@@ -252,7 +253,12 @@ class Service:
             "tunnels": [name or "" for name in self.tunnels],
             "broadcasts": len(self.broadcasts),
             "types": types,
+            "asyncapi": self.asyncapi(),
         }
+
+    def asyncapi(self) -> dict[str, Any]:
+        """Return the operations of this service as an AsyncAPI 3.0 document: a map for ``json.dump``."""
+        return asyncapi.document(self.name, self._described)
 
     def _describe_to(self, _: Request) -> dict[str, Any]:
         return self.describe()

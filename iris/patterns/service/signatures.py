@@ -23,7 +23,8 @@ from iris.patterns.payloads import Converter, Mismatch, converter
 BAD_REQUEST: Final = "bad_request"
 """Code of the error when a payload is not what the handler declares; the handler did not run."""
 
-_EMPTY: Final = inspect.Parameter.empty
+EMPTY: Final = inspect.Parameter.empty
+"""In place of an annotation or a default that there is not; ``inspect.Signature.empty`` is the same."""
 _BY_POSITION: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -44,7 +45,7 @@ class Argument:
     @property
     def is_required(self) -> bool:
         """Whether callers have to give it."""
-        return self.default is _EMPTY
+        return self.default is EMPTY
 
 
 @final
@@ -71,13 +72,13 @@ class Signature:
             f"{one.name}: {type_name(one.type)}" + ("" if one.is_required else f" = {one.default!r}")
             for one in self.arguments
         )
-        returns = "" if self.returns is _EMPTY else f" -> {type_name(self.returns)}"
+        returns = "" if self.returns is EMPTY else f" -> {type_name(self.returns)}"
         return f"({takes or 'payload'}){returns}"
 
     @property
     def reply(self) -> Any:
         """What a caller's reply is converted to; None if nothing is known of it."""
-        return None if self.returns in (_EMPTY, Any, object) else self.returns or type(None)
+        return None if self.returns in (EMPTY, Any, object) else self.returns or type(None)
 
     def payload(self, handler: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """Return what a caller sends who calls a method with these arguments.
@@ -87,7 +88,7 @@ class Signature:
         """
         parameters = [
             inspect.Parameter(one.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=one.default)
-            for one in self.arguments or (Argument("payload", Any, _EMPTY),)
+            for one in self.arguments or (Argument("payload", Any, EMPTY),)
         ]
         try:
             given = inspect.Signature(parameters).bind(*args, **kwargs).arguments
@@ -116,9 +117,9 @@ def signature_of(handler: Callable[..., Any]) -> Signature:
     try:
         found = inspect.signature(handler)
     except (TypeError, ValueError):
-        return Signature((), None, _EMPTY)  # a builtin: it has to take the request
+        return Signature((), None, EMPTY)  # a builtin: it has to take the request
     parameters = [one for one in found.parameters.values() if one.kind in (*_BY_POSITION, one.KEYWORD_ONLY)]
-    returns = _resolved(handler, found.return_annotation, _EMPTY)
+    returns = _resolved(handler, found.return_annotation, EMPTY)
     if not parameters:
         if any(one.kind is one.VAR_POSITIONAL for one in found.parameters.values()):
             return Signature((), None, returns)
@@ -128,13 +129,13 @@ def signature_of(handler: Callable[..., Any]) -> Signature:
     by_place = first.kind in _BY_POSITION
     if (
         by_place
-        and types[first.name] in (_EMPTY, Any, object, Request)
-        and all(one.default is not _EMPTY for one in others)
+        and types[first.name] in (EMPTY, Any, object, Request)
+        and all(one.default is not EMPTY for one in others)
     ):
         return Signature((), None, returns)
     types.update((one.name, _resolved(handler, one.annotation)) for one in others)
     requests = [name for name, kind in types.items() if _is_request(kind)]
-    untyped = [one.name for one in parameters if types[one.name] is _EMPTY and one.default is _EMPTY]
+    untyped = [one.name for one in parameters if types[one.name] is EMPTY and one.default is EMPTY]
     if not requests and untyped == [parameters[-1].name]:
         requests = untyped
     elif untyped:
@@ -142,7 +143,7 @@ def signature_of(handler: Callable[..., Any]) -> Signature:
     arguments = tuple(
         Argument(one.name, types[one.name], one.default)
         for one in parameters
-        if types[one.name] is not _EMPTY and one.name not in requests
+        if types[one.name] is not EMPTY and one.name not in requests
     )
     if len(arguments) == 1 and by_place and arguments[0].name == first.name:
         return Signature(arguments, requests[0] if requests else None, returns)

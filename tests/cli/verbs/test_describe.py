@@ -47,6 +47,7 @@ def test_operations_are_shown_as_python_writes_them(desk: Desk) -> None:
         "Offer: item: str, price: float",
     ]
     assert json.loads(desk.run("describe", "quotes", "--json").out) == quotes.describe()
+    assert json.loads(desk.run("describe", "quotes", "--asyncapi").out) == quotes.asyncapi()
 
 
 def test_a_cluster_without_members_is_an_error(desk: Desk) -> None:
@@ -63,6 +64,7 @@ def test_what_a_member_says_of_itself_may_be_anything(
 ) -> None:
     desk.service = iris.Service("quotes")
     monkeypatch.setattr(iris.Service, "describe", partialmethod(answer, said))
+    assert "does not know" in desk.run("describe", "quotes", "--asyncapi").err
     done = desk.run("describe", "quotes")
     assert (done.status, "\x1b" in done.out.decode()) == (1, False)
     assert "does not know" in done.err
