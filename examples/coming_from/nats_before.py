@@ -13,10 +13,9 @@ async def greet(message: Msg) -> None:
 
 async def main() -> None:
     url = os.environ["NATS_URL"]
-    async with await nats.connect(url) as server, await nats.connect(url) as client:
-        await server.subscribe("greeters", queue="greeters", cb=greet)
-        orders = await server.subscribe("orders.>")
-        await server.flush()
+    async with await nats.connect(url) as client:
+        await client.subscribe("greeters", queue="greeters", cb=greet)
+        orders = await client.subscribe("orders.>")
         reply = await client.request("greeters", b"world", timeout=2)
         print(reply.data.decode())
         await client.publish("orders.created", b"7")

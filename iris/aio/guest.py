@@ -138,11 +138,11 @@ class Guest:
         )
 
     def check(self) -> None:
-        """Check that this is the loop's thread, and that the run takes calls.
+        """Check that this is the loop, and that the run takes calls.
 
         Raises:
             trio.ClosedResourceError: it has ended.
-            RuntimeError: this is another thread; the message says what to do.
+            RuntimeError: this is another thread or event loop; the message says what to do.
         """
         if get_ident() != self._thread:
             raise RuntimeError(
@@ -151,6 +151,8 @@ class Guest:
             )
         if self._calls is None:
             raise trio.ClosedResourceError("this node is closed: the block of its open_node has ended")
+        if asyncio.get_running_loop() is not self.loop:
+            raise RuntimeError("this node belongs to another event loop: open a node with iris.aio.open_node in this")
 
     @property
     def deadline(self) -> float:
@@ -161,11 +163,9 @@ class Guest:
         """Begin a call.
 
         Raises:
-            trio.ClosedResourceError, RuntimeError: see ``check``; also in another event loop of the same thread.
+            trio.ClosedResourceError, RuntimeError: see ``check``.
         """
         self.check()
-        if asyncio.get_running_loop() is not self.loop:
-            raise RuntimeError("this node belongs to another event loop: open a node with iris.aio.open_node in this")
         assert self._calls is not None
         call = Call(function, ended, self.deadline)
         self._calls.begin(call)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, final
-
-import trio
 
 from iris.aio.crossing import Block, Handle, awaited, block, direct
 from iris.aio.guest import Guest, Waiter, enter_guest
@@ -92,7 +89,7 @@ class Node(Handle[TrioNode]):
                     await waiter.wait()
                     replied = begun.reply()
                     came: Any = await self._guest.call(begun.go_on) if replied is None else replied[0]
-                except (asyncio.CancelledError, trio.ClosedResourceError):
+                except BaseException:  # also of a coroutine that is dropped
                     begun.abandon()
                     raise
                 value: R = came if convert is None else converted_reply(convert, came, cluster)

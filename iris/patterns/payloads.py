@@ -11,6 +11,7 @@ import collections.abc
 import dataclasses
 import enum
 import sys
+import threading
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -25,6 +26,9 @@ Converter = Callable[[Any], Any]
 """Takes a payload or a part of it; raises Mismatch."""
 
 _NONE: Final = type(None)
+
+_MOST_ERRORS: Final = 32
+"""Of one payload that are told one by one: half a million of them would be 40 MB of text."""
 
 
 @final
@@ -48,7 +52,27 @@ def converter(annotation: Any) -> Converter:
     Raises:
         ConfigError: this type cannot be made of a payload.
     """
-    return _converter(annotation, {})
+    return partial(_whole, _converter(annotation, {}))
+
+
+class _Tried(threading.local):
+    """What choices of unions have come to in the conversion of one payload, by choice and value.
+
+    Without it a value within a value within a value would be tried two times two times two times.
+    """
+
+    known: dict[tuple[int, int], Any] | None = None
+
+
+_tried: Final = _Tried()
+
+
+def _whole(convert: Converter, value: Any) -> Any:
+    outer, _tried.known = _tried.known, {}
+    try:
+        return convert(value)
+    finally:
+        _tried.known = outer
 
 
 _cached_converter: Final[Callable[[Any], Converter]] = lru_cache(maxsize=256)(converter)
@@ -171,7 +195,9 @@ def _is(value: Any, *kinds: type) -> bool:
 
 
 def _describe(value: object) -> str:
-    text = repr(value)
+    if _is(value, dict, list) and len(cast("list[object]", value)) > 0:
+        return type(value).__name__  # to write it all out may take longer than to convert it
+    text = repr(value[:41] if isinstance(value, str | bytes) else value)
     return f"{type(value).__name__} {text}" if len(text) <= 40 else type(value).__name__
 
 
@@ -200,17 +226,24 @@ def _literal(allowed: tuple[Any, ...], value: Any) -> Any:
 def _enum(kind: type[enum.Enum], value: Any) -> enum.Enum:
     try:
         return kind(value)
-    except (ValueError, TypeError):
+    except Exception:  # noqa: BLE001 -- it may have its own way to find one
         raise Mismatch(f"expected a value of {kind.__name__}, got {_describe(value)}") from None
 
 
 def _union(choices: tuple[Converter, ...], name: str, value: Any) -> Any:
     mismatches: list[Mismatch] = []
+    known = _tried.known
+    assert known is not None
     for convert in choices:
-        try:
-            return convert(value)
-        except Mismatch as error:
-            mismatches.append(error)
+        place = id(convert), id(value)  # both live as long as this conversion
+        if place not in known:
+            try:
+                known[place] = convert(value)
+            except Mismatch as error:
+                known[place] = error
+        if not isinstance(known[place], Mismatch):
+            return known[place]
+        mismatches.append(known[place])
     deeper = [error for error in mismatches if error.path]
     if len(deeper) == 1:
         raise deeper[0]  # one of them fits but for a detail
@@ -282,8 +315,9 @@ def _msgspec(kind: type, value: Any) -> Any:
     package: Any = sys.modules["msgspec"]
     try:
         return package.convert(value, type=kind)
-    except package.ValidationError as error:
-        raise Mismatch(str(error)) from None
+    except Exception as error:  # noqa: BLE001 -- __post_init__ has its own say
+        plain_words = isinstance(error, package.ValidationError)
+        raise Mismatch(str(error) if plain_words else f"{type(error).__name__}: {error}") from None
 
 
 def _pydantic(kind: Any, value: Any) -> Any:
@@ -291,8 +325,12 @@ def _pydantic(kind: Any, value: Any) -> Any:
     try:
         return kind.model_validate(value)
     except package.ValidationError as error:
+        if error.error_count() > _MOST_ERRORS:
+            raise Mismatch(f"{error.error_count()} values are not what {kind.__name__} declares") from None
         wrong = (": ".join(filter(None, (".".join(map(str, one["loc"])), one["msg"]))) for one in error.errors())
         raise Mismatch("; ".join(wrong)) from None
+    except Exception as error:  # noqa: BLE001 -- validators have their own say
+        raise Mismatch(f"{type(error).__name__}: {error}") from None
 
 
 # -- back ----------------------------------------------------------------------------------------------------

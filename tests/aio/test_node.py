@@ -718,6 +718,34 @@ def test_use_from_elsewhere_says_what_to_do() -> None:
     trio.run(in_trio)
 
 
+def test_a_request_from_another_loop_of_the_thread_is_not_sent() -> None:
+    loop, other = asyncio.new_event_loop(), asyncio.new_event_loop()
+    block = iris.aio.open_node("a")
+    node = loop.run_until_complete(block.__aenter__())
+
+    async def ask() -> None:
+        with pytest.raises(RuntimeError, match="belongs to another event loop"):
+            await node.request("a", b"")
+
+    other.run_until_complete(ask())
+    other.close()
+    assert node.statistics().requests.sent == 0
+    loop.run_until_complete(block.__aexit__(None, None, None))
+    loop.close()
+
+
+def test_a_request_whose_coroutine_is_dropped_leaves_nothing() -> None:
+    async def main() -> None:
+        async with open_pair(shop_service()) as (_, client):
+            asking = client.request("shop", b"", operation="busy", timeout=30)
+            asking.send(None)
+            assert client.statistics().requests.waiting == 1
+            asking.close()
+            assert client.statistics().requests.waiting == 0
+
+    asyncio.run(main())
+
+
 def test_a_service_handler_that_cancels_itself_is_an_error_for_its_caller() -> None:
     service = iris.Service("shop")
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import collections.abc
 import dataclasses
 import enum
+import inspect
 import sys
 import types
 import typing
 from collections.abc import Mapping
 from typing import Any, Final, Literal
 
-from iris.patterns.service.signatures import EMPTY, Signature
+from iris.patterns.service.signatures import EMPTY, Signature, hints_of
 
 _SCHEMAS: Final = "#/components/schemas/"
 _SIMPLE: Final[dict[Any, dict[str, Any]]] = {
@@ -29,6 +30,21 @@ _SIMPLE: Final[dict[Any, dict[str, Any]]] = {
 }
 
 
+class Schemas(dict[str, Any]):
+    """The schemas of a document by their names, of which each class has one of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._names: dict[type, str] = {}
+
+    def name(self, kind: type) -> str:
+        """Return the name of a class: the one it has, or the whole of it if another class has that one."""
+        if kind not in self._names:
+            short, whole = kind.__name__, f"{kind.__module__}.{kind.__qualname__}".replace(".<locals>", "")
+            self._names[kind] = short if short not in self else whole
+        return self._names[kind]
+
+
 def document(cluster: str, described: Mapping[str, tuple[Signature, str]]) -> dict[str, Any]:
     """Return the AsyncAPI document of a cluster, as a map that JSON can hold.
 
@@ -36,7 +52,7 @@ def document(cluster: str, described: Mapping[str, tuple[Signature, str]]) -> di
         cluster: its name, which is the title.
         described: for each operation, "" for the one without a name, its signature and what it is for.
     """
-    schemas: dict[str, Any] = {}
+    schemas = Schemas()
     channels: dict[str, Any] = {}
     operations: dict[str, Any] = {}
     for name, (signature, doc) in described.items():
@@ -57,11 +73,11 @@ def document(cluster: str, described: Mapping[str, tuple[Signature, str]]) -> di
         "defaultContentType": "application/vnd.msgpack",
         "channels": channels,
         "operations": operations,
-        "components": {"schemas": schemas},
+        "components": {"schemas": dict(schemas)},
     }
 
 
-def _taken(signature: Signature, schemas: dict[str, Any]) -> dict[str, Any]:
+def _taken(signature: Signature, schemas: Schemas) -> dict[str, Any]:
     if not signature.by_name:
         return schema(signature.arguments[0].type, schemas) if signature.arguments else {}
     return _object(
@@ -74,7 +90,7 @@ def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
-def schema(annotation: Any, schemas: dict[str, Any]) -> dict[str, Any]:
+def schema(annotation: Any, schemas: Schemas) -> dict[str, Any]:
     """Return the JSON Schema of a type that payloads are converted to; classes of fields are put into ``schemas``."""
     if annotation is Any or annotation is object or annotation is EMPTY:
         return {}
@@ -86,7 +102,7 @@ def schema(annotation: Any, schemas: dict[str, Any]) -> dict[str, Any]:
     if origin in (typing.Union, types.UnionType):
         return {"anyOf": [schema(one, schemas) for one in arguments]}
     if origin is Literal:
-        return {"enum": [one for one in arguments if not isinstance(one, bytes)]}
+        return {"enum": list(filter(_is_json, arguments))}
     if isinstance(annotation, typing.NewType):
         return schema(annotation.__supertype__, schemas)
     container = origin or annotation
@@ -102,25 +118,36 @@ def schema(annotation: Any, schemas: dict[str, Any]) -> dict[str, Any]:
     return _of_class(annotation, schemas)
 
 
-def _of_class(kind: Any, schemas: dict[str, Any]) -> dict[str, Any]:
-    name = kind.__name__
+def _of_class(kind: Any, schemas: Schemas) -> dict[str, Any]:
+    if not inspect.isclass(kind):
+        return {}
     if issubclass(kind, enum.Enum):
-        members: Any = kind
-        return {"enum": [one.value for one in members if not isinstance(one.value, bytes)]}
+        return {"enum": [one.value for one in kind if _is_json(one.value)]}
+    name = schemas.name(kind)
     if name in schemas:
         return {"$ref": _SCHEMAS + name}
     schemas[name] = {}  # before its fields, which may be of its own type
     if dataclasses.is_dataclass(kind):
-        hints, missing = typing.get_type_hints(kind), dataclasses.MISSING
+        hints, missing = hints_of(kind), dataclasses.MISSING
         fields = [field for field in dataclasses.fields(kind) if field.init]
         required = [one.name for one in fields if one.default is missing and one.default_factory is missing]
-        schemas[name] = _object({field.name: schema(hints[field.name], schemas) for field in fields}, required)
+        schemas[name] = _object({field.name: schema(hints.get(field.name, Any), schemas) for field in fields}, required)
     elif hasattr(kind, "model_json_schema"):
-        made = kind.model_json_schema(ref_template=_SCHEMAS + "{model}")
+        model: Any = kind
+        made: dict[str, Any] = model.model_json_schema(ref_template=_SCHEMAS + "{model}")
         schemas.update(made.pop("$defs", {}))
         schemas[name] = made
+    elif (msgspec := sys.modules.get("msgspec")) is None or not issubclass(kind, msgspec.Struct):
+        del schemas[name]  # what a handler returns may be of any class
+        return {}
     else:
-        msgspec: Any = sys.modules["msgspec"]  # the only other kind that is converted
         _, components = msgspec.json.schema_components((kind,), ref_template=_SCHEMAS + "{name}")
         schemas.update(components)
     return {"$ref": _SCHEMAS + name}
+
+
+def _is_json(value: object) -> bool:
+    """Tell whether one of several values that are allowed can be told at all."""
+    if isinstance(value, str):
+        return value.encode(errors="ignore").decode() == value
+    return value is None or isinstance(value, int | float)

@@ -19,7 +19,7 @@ import trio
 from iris.kernel.errors import ConfigError, IrisError, RemoteError
 from iris.patterns.messages import Request
 from iris.patterns.service.failure_log import HandlerKind, serving_log
-from iris.patterns.service.signatures import handler_name, original_of, signature_of
+from iris.patterns.service.signatures import Signature, handler_name, original_of, signature_of
 
 RequestHandler = Callable[[Request], Any]
 """What it returns is the reply, or an awaitable of it."""
@@ -28,11 +28,14 @@ _THREADS: Final = 40
 """Threads of one handler.  A call that finds all of them busy waits, within its deadline."""
 
 
-def prepared(handler: Callable[..., Any], *, thread: bool = False) -> RequestHandler:
+def prepared(
+    handler: Callable[..., Any], signature: Signature | None = None, *, thread: bool = False
+) -> RequestHandler:
     """Return what members call with each request.
 
     Args:
         handler: see ``Service.request``.
+        signature: of it; None: to be read here.
         thread: call it in a worker thread.
 
     Raises:
@@ -42,7 +45,9 @@ def prepared(handler: Callable[..., Any], *, thread: bool = False) -> RequestHan
         raise ConfigError(
             f"{handler_name(handler)} is an async def and cannot run in a thread: use def, or leave thread out"
         )
-    call = signature_of(handler).adapted(handler)
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise ConfigError(f"{handler_name(handler)} yields, and a reply is one value: return a list, or use a tunnel")
+    call = (signature or signature_of(handler)).adapted(handler)
     return InThread(call, "request") if thread else call
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from types import MethodType
 from typing import Any, ClassVar, Final, Protocol, Self, TypeVar, cast, final, overload
 
 from iris.kernel.errors import ConfigError
@@ -14,7 +13,7 @@ from iris.kernel.names import check_name
 from iris.patterns.messages import Message, Request
 from iris.patterns.service import asyncapi
 from iris.patterns.service.handlers import InThread, RequestHandler, prepared
-from iris.patterns.service.signatures import Signature, fields_of, original_of, signature_of
+from iris.patterns.service.signatures import Signature, fields_of, signature_of
 from iris.security.identity import PeerIdentity
 
 BroadcastHandler = Callable[[Message], Awaitable[None] | None]
@@ -51,6 +50,7 @@ def _check_caller(cluster: str) -> str:
 DESCRIBE: Final = "iris.describe"
 """Operation that every member serves: what ``Service.describe`` returns."""
 _OURS: Final = "iris."
+_ATTRIBUTES: Final = ("allow", "broadcasts", "name", "requests", "tracebacks", "tunnels")
 
 
 class Requester(Protocol):
@@ -92,9 +92,18 @@ def operation(function: Any = None, *, name: str | None = None, thread: bool = F
 
 
 def operations_of(service: type[Service]) -> list[tuple[str, OperationOptions]]:
-    """Return the methods of a class that are operations, with their options."""
-    marked = ((name, getattr(getattr(service, name, None), "__iris_operation__", None)) for name in dir(service))
-    return [(name, options) for name, options in marked if isinstance(options, OperationOptions)]
+    """Return the methods of a class that are operations, with their options.
+
+    A method that overrides one of a base class is the same operation.
+    """
+    found: dict[str, OperationOptions] = {}
+    for base in reversed(service.__mro__):
+        for name, member in vars(base).items():
+            function = getattr(member, "__func__", None)  # of a static method or one of the class
+            options = getattr(member, "__iris_operation__", getattr(function, "__iris_operation__", None))
+            if isinstance(options, OperationOptions):
+                found[name] = options
+    return sorted(found.items())
 
 
 @final
@@ -103,7 +112,8 @@ class ServiceClient:
 
     def __init__(self, service: type[Service], ask: Callable[..., Any]) -> None:
         for attribute, options in operations_of(service):
-            signature = signature_of(MethodType(getattr(service, attribute), self))
+            method = inspect.getattr_static(service, attribute).__get__(self, service)  # as a member's own is bound
+            signature = signature_of(method, operation=True)
             setattr(self, attribute, partial(_ask, ask, options.name or attribute, signature))
 
     def __repr__(self) -> str:
@@ -176,8 +186,8 @@ class Service:
         if cluster is not None:
             cls._cluster = check_name(cluster, "cluster")
         for name, _ in operations_of(cls):
-            if hasattr(Service, name):
-                raise ConfigError(f"{cls.__name__}.{name}: a Service has a method of this name: use another one")
+            if hasattr(Service, name) or name in _ATTRIBUTES:
+                raise ConfigError(f"{cls.__name__}.{name}: a Service has something of this name: use another one")
 
     def __init__(
         self, name: str | None = None, *, allow: Iterable[str] | None = None, tracebacks: bool = False
@@ -195,7 +205,8 @@ class Service:
         self._described: dict[str, tuple[Signature, str]] = {}
         """Of each operation, "" for the one without a name: what it takes and returns, and what it is for."""
         for attribute, options in operations_of(type(self)):
-            self.request(options.name or attribute, thread=options.thread)(getattr(self, attribute))
+            name, method = check_name(options.name or attribute, "operation"), getattr(self, attribute)
+            _register(self.name, self.requests, name, self._preparing(name, options.thread, operation=True))(method)
 
     def __repr__(self) -> str:
         return (
@@ -299,13 +310,24 @@ class Service:
         if isinstance(operation, str) and operation.startswith(_OURS):
             raise ConfigError(f"operation {operation!r}: names that begin with {_OURS!r} are Iris's own")
 
-        def prepare(handler: Any) -> RequestHandler:
-            made = prepared(handler, thread=thread)
-            doc = (inspect.getdoc(original_of(handler)) or "").partition("\n\n")[0].replace("\n", " ")
-            self._described[operation if isinstance(operation, str) else ""] = signature_of(handler), doc
+        name = operation if isinstance(operation, str) else None
+        return _register(self.name, self.requests, operation, self._preparing(name, thread))
+
+    def _preparing(
+        self, name: str | None, thread: bool, *, operation: bool = False
+    ) -> Callable[[Callable[..., Any]], RequestHandler]:
+        def prepare(handler: Callable[..., Any]) -> RequestHandler:
+            signature = signature_of(handler, operation=operation)
+            made = prepared(handler, signature, thread=thread)
+            doc = (
+                (inspect.getdoc(inspect.unwrap(getattr(handler, "func", handler))) or "")
+                .partition("\n\n")[0]
+                .replace("\n", " ")
+            )
+            self._described[name or ""] = signature, doc.encode(errors="backslashreplace").decode()
             return made
 
-        return _register(self.name, self.requests, operation, prepare)
+        return prepare
 
     @overload
     def tunnel(self, operation: str | None = None) -> Callable[[_T], _T]: ...

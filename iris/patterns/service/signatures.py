@@ -35,17 +35,24 @@ class Argument:
 
     Attributes:
         type: as it is annotated.
-        default: of the parameter; ``inspect.Parameter.empty`` if the value is required.
+        default: of the parameter; ``EMPTY`` if the value is required.
+        by_keyword: it is given by its name only.
     """
 
     name: str
     type: Any
     default: Any
+    by_keyword: bool = False
 
     @property
     def is_required(self) -> bool:
         """Whether callers have to give it."""
         return self.default is EMPTY
+
+    def __str__(self) -> str:
+        """Return it as it is written in Python, without what a default may hold that is nobody's business."""
+        shown = self.default if self.default is None or type(self.default) in (bool, int, float) else "..."
+        return f"{self.name}: {type_name(self.type)}" + ("" if self.is_required else f" = {shown}")
 
 
 @final
@@ -57,23 +64,21 @@ class Signature:
         arguments: what the payload is converted to: one value, several by name, or nothing if the handler takes the
             request itself.
         request: the parameter that gets the request; None if none does.
-        returns: the annotation of the reply; ``inspect.Signature.empty`` if there is none.
+        returns: the annotation of the reply; ``EMPTY`` if there is none.
         by_name: the payload is a map of the arguments, and not the only one.
+        in_order: the handler is called with the value, and then the request, by their places.
     """
 
     arguments: tuple[Argument, ...]
     request: str | None
     returns: Any
     by_name: bool = False
+    in_order: bool = True
 
     def __str__(self) -> str:
         """Return it as it is written in Python."""
-        takes = ", ".join(
-            f"{one.name}: {type_name(one.type)}" + ("" if one.is_required else f" = {one.default!r}")
-            for one in self.arguments
-        )
         returns = "" if self.returns is EMPTY else f" -> {type_name(self.returns)}"
-        return f"({takes or 'payload'}){returns}"
+        return f"({', '.join(map(str, self.arguments)) or 'payload'}){returns}"
 
     @property
     def reply(self) -> Any:
@@ -87,29 +92,43 @@ class Signature:
             TypeError: they do not fit, as when a function is called with them.
         """
         parameters = [
-            inspect.Parameter(one.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=one.default)
+            inspect.Parameter(
+                one.name,
+                inspect.Parameter.KEYWORD_ONLY if one.by_keyword else inspect.Parameter.POSITIONAL_OR_KEYWORD,
+                default=one.default,
+            )
             for one in self.arguments or (Argument("payload", Any, EMPTY),)
         ]
         try:
             given = inspect.Signature(parameters).bind(*args, **kwargs).arguments
         except TypeError as error:
             raise TypeError(f"{handler}{self}: {error}") from None
-        return given if self.by_name else next(iter(given.values()), None)
+        return given if self.by_name else next(iter(given.values()))
 
     def adapted(self, handler: Callable[..., Any]) -> Callable[[Request], Any]:
-        """Return what calls the handler with a request."""
+        """Return what calls the handler with a request.
+
+        Raises:
+            ConfigError: a type cannot be made of a payload.
+        """
         if not self.arguments:
             return handler
         converters = {one.name: converter(one.type) for one in self.arguments}
-        if not self.by_name:
+        if self.in_order and not self.by_name:
             (convert,) = converters.values()
             return partial(_with_value, handler, convert, self.request is not None)
         required = frozenset(one.name for one in self.arguments if one.is_required)
-        return partial(_with_names, handler, converters, required, self.request)
+        only = None if self.by_name else self.arguments[0].name
+        return partial(_with_names, handler, converters, required, self.request, only)
 
 
-def signature_of(handler: Callable[..., Any]) -> Signature:
+def signature_of(handler: Callable[..., Any], *, operation: bool = False) -> Signature:
     """Read the signature of a handler.
+
+    Args:
+        handler: a function, a bound method, or what can be called like one.
+        operation: it is a method of a class of operations, which callers see with the same signature: a parameter of
+            any type is a value, and one value that may be left out is given by its name.
 
     Raises:
         ConfigError: it can be none of a handler's, or a type cannot be resolved.
@@ -126,28 +145,33 @@ def signature_of(handler: Callable[..., Any]) -> Signature:
         raise ConfigError(f"{handler_name(handler)} takes no request: give it a parameter")
     first, *others = parameters
     types = {first.name: _resolved(handler, first.annotation)}
-    by_place = first.kind in _BY_POSITION
-    if (
-        by_place
-        and types[first.name] in (EMPTY, Any, object, Request)
-        and all(one.default is not EMPTY for one in others)
-    ):
+    untold = (EMPTY, Request) if operation else (EMPTY, Request, Any, object)
+    alone = first.kind in _BY_POSITION and all(one.default is not EMPTY for one in others)
+    if alone and types[first.name] in untold:
         return Signature((), None, returns)
     types.update((one.name, _resolved(handler, one.annotation)) for one in others)
     requests = [name for name, kind in types.items() if _is_request(kind)]
     untyped = [one.name for one in parameters if types[one.name] is EMPTY and one.default is EMPTY]
-    if not requests and untyped == [parameters[-1].name]:
+    if not requests and untyped == [parameters[-1].name] and len(parameters) > 1:
         requests = untyped
     elif untyped:
         raise ConfigError(f"{handler_name(handler)}: {untyped[0]} is not the only parameter and needs a type")
     arguments = tuple(
-        Argument(one.name, types[one.name], one.default)
+        Argument(one.name, types[one.name], one.default, one.kind is one.KEYWORD_ONLY)
         for one in parameters
         if types[one.name] is not EMPTY and one.name not in requests
     )
-    if len(arguments) == 1 and by_place and arguments[0].name == first.name:
-        return Signature(arguments, requests[0] if requests else None, returns)
-    return Signature(arguments, requests[0] if requests else None, returns, by_name=True)
+    if not arguments and any(one.kind is one.VAR_POSITIONAL for one in found.parameters.values()):
+        return Signature((), None, returns)
+    if len(requests) > 1 or not arguments:
+        raise ConfigError(f"{handler_name(handler)}: one parameter gets the request, by its place or beside values")
+    (value, *more) = arguments
+    by_name = bool(more) or (value.by_keyword or (operation and not value.is_required))
+    taken = [one.name for one in parameters if one.kind in _BY_POSITION][: 1 + len(requests)]
+    in_order = taken == [value.name, *requests]
+    if any(one.kind is one.POSITIONAL_ONLY for one in parameters) and (by_name or not in_order):
+        raise ConfigError(f"{handler_name(handler)}: what is given by its name cannot be positional-only")
+    return Signature(arguments, requests[0] if requests else None, returns, by_name, in_order)
 
 
 def _is_request(annotation: Any) -> bool:
@@ -169,6 +193,13 @@ def original_of(handler: Callable[..., Any]) -> Callable[..., Any]:
 
 def type_name(annotation: Any) -> str:
     """Return a type as it is written in Python, without the modules that it is from."""
+    try:
+        return _type_name(annotation).encode(errors="backslashreplace").decode()
+    except Exception:  # noqa: BLE001 -- an annotation may be any object, and has its own say
+        return "?"
+
+
+def _type_name(annotation: Any) -> str:
     if annotation is None or annotation is type(None):
         return "None"
     arguments = typing.get_args(annotation)
@@ -184,13 +215,21 @@ def type_name(annotation: Any) -> str:
 def fields_of(annotation: Any, found: dict[str, dict[str, str]]) -> None:
     """Put the dataclasses that a type is made of into ``found``: their fields and types, by name."""
     if isinstance(annotation, type) and dataclasses.is_dataclass(annotation) and annotation.__name__ not in found:
-        hints = typing.get_type_hints(annotation)
+        hints = hints_of(annotation)
         named = found[annotation.__name__] = {}
         for field in dataclasses.fields(annotation):
-            named[field.name] = type_name(hints[field.name])
-            fields_of(hints[field.name], found)
+            named[field.name] = type_name(hints.get(field.name, Any))
+            fields_of(hints.get(field.name, Any), found)
     for one in typing.get_args(annotation):
         fields_of(one, found)
+
+
+def hints_of(annotation: Any) -> dict[str, Any]:
+    """Return the types of a class's fields; none if one of them cannot be resolved."""
+    try:
+        return typing.get_type_hints(annotation)
+    except Exception:  # noqa: BLE001 -- whatever evaluating an annotation raises
+        return {}
 
 
 @interruptible
@@ -205,11 +244,15 @@ def _with_names(
     converters: Mapping[str, Converter],
     required: frozenset[str],
     request_name: str | None,
+    only: str | None,
     request: Request,
 ) -> Any:
-    if not isinstance(request.payload, dict):
+    if only is not None:
+        named = {only: request.payload}
+    elif isinstance(request.payload, dict):
+        named = cast("dict[str, Any]", request.payload)
+    else:
         raise RemoteError(BAD_REQUEST, f"payload: expected a map of {', '.join(converters)}")
-    named = cast("dict[str, Any]", request.payload)
     if missing := required - named.keys():
         raise RemoteError(BAD_REQUEST, f"payload: {', '.join(sorted(missing))} missing")
     values: dict[str, Any] = {}
@@ -217,7 +260,7 @@ def _with_names(
         convert = converters.get(name)
         if convert is None:
             raise RemoteError(BAD_REQUEST, f"payload: there is no {name[:64]!r}")
-        values[name] = _converted(convert, value, f".{name}")
+        values[name] = _converted(convert, value, "" if only else f".{name}")
     if request_name is not None:
         values[request_name] = request
     return handler(**values)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,6 +18,7 @@ import trio
 from trio.testing import MockClock
 
 import iris
+from iris.patterns.payloads import Mismatch, converter
 from iris.patterns.service.handlers import prepared
 from tests.support.scheduling import let_threads_run
 from tests.support.stages import open_stage
@@ -285,3 +289,66 @@ async def test_dataclasses_and_models_can_be_sent_in_every_pattern(autojump_cloc
                 assert await tunnel.receive() == sent
             assert heard == [sent] * 5
             nursery.cancel_scope.cancel()
+
+
+@dataclass
+class Add:
+    left: Expression
+    right: Expression
+
+
+@dataclass
+class Multiply:
+    left: Expression
+    right: Expression
+
+
+Expression = Add | Multiply | int
+
+
+def nested(depth: int, last: object) -> object:
+    value = last
+    for _ in range(depth):
+        value = {"left": value, "right": 1}
+    return value
+
+
+@pytest.mark.parametrize(("last", "fits"), [(1, True), ("bad", False)])
+def test_a_nested_union_is_tried_in_time_linear_in_the_payload(last: object, fits: bool) -> None:
+    convert = converter(Expression)
+    with nullcontext() if fits else pytest.raises(Mismatch):
+        convert(nested(60, last))  # two times two times ... sixty times: it would never end
+
+
+class Strange(enum.Enum):
+    A = "a"
+
+    @classmethod
+    def _missing_(cls, value: object) -> Strange | None:
+        raise AttributeError(value)
+
+
+class Failing(pydantic.BaseModel):
+    value: int
+
+    @pydantic.field_validator("value")
+    @classmethod
+    def look_up(cls, value: int) -> int:
+        raise KeyError(value)
+
+
+class Many(pydantic.BaseModel):
+    values: list[int]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "payload", "text"),
+    [
+        (Strange, 5, "expected a value of Strange"),
+        (Failing, {"value": 1}, "KeyError: 1"),
+        (Many, {"values": ["x"] * 1000}, "1000 values are not what Many declares"),
+    ],
+)
+def test_whatever_a_model_raises_the_payload_does_not_fit(annotation: Any, payload: object, text: str) -> None:
+    with pytest.raises(Mismatch, match=text):
+        converter(annotation)(payload)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, assert_type
+from typing import TYPE_CHECKING, Any, Literal, assert_type
 
 import pytest
 from trio.testing import MockClock
@@ -68,9 +68,9 @@ async def open_shop(stage: Stage) -> iris.Node:
     return shop
 
 
-async def test_a_client_has_the_methods_of_the_service_with_their_types(autojump_clock: MockClock) -> None:
-    async with open_stage() as stage:
-        quotes = Quotes.client(await open_shop(stage), timeout=2)
+async def test_a_client_has_the_methods_of_the_service_with_their_types() -> None:
+    async with open_stage() as stage:  # in real time, for one of them works in a thread
+        quotes = Quotes.client(await open_shop(stage), timeout=20)
         offer = assert_type(await quotes.look_up(Query("tea", 2)), Offer)
         assert offer == Offer("tea", 5.0)
         offers = assert_type(await quotes.order("milk", count=2), list[Offer])
@@ -147,7 +147,7 @@ async def test_a_member_describes_itself(autojump_clock: MockClock) -> None:
 def test_a_service_of_a_class_is_refused_early() -> None:
     async def request(self: Any, item: str) -> None: ...
 
-    with pytest.raises(iris.ConfigError, match=r"Bad\.request: a Service has a method of this name"):
+    with pytest.raises(iris.ConfigError, match=r"Bad\.request: a Service has something of this name"):
         type("Bad", (iris.Service,), {"request": iris.operation(request)})
 
     class Nameless(iris.Service): ...
@@ -159,6 +159,137 @@ def test_a_service_of_a_class_is_refused_early() -> None:
     assert Nameless("other").name == "other"
     with pytest.raises(iris.ConfigError, match="are Iris's own"):
         iris.Service("shop").request("iris.describe")(any_first)
+
+
+class Greeter(iris.Service, cluster="greeters"):
+    @iris.operation
+    async def greet(self, name: str = "world", token: str = "secret of this member") -> str:
+        raise NotImplementedError
+
+    @iris.operation
+    async def put(self, value: Any, ttl: float = 60.0) -> list[Any]:
+        return [value, ttl]
+
+    @iris.operation
+    async def only(self, *, b: int, a: int = 1) -> list[int]:
+        return [a, b]
+
+    @iris.operation
+    async def one(self, name: str = "world") -> str:
+        return name
+
+    @staticmethod
+    @iris.operation
+    async def both(item: str, count: int) -> str:
+        return item * count
+
+    @iris.operation
+    @classmethod
+    async def made(cls, item: str) -> str:
+        return cls.__name__ + item
+
+    @iris.operation
+    async def first(self, request: iris.Request, item: str) -> str:
+        return f"{item} for {request.sender.cluster}"
+
+
+class RealGreeter(Greeter):
+    async def greet(self, name: str = "world", token: str = "secret of this member") -> str:
+        return f"hello {name}"
+
+
+async def test_clients_call_what_members_have_whatever_form_it_is_of(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        await stage.member(RealGreeter())
+        shop = await stage.node("shop")
+        await shop.wait_for("greeters")
+        greeter = Greeter.client(shop)
+        assert await greeter.greet() == "hello world"
+        assert await greeter.greet("you") == "hello you"
+        assert await greeter.put(5) == [5, 60.0]
+        assert await greeter.put(5, ttl=1.0) == [5, 1.0]
+        assert await greeter.only(b=2) == [1, 2]
+        assert await greeter.one() == "world"
+        assert await greeter.both("a", 3) == "aaa"
+        assert await greeter.made("!") == "RealGreeter!"
+        whole: Any = greeter
+        assert await whole.first("tea") == "tea for shop"
+        with pytest.raises(iris.RemoteError) as caught:
+            await shop.request("greeters", b"", operation="absent")
+        assert "secret" not in caught.value.message
+        assert "token: str = ..." in caught.value.message
+
+
+class Awkward:
+    def __repr__(self) -> str:
+        raise KeyError("no text")
+
+
+AWKWARD = Awkward()
+
+
+async def with_awkward_default(item: str, other: Literal["\ud800"] = "\ud800", more: Any = AWKWARD) -> None: ...
+
+
+async def hidden_fields(item: str) -> Hidden: ...  # type: ignore[empty-body]
+
+
+@dataclass
+class Hidden:
+    value: Decimal
+
+
+async def test_a_member_describes_itself_whatever_its_handlers_hold(autojump_clock: MockClock) -> None:
+    service = iris.Service("store")
+    service.request("awkward")(with_awkward_default)
+    service.request("hidden")(hidden_fields)
+    async with open_stage() as stage:
+        _, shop = await stage.pair(service)
+        described = await shop.request("store", None, operation="iris.describe")
+        assert described["types"] == {"Hidden": {"value": "Any"}}
+        with pytest.raises(iris.RemoteError, match="no_such_operation"):
+            await shop.request("store", b"", operation="absent")
+
+
+async def positional(a: int, b: int, /) -> None: ...
+
+
+async def request_by_keyword(*, request: iris.Request) -> None: ...
+
+
+async def yields(request: iris.Request) -> AsyncIterator[int]:
+    yield 1
+
+
+@pytest.mark.parametrize(
+    ("handler", "text"),
+    [
+        (positional, "positional-only"),
+        (request_by_keyword, "by its place"),
+        (yields, "yields, and a reply is one value"),
+    ],
+)
+def test_what_could_never_be_called_is_refused(handler: Callable[..., Any], text: str) -> None:
+    with pytest.raises(iris.ConfigError, match=text):
+        iris.Service("store").request(handler)
+
+
+async def flagged(a: int, debug=False, request: iris.Request | None = None) -> object:  # type: ignore[no-untyped-def]
+    return [a, debug, request is not None]
+
+
+async def keyword_request(a: int, *, request: iris.Request) -> object:
+    return [a, request.payload]
+
+
+async def test_the_request_is_given_to_the_parameter_that_wants_it(autojump_clock: MockClock) -> None:
+    service = iris.Service("store")
+    service.request("flagged")(flagged)
+    service.request("keyword")(keyword_request)
+    async with open_stage() as stage:
+        _, shop = await stage.pair(service)
+        assert await shop.request("store", 3, operation="flagged") == [3, False, True]
+        assert await shop.request("store", 3, operation="keyword") == [3, 3]
 
 
 def cast_node() -> Any:

@@ -15,7 +15,7 @@ import pytest
 
 import iris
 from iris.patterns.payloads import Converter, Mismatch, converter
-from iris.patterns.service.asyncapi import schema
+from iris.patterns.service.asyncapi import Schemas, schema
 
 
 class Size(enum.Enum):
@@ -68,7 +68,7 @@ VALUES: list[Any] = [
 
 @pytest.mark.parametrize("annotation", TYPES, ids=str)
 def test_a_schema_accepts_what_the_converter_accepts(annotation: Any) -> None:
-    schemas: dict[str, Any] = {}
+    schemas = Schemas()
     made = {**schema(annotation, schemas), "components": {"schemas": schemas}}
     jsonschema.Draft202012Validator.check_schema(made)
     validator: Any = jsonschema.Draft202012Validator(made)
@@ -125,3 +125,19 @@ def test_the_document_of_a_service() -> None:
 
 async def echo(request: iris.Request) -> object:
     return request.payload
+
+
+def test_classes_of_one_name_have_a_schema_each() -> None:
+    def other() -> type:
+        @dataclass
+        class Item:
+            weight: float
+
+        return Item
+
+    schemas = Schemas()
+    references = [schema(kind, schemas)["$ref"].rpartition("/")[2] for kind in (Item, other(), Item)]
+    assert references == ["Item", f"{__name__}.test_classes_of_one_name_have_a_schema_each.other.Item", "Item"]
+    assert [list(schemas[name]["properties"]) for name in references[:2]] == [
+        ["name", "count", "parts", "size"], ["weight"],
+    ]  # fmt: skip
