@@ -1,0 +1,192 @@
+"""Clients of a door: who they are by their tokens, what they may do, and how much of it at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, final
+
+from iris.doors.problems import Problem
+from iris.doors.tokens import Token, digest_of, load_tokens
+from iris.kernel.errors import ConfigError
+
+_log: Final = logging.getLogger("iris")
+
+CLIENT_HEADER: Final = "iris-client"
+"""The header that tells members which client of a door is asking."""
+
+_REREAD: Final = 1.0
+"""Seconds between looks at the tokens file."""
+
+Right = Literal["call", "publish", "subscribe"]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientLimits:
+    """How much one client may have going on at one door.
+
+    Args:
+        calls: requests, surveys, broadcasts and events that it publishes, at a time.
+        streams: subscriptions and tunnels.
+    """
+
+    calls: int = 64
+    streams: int = 256
+
+
+@final
+class Client:
+    """Who shows one token.  What is done for it is counted, and ends with the token."""
+
+    def __init__(self, name: str, token: Token, limits: ClientLimits, wall_clock: Callable[[], float]) -> None:
+        self.name: Final = name
+        self.token: Final = token
+        self._limits = limits
+        self._wall_clock = wall_clock
+        self._calls = 0
+        self._streams: set[asyncio.Timeout] = set()
+
+    def check(self, right: Right, wanted: str) -> None:
+        """Raise ``Problem`` unless it may do this with a cluster, topic or pattern."""
+        if not self.token.may(right, wanted):
+            raise Problem(403, "not_allowed", f"client {self.name} may not {right} {wanted!r:.300}")
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether its time is over."""
+        return self.token.expires is not None and self.token.expires <= self._wall_clock()
+
+    @contextmanager
+    def calling(self) -> Generator[None]:
+        """Do one thing for it.
+
+        Raises:
+            Problem: it has as many going on as it may.
+        """
+        if self._calls >= self._limits.calls:
+            raise Problem(429, "too_many_calls", f"{self._calls} calls at a time are the limit", retry_after=1)
+        self._calls += 1
+        try:
+            yield
+        finally:
+            self._calls -= 1
+
+    @asynccontextmanager
+    async def streaming(self) -> AsyncGenerator[None]:
+        """Have something open for it, until its token ends, is taken away, or the door closes.
+
+        Raises:
+            Problem: it has as many open as it may; or one of these ends has come.
+        """
+        if len(self._streams) >= self._limits.streams:
+            raise Problem(
+                429, "too_many_streams", f"{len(self._streams)} streams at a time are the limit", retry_after=1
+            )
+        expires, now = self.token.expires, asyncio.get_running_loop().time()
+        scope = asyncio.timeout_at(None if expires is None else now + expires - self._wall_clock())
+        try:
+            async with scope:
+                self._streams.add(scope)
+                try:
+                    yield
+                finally:
+                    self._streams.discard(scope)
+        except TimeoutError:
+            if scope.expired():
+                raise Problem(401, "ended", "the token has ended, or the door closes") from None
+            raise
+
+    def end_streams(self) -> None:
+        """End what is open for it."""
+        for scope in self._streams:
+            scope.reschedule(0)
+
+
+@final
+class Clients:
+    """The clients that a tokens file names.  A changed file is read again within a second or so.
+
+    Args:
+        path: the tokens file.
+        wall_clock: seconds of Unix time.
+        limits: of each client.
+
+    Raises:
+        ConfigError: the file cannot be used.
+    """
+
+    def __init__(self, path: Path, wall_clock: Callable[[], float], limits: ClientLimits = ClientLimits()) -> None:
+        self._path = path
+        self._limits = limits
+        self._wall_clock = wall_clock
+        self._seen = self._state()
+        self._by_digest: dict[str, Client] = {}
+        self._by_name: dict[str, Client] = {}
+        self._take(load_tokens(path))
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def admit(self, secret: str) -> Client:
+        """Return the client that shows this token.
+
+        Raises:
+            Problem: there is none.
+        """
+        client = self._by_digest.get(digest_of(secret))
+        if client is None or client.is_expired:
+            raise Problem(401, "wrong_token", "this token is unknown here, or has expired")
+        return client
+
+    def named(self, name: str) -> Client:
+        """Return the client of this name, where a door knows by other means who it is.
+
+        Raises:
+            Problem: there is none.
+        """
+        client = self._by_name.get(name)
+        if client is None or client.is_expired:
+            raise Problem(401, "no_such_client", f"there is no client {name}, or its time is over")
+        return client
+
+    async def follow(self) -> None:
+        """Read the file again whenever it has changed.  One that cannot be used is told, and the old one counts."""
+        while True:
+            await asyncio.sleep(_REREAD)
+            state = self._state()
+            if state == self._seen:
+                continue
+            self._seen = state
+            try:
+                self._take(load_tokens(self._path))
+            except ConfigError as error:
+                _log.warning("%s; the tokens of before still count", error)
+
+    def end_streams(self) -> None:
+        """End everything that is open, as the door closes."""
+        for client in self._by_name.values():
+            client.end_streams()
+
+    def _take(self, tokens: dict[str, Token]) -> None:
+        old, self._by_name = self._by_name, {}
+        for name, token in tokens.items():
+            known = old.get(name)
+            if known is not None and known.token == token:
+                self._by_name[name] = old.pop(name)
+            else:
+                self._by_name[name] = Client(name, token, self._limits, self._wall_clock)
+        self._by_digest = {client.token.digest: client for client in self._by_name.values()}
+        for client in old.values():
+            client.end_streams()
+
+    def _state(self) -> tuple[int, int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size

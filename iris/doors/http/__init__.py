@@ -1,0 +1,1 @@
+"""The door for HTTP: requests, events as server-sent events, tunnels by WebSocket."""

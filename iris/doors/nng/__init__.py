@@ -1,0 +1,1 @@
+"""The door for nng: REQ asks, SURVEYOR surveys, PUSH publishes, SUB follows."""

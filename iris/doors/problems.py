@@ -1,0 +1,78 @@
+"""What every door says when something fails: the numbers of HTTP, a short stable word, and a text for people.
+
+Source: RFC 9457 (problem details), whose fields these are.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Final, final
+
+from iris.kernel.errors import (
+    ConfigError,
+    DeliveryError,
+    EventsLost,
+    IrisError,
+    LocalProtocolError,
+    NoSuchCluster,
+    NotAllowed,
+    NotSent,
+    Overloaded,
+    PayloadTooLarge,
+    RemoteError,
+    RequestTimeout,
+    Unknown,
+)
+
+_KINDS: Final[tuple[tuple[type[IrisError], int, str], ...]] = (
+    (NoSuchCluster, 404, "no_such_cluster"),
+    (NotAllowed, 403, "not_allowed"),
+    (Overloaded, 503, "overloaded"),
+    (NotSent, 503, "not_sent"),
+    (RequestTimeout, 504, "timeout"),
+    (PayloadTooLarge, 413, "too_large"),
+    (EventsLost, 502, "events_lost"),
+    (Unknown, 502, "unknown"),
+    (DeliveryError, 502, "not_delivered"),
+    (ConfigError, 400, "malformed"),
+    (LocalProtocolError, 400, "malformed"),
+)
+"""The status and word of each error; the first one that fits counts."""
+
+_BY_CODE: Final = {"bad_request": 400, "no_such_operation": 404}
+"""The status of errors that a member calls by these words; of all others it is 502."""
+
+
+@final
+class Problem(Exception):
+    """Why a client does not get what it has asked for.  Its connection is still usable."""
+
+    def __init__(self, status: int, code: str, detail: str, *, retry_after: float | None = None) -> None:
+        super().__init__(detail)
+        self.status: Final = status
+        """As of HTTP: 4xx is for the client to mend, 5xx is not."""
+        self.code: Final = code
+        """A short stable word."""
+        self.retry_after: Final = retry_after
+        """Seconds."""
+
+    @property
+    def detail(self) -> str:
+        """A text for people."""
+        return str(self.args[0])
+
+    def document(self) -> dict[str, object]:
+        """Return it as a map that JSON can hold."""
+        after = {} if self.retry_after is None else {"retry_after": math.ceil(self.retry_after)}
+        return {"status": self.status, "code": self.code, "detail": self.detail, **after}
+
+
+def problem_of(error: IrisError) -> Problem:
+    """Return what a client is told of an error that a node raises."""
+    if isinstance(error, RemoteError):
+        return Problem(_BY_CODE.get(error.code, 502), error.code, error.message)
+    after = error.retry_after if isinstance(error, Overloaded) else None
+    for kind, status, code in _KINDS:
+        if isinstance(error, kind):
+            return Problem(status, code, str(error), retry_after=after)
+    return Problem(502, "not_delivered", str(error))

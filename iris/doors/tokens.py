@@ -1,0 +1,141 @@
+"""Tokens: what programs without a credential show at a door, and what each may do there.
+
+A token is 256 random bits, given out once; the file holds its SHA-256, which is as good as secret for so many bits, and
+the rights of who shows it.  A client without a right to something may do nothing of the kind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, final
+
+from iris.kernel.errors import ConfigError
+from iris.kernel.names import check_name
+from iris.security.files import locked, read_private, write_private
+from iris.security.identity import check_patterns, covers
+
+_WHAT: Final = "tokens file"
+_FORMAT: Final = "iris tokens 1"
+_PREFIX: Final = "iris_"
+"""So that people and scanners of secrets see what it is."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """What the bearer of one token may do: nothing at first.
+
+    Args:
+        digest: SHA-256 of the token, in hexadecimal.
+        call: patterns of clusters that it may ask, tell and survey, and open tunnels to.
+        publish: patterns of topics that it may publish.
+        subscribe: patterns of topics that it may subscribe to.
+        expires: seconds of Unix time at which it ends; None: never.
+    """
+
+    digest: str
+    call: tuple[str, ...] = ()
+    publish: tuple[str, ...] = ()
+    subscribe: tuple[str, ...] = ()
+    expires: float | None = None
+
+    def may(self, right: str, wanted: str) -> bool:
+        """Tell whether its bearer may ``call``, ``publish`` or ``subscribe`` all that ``wanted`` matches."""
+        patterns: tuple[str, ...] = getattr(self, right)
+        return any(covers(pattern, wanted) for pattern in patterns)
+
+
+RIGHTS: Final = ("call", "publish", "subscribe")
+
+
+def digest_of(secret: str) -> str:
+    """Return what the file says of a token."""
+    return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def load_tokens(path: Path) -> dict[str, Token]:
+    """Read a file of tokens: the name of each client and what it may do.
+
+    Raises:
+        ConfigError: it is not there, others may read it, or it is malformed.
+    """
+    try:
+        found: Any = json.loads(read_private(path, _WHAT, mounted=True))
+        if found["format"] != _FORMAT:
+            raise ConfigError(f"{_WHAT} {path} has the format {found['format']!r:.60}: this version reads {_FORMAT!r}")
+        tokens = {name: _token(name, fields) for name, fields in found["tokens"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise ConfigError(f"{_WHAT} {path} is malformed: make it by 'iris keys token'") from None
+    return tokens
+
+
+def _token(name: str, fields: Mapping[str, Any]) -> Token:
+    check_name(name, "client")
+    lists = {right: fields.get(right, []) for right in RIGHTS}
+    digest, expires = fields["sha256"], fields.get("expires")
+    if set(fields) - {"sha256", "expires", *RIGHTS} or not isinstance(digest, str) or len(digest) != 64:
+        raise ValueError(name)
+    if not isinstance(expires, int | float | None) or not all(isinstance(one, list) for one in lists.values()):
+        raise TypeError(name)
+    rights = {right: tuple(patterns) for right, patterns in lists.items()}
+    for right, patterns in rights.items():
+        check_patterns(patterns, f"client {name}", right)
+    return Token(digest=digest, expires=expires, **rights)
+
+
+def grant(
+    path: Path,
+    name: str,
+    *,
+    call: tuple[str, ...] = (),
+    publish: tuple[str, ...] = (),
+    subscribe: tuple[str, ...] = (),
+    expires: float | None = None,
+) -> str:
+    """Write a client with a new token into a file, which is made if it is not there; return the token.
+
+    A client of that name loses the token it had.  The arguments are those of ``Token``.
+
+    Raises:
+        ConfigError: a name or pattern is malformed, or the file cannot be read or written.
+    """
+    check_name(name, "client")
+    secret = _PREFIX + secrets.token_urlsafe(32)
+    token = Token(digest=digest_of(secret), call=call, publish=publish, subscribe=subscribe, expires=expires)
+    for right in RIGHTS:
+        check_patterns(getattr(token, right), f"client {name}", right)
+    with locked(path.with_name(path.name + ".lock"), _WHAT):
+        tokens = load_tokens(path) if path.exists() else {}
+        _save(path, {**tokens, name: token})
+    return secret
+
+
+def withdraw(path: Path, name: str) -> None:
+    """Take a client out of a file: doors that read it close what it has open.
+
+    Raises:
+        ConfigError: there is no such client, or the file cannot be read or written.
+    """
+    with locked(path.with_name(path.name + ".lock"), _WHAT):
+        tokens = load_tokens(path)
+        if name not in tokens:
+            raise ConfigError(f"{_WHAT} {path} has no client {name!r}: it has {', '.join(tokens) or 'none'}")
+        del tokens[name]
+        _save(path, tokens)
+
+
+def _save(path: Path, tokens: Mapping[str, Token]) -> None:
+    told = {
+        name: {
+            "sha256": token.digest,
+            **{right: list(getattr(token, right)) for right in RIGHTS},
+            **({} if token.expires is None else {"expires": token.expires}),
+        }
+        for name, token in tokens.items()
+    }
+    write_private(path, json.dumps({"format": _FORMAT, "tokens": told}, indent=2).encode() + b"\n", _WHAT)

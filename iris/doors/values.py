@@ -1,0 +1,94 @@
+"""Payloads as JSON and back, for programs that have no better form for them.
+
+JSON has no bytes, and no NaN.  A payload that holds such things is told in an *envelope*: ``{"payload": ...}`` for what
+JSON can hold, ``{"payload": BASE64, "encoding": "base64"}`` for bytes, and ``"encoding": "msgpack"`` for all else.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from typing import Any, Final, cast
+
+from iris.doors.problems import Problem
+from iris.kernel import wire
+from iris.kernel.errors import IrisError
+
+_ANY_SIZE: Final = 1 << 31
+"""Bytes: what came by the mesh has been bounded there."""
+
+_FIELDS: Final = {"payload", "encoding"}
+
+
+def to_json(value: Any) -> bytes | None:
+    """Return a payload as JSON, or None if JSON cannot hold it."""
+    try:
+        return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def from_json(text: bytes | str) -> Any:
+    """Return what a client says in JSON.
+
+    Raises:
+        Problem: it is not JSON, or says what no payload can hold.
+    """
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        why = "nested too deeply" if isinstance(error, RecursionError) else str(error)[:200]
+        raise Problem(400, "malformed", f"this is no JSON that can be used: {why}") from None
+
+
+def _refuse(constant: str) -> Any:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def enveloped(value: Any) -> dict[str, Any]:
+    """Return a payload as a map that JSON can hold."""
+    if isinstance(value, bytes):
+        return {"payload": base64.b64encode(value).decode(), "encoding": "base64"}
+    if to_json(value) is not None:
+        return {"payload": value}
+    return {"payload": base64.b64encode(packed(value)).decode(), "encoding": "msgpack"}
+
+
+def packed(value: Any) -> bytes:
+    """Return a payload as MessagePack; bytes as they are."""
+    data, _ = wire.split_payload(wire.encode_payload(value, _ANY_SIZE))
+    return bytes(data)
+
+
+def unpacked(data: bytes) -> Any:
+    """Return what a client says in MessagePack.
+
+    Raises:
+        Problem: it is malformed.
+    """
+    try:
+        return wire.decode_payload_untrusted(wire.join_payload(data, packed=True))
+    except IrisError as error:
+        raise Problem(400, "malformed", f"this is no MessagePack that can be used: {error}") from None
+
+
+def opened(envelope: Any) -> Any:
+    """Return the payload of an envelope.
+
+    Raises:
+        Problem: it is no envelope.
+    """
+    if not isinstance(envelope, dict) or "payload" not in envelope or envelope.keys() - _FIELDS:
+        raise Problem(400, "malformed", 'expected a map of "payload" and, if it is not JSON, "encoding"')
+    fields = cast("dict[str, Any]", envelope)
+    payload, encoding = fields["payload"], fields.get("encoding")
+    if encoding is None:
+        return payload
+    if encoding not in ("base64", "msgpack") or not isinstance(payload, str):
+        raise Problem(400, "malformed", '"encoding" is "base64" or "msgpack", and then the payload a str')
+    try:
+        data = base64.b64decode(payload, validate=True)
+    except binascii.Error:
+        raise Problem(400, "malformed", "the payload is no base64") from None
+    return data if encoding == "base64" else unpacked(data)

@@ -1,0 +1,186 @@
+"""Clients of a door: their tokens, what these permit, how much they may have going on, and when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+
+import iris
+from iris.doors import ClientLimits, Clients, Problem, grant, load_tokens, withdraw
+from iris.doors import clients as clients_module
+
+
+class Clock:
+    now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def run(work: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60):
+            await work()
+
+    asyncio.run(main())
+
+
+def test_a_token_is_granted_once_and_its_file_holds_none(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    secret = grant(file, "web", call=("quotes", "shop.*"), subscribe=("orders.>",))
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert secret not in file.read_text()
+    client = Clients(file, Clock()).admit(secret)
+    assert client.name == "web"
+    client.check("call", "shop.tea")
+    client.check("subscribe", "orders.*.tea")
+    for right, wanted in [("call", "shop"), ("subscribe", ">"), ("subscribe", "*.tea"), ("publish", "orders.tea")]:
+        with pytest.raises(Problem, match=f"client web may not {right}") as caught:
+            client.check(right, wanted)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        assert caught.value.status == 403
+
+
+def test_a_second_token_of_a_client_takes_the_place_of_the_first(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    first, other = grant(file, "web"), grant(file, "other")
+    second = grant(file, "web", publish=(">",))
+    clients = Clients(file, Clock())
+    assert len(clients) == 2
+    assert clients.admit(second).name == "web"
+    assert clients.admit(other).name == "other"
+    for wrong in (first, "", "web", "ä", "\ud800"):
+        with pytest.raises(Problem, match="unknown here") as caught:
+            clients.admit(wrong)
+        assert caught.value.status == 401
+
+
+def test_a_token_expires(tmp_path: Path) -> None:
+    file, clock = tmp_path / "tokens", Clock()
+    secret = grant(file, "web", expires=clock.now + 1)
+    clients = Clients(file, clock)
+    assert clients.admit(secret) is clients.named("web")
+    clock.now += 1
+    with pytest.raises(Problem):
+        clients.admit(secret)
+    with pytest.raises(Problem):
+        clients.named("web")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[]", "{}", "{", '{"format": "iris tokens 1"}', '{"format": "iris tokens 1", "tokens": []}',
+        '{"format": "iris tokens 1", "tokens": {"web": {}}}', '{"format": "iris tokens 1", "tokens": {"web": 1}}',
+        '{"format": "iris tokens 1", "tokens": {"a b": {"sha256": "%s"}}}' % ("0" * 64),
+        '{"format": "iris tokens 1", "tokens": {"web": {"sha256": "0"}}}',
+        '{"format": "iris tokens 1", "tokens": {"web": {"sha256": "%s", "call": "x"}}}' % ("0" * 64),
+        '{"format": "iris tokens 1", "tokens": {"web": {"sha256": "%s", "call": ["a b"]}}}' % ("0" * 64),
+        '{"format": "iris tokens 1", "tokens": {"web": {"sha256": "%s", "calls": []}}}' % ("0" * 64),
+        '{"format": "iris tokens 1", "tokens": {"web": {"sha256": "%s", "expires": "x"}}}' % ("0" * 64),
+        '{"format": "iris tokens 2", "tokens": {}}', "[" * 100_000,
+    ],
+)  # fmt: skip
+def test_a_file_that_is_malformed_is_one_clear_error(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "tokens"
+    file.write_text(text)
+    file.chmod(0o600)
+    with pytest.raises(iris.ConfigError):
+        load_tokens(file)
+
+
+def test_a_file_that_others_may_read_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    grant(file, "web")
+    file.chmod(0o644)
+    with pytest.raises(iris.ConfigError, match="tokens file"):
+        Clients(file, Clock())
+
+
+def test_only_who_is_there_can_be_taken_out(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    secret = grant(file, "web")
+    with pytest.raises(iris.ConfigError, match="it has web"):
+        withdraw(file, "site")
+    withdraw(file, "web")
+    assert json.loads(file.read_text())["tokens"] == {}
+    with pytest.raises(Problem):
+        Clients(file, Clock()).admit(secret)
+
+
+def test_calls_and_streams_of_one_client_are_bounded(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    clients = Clients(file, Clock(), ClientLimits(calls=1, streams=1)) if grant(file, "web") else None
+    assert clients is not None
+    client = clients.named("web")
+    with client.calling(), pytest.raises(Problem, match="1 calls at a time") as caught, client.calling():
+        pass
+    assert caught.value.status == 429
+    with client.calling():
+        pass
+
+    async def open_two() -> None:
+        async with client.streaming():
+            with pytest.raises(Problem, match="1 streams at a time"):
+                async with client.streaming():
+                    pass
+        async with client.streaming():
+            pass
+
+    run(open_two)
+
+
+def test_what_is_open_ends_when_the_token_is_taken_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(clients_module, "_REREAD", 0.01)
+    file = tmp_path / "tokens"
+    grant(file, "web")
+    kept = grant(file, "kept")
+    clients = Clients(file, Clock())
+
+    async def hold(name: str, opened: asyncio.Event) -> None:
+        async with clients.named(name).streaming():
+            opened.set()
+            await asyncio.Event().wait()
+
+    async def work() -> None:
+        following = asyncio.create_task(clients.follow())
+        opened = [asyncio.Event(), asyncio.Event()]
+        web, other = (asyncio.create_task(hold(*who)) for who in zip(("web", "kept"), opened, strict=True))
+        for event in opened:
+            await event.wait()
+        withdraw(file, "web")
+        with pytest.raises(Problem, match="token has ended"):
+            await web
+        assert not other.done()
+        assert clients.admit(kept) is clients.named("kept")
+        file.write_text("{")
+        while "the tokens of before still count" not in caplog.text:
+            await asyncio.sleep(0.01)
+        assert clients.admit(kept).name == "kept"
+        clients.end_streams()
+        with pytest.raises(Problem, match="the door closes"):
+            await other
+        following.cancel()
+
+    run(work)
+
+
+def test_what_is_open_ends_when_the_token_expires(tmp_path: Path) -> None:
+    file, clock = tmp_path / "tokens", Clock()
+    grant(file, "web", expires=clock.now + 0.01)
+    client = Clients(file, clock).named("web")
+
+    async def hold() -> None:
+        with pytest.raises(Problem, match="token has ended"):
+            async with client.streaming():
+                await asyncio.Event().wait()
+        with pytest.raises(TimeoutError):
+            async with client.streaming():
+                raise TimeoutError
+
+    run(hold)
