@@ -10,7 +10,7 @@ import os
 import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Concatenate, Final, ParamSpec, TypeVar, final
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, final
 
 import click
 import trio
@@ -42,6 +42,11 @@ class NodeOptions:
     dial_networks: tuple[str, ...] = ()
     prefer_site: str | Mapping[str, int] | None = None
 
+    def arguments(self) -> dict[str, Any]:
+        """Return the arguments of ``open_node`` that say how it is reached and what it may do."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {**fields, "credential": self._credential()}
+
     @contextlib.asynccontextmanager
     async def open(self, name: str | None = None, config: iris.Config | None = None) -> AsyncGenerator[iris.Node]:
         """Open the node; in the local realm it speaks for the cluster ``name``, else for that of its credential.
@@ -50,17 +55,7 @@ class NodeOptions:
         """
         async with (
             self._explained() as held,
-            iris.open_node(
-                None if self.credential else name,
-                credential=self._credential(),
-                seeds=self.seeds,
-                listen=self.listen,
-                site=self.site,
-                prefer_site=self.prefer_site,
-                dial_only=self.dial_only,
-                dial_networks=self.dial_networks,
-                config=config,
-            ) as node,
+            iris.open_node(None if self.credential else name, config=config, **self.arguments()) as node,
         ):
             _log.info("node %s of cluster %s at %s", node.id, node.name, ", ".join(node.addresses) or "no address")
             links, clusters = len(node.statistics().links), ", ".join(node.clusters())

@@ -32,6 +32,7 @@ VERBS = {
     "describe": "iris.cli.nodes",
     "bridge": "iris.cli.bridge",
     "gateway": "iris.cli.gateway",
+    "door": "iris.cli.door",
     "keys": "iris.cli.keys.keys",
     "bench": "iris.bench.command",
 }
@@ -50,6 +51,7 @@ SUMMARIES = {
     "describe": "Show what the members of a cluster serve.",
     "bridge": "Store the events of topics on disk, for Spark.",
     "gateway": "Link this site to others, until Ctrl-C.",
+    "door": "Let programs without a node in: HTTP, MQTT, nng.",
     "keys": "Make and manage the keys of a realm.",
     "bench": "Measure Iris on this machine, or on a network.",
 }

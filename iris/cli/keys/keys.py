@@ -12,6 +12,7 @@ import click
 
 from iris.cli.keys.realms import bundle, distrust, realms, trust
 from iris.cli.keys.show import check, date, show
+from iris.cli.keys.tokens import token, withdraw
 from iris.cli.terminal import Finite, asks_passphrase, is_plain, load_wrapped, note, read_passphrase
 from iris.kernel.transport import check_url
 from iris.security.authority import RealmRoot
@@ -227,7 +228,7 @@ def revoke(realm_file: Path, name: str | None, below: int | None, node: str | No
     note(f"{out} is revocation list {issued.number}: copy it to $IRIS_HOME/revocations/{root.fingerprint} of one node")
 
 
-for verb in (show, check, bundle, trust, distrust, realms):
+for verb in (show, check, bundle, trust, distrust, realms, token, withdraw):
     keys.add_command(verb)
 
 

@@ -1,1 +1,13 @@
-"""The door for HTTP: requests, events as server-sent events, tunnels by WebSocket."""
+"""The door for HTTP: requests, surveys and events by plain HTTP, tunnels by WebSocket.
+
+::
+
+    curl -H "Authorization: Bearer $TOKEN" --json '"world"' http://127.0.0.1:8080/request/greeters
+
+Promises: a request that its client gives up is stopped at the member; a client that does not read loses events of its
+own, which are told; connections, bodies, heads of requests and streams are bounded.  Not here: HTTP/2, cookies.
+"""
+
+from iris.doors.http.server import open_http_door
+
+__all__ = ("open_http_door",)

@@ -1,0 +1,179 @@
+"""``iris door``: lend a place among the nodes to programs that have none."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import ssl
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+import iris.aio
+from iris.cli.connection import NodeOptions, connected
+from iris.cli.terminal import note
+from iris.cluster.addresses import is_loopback
+
+if TYPE_CHECKING:
+    from iris.doors import Clients
+
+DOOR: Final = "iris.door"
+"""The cluster that a door of the local realm speaks for."""
+
+FILE: Final = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command()
+@click.option("--http", "http_at", multiple=True, metavar="HOST:PORT", help="Serve HTTP there; may be repeated.")
+@click.option("--mqtt", "mqtt_at", multiple=True, metavar="HOST:PORT", help="Serve MQTT there; may be repeated.")
+@click.option("--nng", "nng_at", metavar="URL", help="Serve nng there: ipc:///PATH or tls+tcp://HOST:PORT.")
+@click.option("--nng-client", metavar="NAME", help="Whose rights those have who come by --nng, which knows no tokens.")
+@click.option("--tokens", type=FILE, required=True, metavar="FILE", help="Who may come: see 'iris keys token'.")
+@click.option("--certificate", type=FILE, metavar="FILE", help="The certificate chain of this door, for TLS.")
+@click.option("--private-key", type=FILE, metavar="FILE", help="Its key.")
+@click.option("--client-ca", type=FILE, metavar="FILE", help="Who signs the certificates of clients that come by nng.")
+@click.option("--plaintext", is_flag=True, help="No TLS, though others than this machine can come: a proxy has it.")
+@click.option("--allow-origin", "origins", multiple=True, metavar="ORIGIN", help="Pages that may use it; repeated.")
+@click.option(
+    "--max-connections", type=click.IntRange(1), default=1000, show_default=True, metavar="N",
+    help="Of HTTP, and as many of MQTT.",
+)  # fmt: skip
+@connected
+def door(
+    connection: NodeOptions,
+    http_at: tuple[str, ...],
+    mqtt_at: tuple[str, ...],
+    nng_at: str | None,
+    nng_client: str | None,
+    tokens: Path,
+    certificate: Path | None,
+    private_key: Path | None,
+    client_ca: Path | None,
+    plaintext: bool,
+    origins: tuple[str, ...],
+    max_connections: int,
+) -> int:
+    """Let programs without a node address clusters, until Ctrl-C: over HTTP, MQTT and nng.
+
+    The door is a node of the realm, and asks with its own rights; what each client may do of that says its token.
+    """
+    if not (http_at or mqtt_at or nng_at):
+        raise click.UsageError("a door is reached by --http, --mqtt or --nng: give one of them")
+    if (certificate is None) != (private_key is None):
+        raise click.UsageError("--certificate and --private-key belong together: give both")
+    if (nng_at is None) != (nng_client is None):
+        raise click.UsageError("--nng and --nng-client belong together: nng's clients show no token")
+    try:
+        from iris.doors import Clients, http, mqtt, nng
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"a door needs {error.name}: pip install 'iris-mesh[doors]'") from None
+    clients = Clients(tokens, time.time)
+    tls = None
+    if certificate is not None:
+        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        try:
+            tls.load_cert_chain(certificate, private_key)
+        except (OSError, ssl.SSLError) as error:
+            raise click.UsageError(f"--certificate {certificate}, --private-key {private_key}: {error}") from None
+
+    async def serve(interrupted: Callable[[], Awaitable[None]]) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            node = await stack.enter_async_context(
+                iris.aio.open_node(None if connection.credential else DOOR, **connection.arguments())
+            )
+            note(f"{node.id} is a door for {len(clients)} clients")
+            if http_at:
+                sockets = _listening(stack, http_at, plaintext or tls is not None)
+                opened = http.open_http_door(
+                    node, clients, sockets, certificate=certificate, private_key=private_key, origins=origins,
+                    max_connections=max_connections,
+                )  # fmt: skip
+                await stack.enter_async_context(opened)
+                _tell("https" if tls else "http", sockets)
+            if mqtt_at:
+                sockets = _listening(stack, mqtt_at, plaintext or tls is not None)
+                door = mqtt.open_mqtt_door(node, clients, sockets=sockets, tls=tls, max_connections=max_connections)
+                await stack.enter_async_context(door)
+                _tell("mqtts" if tls else "mqtt", sockets)
+            if nng_at and nng_client:
+                files: dict[str, Any] = {"certificate": certificate, "private_key": private_key, "client_ca": client_ca}
+                opened_nng = await stack.enter_async_context(
+                    nng.open_nng_door(node, clients, nng_at, nng_client, **files)
+                )
+                for protocol, url in opened_nng.addresses.items():
+                    note(f"{protocol} at {url}")
+            await stack.enter_async_context(_following(clients))
+            await interrupted()
+
+    return asyncio.run(_until_interrupted(serve))
+
+
+def _listening(stack: contextlib.AsyncExitStack, places: tuple[str, ...], secured: bool) -> list[socket.socket]:
+    """Return a socket that listens at each place."""
+    sockets: list[socket.socket] = []
+    for place in places:
+        host, colon, port = place.rpartition(":")
+        if not (colon and port.isascii() and port.isdigit() and int(port) < 65_536):
+            raise click.UsageError(f"{place!r} is no place to listen at: write HOST:PORT, such as 127.0.0.1:8080")
+        if not secured and not is_loopback(f"tcp://{place}"):
+            raise click.UsageError(
+                f"others than this machine reach {place}, and some read along: give --certificate and --private-key, "
+                "or --plaintext if a proxy in front has TLS"
+            )
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        try:
+            made = socket.create_server((host.strip("[]"), int(port)), family=family, backlog=1024)
+        except OSError as error:
+            raise click.UsageError(f"cannot listen at {place}: {error.strerror or error}") from None
+        stack.callback(made.close)
+        sockets.append(made)
+    return sockets
+
+
+def _tell(scheme: str, sockets: list[socket.socket]) -> None:
+    for one in sockets:
+        host, port = one.getsockname()[:2]
+        note(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
+
+
+@contextlib.asynccontextmanager
+async def _following(clients: Clients) -> AsyncGenerator[None]:
+    following = asyncio.ensure_future(clients.follow())
+    try:
+        yield
+    finally:
+        following.cancel()
+
+
+async def _until_interrupted(serve: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]]) -> int:
+    """Serve until SIGINT or SIGTERM, and return the exit status; a second one ends the process at once."""
+    loop = asyncio.get_running_loop()
+    come, waiting = asyncio.Event(), asyncio.Event()
+    task = asyncio.current_task()
+    assert task is not None
+
+    def interrupt(number: int) -> None:
+        if come.is_set():
+            os._exit(128 + number)
+        come.set()
+        if not waiting.is_set():
+            task.cancel()
+
+    async def interrupted() -> None:
+        waiting.set()
+        await come.wait()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, interrupt, number)
+    try:
+        await serve(interrupted)
+    except asyncio.CancelledError:
+        if not come.is_set():
+            raise
+    return 0

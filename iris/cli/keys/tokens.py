@@ -1,0 +1,51 @@
+"""``iris keys token`` and ``iris keys withdraw``: who may use a door."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import click
+
+from iris.cli.keys.show import date
+from iris.cli.terminal import Finite, note
+from iris.doors import tokens
+
+_DAY = 86_400
+
+FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command()
+@click.argument("file", type=FILE, metavar="TOKENS")
+@click.argument("name")
+@click.option("--call", multiple=True, metavar="PATTERN", help="Clusters it may ask, tell, survey and tunnel to.")
+@click.option("--publish", multiple=True, metavar="PATTERN", help="Topics it may publish.")
+@click.option("--subscribe", multiple=True, metavar="PATTERN", help="Topics it may subscribe to.")
+@click.option("--days", type=Finite(0.0001, 36_525), help="Validity; for ever if not given.")
+def token(
+    file: Path,
+    name: str,
+    call: tuple[str, ...],
+    publish: tuple[str, ...],
+    subscribe: tuple[str, ...],
+    days: float | None,
+) -> None:
+    """Write the client NAME into TOKENS with a new token for a door, and print that token, this once.
+
+    PATTERNs are those of topics: * stands for one token, a last > for the rest; options may be repeated. A client may
+    do nothing that is not said. One that has a token loses it. Doors take a changed file without a restart.
+    """
+    expires = None if days is None else time.time() + days * _DAY  # noqa: TID251 -- tokens are valid by the date
+    click.echo(tokens.grant(file, name, call=call, publish=publish, subscribe=subscribe, expires=expires))
+    until = "" if expires is None else f", valid until {date(int(expires))}"
+    note(f"{file} has a token for client {name}{until}: it is shown here only")
+
+
+@click.command()
+@click.argument("file", type=FILE, metavar="TOKENS")
+@click.argument("name")
+def withdraw(file: Path, name: str) -> None:
+    """Take the client NAME out of TOKENS: doors end what it has open."""
+    tokens.withdraw(file, name)
+    note(f"{file} has no client {name} any more")

@@ -1,0 +1,126 @@
+"""What the door answers with: a payload, a problem, or a stream."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from iris.doors.problems import Problem, problem_of
+from iris.doors.values import packed, to_json
+from iris.kernel.errors import IrisError
+
+T = TypeVar("T")
+MSGPACK: Final = "application/msgpack"
+
+Write = Callable[[bytes], Awaitable[None]]
+"""Sends a piece of a stream; waits while the client does not read."""
+
+
+class HungUp(Exception):
+    """The client has closed its connection: nobody waits for an answer."""
+
+
+async def first_of(*works: Coroutine[Any, Any, T]) -> T:
+    """Do several things until the first of them ends, stop the others, and return or raise what it has come to."""
+    tasks = [asyncio.ensure_future(work) for work in works]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        for task in tasks:
+            if not task.cancelled():
+                task.exception()  # what fails while it is stopped is of no interest
+    return next(task.result() for task in tasks if task in done)
+
+
+async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Do work for a client whose request was read, and stop it when the client hangs up.
+
+    Raises:
+        HungUp: it has.
+    """
+
+    async def watch() -> T:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        raise HungUp
+
+    return await first_of(work, watch())
+
+
+def answer(http: Request, payload: Any) -> Response:
+    """Return a payload in the form that its client accepts: MessagePack on demand, else JSON or bytes if it can be."""
+    if MSGPACK in http.headers.get("accept", ""):
+        return Response(packed(payload), media_type=MSGPACK)
+    if isinstance(payload, bytes):
+        return Response(payload, media_type="application/octet-stream")
+    text = to_json(payload)
+    if text is None:
+        return Response(packed(payload), media_type=MSGPACK)
+    return Response(text, media_type="application/json")
+
+
+def problem(_: Request, error: Exception) -> Response:
+    """Return what tells a client why it does not get what it has asked for."""
+    told = problem_of(error) if isinstance(error, IrisError) else error
+    assert isinstance(told, Problem)
+    headers = {"www-authenticate": "Bearer"} if told.status == 401 else {}
+    document = told.document()
+    if "retry_after" in document:
+        headers["retry-after"] = str(document["retry_after"])
+    body = json.dumps(document).encode() + b"\n"
+    return Response(body, told.status, headers, media_type="application/problem+json")
+
+
+class Stream(Response):
+    """An answer that comes piece by piece, for as long as its client reads.
+
+    Args:
+        media_type: of the whole.
+        write: makes it; gets a function to call when it has begun, so that what fails before is an error like any
+            other, and one that sends a piece.
+        end: what tells the client of a problem after that.
+    """
+
+    def __init__(
+        self,
+        media_type: str,
+        write: Callable[[Callable[[], Awaitable[None]], Write], Coroutine[Any, Any, None]],
+        end: Callable[[Problem], bytes],
+    ) -> None:
+        super().__init__(media_type=media_type, headers={"cache-control": "no-store"})
+        del self.headers["content-length"]
+        self._write = write
+        self._end = end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 -- of ASGI
+        """Send it."""
+        began = False
+
+        async def begin() -> None:
+            nonlocal began
+            began = True
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            await write(b"")  # so that the client sees its beginning
+
+        async def write(piece: bytes) -> None:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+
+        last = b""
+        try:
+            await while_connected(receive, self._write(begin, write))
+        except HungUp:
+            return
+        except (Problem, IrisError) as error:
+            if not began:
+                raise
+            last = self._end(problem_of(error) if isinstance(error, IrisError) else error)
+        await send({"type": "http.response.body", "body": last})

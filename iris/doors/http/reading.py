@@ -1,0 +1,107 @@
+"""What an HTTP request says: its token, its options, its headers and its payload."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from starlette.requests import HTTPConnection, Request
+
+from iris.doors.clients import CLIENT_HEADER, Client, Clients
+from iris.doors.problems import Problem
+from iris.doors.values import from_json, unpacked
+
+HEADER_PREFIX: Final = "iris-header-"
+"""What an HTTP header begins with that goes to the member as a header of the name that follows."""
+
+TOKEN_PROTOCOL: Final = "iris.token."  # noqa: S105 -- no token itself
+"""What the WebSocket protocol begins with in which a page, which cannot set headers, shows its token."""
+
+_BODY_TIMEOUT: Final = 30.0
+"""Seconds that a client may take to send one body."""
+
+
+def client_of(http: HTTPConnection, clients: Clients) -> Client:
+    """Return who shows the token of a request.
+
+    Raises:
+        Problem: it shows none, or one that is unknown here.
+    """
+    scheme, _, secret = http.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        return clients.admit(secret.strip())
+    for protocol in http.scope.get("subprotocols", ()):
+        if protocol.startswith(TOKEN_PROTOCOL):
+            return clients.admit(protocol.removeprefix(TOKEN_PROTOCOL))
+    raise Problem(401, "no_token", "show a token: Authorization: Bearer TOKEN")
+
+
+def number(text: str) -> float:
+    """Read a number."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
+
+
+def flag(text: str) -> bool:
+    """Read true or false."""
+    return {"true": True, "false": False}[text]
+
+
+def options_of(http: HTTPConnection, **known: Callable[[str], Any]) -> dict[str, Any]:
+    """Return the options in the query of a request, each read by what is given for its name.
+
+    Raises:
+        Problem: one is unknown, stands twice or cannot be read.
+    """
+    options: dict[str, Any] = {}
+    for name, text in http.query_params.multi_items():
+        if name not in known or name in options:
+            told = ", ".join(known)
+            raise Problem(400, "malformed", f"{name!r:.60} is no option here, or stands twice; there are {told}")
+        try:
+            options[name] = known[name](text)
+        except (ValueError, KeyError):
+            kinds = {number: "a number", int: "a whole number", flag: "true or false"}
+            wanted = kinds.get(known[name], "something else")
+            raise Problem(400, "malformed", f"option {name}: expected {wanted}, got {text!r:.60}") from None
+    return options
+
+
+def headers_of(http: HTTPConnection, client: Client) -> Mapping[str, str]:
+    """Return the headers that go to the member: those of the client, and who it is."""
+    all_of_it = http.headers.items()
+    given = {name.removeprefix(HEADER_PREFIX): value for name, value in all_of_it if name.startswith(HEADER_PREFIX)}
+    return {**given, CLIENT_HEADER: client.name}
+
+
+async def payload_of(http: Request, max_body: int) -> Any:
+    """Read the body of a request: JSON, text and MessagePack if its type says so, else bytes.
+
+    Raises:
+        Problem: it is too large, too slow, or not of its type.
+    """
+    body = bytearray()
+    try:
+        async with asyncio.timeout(_BODY_TIMEOUT):
+            async for piece in http.stream():
+                body += piece
+                if len(body) > max_body:
+                    raise Problem(413, "too_large", f"a body has at most {max_body} bytes: use a tunnel for more")
+    except TimeoutError:
+        raise Problem(408, "too_slow", f"the body was not here after {_BODY_TIMEOUT:g} s") from None
+    kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
+    data = bytes(body)
+    if kind == "application/json":
+        return from_json(data)
+    if kind == "application/msgpack":
+        return unpacked(data)
+    if kind.startswith("text/"):
+        try:
+            return data.decode()
+        except UnicodeDecodeError:
+            raise Problem(400, "malformed", "the text is no UTF-8") from None
+    return data

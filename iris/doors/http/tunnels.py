@@ -1,0 +1,132 @@
+"""Tunnels by WebSocket: ordered messages both ways, throttled by credits.
+
+A page cannot stop a WebSocket from delivering, so each side lends the other a number of messages, and more as it has
+used them up.  A binary message is a payload of bytes.  A text message is JSON: ``{"payload": ...}``, an envelope, is a
+payload as well; ``{"credit": N}`` lends N messages more; ``{"eof": true}`` says that no payload comes any more.  When
+both have said that, the door closes with 1000.  Every problem closes with 4000 and its status: 4404, no such cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import suppress
+from typing import Any, Final
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+import iris.aio
+from iris.doors.clients import Client
+from iris.doors.http.answering import first_of
+from iris.doors.http.reading import headers_of, number, options_of
+from iris.doors.problems import Problem, problem_of
+from iris.doors.values import enveloped, from_json, opened
+from iris.kernel.errors import IrisError
+
+PROTOCOL: Final = "iris.tunnel.1"
+"""The WebSocket protocol of a tunnel."""
+
+LENT: Final = 16
+"""Messages that the door lends its client at first."""
+
+MAX_CREDIT: Final = 1 << 20
+"""Messages that a client may lend the door at most."""
+
+_MAX_REASON: Final = 123
+"""Bytes of the reason in a WebSocket's close."""
+
+
+async def serve_tunnel(node: iris.aio.Node, client: Client, socket: WebSocket) -> None:
+    """Connect a client to a member of the cluster that it names, until one of them ends it."""
+    await socket.accept(PROTOCOL if PROTOCOL in socket.scope["subprotocols"] else None)
+    code, reason = 1000, ""
+    with suppress(WebSocketDisconnect):
+        try:
+            options = options_of(socket, operation=str, timeout=number, wait=number)
+            cluster = str(socket.path_params["cluster"])
+            client.check("call", cluster)
+            headers = headers_of(socket, client)
+            async with client.streaming(), node.open_tunnel(cluster, headers=headers, **options) as tunnel:
+                await _Carrier(socket, tunnel).run()
+        except (Problem, IrisError) as error:
+            problem = problem_of(error) if isinstance(error, IrisError) else error
+            code = 4000 + problem.status
+            reason = f"{problem.code}: {problem.detail}".encode()[:_MAX_REASON].decode(errors="ignore")
+        await socket.close(code, reason)
+
+
+class _Carrier:
+    """Carries messages between a WebSocket and a tunnel."""
+
+    def __init__(self, socket: WebSocket, tunnel: iris.aio.Tunnel) -> None:
+        self._socket = socket
+        self._tunnel = tunnel
+        self._credit = 0
+        self._more = asyncio.Event()
+        self._ended = asyncio.Event()
+
+    async def run(self) -> None:
+        """Carry until both sides have ended.
+
+        Raises:
+            WebSocketDisconnect: the client is gone.
+            Problem: it has not kept to the rules.
+            IrisError: the tunnel broke.
+        """
+        await self._tell({"credit": LENT})
+        await first_of(self._carry_out(), self._carry_in())
+
+    async def _carry_out(self) -> None:
+        """Carry what the member says, for as long as the client lends, until both have said the end."""
+        async for payload in self._tunnel:
+            while not self._credit:
+                self._more.clear()
+                await self._more.wait()
+            self._credit -= 1
+            if isinstance(payload, bytes):
+                await self._socket.send_bytes(payload)
+            else:
+                await self._tell(enveloped(payload))
+        await self._tell({"eof": True})
+        await self._ended.wait()
+
+    async def _carry_in(self) -> None:
+        """Carry what the client says until it says the end; then heed what it lends."""
+        lent, used = LENT, 0
+        while True:
+            message = await self._socket.receive()
+            if message["type"] == "websocket.disconnect":
+                raise WebSocketDisconnect(message["code"])
+            payload: Any = message.get("bytes")
+            if payload is None:
+                said = from_json(message["text"])
+                if isinstance(said, dict) and len(said) == 1 and ("credit" in said or "eof" in said):
+                    if "credit" in said:
+                        self._take(said["credit"])
+                    elif self._ended.is_set():
+                        raise Problem(400, "malformed", "the end was said before")
+                    else:
+                        self._ended.set()
+                        await self._tunnel.send_eof()
+                    continue
+                payload = opened(said)
+            if self._ended.is_set():
+                raise Problem(400, "malformed", "a payload after the end")
+            if not lent:
+                raise Problem(429, "no_credit", f"more than the {LENT} messages that were lent")
+            lent -= 1
+            await self._tunnel.send(payload)
+            used += 1
+            if used >= LENT // 2:
+                lent += used
+                await self._tell({"credit": used})
+                used = 0
+
+    def _take(self, credit: Any) -> None:
+        if not isinstance(credit, int) or isinstance(credit, bool) or not 0 < credit <= MAX_CREDIT - self._credit:
+            raise Problem(400, "malformed", f"credit is a whole number from 1; {MAX_CREDIT} may be lent at a time")
+        self._credit += credit
+        self._more.set()
+
+    async def _tell(self, said: dict[str, Any]) -> None:
+        await self._socket.send_text(json.dumps(said, ensure_ascii=False, separators=(",", ":")))

@@ -1,0 +1,244 @@
+"""One connection of a client that was admitted, from its CONNACK to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from itertools import groupby
+from typing import Any, Final, final
+
+from iris.doors.clients import Client
+from iris.doors.mqtt import writing
+from iris.doors.mqtt.counters import Surroundings
+from iris.doors.mqtt.delivering import Options, Subscriptions, message_of
+from iris.doors.mqtt.inbox import RECEIVE_MAXIMUM, Inbox
+from iris.doors.mqtt.packets import (
+    V3,
+    V5,
+    Connect,
+    Disconnect,
+    Parting,
+    Ping,
+    Property,
+    Publish,
+    Reason,
+    Subscribe,
+    Unsubscribe,
+)
+from iris.doors.mqtt.publishing import Publishing, reason_of
+from iris.doors.mqtt.reading import OVERHEAD, decode, read_frame
+from iris.doors.mqtt.wire import Lost, Wire
+from iris.doors.problems import Problem
+from iris.kernel.errors import IrisError
+from iris.patterns.pubsub.subscribe import Event
+
+_log: Final = logging.getLogger("iris")
+
+MAX_KEEP_ALIVE: Final = 600
+"""Seconds between packets of a client of MQTT 5, which is told so; one of 3.1.1 has what it asks for."""
+
+_MAX_SIZE: Final = 1 << 28
+"""Bytes of the largest packet that MQTT has."""
+
+
+@final
+class _Goodbye(Exception):
+    """The client has said DISCONNECT."""
+
+    def __init__(self, wants_will: bool) -> None:
+        super().__init__()
+        self.wants_will: Final = wants_will
+
+
+@final
+class MqttConnection:
+    """One connection."""
+
+    def __init__(
+        self,
+        around: Surroundings,
+        client: Client,
+        connect: Connect,
+        wire: Wire,
+        assigned: str | None,
+    ) -> None:
+        self._around = around
+        self._counted = around.counted
+        self._client = client
+        self._connect = connect
+        self._level = connect.level
+        self._wire = wire
+        self._assigned = assigned
+        self._publishing = Publishing(around.node, client)
+        self._inbox = Inbox()
+        self._ended: asyncio.Future[Parting] = asyncio.get_running_loop().create_future()
+        self._welcomed = False
+        self._dropped = 0
+        """Messages that were too large for the client, since it was last told of any."""
+        self._max_size: int = connect.properties.get(Property.MAXIMUM_SIZE, _MAX_SIZE)
+        keep_alive = connect.keep_alive
+        if self._level == V5 and not 0 < keep_alive <= MAX_KEEP_ALIVE:
+            keep_alive = MAX_KEEP_ALIVE
+        self._keep_alive = keep_alive
+
+    def end(self, reason: Reason, text: str) -> None:
+        """Have the connection end."""
+        if not self._ended.done():
+            self._ended.set_result(Parting(reason, text))
+
+    async def run(self) -> None:
+        """Serve the client until one side ends the connection; then do what its will says."""
+        has_will = True
+        try:
+            async with self._client.streaming(), asyncio.TaskGroup() as tasks:
+                deliver = Subscriptions(self._around.node, self._client, self._level, tasks, self._deliver)
+                await self._welcome()
+                for work in (self._read(), self._work(deliver), self._wait_end()):
+                    tasks.create_task(work)
+        except Problem as problem:  # its token has ended, and so has all it may have done
+            reason = Reason.NOT_AUTHORIZED if problem.status == 401 else Reason.QUOTA_EXCEEDED
+            await self._part(Parting(reason, problem.detail))
+            return
+        except BaseExceptionGroup as group:
+            has_will = await self._end_by(group)
+        if has_will and self._connect.will is not None:
+            await self._publish_will(self._connect.will)
+
+    async def _end_by(self, group: BaseExceptionGroup[BaseException]) -> bool:
+        """Tell the client why the connection ends; return whether its will is to be published."""
+        own, rest = group.split((_Goodbye, Parting, Lost))
+        if rest is not None:
+            _log.error("the door failed a client of MQTT, %s", self._client.name, exc_info=rest)
+            await self._part(Parting(Reason.UNSPECIFIED, "the door has failed"))
+            return True
+        assert own is not None
+        error = own.exceptions[0]
+        if isinstance(error, Parting):
+            _log.info("client %s of MQTT is disconnected: %s", self._client.name, error)
+            await self._part(error)
+        return not isinstance(error, _Goodbye) or error.wants_will
+
+    async def _part(self, parting: Parting) -> None:
+        make = writing.disconnect if self._welcomed else _refusal
+        for text in (str(parting), ""):
+            packet = make(self._level, parting.reason, text)
+            if len(packet) <= self._max_size:
+                await self._wire.part(packet)
+                return
+
+    async def _publish_will(self, will: Publish) -> None:
+        try:
+            await self._publishing.publish_will(will)
+            self._counted.published += 1
+        except (Problem, IrisError) as error:
+            self._counted.refused += 1
+            self._around.tell_once(self._client.name, "will", f"its will was not published: {error}")
+
+    async def _welcome(self) -> None:
+        asked = self._connect
+        properties: dict[Property, Any] = {
+            Property.SESSION_EXPIRY: 0,
+            Property.RECEIVE_MAXIMUM: RECEIVE_MAXIMUM,
+            Property.MAXIMUM_QOS: 1,
+            Property.MAXIMUM_SIZE: self._around.max_payload + OVERHEAD,
+            Property.ALIAS_MAXIMUM: 0,
+        }
+        if self._assigned is not None:
+            properties[Property.ASSIGNED_CLIENT_ID] = self._assigned
+        if self._keep_alive != asked.keep_alive:
+            properties[Property.SERVER_KEEP_ALIVE] = self._keep_alive
+        await self._wire.send(writing.connack(self._level, Reason.SUCCESS, properties))
+        self._welcomed = True
+
+    # -- the tasks of a connection --------------------------------------------------------------------------
+
+    async def _wait_end(self) -> None:
+        raise await self._ended
+
+    async def _read(self) -> None:
+        """Read what the client sends, until the end of it; that comes after all that was sent before."""
+        patience = 1.5 * self._keep_alive or None
+        try:
+            while True:
+                try:
+                    async with asyncio.timeout(patience):
+                        first, body = await read_frame(self._wire.reader, self._around.max_payload)
+                except TimeoutError:
+                    raise Parting(Reason.KEEP_ALIVE_TIMEOUT, "nothing was heard from the client") from None
+                packet = decode(first, body, self._level)
+                if isinstance(packet, Ping):
+                    await self._wire.send(writing.PINGRESP)
+                elif isinstance(packet, Disconnect):
+                    raise _Goodbye(packet.wants_will)
+                elif isinstance(packet, Publish) and packet.qos > 1:
+                    raise Parting(Reason.QOS_NOT_SUPPORTED, "QoS 2, which is not offered here")
+                else:
+                    await self._inbox.put(packet, len(body))
+        except (asyncio.IncompleteReadError, OSError):
+            self._inbox.end(Lost())
+        except (Parting, _Goodbye, Lost) as end:
+            self._inbox.end(end)
+
+    async def _work(self, subscriptions: Subscriptions) -> None:
+        """Do what the client asks for, in its order."""
+        while True:
+            for kind, packets in groupby(await self._inbox.take(), type):
+                if kind is Publish:
+                    await self._publish([packet for packet in packets if isinstance(packet, Publish)])
+                    continue
+                for packet in packets:
+                    if isinstance(packet, Subscribe):
+                        reasons, text = await subscriptions.subscribe(packet)
+                        await self._answer(
+                            writing.suback(self._level, packet.packet_id, reasons, text),
+                            writing.suback(self._level, packet.packet_id, reasons, ""),
+                        )
+                    elif isinstance(packet, Unsubscribe):
+                        reasons = [await subscriptions.unsubscribe(one) for one in packet.filters]
+                        data = writing.unsuback(self._level, packet.packet_id, reasons)
+                        await self._answer(data, data)
+
+    async def _publish(self, packets: list[Publish]) -> None:
+        for packet, problem in zip(packets, await self._publishing.publish(packets), strict=True):
+            if problem is None:
+                self._counted.published += 1
+            else:
+                self._counted.refused += 1
+                self._around.tell_once(self._client.name, problem.code, problem.detail)
+            if not packet.qos:
+                continue
+            if problem is not None and self._level == V3:
+                raise Parting(reason_of(problem), problem.detail)
+            reason, text = (Reason.SUCCESS, "") if problem is None else (reason_of(problem), problem.detail)
+            await self._answer(
+                writing.puback(self._level, packet.packet_id, reason, text),
+                writing.puback(self._level, packet.packet_id, reason, ""),
+            )
+
+    async def _answer(self, told: bytes, brief: bytes) -> None:
+        """Send an answer with a text for people, or without it where the client does not want one or has no room."""
+        wants = self._connect.properties.get(Property.PROBLEM_INFORMATION, 1)
+        data = told if wants and len(told) <= self._max_size else brief
+        if len(data) > self._max_size:
+            raise Parting(Reason.TOO_LARGE, "the client takes no packet that is as large as its answer")
+        await self._wire.send(data)
+
+    async def _deliver(self, event: Event, options: Options) -> None:
+        if event.retained and options.skips_retained:
+            return
+        self._counted.missed += event.missed
+        missed = event.missed + self._dropped
+        data = message_of(self._level, event, options.identifier, missed)
+        if data is None:
+            self._counted.untellable += 1
+        elif len(data) > self._max_size:
+            self._dropped += 1 + event.missed
+            self._counted.missed += 1
+        else:
+            self._dropped = 0
+            await self._wire.send(data)
+            self._counted.delivered += 1
+
+
+def _refusal(level: int, reason: Reason, text: str) -> bytes:
+    return writing.connack(level, reason, {Property.REASON_TEXT: text} if text else {})

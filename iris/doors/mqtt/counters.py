@@ -1,0 +1,60 @@
+"""What a door counts, what it tells of its clients in the log, and what its connections share."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Final, final
+
+import iris.aio
+
+_log: Final = logging.getLogger("iris")
+
+_MAX_TOLD: Final = 10_000
+"""Things of which is remembered that the log has them; beyond it, it may have them again."""
+
+
+@final
+@dataclass(slots=True)
+class MqttStatistics:
+    """What a door has done since it was opened.
+
+    Attributes:
+        connections: of clients, now.
+        turned_away: connections that ended before they were a client's.
+        published: messages of clients that became events, wills included.
+        refused: messages of clients that did not.
+        delivered: messages sent to clients.
+        missed: events that clients did not get, as they did not read or had no room.
+        untellable: events on topics that MQTT cannot have.
+        stalled: connections that were ended because their client did not read.
+    """
+
+    connections: int = 0
+    turned_away: int = 0
+    published: int = 0
+    refused: int = 0
+    delivered: int = 0
+    missed: int = 0
+    untellable: int = 0
+    stalled: int = 0
+
+
+@final
+class Surroundings:
+    """What all connections of a door share."""
+
+    def __init__(self, node: iris.aio.Node, max_payload: int) -> None:
+        self.node: Final = node
+        self.max_payload: Final = max_payload
+        self.counted: Final = MqttStatistics()
+        self._told: set[tuple[str, str]] = set()
+
+    def tell_once(self, client: str, code: str, text: str) -> None:
+        """Log what a client does not get to know, once for each client and sort of thing."""
+        if (client, code) in self._told:
+            return
+        if len(self._told) >= _MAX_TOLD:
+            self._told.clear()
+        self._told.add((client, code))
+        _log.warning("client %s of MQTT: %s (logged once for this client)", client, text)

@@ -1,0 +1,152 @@
+"""What a client has subscribed to: an Iris subscription for each pattern, whose events become packets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+import iris.aio
+from iris.doors.clients import Client
+from iris.doors.mqtt import writing
+from iris.doors.mqtt.packets import V5, Filter, Parting, Property, Reason, Subscribe
+from iris.doors.mqtt.publishing import JSON
+from iris.doors.mqtt.topics import name_of, wanted_of
+from iris.doors.problems import Problem, problem_of
+from iris.doors.values import packed, to_json
+from iris.kernel.errors import IrisError
+from iris.patterns.pubsub.subscribe import Event, SubscriptionLimits
+
+LIMITS: Final = SubscriptionLimits(events=1024, bytes=1 << 20)
+"""What waits for a client that does not read; beyond it the oldest events are lost, and the next one says how many."""
+
+MAX_FILTERS: Final = 64
+"""Filters that one connection may have."""
+
+MISSED: Final = "iris-missed"
+"""The user property that says how many events were lost just before a message."""
+
+_MESSAGEPACK: Final = "application/msgpack"
+
+_REASONS: Final = {"not_allowed": Reason.NOT_AUTHORIZED, "bad_topic": Reason.FILTER_INVALID}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How the events of one subscription are delivered."""
+
+    skips_retained: bool
+    identifier: int | None
+
+
+Deliver = Callable[[Event, Options], Awaitable[None]]
+
+
+@final
+class Subscriptions:
+    """The subscriptions of one connection; their tasks belong to its group, and end with it."""
+
+    def __init__(
+        self, node: iris.aio.Node, client: Client, level: int, tasks: asyncio.TaskGroup, deliver: Deliver
+    ) -> None:
+        self._node = node
+        self._client = client
+        self._level = level
+        self._tasks = tasks
+        self._deliver = deliver
+        self._open: dict[str, list[asyncio.Task[None]]] = {}
+
+    async def subscribe(self, packet: Subscribe) -> tuple[list[Reason], str]:
+        """Open subscriptions; return what is said of each filter, and a text if something is wrong.
+
+        Raises:
+            Parting: the packet asks for what must not be.
+        """
+        reasons: list[Reason] = []
+        text = ""
+        for one in packet.filters:
+            try:
+                await self._add(one, packet.properties.get(Property.SUBSCRIPTION_ID))
+            except Problem as problem:
+                reasons.append(_REASONS.get(problem.code, Reason.NOT_ACCEPTED))
+                if problem.code == "too_many_streams":
+                    reasons[-1] = Reason.QUOTA_EXCEEDED
+                text = text or problem.detail
+            else:
+                reasons.append(Reason.SUCCESS)  # QoS 0
+        return reasons, text
+
+    async def unsubscribe(self, text: str) -> Reason:
+        """Close a subscription."""
+        tasks = self._open.pop(text, None)
+        if tasks is None:
+            return Reason.NO_SUBSCRIPTION
+        await _stop(tasks)
+        return Reason.SUCCESS
+
+    async def _add(self, one: Filter, identifier: int | None) -> None:
+        wanted = wanted_of(one.text, sharing=self._level == V5)
+        if one.no_local and wanted.group is not None:
+            raise Parting(Reason.PROTOCOL_ERROR, "a shared subscription without local messages")
+        if one.no_local:
+            raise Problem(400, "malformed", "a client gets its own messages too: there is no 'no local' here")
+        for pattern in wanted.patterns:
+            self._client.check("subscribe", pattern)
+        former = self._open.get(one.text)
+        if former is None and len(self._open) >= MAX_FILTERS:
+            raise Problem(429, "too_many_streams", f"{MAX_FILTERS} filters are the limit of a connection")
+        handling = one.retain_handling
+        options = Options(handling == 2 or (handling == 1 and former is not None), identifier)
+        opened: list[asyncio.Task[None]] = []
+        try:
+            for pattern in wanted.patterns:
+                ready = asyncio.get_running_loop().create_future()
+                following = self._follow(pattern, wanted.group, options, ready)
+                opened.append(self._tasks.create_task(following))
+                await ready
+        except IrisError as error:
+            await _stop(opened)
+            raise problem_of(error) from None
+        self._open[one.text] = opened
+        if former is not None:
+            await _stop(former)  # after it: an event may come twice, but none is lost
+
+    async def _follow(self, pattern: str, group: str | None, options: Options, ready: asyncio.Future[None]) -> None:
+        try:
+            async with self._node.subscribe(pattern, group=group, limits=LIMITS) as events:
+                if not ready.done():
+                    ready.set_result(None)
+                async for event in events:
+                    await self._deliver(event, options)
+        except IrisError as error:
+            if ready.done():
+                raise
+            ready.set_exception(error)
+
+
+def message_of(level: int, event: Event, identifier: int | None, missed: int) -> bytes | None:
+    """Return an event as a message; None if MQTT cannot have its topic."""
+    name = name_of(event.topic)
+    if name is None:
+        return None
+    payload, kind = event.payload, None
+    if not isinstance(payload, bytes):
+        told = to_json(payload)
+        payload, kind = (packed(payload), _MESSAGEPACK) if told is None else (told, JSON)
+    properties: dict[Property, Any] = {} if kind is None else {Property.CONTENT_TYPE: kind}
+    if identifier is not None:
+        properties[Property.SUBSCRIPTION_ID] = identifier
+    user = [pair for pair in event.headers.items() if pair[0] != MISSED]
+    if missed:
+        user.append((MISSED, str(missed)))
+    properties[Property.USER] = user
+    return writing.publish(level, name, payload, retain=event.retained, properties=properties)
+
+
+async def _stop(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks)

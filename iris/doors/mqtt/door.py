@@ -1,0 +1,222 @@
+"""The door: it listens, admits clients, and ends all connections when it closes."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import logging
+import secrets
+import socket
+import ssl
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Final, final
+
+import iris.aio
+from iris.doors.clients import Client, Clients
+from iris.doors.mqtt import writing
+from iris.doors.mqtt.connection import MqttConnection
+from iris.doors.mqtt.counters import MqttStatistics, Surroundings
+from iris.doors.mqtt.packets import V3, V5, Connect, Parting, Property, Publish, Reason
+from iris.doors.mqtt.publishing import Publishing, reason_of
+from iris.doors.mqtt.reading import CONNECT, decode_connect, level_of, read_frame
+from iris.doors.mqtt.wire import Wire
+from iris.doors.problems import Problem
+from iris.kernel.config import Config
+
+_log: Final = logging.getLogger("iris")
+
+_CONNECT_WITHIN: Final = 10.0
+"""Seconds that a connection has until its CONNECT, the handshake of TLS included."""
+
+_STRANGERS: Final = 256
+"""Connections that have not said CONNECT yet.  Those that come then wait to be accepted."""
+
+_CLOSING: Final = 5.0
+"""Seconds that connections have to end when the door closes."""
+
+_PROBE_AFTER: Final = 60
+"""Seconds after which the system looks whether the other end of a silent connection is still there."""
+
+
+@final
+class MqttDoor:
+    """A door for MQTT.  Made by ``open_mqtt_door``."""
+
+    def __init__(
+        self, around: Surroundings, clients: Clients, tls: ssl.SSLContext | None, max_connections: int
+    ) -> None:
+        self._around = around
+        self._clients = clients
+        self._tls = tls
+        self._max_connections = max_connections
+        self._strangers = asyncio.Semaphore(_STRANGERS)
+        self._newest: dict[tuple[str, str], MqttConnection] = {}
+        """The connection of each client and identifier."""
+        self._connections: dict[MqttConnection, asyncio.Task[None]] = {}
+        """All of them, those that end as well."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        """Those of strangers, too."""
+
+    def statistics(self) -> MqttStatistics:
+        """Return a snapshot."""
+        return dataclasses.replace(self._around.counted, connections=len(self._connections))
+
+    async def listen(self, listener: socket.socket) -> None:
+        """Accept connections for ever."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._strangers.acquire()
+            try:
+                accepted, _ = await loop.sock_accept(listener)
+            except OSError as error:
+                _log.warning("the door for MQTT cannot accept a connection: %s", error)
+                self._strangers.release()
+                await asyncio.sleep(1)
+                continue
+            task = asyncio.ensure_future(self._serve(accepted))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """End all connections, and wait for their end."""
+        await asyncio.sleep(0)  # each task has begun, and closes what it was given
+        serving, all_tasks = set(self._connections.values()), set(self._tasks)
+        for connection in self._connections:
+            connection.end(Reason.SHUTTING_DOWN, "the door closes")
+        for task in all_tasks - serving:
+            task.cancel()
+        if serving:
+            await asyncio.wait(serving, timeout=_CLOSING)
+        for task in serving:
+            task.cancel()
+        if all_tasks:
+            await asyncio.wait(all_tasks)
+
+    async def _serve(self, accepted: socket.socket) -> None:
+        """Do all that is done for one connection.  What fails here costs this one only."""
+        wire: Wire | None = None
+        met: tuple[Connect, Client] | None = None
+        try:
+            try:
+                async with asyncio.timeout(_CONNECT_WITHIN):
+                    wire = await Wire.over(accepted, self._tls, self._around.counted)
+                    met = await self._meet(wire)
+            except (OSError, asyncio.IncompleteReadError):
+                pass  # a stranger who has gone, or has not said in time who it is
+            finally:
+                self._strangers.release()
+            if wire is not None and met is not None:
+                await self._keep(wire, *met)
+            else:
+                self._around.counted.turned_away += 1
+        except Exception:  # noqa: BLE001 -- it is told in full
+            _log.exception("the door failed a connection of MQTT")
+        finally:
+            if wire is not None:
+                await wire.close()
+
+    async def _meet(self, wire: Wire) -> tuple[Connect, Client] | None:
+        """Read the CONNECT of a stranger, and return which client it is; or tell it why it is none."""
+        level = 0
+        try:
+            first, body = await read_frame(wire.reader, 0)
+            if first != CONNECT:
+                return None
+            level = level_of(body)
+            if level not in (V3, V5):
+                raise Parting(Reason.UNSUPPORTED_VERSION, f"level {level} of the protocol: there are {V3} and {V5}")
+            connect = decode_connect(body)
+            return connect, self._admit(connect)
+        except Parting as parting:
+            _log.info("a connection of MQTT is refused: %s", parting)
+            if level:
+                told = {Property.REASON_TEXT: str(parting)}
+                await wire.part(writing.connack(V5 if level >= V5 else V3, parting.reason, told))
+            return None
+
+    async def _keep(self, wire: Wire, connect: Connect, client: Client) -> None:
+        """Serve a client for as long as its connection lasts."""
+        assigned = None if connect.client_id else secrets.token_hex(16)
+        connection = MqttConnection(self._around, client, connect, wire, assigned)
+        key = client.name, assigned or connect.client_id
+        former = self._newest.get(key)
+        if former is not None:
+            former.end(Reason.TAKEN_OVER, "another connection has this client identifier")
+        self._newest[key] = connection
+        task = asyncio.current_task()
+        assert task is not None
+        self._connections[connection] = task
+        try:
+            await connection.run()
+        finally:
+            del self._connections[connection]
+            if self._newest.get(key) is connection:
+                del self._newest[key]
+
+    def _admit(self, connect: Connect) -> Client:
+        properties = connect.properties
+        if Property.AUTHENTICATION_METHOD in properties or Property.AUTHENTICATION_DATA in properties:
+            raise Parting(Reason.BAD_AUTHENTICATION, "there is no authentication but by a token as the password")
+        try:
+            client = self._clients.admit((connect.password or b"").decode("utf-8", "replace"))
+        except Problem as problem:
+            raise Parting(Reason.BAD_PASSWORD, problem.detail) from None
+        returns = (client.name, connect.client_id) in self._newest  # which makes room
+        if not returns and len(self._connections) >= self._max_connections:
+            raise Parting(Reason.SERVER_BUSY, f"{self._max_connections} connections at a time are the limit")
+        if connect.level == V3 and not (connect.client_id or connect.is_clean):
+            raise Parting(Reason.CLIENT_ID_NOT_VALID, "a session that is to be kept needs a client identifier")
+        if connect.will is not None:
+            self._check_will(client, connect.will)
+        return client
+
+    def _check_will(self, client: Client, will: Publish) -> None:
+        if will.qos > 1:
+            raise Parting(Reason.QOS_NOT_SUPPORTED, "a will of QoS 2, which is not offered here")
+        try:
+            Publishing(self._around.node, client).check(will)
+        except Problem as problem:
+            raise Parting(reason_of(problem), f"the will: {problem.detail}") from None
+
+
+@asynccontextmanager
+async def open_mqtt_door(
+    node: iris.aio.Node,
+    clients: Clients,
+    *,
+    sockets: list[socket.socket],
+    tls: ssl.SSLContext | None = None,
+    max_connections: int = 1000,
+    max_payload: int = Config().max_payload,
+) -> AsyncGenerator[MqttDoor]:
+    """Let clients use a node by MQTT for as long as the block lasts.
+
+    Args:
+        node: whose place is lent.
+        clients: who may use it; the password of MQTT is the token.
+        sockets: where they come; bound, and listening or not.  They are closed.
+        tls: for connections by TLS.
+        max_connections: at a time; who comes then is refused as the server is busy.
+        max_payload: bytes of a message, at most those of the node's ``Config``.
+
+    Leaving the block tells all clients that the door closes, and waits a few seconds for their wills.
+    """
+    door = MqttDoor(Surroundings(node, max_payload), clients, tls, max_connections)
+    for one in sockets:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # those that are accepted have it as well
+        if hasattr(socket, "TCP_KEEPIDLE"):  # pragma: no branch -- Linux
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_AFTER)
+        one.listen(1024)
+        one.setblocking(False)
+    listening = [asyncio.ensure_future(door.listen(one)) for one in sockets]
+    try:
+        yield door
+    finally:
+        for task in listening:
+            task.cancel()
+        if listening:
+            await asyncio.wait(listening)
+        await door.close()
+        for one in sockets:
+            one.close()

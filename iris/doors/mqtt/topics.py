@@ -1,0 +1,77 @@
+"""Topics of MQTT as those of Iris, and back: ``/`` is ``.``, ``+`` is ``*``, and ``#`` at the end is ``>``.
+
+MQTT knows levels that Iris cannot hold: empty ones, those with dots or spaces, and more than 32.  Those are refused, as
+are topics that begin with ``$``, which MQTT keeps for servers.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, final
+
+from iris.doors.problems import Problem
+from iris.kernel.names import is_name
+from iris.kernel.topic_syntax import is_pattern, is_topic
+
+_SHARED: Final = "$share/"
+
+_FOREIGN: Final = re.compile(r"[.*>+#]")
+"""What a level cannot have in it, as it means something else in the other language."""
+
+_UNTELLABLE: Final = re.compile(r"[/+#]|^\$")
+"""What a topic of Iris cannot have in it if MQTT is to know it."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What one filter asks for: the events of all patterns, together with others of a group."""
+
+    patterns: tuple[str, ...]
+    group: str | None = None
+
+
+def topic_of(name: str) -> str:
+    """Return the topic that a topic name of MQTT stands for.
+
+    Raises:
+        Problem: there is none.
+    """
+    topic = name.replace("/", ".")
+    if _FOREIGN.search(name) or name.startswith("$") or not is_topic(topic):
+        raise Problem(
+            400, "bad_topic", f"{name!r:.300} is no topic here: no empty levels, dots, spaces, wildcards or $"
+        )
+    return topic
+
+
+def name_of(topic: str) -> str | None:
+    """Return the topic name by which MQTT knows a topic; None if it cannot."""
+    return None if _UNTELLABLE.search(topic) else topic.replace(".", "/")
+
+
+def wanted_of(text: str, *, sharing: bool) -> Wanted:
+    """Return what a filter of MQTT asks for.
+
+    Args:
+        text: the filter.
+        sharing: whether ``$share/GROUP/FILTER`` is one.
+
+    Raises:
+        Problem: it is malformed, or asks for topics that Iris cannot have.
+    """
+    group, rest = None, text
+    if sharing and text.startswith(_SHARED):
+        group, _, rest = text.removeprefix(_SHARED).partition("/")
+        if not is_name(group):
+            raise Problem(400, "bad_topic", f"{group!r:.300} is no name of a group: letters, digits, '-', '_' and '.'")
+    levels = rest.split("/")
+    has_rest = levels[-1] == "#"
+    tokens = ["*" if level == "+" else level for level in (levels[:-1] if has_rest else levels)]
+    told = any(token != "*" and _FOREIGN.search(token) for token in tokens) or "*" in levels  # noqa: S105
+    parent, deeper = ".".join(tokens), ".".join([*tokens, ">"])
+    patterns = (deeper,) if has_rest and not tokens else (parent, deeper) if has_rest else (parent,)
+    if told or rest.startswith("$") or not all(map(is_pattern, patterns)):
+        raise Problem(400, "bad_topic", f"{text!r:.300} is no filter here: no empty levels, dots, spaces or $")
+    return Wanted(patterns, group)

@@ -1,0 +1,124 @@
+"""The HTTP door: events as they come, and what a client misses."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from iris.doors import ClientLimits, withdraw
+from iris.doors import clients as clients_module
+from iris.doors.http import events
+from iris.patterns.pubsub.subscribe import SubscriptionLimits
+from tests.support.doors import Place, Run, next_event, open_place, run_in_realm
+
+
+def test_events_of_several_topics_come_with_what_belongs_to_them(run: Run) -> None:
+    async def work(place: Place) -> None:
+        await place.member.publish("kept", "old", retain=True)
+        async with place.follow("topic=orders.*&topic=kept") as reader:
+            assert await next_event(reader) == (
+                "message", {"topic": "kept", "payload": "old", "missed": 0, "retained": True},
+            )  # fmt: skip
+            await place.post("/publish/orders.tea", {"n": 1}, {**place.bearer, "content-type": "application/json"})
+            told = {"topic": "orders.tea", "payload": {"n": 1}, "missed": 0, "headers": {"iris-client": "web"}}
+            assert await next_event(reader) == ("message", told)
+            await place.member.publish("orders.tea", b"\x00")
+            assert (await next_event(reader))[1]["encoding"] == "base64"
+            await place.member.publish("orders.tea.green", b"")
+            await place.member.publish("orders.milk", None)
+            assert (await next_event(reader))[1]["topic"] == "orders.milk"
+
+    run(work)
+
+
+def test_a_client_that_comes_back_is_told_of_a_gap(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with place.follow("topic=a", "last-event-id: 0-7") as reader:
+            assert await next_event(reader) == ("gap", {"missed": None})
+            await place.member.publish("a", 1)
+            assert (await next_event(reader))[1]["payload"] == 1
+
+    run(work)
+
+
+def test_a_group_shares_its_events(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with place.follow("topic=a&group=g") as one, place.follow("topic=a&group=g") as other:
+            for number in range(2):
+                await place.member.publish("a", number)
+            assert {(await next_event(reader))[1]["payload"] for reader in (one, other)} == {0, 1}
+
+    run(work)
+
+
+def test_a_client_that_does_not_read_is_told_what_it_has_missed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "LIMITS", SubscriptionLimits(events=64, bytes=1 << 20))
+    total = 12_000
+
+    async def work(place: Place) -> None:
+        async with place.follow("topic=a", SO_RCVBUF=4096, limit=16_384) as reader:
+            for number in range(total):
+                await place.member.publish("a", {"number": number, "filling": "x" * 1000})
+            seen, missed, last = 0, 0, -1
+            while last < total - 1:
+                _, told = await next_event(reader)
+                assert told["payload"]["number"] == last + 1 + told["missed"]
+                last, seen, missed = told["payload"]["number"], seen + 1, missed + told["missed"]
+            assert missed > 0
+            assert seen + missed == total
+
+    run(work)
+
+
+@pytest.mark.parametrize("query", ["", "topic=", "group=a", "topic=a&group=b&group=c", "topic=a&limit=3", "topic=a..b"])
+def test_what_cannot_be_followed_is_refused(run: Run, query: str) -> None:
+    async def work(place: Place) -> None:
+        told = await place.fetch("GET", f"/subscribe?{query}")
+        assert told.status in (400, 403)
+        many = await place.fetch("GET", "/subscribe?" + "&".join(f"topic=a{n}" for n in range(17)))
+        assert "topic= once to 16 times" in many.json()["detail"]
+
+    run(work)
+
+
+def test_what_a_client_follows_ends_with_its_token(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients_module, "_REREAD", 0.01)
+
+    async def work(place: Place) -> None:
+        following = asyncio.ensure_future(place.clients.follow())
+        async with place.follow("topic=a") as reader:
+            full = await place.fetch("GET", "/subscribe?topic=a")
+            assert (full.status, full.json()["code"]) == (429, "too_many_streams")
+            withdraw(place.tokens, "web")
+            kind, told = await next_event(reader)
+            assert (kind, told["status"], told["code"]) == ("end", 401, "ended")
+        assert (await place.fetch("GET", "/subscribe?topic=a")).status == 401
+        following.cancel()
+
+    run(work, limits=ClientLimits(streams=1))
+
+
+def test_a_door_that_closes_ends_what_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            async with open_place(tmp_path) as place:
+                reader = await stack.enter_async_context(place.follow("topic=a"))
+                asking = asyncio.ensure_future(place.post("/request/greeters?operation=never&timeout=0.5"))
+                await place.counted.working.wait()
+            kind, told = await next_event(reader)
+            assert (kind, told["code"]) == ("end", "ended")
+            assert (await asking).status == 504
+
+    run_in_realm(tmp_path, monkeypatch, main)
+
+
+def test_an_event_is_one_line(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with place.follow("topic=a") as reader:
+            await place.member.publish("a", "one\ntwo\r\n\u2028data: x")
+            assert (await next_event(reader))[1]["payload"] == "one\ntwo\r\n\u2028data: x"
+
+    run(work)

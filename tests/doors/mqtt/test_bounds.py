@@ -1,0 +1,315 @@
+"""The door for MQTT: what clients can do to it that mean no good, or do not read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import resource
+from contextlib import AsyncExitStack
+from typing import Any
+
+import mqtt5
+import pytest
+
+from iris.doors import ClientLimits
+from iris.doors.mqtt import delivering, door, publishing, wire
+from iris.patterns.pubsub.subscribe import SubscriptionLimits
+from tests.doors.mqtt.place import Place, Run, connect_3, frame, publish_3, subscribe_3, text
+
+
+async def is_well(place: Place) -> None:
+    """Check that the door serves another client."""
+    async with place.client() as raw, place.member.subscribe("well") as events:
+        raw.send(mqtt5.PublishPacket("well", b"1"))
+        assert (await anext(events)).payload == b"1"
+
+
+NO_CONNECTS = [
+    b"GET / HTTP/1.1\r\nhost: door\r\nuser-agent: a browser that has lost its way, and goes on and on and on\r\n\r\n",
+    b"\x00\x00",
+    b"\xc0\x00",
+    b"\x16\x03\x01\x00\x00",
+    b"\x10\xff\xff\xff\xff\xff",
+    b"\x10\xff\xff\xff\x7f",
+    b"\x30\xff\xff\xff\x7f",
+    publish_3("a"),
+    frame(0x10, text("MQTX"), b"\x05"),
+]
+
+
+@pytest.mark.parametrize("sent", NO_CONNECTS)
+def test_what_is_no_connect_costs_its_connection(run: Run, sent: bytes) -> None:
+    async def work(place: Place) -> None:
+        async with place.dial() as raw:
+            raw.send(sent)
+            assert await raw.end() == b""
+        assert place.door.statistics().turned_away == 1
+        await is_well(place)
+
+    run(work)
+
+
+def test_who_does_not_say_who_it_is_in_time_is_turned_away(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "_CONNECT_WITHIN", 0.2)
+    monkeypatch.setattr(door, "_STRANGERS", 4)
+
+    async def work(place: Place) -> None:
+        async with AsyncExitStack() as stack:
+            for number in range(12):  # more than may be there at a time: those wait
+                raw = await stack.enter_async_context(place.dial())
+                raw.send(connect_3(place.token)[: number % 9])
+            await is_well(place)
+        await place.until(lambda: place.door.statistics().turned_away == 12)
+
+    run(work)
+
+
+def test_other_levels_and_wrong_tokens_have_their_answers(run: Run) -> None:
+    answers = [
+        (frame(0x10, text("MQIsdp"), b"\x03\x02\x00\x00", text("")), b"\x20\x02\x00\x01"),
+        (frame(0x10, text("MQTT"), b"\x06\x02\x00\x00\x00", text("")), b"\x84"),
+        (connect_3("wrong"), b"\x20\x02\x00\x05"),
+        (frame(0x10, text("MQTT"), b"\x04\x02\x00\x00", text("")), b"\x20\x02\x00\x05"),
+    ]
+
+    async def work(place: Place) -> None:
+        old = connect_3(place.token, flags=0xC0)  # a session that is kept, of nobody
+        for sent, answer in [*answers, (old, b"\x20\x02\x00\x02")]:
+            async with place.dial() as raw:
+                raw.send(sent)
+                told = await raw.end()
+                assert answer in told[:4]
+        for token, options, reason in [
+            ("wrong", {}, 0x86),
+            ("\ufffd", {}, 0x86),
+            (place.token, {"authentication_method": "x"}, 0x8C),
+        ]:
+            async with place.dial() as raw:
+                given: dict[str, Any] = options
+                assert int((await raw.join(token, **given)).reason_code) == reason
+                assert await raw.end() == b""
+
+    run(work)
+
+
+MALFORMED = [
+    (b"\x82\x02\x00\x01", 0x81),
+    (b"\x30\xff\xff\xff\xff\xff", 0x81),
+    (b"\x30\xff\xff\xff\x7f", 0x95),
+    (b"\x82\xff\xff\x7f", 0x95),
+    (frame(0x30, text(b"\xff"), b"\x00"), 0x81),
+    (frame(0x30, text("a"), b"\x03\x23\x00\x01"), 0x94),
+    (frame(0x34, text("a"), b"\x00\x01\x00"), 0x9B),
+    (frame(0x62, b"\x00\x01"), 0x82),
+    (b"\xf0\x00", 0x82),
+    (mqtt5.ConnectPacket("again").write(), 0x82),
+]
+
+
+@pytest.mark.parametrize(("sent", "reason"), MALFORMED)
+def test_what_is_malformed_costs_its_connection(run: Run, sent: bytes, reason: int) -> None:
+    async def work(place: Place) -> None:
+        async with place.client() as raw, place.member.subscribe("a") as events:
+            raw.send(mqtt5.PublishPacket("a", b"before"), sent, mqtt5.PublishPacket("a", b"after"))
+            assert int((await raw.hear()).reason_code) == reason
+            assert await raw.end() == b""
+            assert (await anext(events)).payload == b"before"
+        await is_well(place)
+
+    run(work)
+
+
+def test_an_older_client_is_disconnected_without_a_word(run: Run) -> None:
+    async def work(place: Place) -> None:
+        for sent in (publish_3("a", qos=2), connect_3(place.token), b"\xe0\x01\x00", b"\xf0\x00"):
+            async with place.old_client() as raw:
+                raw.send(sent)
+                assert await raw.end() == b""
+
+    run(work)
+
+
+def test_a_client_that_is_silent_is_disconnected(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with place.client(keep_alive=1, will=mqtt5.Will("wills")) as raw, place.old_client(keep_alive=1) as old:
+            async with place.member.subscribe("wills") as events:
+                assert int((await raw.hear()).reason_code) == 0x8D
+                await anext(events)
+            assert await old.end() == b""
+
+    run(work)
+
+
+def test_connections_are_bounded_and_there_is_room_for_one_that_comes_back(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with place.client("one"), place.old_client("two"):
+            async with place.dial() as raw:
+                told = await raw.join(place.token)
+                assert (int(told.reason_code), told.reason_str) == (0x89, "2 connections at a time are the limit")
+            async with place.dial() as raw:
+                raw.send(connect_3(place.token))
+                assert await raw.end() == b"\x20\x02\x00\x03"
+            async with place.client("one"):
+                pass
+        await place.until(lambda: place.door.statistics().connections == 0)
+        await is_well(place)
+
+    run(work, max_connections=2)
+
+
+def test_what_one_token_may_have_open_is_bounded(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with place.client(), place.dial() as raw:
+            assert int((await raw.join(place.token)).reason_code) == 0x97
+        await place.until(lambda: place.door.statistics().connections == 0)
+
+    run(work, limits=ClientLimits(streams=1))
+
+
+def test_filters_are_bounded(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivering, "MAX_FILTERS", 3)
+
+    async def work(place: Place) -> None:
+        async with place.client() as raw:
+            assert await raw.follow("a", "b", "c", "d", "a") == [0, 0, 0, 0x97, 0]
+            raw.send(mqtt5.UnsubscribePacket(3, ["b"]))
+            await raw.hear()
+            assert await raw.follow("d") == [0]
+
+    run(work)
+
+
+def test_a_thousand_idle_clients_disturb_nobody(run: Run) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < 4096:
+        pytest.skip(f"this machine lets a process have {hard} files: both ends of 1,000 connections need 2,200")
+
+    async def work(place: Place) -> None:
+        async with AsyncExitStack() as stack:
+            idle = [await stack.enter_async_context(place.old_client()) for _ in range(1000)]
+            for raw in idle[:10]:
+                raw.send(subscribe_3("a/#"))
+                assert await raw.frame() == b"\x90\x03\x00\x07\x00"
+            await place.member.publish("a.b", b"x")
+            for raw in idle[:10]:
+                assert (await raw.frame())[-1:] == b"x"
+            await is_well(place)
+            for raw in idle:
+                raw.send(b"\xe0\x00")
+            await place.until(lambda: not place.door.statistics().connections)
+
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
+    try:
+        run(work, max_connections=1010, limits=ClientLimits(streams=1010))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_client_that_does_not_read_is_told_what_it_has_missed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivering, "LIMITS", SubscriptionLimits(events=64, bytes=1 << 20))
+    total = 12_000
+
+    async def work(place: Place) -> None:
+        async with place.dial(SO_RCVBUF=4096, limit=16_384) as raw:
+            await raw.join(place.token)
+            assert await raw.follow("a") == [0]
+            for number in range(total):
+                await place.member.publish("a", b"%d %1000d" % (number, 0))
+            seen, missed, last = 0, 0, -1
+            while last < total - 1:
+                told = await raw.hear()
+                number = int(told.payload.split()[0])
+                lost = int(dict(told.user_properties).get("iris-missed", 0))
+                assert number == last + 1 + lost
+                last, seen, missed = number, seen + 1, missed + lost
+            assert missed > 0
+            assert seen + missed == total
+            counted = place.door.statistics()
+            assert (counted.delivered, counted.missed) == (seen, missed)
+
+    run(work)
+
+
+def test_a_client_that_does_not_read_at_all_is_disconnected(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "_STALLED", 0.2)
+
+    async def work(place: Place) -> None:
+        async with place.dial(SO_RCVBUF=4096, limit=1) as raw:
+            await raw.join(place.token, will=mqtt5.Will("wills"))
+            await raw.follow("a")
+            async with place.member.subscribe("wills") as events:
+                while not place.door.statistics().stalled:
+                    await place.member.publish("a", bytes(200_000))
+                await anext(events)
+        await is_well(place)
+
+    run(work)
+
+
+def test_messages_that_a_client_has_no_room_for_are_missed(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with place.client(max_packet_size=100) as raw:
+            assert await raw.follow("a") == [0]
+            for payload in (bytes(200), bytes(200), b"1", b"2"):
+                await place.member.publish("a", payload)
+            told = await raw.hear()
+            assert (told.payload, told.user_properties) == (b"1", [("iris-missed", "2")])
+            assert (await raw.hear()).user_properties == []
+        async with place.client(max_packet_size=4) as raw:
+            raw.send(mqtt5.SubscribePacket(1, [mqtt5.TopicFilter("a")]))
+            assert await raw.end() == b"\xe0\x02\x95\x00"
+
+    run(work)
+
+
+def test_who_sends_more_than_is_done_is_not_read(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publishing, "_CONFIRMED_WITHIN", 0.5)
+
+    async def work(place: Place) -> None:
+        async with place.client() as raw, place.member.subscribe("a", durable=True, overflow="wait") as events:
+            for number in range(1, 400):
+                raw.send(mqtt5.PublishPacket("a", bytes(50_000), qos=mqtt5.QoS.AT_LEAST_ONCE, packet_id=number))
+            first = await events.receive_batch()
+            raw.writer.transport.abort()
+            assert sum(len(event.payload) for event in first) < 4 << 20
+        await place.until(lambda: not place.door.statistics().connections)
+
+    run(work)
+
+
+def test_a_fault_of_the_door_is_told_and_costs_one_connection(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object, **__: object) -> bytes:
+        raise ZeroDivisionError
+
+    async def work(place: Place) -> None:
+        async with place.client() as raw, place.client() as other:
+            assert await raw.follow("a") == [0]
+            with monkeypatch.context() as patched:
+                patched.setattr("iris.doors.mqtt.connection.message_of", fail)
+                await place.member.publish("a", b"")
+                assert int((await raw.hear()).reason_code) == 0x80
+                assert await raw.end() == b""
+            other.send(mqtt5.PingReqPacket())
+            assert isinstance(await other.hear(), mqtt5.PingRespPacket)
+
+    with caplog.at_level(logging.ERROR, "iris"):
+        run(work)
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_flood_of_connections_that_end_at_once_leaves_nothing(run: Run) -> None:
+    async def knock(place: Place, number: int) -> None:
+        async with place.dial() as raw:
+            if number % 2:
+                raw.send(connect_3(place.token))
+            if number % 3:
+                raw.writer.transport.abort()
+
+    async def work(place: Place) -> None:
+        await asyncio.gather(*(knock(place, number) for number in range(200)))
+        await is_well(place)
+        await place.until(lambda: not place.door.statistics().connections)
+
+    run(work)

@@ -1,0 +1,372 @@
+"""The door for MQTT: what goes into messages and comes out of them, and what clients are told."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import mqtt5
+import pytest
+from mqtt5 import PublishPacket, QoS
+
+import iris.aio
+from iris.doors import clients as clients_module
+from iris.doors import withdraw
+from iris.doors.mqtt import publishing
+from tests.doors.mqtt.place import (
+    Place,
+    Raw,
+    Run,
+    connect_3,
+    frame,
+    open_place,
+    publish_3,
+    storing,
+    subscribe_3,
+    text,
+)  # fmt: skip
+from tests.support.doors import run_in_realm
+
+ONCE = QoS.AT_LEAST_ONCE
+
+
+def test_a_client_of_mqtt_5_is_told_what_there_is(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with place.dial() as raw:
+            told = await raw.join(place.token, keep_alive=0, session_expiry_interval=99)
+            assert (told.reason_code, told.session_present, told.session_expiry_interval) == (0, False, 0)
+            assert (told.receive_max, told.max_qos, told.topic_alias_max) == (64, 1, 0)
+            assert told.max_packet_size == (1 << 20) + 65_536
+            assert told.server_keep_alive == 600
+            assert len(told.assigned_client_id) == 32
+            raw.send(mqtt5.PingReqPacket())
+            assert isinstance(await raw.hear(), mqtt5.PingRespPacket)
+        async with place.dial() as raw:
+            told = await raw.join(place.token, "me", keep_alive=30)
+            assert (told.server_keep_alive, told.assigned_client_id) == (None, None)
+
+    run(work)
+
+
+def test_values_headers_and_identifiers_go_along(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with place.client() as raw, place.member.subscribe("a.*") as events:
+            raw.send(PublishPacket("a/b", b'{"n": 1}', content_type="application/json", user_properties=[("k", "v")]))
+            event = await anext(events)
+            assert event.payload == {"n": 1}
+            assert dict(event.headers) == {"k": "v", "iris-client": "sensor"}
+            raw.send(mqtt5.SubscribePacket(3, [mqtt5.TopicFilter("b/+")], subscription_id=300))
+            assert (await raw.hear()).reason_codes == [0]
+            for payload in (b"x", {"n": [1]}, {"n": b"\0"}):
+                await place.member.publish("b.c", payload, headers={"iris-missed": "7", "h": "1"})
+            for data, kind in (
+                (b"x", None),
+                (b'{"n":[1]}', "application/json"),
+                (b"\x81\xa1n\xc4\x01\0", "application/msgpack"),
+            ):
+                told = await raw.hear()
+                assert (told.topic, told.payload, told.content_type) == ("b/c", data, kind)
+                assert (told.qos, told.retain, told.subscription_ids) == (0, False, [300])
+                assert told.user_properties == [("h", "1")]
+
+    run(work)
+
+
+def test_what_mqtt_cannot_name_is_not_told(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with place.client() as raw:
+            assert await raw.follow("#") == [0]
+            await place.member.publish("a/b", b"")
+            await place.member.publish("$a", b"")
+            await place.member.publish("a.b", b"1")
+            assert (await raw.hear()).payload == b"1"
+        assert place.door.statistics().untellable == 2
+
+    run(work)
+
+
+def test_the_order_of_one_client_is_kept(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with place.client() as raw, storing(place.member) as stored:
+            wanted: list[tuple[str, bytes]] = []
+            for number in range(300):
+                topic, payload = f"t/{number % 3}", b"%d" % number
+                qos = number // 20 % 2
+                options: dict[str, Any] = {"qos": QoS(qos), "packet_id": number + 1} if qos else {}
+                raw.send(PublishPacket(topic, payload, **options))
+                wanted.append((topic.replace("/", "."), payload))
+            acknowledged = [(await raw.hear()).packet_id for _ in range(140)]
+            assert acknowledged == [number + 1 for number in range(300) if number // 20 % 2]
+            await place.until(lambda: len(stored) == 300)
+            assert stored == wanted
+
+    run(work)
+
+
+def test_an_acknowledged_message_is_stored(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with storing(place.member) as stored, place.old_client() as raw:
+            raw.send(publish_3("a/b", b"1", qos=1, packet_id=513), publish_3("a/b", b"2", qos=1, retain=True))
+            assert await raw.frame() == b"\x40\x02\x02\x01"
+            assert stored[0] == ("a.b", b"1")
+            assert await raw.frame() == b"\x40\x02\x00\x01"
+            assert stored[1] == ("a.b", b"2")
+
+    run(work)
+
+
+REFUSED: list[tuple[str, bytes, dict[str, Any], int]] = [
+    ("a.b", b"", {}, 0x90),
+    ("secret", b"", {}, 0x87),
+    ("open", b"{", {"content_type": "application/json; charset=utf-8"}, 0x99),
+    ("open", b"x" * ((1 << 20) + 1), {}, 0x97),
+    ("open", b"", {"response_topic": "r"}, 0x83),
+    ("open", b"", {"correlation_data": b"r"}, 0x83),
+    ("open", b"", {"user_properties": [("a", "1"), ("a", "2")]}, 0x83),
+    ("open", b"", {"user_properties": [("a", "x" * 20_000)]}, 0x97),
+    ("nobody", b"", {}, 0x83),
+    ("nobody", b"", {"retain": True}, 0x83),
+]
+
+
+def test_a_message_that_is_refused_has_its_reason_and_costs_no_other(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with place.client() as raw, storing(place.member, "open") as stored:
+            raw.send(*(PublishPacket(topic, payload, **options) for topic, payload, options, _ in REFUSED[:-2]))
+            for number, (topic, payload, options, _) in enumerate(REFUSED, 1):
+                raw.send(PublishPacket(topic, payload, qos=ONCE, packet_id=number, **options))
+                raw.send(PublishPacket("open", b"%d" % number, qos=ONCE, packet_id=100 + number))
+            for number, (*_, reason) in enumerate(REFUSED, 1):
+                told = await raw.hear()
+                assert (told.packet_id, int(told.reason_code)) == (number, reason), told
+                assert told.reason_str
+                told = await raw.hear()
+                assert (told.packet_id, told.reason_code, told.reason_str) == (100 + number, 0, None)
+        assert stored == [("open", b"%d" % number) for number in range(1, 11)]
+        assert place.door.statistics().refused == len(REFUSED) * 2 - 2
+
+    run(work, rights={"publish": ("open", "nobody"), "subscribe": (">",)})
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_is_not_stored_in_time_is_not_acknowledged(run: Run, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(publishing, "_CONFIRMED_WITHIN", 0.2)
+
+    async def work(place: Place) -> None:
+        async with place.member.subscribe("a", durable=True) as events:
+            async with place.client() as raw:
+                raw.send(*(PublishPacket("a", b"", qos=ONCE, packet_id=one + 1) for one in range(count)))
+                for one in range(count):
+                    told = await raw.hear()
+                    assert (told.packet_id, int(told.reason_code)) == (one + 1, 0x83)
+                    assert "within 0.2 s" in told.reason_str
+            async with place.old_client() as raw:
+                raw.send(publish_3("a", qos=1))
+                await events.confirm([await anext(events) for _ in range(count + 1)])
+                assert await raw.frame() == b"\x40\x02\x00\x01"
+                raw.send(*(publish_3("a", qos=1, packet_id=one + 2) for one in range(count)))
+                assert await raw.end() == b""
+
+    run(work)
+
+
+@pytest.mark.parametrize("payload", [b'"\\ud800"', b"1" * 400, b"[" * 5000 + b"]" * 5000, b"NaN", b'{"a":' * 200])
+def test_json_that_no_payload_can_hold_is_refused(run: Run, payload: bytes) -> None:
+    async def work(place: Place) -> None:
+        async with place.client() as raw, storing(place.member):
+            for packet_id, qos in ((None, 0), (1, 1)):
+                sent = PublishPacket("a", payload, qos=QoS(qos), packet_id=packet_id, content_type="application/json")
+                raw.send(sent)
+            told = await raw.hear()
+            assert (told.packet_id, int(told.reason_code) >= 0x80) == (1, True)
+
+    run(work)
+
+
+def test_who_wants_no_reasons_gets_none(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with place.client(request_problem_info=False) as raw, place.client(max_packet_size=20) as small:
+            for one in (raw, small):
+                one.send(PublishPacket("a.b", b"", qos=ONCE, packet_id=1))
+                told = await one.hear()
+                assert (int(told.reason_code), told.reason_str) == (0x90, None)
+
+    run(work)
+
+
+@pytest.mark.parametrize("topic", ["a.b", "nobody"])
+def test_a_client_that_knows_no_reasons_is_disconnected(run: Run, topic: str) -> None:
+    async def work(place: Place) -> None:
+        async with place.old_client() as raw:
+            raw.send(publish_3(topic), publish_3(topic, qos=1))
+            assert await raw.end() == b""
+
+    run(work)
+
+
+FILTERS = [("a/#", 0), ("b.c", 0x8F), ("secret", 0x87), ("$SYS/#", 0x8F), ("$share/g/a", 0), ("a//b", 0x8F)]
+
+
+def test_each_filter_has_its_answer(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with place.client() as raw:
+            assert await raw.follow(*(one for one, _ in FILTERS)) == [reason for _, reason in FILTERS]
+            assert await raw.follow("a", no_local=True) == [0x83]
+            raw.send(mqtt5.UnsubscribePacket(4, ["a/#", "a"]))
+            told = await raw.hear()
+            assert (told.packet_id, [int(one) for one in told.reason_codes]) == (4, [0, 0x11])
+            raw.send(mqtt5.SubscribePacket(4, [mqtt5.TopicFilter("$share/g/a", no_local=True)]))
+            assert int((await raw.hear()).reason_code) == 0x82
+        async with place.old_client() as raw:
+            raw.send(subscribe_3("a/b", "$share/g/a", "b.c", "secret", qos=2))
+            assert await raw.frame() == b"\x90\x06\x00\x07\x00\x80\x80\x80"
+            raw.send(frame(0xA2, b"\x00\x08", text("a/b")))
+            assert await raw.frame() == b"\xb0\x02\x00\x08"
+            await place.member.publish("a.b", b"not any more")
+            raw.send(b"\xc0\x00")
+            assert await raw.frame() == b"\xd0\x00"
+
+    run(work, rights={"subscribe": ("a", "a.>", "b.>")})
+
+
+def test_a_group_shares_its_events(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with place.client() as one, place.client() as other:
+            for raw in (one, other):
+                assert await raw.follow("$share/g/a") == [0]
+            for number in range(2):
+                await place.member.publish("a", b"%d" % number)
+            assert {(await raw.hear()).payload for raw in (one, other)} == {b"0", b"1"}
+
+    run(work)
+
+
+def test_retained_messages_come_as_the_options_say(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with place.client() as raw:
+            raw.send(PublishPacket("kept", b"1", retain=True))
+            for handling, count in ((0, 1), (0, 1), (1, 0), (2, 0)):
+                handled = mqtt5.RetainHandling(handling)
+                raw.send(mqtt5.SubscribePacket(9, [mqtt5.TopicFilter("kept", retain_handling=handled)]))
+                heard = [await raw.hear() for _ in range(count + 1)]
+                heard.sort(key=lambda packet: isinstance(packet, PublishPacket))
+                assert isinstance(heard[0], mqtt5.SubAckPacket)
+                assert [(one.payload, one.retain) for one in heard[1:]] == [(b"1", True)] * count
+            raw.send(PublishPacket("kept", b"2", retain=True))
+            told = await raw.hear()
+            assert (told.payload, told.retain) == (b"2", False)  # it is new
+            raw.send(PublishPacket("kept", b"", retain=True))
+            assert (await raw.hear()).payload == b""
+        assert not place.node.forget_retained("kept")
+
+    run(work)
+
+
+def test_a_lost_connection_has_a_will_and_one_that_was_ended_has_none(run: Run) -> None:
+    will = mqtt5.Will("wills", payload=b'"gone"', content_type="application/json", qos=ONCE)
+
+    async def leave(raw: Raw, reason: int | None) -> None:
+        if reason is not None:
+            raw.send(mqtt5.DisconnectPacket(reason_code=mqtt5.DisconnectReasonCode(reason)))
+            await raw.end()
+
+    async def work(place: Place) -> None:
+        async with place.member.subscribe("wills") as events:
+            for number, (reason, has_will) in enumerate([(0, False), (None, True), (4, True)]):
+                async with place.client(will=will) as raw:
+                    await leave(raw, reason)
+                if has_will:
+                    assert (await anext(events)).payload == "gone"
+                await place.until(lambda: not place.door.statistics().connections)
+                assert place.door.statistics().published == number
+        async with storing(place.member) as stored, place.dial() as raw:
+            old_will = text("wills") + text(b"gone")
+            raw.send(connect_3(place.token, flags=0xEA, will=old_will))  # of QoS 1, retained
+            assert await raw.frame() == b"\x20\x02\x00\x00"
+            raw.writer.close()
+            await place.until(lambda: stored == [("wills", b"gone")])
+        await place.until(lambda: place.node.forget_retained("wills"))
+
+    run(work)
+
+
+WRONG_WILLS = [
+    (mqtt5.Will("a.b"), 0x90),
+    (mqtt5.Will("secret"), 0x87),
+    (mqtt5.Will("open", qos=QoS.EXACTLY_ONCE), 0x9B),
+]
+
+
+def test_a_will_that_could_not_be_done_is_refused_at_once(run: Run) -> None:
+    async def work(place: Place) -> None:
+        for will, reason in WRONG_WILLS:
+            async with place.dial() as raw:
+                assert int((await raw.join(place.token, will=will)).reason_code) == reason
+                assert await raw.end() == b""
+
+    run(work, rights={"publish": ("open",)})
+
+
+@pytest.mark.parametrize("has_will", [False, True])
+def test_the_newer_of_two_connections_stays(run: Run, has_will: bool) -> None:
+    will = mqtt5.Will("wills") if has_will else None
+
+    async def work(place: Place) -> None:
+        async with (
+            place.member.subscribe("wills") as events,
+            place.client("me", will=will) as older,
+            place.client("you") as other,
+        ):
+            async with place.client("me") as newer:
+                assert int((await older.hear()).reason_code) == 0x8E
+                assert await older.end() == b""
+                if has_will:
+                    assert (await anext(events)).payload == b""
+                for raw in (newer, other):
+                    raw.send(mqtt5.PingReqPacket())
+                    assert isinstance(await raw.hear(), mqtt5.PingRespPacket)
+            await place.until(lambda: place.door.statistics().connections == 1)
+
+    run(work)
+
+
+def test_a_token_that_is_withdrawn_ends_the_connection(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients_module, "_REREAD", 0.01)
+
+    async def work(place: Place) -> None:
+        following = asyncio.ensure_future(place.clients.follow())
+        try:
+            async with place.client(will=mqtt5.Will("wills")) as raw:
+                assert await raw.follow("a") == [0]
+                withdraw(place.tokens, "sensor")
+                assert int((await raw.hear()).reason_code) == 0x87
+                assert await raw.end() == b""
+        finally:
+            following.cancel()
+        assert place.door.statistics().published == 0  # no will of who may do nothing
+
+    run(work)
+
+
+def test_a_door_that_closes_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def work() -> None:
+        before = asyncio.all_tasks()
+        async with AsyncExitStack() as clients, iris.aio.open_node("other") as other, other.subscribe("wills") as wills:
+            async with open_place(tmp_path) as place:
+                stranger = await clients.enter_async_context(place.dial())
+                raw = await clients.enter_async_context(place.client(will=mqtt5.Will("wills")))
+                assert await raw.follow("a/#") == [0]
+                old = await clients.enter_async_context(place.old_client())
+            assert int((await raw.hear()).reason_code) == 0x8B
+            assert [await one.end() for one in (stranger, raw, old)] == [b"", b"", b""]
+            await anext(wills)
+        assert asyncio.all_tasks() == before
+
+    with caplog.at_level(logging.WARNING, "iris"):
+        run_in_realm(tmp_path, monkeypatch, work)
+    assert not caplog.records

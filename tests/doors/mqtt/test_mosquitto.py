@@ -1,0 +1,202 @@
+"""The door for MQTT with clients that others have written: those of Mosquitto, by both versions, and by TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import shutil
+import ssl
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from iris.doors.mqtt import writing
+from tests.doors.mqtt.place import Place, Run, storing
+from tests.support.bridges import BridgeProcess
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("mosquitto_pub") is None or shutil.which("mosquitto_sub") is None,
+    reason="the clients of Mosquitto are not installed: apt install mosquitto-clients",
+)
+
+VERSIONS = pytest.mark.parametrize("version", ["311", "5"])
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a file with the certificate of this machine's loopback, and its key."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    file = tmp_path_factory.mktemp("tls") / "pem"
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    file.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
+    return file
+
+
+async def start(place: Place, program: str, *options: str, token: str | None = None) -> asyncio.subprocess.Process:
+    """Start a client with a token."""
+    host, port = "localhost" if "--cafile" in options else place.address[0], str(place.address[1])
+    return await asyncio.create_subprocess_exec(
+        *(program, "-h", host, "-p", port, "-u", "any", "-P", token or place.token, *options),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+
+
+async def ended(process: asyncio.subprocess.Process) -> tuple[int | None, str, str]:
+    """Return the status of a client, what it has said, and what it has complained of."""
+    out, err = await process.communicate()
+    return process.returncode, out.decode(), err.decode()
+
+
+async def say(place: Place, *options: str, token: str | None = None) -> tuple[int | None, str, str]:
+    return await ended(await start(place, "mosquitto_pub", *options, token=token))
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Return what the door has answered to SUBSCRIBE: clients that write to a pipe say so when they end."""
+    answered: list[bytes] = []
+
+    def suback(*told: Any) -> bytes:
+        answered.append(made := written(*told))
+        return made
+
+    written = writing.suback
+    monkeypatch.setattr(writing, "suback", suback)
+    return answered
+
+
+async def following(place: Place, answers: list[bytes], *options: str) -> asyncio.subprocess.Process:
+    """Start a subscriber, and return when it is one."""
+    answers.clear()
+    process = await start(place, "mosquitto_sub", *options)
+    await place.until(lambda: answers)
+    return process
+
+
+@VERSIONS
+def test_messages_become_events_and_events_messages(run: Run, version: str, answers: list[bytes]) -> None:
+    async def work(place: Place) -> None:
+        async with place.member.subscribe("plants.>") as events:
+            assert (await say(place, "-V", version, "-t", "plants/one/heat", "-m", "21"))[0] == 0
+            event = await anext(events)
+            assert (event.topic, event.payload) == ("plants.one.heat", b"21")
+            assert dict(event.headers) == {"iris-client": "sensor"}
+        process = await following(place, answers, "-V", version, "-t", "plants/#", "-v", "-C", "3")
+        await place.member.publish("plants", b"all")
+        await place.member.publish("plants.one", {"heat": 21})
+        await place.member.publish("others", b"no")
+        await say(place, "-V", version, "-t", "plants/one/heat", "-m", "22")
+        status, lines, _ = await ended(process)
+        assert status == 0
+        assert set(lines.splitlines()) == {"plants all", 'plants/one {"heat":21}', "plants/one/heat 22"}
+
+    run(work)
+
+
+@VERSIONS
+def test_it_is_the_same_by_tls(run: Run, version: str, certificate: Path, answers: list[bytes]) -> None:
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    tls.load_cert_chain(certificate)
+    secured = ("-V", version, "--cafile", str(certificate))
+
+    async def work(place: Place) -> None:
+        process = await following(place, answers, *secured, "-t", "+/heat", "-C", "1")
+        assert (await say(place, *secured, "-t", "one/heat", "-m", "x" * 100_000))[0] == 0
+        _, lines, _ = await ended(process)
+        assert lines.splitlines() == ["x" * 100_000]
+        status, _, _ = await say(place, "-V", version, "-t", "a", "-m", "in plain text")
+        assert status != 0
+
+    run(work, tls=tls)
+
+
+@VERSIONS
+def test_a_wrong_token_is_refused(run: Run, version: str) -> None:
+    async def work(place: Place) -> None:
+        status, _, err = await say(place, "-V", version, "-t", "a", "-m", "x", token="iris_wrong")
+        assert (status, "not authori" in err.lower()) == ((5, True) if version == "311" else (134, False))
+
+    run(work)
+
+
+def test_a_bridge_has_on_disk_what_is_acknowledged(run: Run, tmp_path: Path) -> None:
+    async def work(place: Place) -> None:
+        bridge = BridgeProcess(tmp_path / "data")
+        try:
+            await asyncio.to_thread(bridge.start)
+            await place.node.wait_for("bridge", timeout=60)
+            for version in ("311", "5"):
+                lines = b"".join(b"%d\n" % number for number in range(100))
+                process = await asyncio.create_subprocess_exec(
+                    *("mosquitto_pub", "-p", str(place.address[1]), "-u", "any", "-P", place.token, "-V", version),
+                    *("-q", "1", "-t", "a/b", "-l"),
+                    stdin=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                )
+                _, err = await process.communicate(lines)
+                assert (process.returncode, err) == (0, b"")
+        finally:
+            await asyncio.to_thread(bridge.kill)
+        assert place.door.statistics().published == 200
+
+    run(work)
+
+
+@VERSIONS
+def test_without_a_bridge_nothing_is_acknowledged(run: Run, version: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def work(place: Place) -> None:
+        status, _, err = await say(place, "-V", version, "-t", "a/b", "-m", "x", "-q", "1")
+        if version == "311":
+            assert (status, err) == (7, "Error: The connection was lost.\n")
+        else:
+            assert err.startswith("Warning: Publish 1 failed: Implementation specific error.")
+        async with storing(place.member) as stored:
+            assert (await say(place, "-V", version, "-t", "a/b", "-m", "x", "-q", "1"))[0::2] == (0, "")
+        assert stored == [("a.b", b"x")]
+
+    run(work)
+    assert "there is no durable subscriber of 'a.b'" in caplog.text
+
+
+@VERSIONS
+def test_retained_messages_and_wills(run: Run, version: str, answers: list[bytes]) -> None:
+    async def work(place: Place) -> None:
+        await say(place, "-V", version, "-t", "kept", "-m", "old", "-r")
+        status, lines, _ = await ended(
+            await start(place, "mosquitto_sub", "-V", version, "-t", "#", "-C", "1", "-F", "%t %r %p")
+        )
+        assert (status, lines) == (0, "kept 1 old\n")
+        await say(place, "-V", version, "-t", "kept", "-n", "-r")
+        async with place.member.subscribe("wills") as events:
+            process = await following(
+                place, answers, "-V", version, "-t", "#", "--will-topic", "wills", "--will-payload", "gone"
+            )
+            process.kill()
+            assert (await anext(events)).payload == b"gone"
+            _, lines, _ = await ended(process)
+            assert lines.splitlines() == []
+
+    run(work)

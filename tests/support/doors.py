@@ -1,0 +1,229 @@
+"""A door for tests: a real one in the local realm of a test, with a member behind it and a client in front."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import iris
+import iris.aio
+from iris.doors import ClientLimits, Clients, grant
+from iris.doors.http import open_http_door
+
+NOW = 1_000_000.0
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass
+class Counted:
+    """What the member behind the door has seen."""
+
+    stopped: int = 0
+    told: list[Any] = field(default_factory=list)
+    tunnels: list[str] = field(default_factory=list)
+    working: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+def greeters(counted: Counted) -> iris.Service:
+    """Return a service with a handler for each thing that may happen."""
+    service = iris.Service("greeters")
+
+    @service.request
+    async def echo(request: iris.Request) -> object:
+        return request.payload
+
+    @service.request("headers")
+    async def headers(request: iris.Request) -> object:
+        return dict(request.headers)
+
+    @service.request("fail")
+    async def fail(request: iris.Request) -> object:
+        raise KeyError(request.payload)
+
+    @service.request("square")
+    async def square(number: int) -> int:
+        return number * number
+
+    @service.request("nested")
+    async def nested(_: iris.Request) -> object:
+        return {"bytes": b"\x00"}
+
+    @service.request("never")
+    async def never(_: iris.Request) -> object:
+        counted.working.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            counted.stopped += 1
+
+    @service.broadcast
+    async def note(message: iris.Message) -> None:
+        counted.told.append(message.payload)
+
+    @service.tunnel
+    async def mirror(tunnel: iris.Tunnel) -> None:
+        try:
+            async for payload in tunnel:
+                await tunnel.send(payload)
+            counted.tunnels.append("finished")
+        except iris.TunnelBroken:
+            counted.tunnels.append("broken")
+
+    @service.tunnel("count")
+    async def count(tunnel: iris.Tunnel) -> None:
+        for number in range(100):
+            await tunnel.send(number)
+
+    return service
+
+
+@dataclass
+class Place:
+    """A door and what is around it."""
+
+    node: iris.aio.Node
+    member: iris.aio.Node
+    clients: Clients
+    tokens: Path
+    token: str
+    address: tuple[str, int]
+    counted: Counted
+
+    @property
+    def url(self) -> str:
+        return "http://{}:{}".format(*self.address)
+
+    @property
+    def bearer(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self.token}"}
+
+    async def post(self, path: str, body: Any = b"", headers: Mapping[str, str] | None = None) -> Answer:
+        """Post bytes, or anything else as JSON, with the token unless ``headers`` are given."""
+        return await self.fetch("POST", path, body, headers)
+
+    async def fetch(self, method: str, path: str, body: Any = b"", headers: Mapping[str, str] | None = None) -> Answer:
+        sent = dict(self.bearer if headers is None else headers)
+        if not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+            sent["content-type"] = "application/json"
+
+        def ask() -> Answer:
+            connection = http.client.HTTPConnection(*self.address, timeout=60)
+            try:
+                connection.request(method, path, body, sent)
+                answer = connection.getresponse()
+                return Answer(answer.status, {key.lower(): value for key, value in answer.getheaders()}, answer.read())
+            finally:
+                connection.close()
+
+        return await asyncio.to_thread(ask)
+
+    @asynccontextmanager
+    async def dial(self, **options: Any) -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """Open a bare connection."""
+        opened = socket.create_connection(self.address)
+        if "SO_RCVBUF" in options:
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.pop("SO_RCVBUF"))
+        reader, writer = await asyncio.open_connection(sock=opened, **options)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+    def head(self, method: str, path: str, *more: str) -> bytes:
+        """Return the head of a request, with the token, ready to be sent."""
+        lines = (f"{method} {path} HTTP/1.1", "host: door", f"authorization: Bearer {self.token}", *more, "", "")
+        return "\r\n".join(lines).encode()
+
+    @asynccontextmanager
+    async def follow(self, query: str, *more: str, **options: Any) -> AsyncGenerator[asyncio.StreamReader]:
+        """Open a stream of events, and read its head; ``more`` are lines of that of the request."""
+        async with self.dial(**options) as (reader, writer):
+            writer.write(self.head("GET", f"/subscribe?{query}", *more))
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200"), head
+            yield reader
+
+
+Run = Callable[..., None]
+"""Runs a program of asyncio with a door: ``run(work, **options of open_place)``."""
+
+
+async def rest_of(reader: asyncio.StreamReader) -> bytes:
+    """Read until the other side ends the connection, in whatever way."""
+    read = b""
+    with contextlib.suppress(ConnectionResetError):
+        while piece := await reader.read(65_536):
+            read += piece
+    return read
+
+
+async def next_event(reader: asyncio.StreamReader) -> tuple[str, Any]:
+    """Read one server-sent event: its kind and data."""
+    kind = "message"
+    while True:
+        read = await reader.readline()
+        assert read, "the stream has ended"
+        line = read.decode().rstrip()
+        if line.startswith("event: "):
+            kind = line.removeprefix("event: ")
+        elif line.startswith("data: "):
+            return kind, json.loads(line.removeprefix("data: "))
+
+
+@asynccontextmanager
+async def open_place(
+    tmp_path: Path,
+    limits: ClientLimits | None = None,
+    rights: Mapping[str, tuple[str, ...]] | None = None,
+    **options: Any,
+) -> AsyncGenerator[Place]:
+    """Open a door for HTTP and a member of the cluster ``greeters``."""
+    tokens, counted = tmp_path / "tokens", Counted()
+    given: Any = rights or {"call": (">",), "publish": (">",), "subscribe": (">",)}
+    token = grant(tokens, "web", **given)
+    clients = Clients(tokens, lambda: NOW, limits or ClientLimits())
+    made = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    async with (
+        iris.aio.open_node("greeters") as member,
+        member.join("greeters", greeters(counted)),
+        iris.aio.open_node("door") as node,
+    ):
+        await node.wait_for("greeters")
+        address = made.getsockname()
+        async with open_http_door(node, clients, [made], **options):
+            yield Place(node, member, clients, tokens, token, address, counted)
+
+
+def run_in_realm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Callable[[], Awaitable[None]]) -> None:
+    """Run a program of asyncio in a local realm of its own."""
+    for name, below in (("IRIS_HOME", "home"), ("XDG_RUNTIME_DIR", "run")):
+        (tmp_path / below).mkdir(mode=0o700, exist_ok=True)
+        monkeypatch.setenv(name, str(tmp_path / below))
+
+    async def main() -> None:
+        async with asyncio.timeout(120):
+            await work()
+
+    asyncio.run(main())
