@@ -11,7 +11,7 @@ import ssl
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -42,7 +42,7 @@ FILE: Final = click.Path(path_type=Path, dir_okay=False)
 @click.option("--allow-origin", "origins", multiple=True, metavar="ORIGIN", help="Pages that may use it; repeated.")
 @click.option(
     "--max-connections", type=click.IntRange(1), default=1000, show_default=True, metavar="N",
-    help="Of HTTP, and as many of MQTT.",
+    help="Of HTTP, as many of MQTT, and of each protocol of nng.",
 )  # fmt: skip
 @connected
 def door(
@@ -102,12 +102,12 @@ def door(
                 await stack.enter_async_context(door)
                 _tell("mqtts" if tls else "mqtt", sockets)
             if nng_at and nng_client:
-                files: dict[str, Any] = {"certificate": certificate, "private_key": private_key, "client_ca": client_ca}
-                opened_nng = await stack.enter_async_context(
-                    nng.open_nng_door(node, clients, nng_at, nng_client, **files)
-                )
-                for protocol, url in opened_nng.addresses.items():
-                    note(f"{protocol} at {url}")
+                opened_nng = nng.open_nng_door(
+                    node, clients, nng_at, nng_client, certificate=certificate, private_key=private_key,
+                    client_ca=client_ca, max_connections=max_connections,
+                )  # fmt: skip
+                for protocol, url in (await stack.enter_async_context(opened_nng)).addresses.items():
+                    note(f"{protocol} {url}")
             await stack.enter_async_context(_following(clients))
             await interrupted()
 

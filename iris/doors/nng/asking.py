@@ -1,0 +1,104 @@
+"""Asking: what a message of REQ and one of SURVEYOR have the node do."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final, final
+
+import iris.aio
+from iris.doors.clients import CLIENT_HEADER, Client, Clients
+from iris.doors.nng.messages import answer_of, flag, number, parse_untrusted, whole
+from iris.doors.problems import Problem, problem_of
+from iris.doors.values import enveloped, to_json
+
+LONGEST: Final = 50.0
+"""Seconds that a request or survey may take in all.  A REQ without an answer asks again after 60, if its program does
+not say otherwise (NNG_OPT_REQ_RESENDTIME): by then the first request is over."""
+
+SURVEY_TIMEOUT: Final = 0.8
+"""Seconds that a survey takes if the client does not say: a SURVEYOR that sets no NNG_OPT_SURVEYOR_SURVEYTIME waits
+for one second."""
+
+_REQUEST_TIMEOUT: Final = 5.0
+
+
+@final
+class Asking:
+    """Asks clusters for the client of a door.
+
+    Args:
+        node: whose place is lent.
+        clients: who may use it.
+        name: of the client.
+        max_payload: bytes.
+    """
+
+    def __init__(self, node: iris.aio.Node, clients: Clients, name: str, max_payload: int) -> None:
+        self._node = node
+        self._clients = clients
+        self._name = name
+        self._max_payload = max_payload
+
+    async def request(self, data: bytes) -> bytes:
+        """Ask one member, and return the answer of the door.
+
+        Raises:
+            Problem, IrisError: what the client is told.
+        """
+        client = self._clients.named(self._name)
+        cluster, payload, options = parse_untrusted(
+            data, "a cluster", self._max_payload, operation=str, timeout=number, wait=number, key=str, idempotent=flag,
+            hedge=number, priority=str, prefer_site=str,
+        )  # fmt: skip
+        times = _times(options, _REQUEST_TIMEOUT)
+        client.check("call", cluster)
+        with client.calling():
+            reply = await self._node.request(cluster, payload, headers=_from(client), **{**options, **times})
+        return answer_of(reply)
+
+    async def survey(self, data: bytes) -> bytes:
+        """Ask all members, and return the answer of the door: those of all, who lacks, and what went wrong.
+
+        A RESPONDENT may answer a survey once.  nng's raw one can send several answers, but keeps only two for a
+        connection that is busy, and drops the others without a word.
+
+        Raises:
+            Problem, IrisError: what the client is told.
+        """
+        client = self._clients.named(self._name)
+        cluster, payload, options = parse_untrusted(
+            data, "a cluster", self._max_payload, operation=str, timeout=number, wait=number, count=whole, quiet=number,
+            priority=str,
+        )  # fmt: skip
+        times = _times(options, SURVEY_TIMEOUT)
+        client.check("call", cluster)
+        told: list[dict[str, Any]] = []
+        size = 0
+        with client.calling():
+            surveying = self._node.survey(cluster, payload, headers=_from(client), **{**options, **times})
+            async with surveying as answers:
+                async for one in answers:
+                    told.append({"member": str(one.member), **enveloped(one.payload)})
+                    size += len(to_json(told[-1]) or b"") + 1
+                    if size > self._max_payload:
+                        many = f"the answers of {len(told)} members have more than {self._max_payload} bytes together"
+                        raise Problem(413, "too_large", f"{many}: survey fewer with count=")
+        return answer_of(
+            {
+                "answers": told,
+                "ended_by": answers.ended_by,
+                "missing": [str(node) for node in answers.missing],
+                "errors": {str(node): problem_of(error).document() for node, error in answers.errors.items()},
+            }
+        )
+
+
+def _from(client: Client) -> dict[str, str]:
+    return {CLIENT_HEADER: client.name}
+
+
+def _times(options: Any, default: float) -> dict[str, float]:
+    timeout = options.get("timeout", default)
+    if not 0 <= math.fsum((timeout, options.get("wait", 0.0))) <= LONGEST:
+        raise Problem(400, "malformed", f"timeout and wait are {LONGEST:g} s together at most")
+    return {"timeout": timeout}

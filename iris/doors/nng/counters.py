@@ -1,0 +1,56 @@
+"""What the door counts, and what it tells in the log of those whom nng cannot tell."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, final
+
+from iris.doors.problems import Problem
+
+_log: Final = logging.getLogger("iris")
+
+
+@final
+@dataclass(slots=True)
+class NngStatistics:
+    """What a door has done since it was opened.
+
+    Attributes:
+        connections: there are now, by the protocol of the client.
+        turned_away: connections beyond the limit.
+        answered: requests and surveys that were answered, by what went wrong too.
+        refused: those of them that got an error, and messages of PUSH that became no events.
+        given_up: requests and surveys whose client ended its connection before the answer.
+        stalled: connections that were ended because their client did not read answers.
+        published: messages of PUSH that became events.
+        followed: events handed over for the clients that were connected then.
+        missed: events that this node lost before they could be handed over, or that were too large.
+        unread: events that connections of SUB did not take: dropped as they were slow, or unsent when they ended.
+    """
+
+    connections: Mapping[str, int] = field(default_factory=dict)
+    turned_away: int = 0
+    answered: int = 0
+    refused: int = 0
+    given_up: int = 0
+    stalled: int = 0
+    published: int = 0
+    followed: int = 0
+    missed: int = 0
+    unread: int = 0
+
+
+@final
+class Told:
+    """Problems that are in the log, once for each sort: a client may have the same one a thousand times a second."""
+
+    def __init__(self) -> None:
+        self._codes: set[str] = set()
+
+    def once(self, what: str, problem: Problem) -> None:
+        """Log a problem that its client is not told."""
+        if problem.code not in self._codes:
+            self._codes.add(problem.code)
+            _log.warning("the door for nng: %s: %s (logged once of this sort)", what, problem.detail)

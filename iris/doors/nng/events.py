@@ -1,0 +1,179 @@
+"""Events: what PUSH publishes, and what SUB follows.
+
+nng filters events at the subscriber, by the first bytes of a message: every connection of SUB is sent all events that
+the client may subscribe to.  nng drops the oldest of those that wait for a connection that does not read, and tells
+nobody.  So events are numbered, each topic by itself: who follows a topic sees a gap in its numbers.  In front of the
+number stands what is drawn anew when the counting begins anew, as after the start of another door.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final, final
+
+import iris.aio
+from iris.doors.clients import CLIENT_HEADER, Clients
+from iris.doors.nng.counters import NngStatistics, Told
+from iris.doors.nng.messages import MAX_SENT, event_of, flag, parse_untrusted
+from iris.doors.nng.sockets import Closed, Endpoint, NngError, receive
+from iris.doors.problems import Problem, problem_of
+from iris.kernel.errors import IrisError
+from iris.patterns.pubsub.subscribe import Event, SubscriptionLimits
+from iris.security.identity import covers
+
+_log: Final = logging.getLogger("iris")
+
+LIMITS: Final = SubscriptionLimits(events=8192, bytes=8 << 20)
+"""What waits in the door; beyond it the oldest events are lost, and the next one says how many."""
+
+WAITING: Final = 256
+"""Events that nng keeps for a connection that is slow."""
+
+_TOPICS: Final = 4096
+"""Topics of which the door remembers the number."""
+
+_AT_ONCE: Final = 64
+"""Events until others have a turn, nng's threads among them."""
+
+_PAUSE: Final = 1.0
+"""Seconds until it is tried again where the client is gone, or its topics cannot be subscribed to."""
+
+
+@final
+class TopicNumbers:
+    """Numbers the events of each topic: ``RUN-1``, ``RUN-2`` and so on.  A forgotten topic has another RUN."""
+
+    def __init__(self) -> None:
+        self._last: OrderedDict[str, tuple[str, int]] = OrderedDict()
+
+    def next(self, topic: str) -> str:
+        """Return the number of the next event."""
+        run, last = self._last.pop(topic, None) or (secrets.token_hex(4), 0)
+        self._last[topic] = run, last + 1
+        if len(self._last) > _TOPICS:
+            self._last.popitem(last=False)
+        return f"{run}-{last + 1}"
+
+
+@final
+class Following:
+    """Sends to all connections of SUB what the client may subscribe to."""
+
+    def __init__(self, node: iris.aio.Node, clients: Clients, name: str, endpoint: Endpoint, counted: NngStatistics):
+        self._node = node
+        self._clients = clients
+        self._name = name
+        self._endpoint = endpoint
+        self._counted = counted
+        self._numbers = TopicNumbers()
+        self._told = Told()
+        self._in_a_row = 0
+
+    async def run(self) -> None:
+        """Do so for ever; begin anew when the rights of the client have changed."""
+        while True:
+            try:
+                client = self._clients.named(self._name)
+                async with client.streaming(), asyncio.TaskGroup() as tasks:
+                    patterns = client.token.subscribe
+                    for number, pattern in enumerate(patterns):
+                        tasks.create_task(self._follow(pattern, patterns[:number]))
+                    await asyncio.Event().wait()  # until its token ends
+            except Problem as problem:
+                self._told.once("nothing is followed", problem)
+            await asyncio.sleep(_PAUSE)
+
+    async def _follow(self, pattern: str, earlier: Sequence[str]) -> None:
+        """Follow one pattern, without the events that an earlier one matches too."""
+        missed = 0
+        while True:
+            try:
+                async with self._node.subscribe(pattern, limits=LIMITS) as events:
+                    async for event in events:
+                        missed += event.missed
+                        if not any(covers(one, event.topic) for one in earlier):
+                            missed = self._hand_over(event, missed)
+                        self._in_a_row += 1
+                        if self._in_a_row % _AT_ONCE == 0:
+                            await asyncio.sleep(0)
+            except IrisError as error:
+                self._told.once(f"{pattern} is not followed", problem_of(error))
+            await asyncio.sleep(_PAUSE)
+
+    def _hand_over(self, event: Event, missed: int) -> int:
+        """Send an event to all; return how many are missed that could not be told with it."""
+        number = self._numbers.next(event.topic)
+        self._counted.missed += event.missed
+        message = event_of(event.topic, event.payload, number, missed=missed, retained=event.retained)
+        if len(message) > MAX_SENT:
+            told = f"an event on {event.topic} has {len(message)} bytes, and a message to nng {MAX_SENT} at most"
+            self._told.once("an event is lost", Problem(413, "too_large", told))
+            self._counted.missed += 1
+            return missed
+        if not self._endpoint.connections:
+            return missed
+        try:
+            self._endpoint.send_to_all(message)
+        except NngError as error:  # no memory
+            self._told.once("an event is lost", Problem(503, "not_sent", str(error)))
+            self._counted.missed += 1
+            return missed
+        self._counted.followed += 1
+        return 0
+
+
+@final
+class Taking:
+    """Publishes what PUSH sends, for the client of a door.  nng has no way to tell a PUSH what went wrong."""
+
+    def __init__(
+        self,
+        node: iris.aio.Node,
+        clients: Clients,
+        name: str,
+        max_payload: int,
+        endpoint: Endpoint,
+        counted: NngStatistics,
+    ) -> None:
+        self._node = node
+        self._clients = clients
+        self._name = name
+        self._max_payload = max_payload
+        self._endpoint = endpoint
+        self._counted = counted
+        self._told = Told()
+
+    async def run(self) -> None:
+        """Publish until the socket is closed, one after the other: nng holds up those who send faster."""
+        while True:
+            try:
+                data, _ = await receive(self._endpoint.socket)
+                await self._publish(data)
+            except Closed:
+                return
+            except NngError as error:
+                _log.warning("the door for nng: %s", error)
+                await asyncio.sleep(_PAUSE)
+            except Problem as error:
+                self._refuse(error)
+            except IrisError as error:
+                self._refuse(problem_of(error))
+            except Exception:  # noqa: BLE001 -- it is told in full
+                _log.exception("the door failed a message of nng")
+                self._counted.refused += 1
+
+    def _refuse(self, problem: Problem) -> None:
+        self._counted.refused += 1
+        self._told.once("a message of PUSH is refused", problem)
+
+    async def _publish(self, data: bytes) -> None:
+        client = self._clients.named(self._name)
+        topic, payload, options = parse_untrusted(data, "a topic", self._max_payload, key=str, retain=flag)
+        client.check("publish", topic)
+        with client.calling():
+            await self._node.publish(topic, payload, headers={CLIENT_HEADER: client.name}, **options)
+        self._counted.published += 1

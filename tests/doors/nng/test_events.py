@@ -1,0 +1,214 @@
+"""The door for nng: what PUSH publishes and SUB follows, and how losses show."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+
+import pynng
+import pytest
+
+from iris.doors import grant, withdraw
+from iris.doors import clients as clients_module
+from iris.doors.nng import events
+from iris.doors.nng.events import TopicNumbers
+from iris.patterns.pubsub.subscribe import SubscriptionLimits
+from tests.doors.nng.place import Place, Run
+
+EVENT = re.compile(rb"(\S+) (bytes|text|json|msgpack) id=([0-9a-f]{8})-(\d+)(?: missed=(\d+))?( retained=true)?\n(.*)", re.S)
+
+
+async def event_at(socket: pynng.Socket) -> tuple[str, str, int, int, bytes]:
+    """Receive an event: its topic, form, number, how many are missed, and payload."""
+    found = EVENT.fullmatch(await socket.arecv())
+    assert found
+    return found[1].decode(), found[2].decode(), int(found[4]), int(found[5] or 0), found[7]
+
+
+async def following(place: Place, *prefixes: bytes, count: int = 1, **options: int) -> pynng.Sub0:
+    """Return a socket that follows topics."""
+    socket = place.socket(pynng.Sub0, "sub", **options)
+    assert isinstance(socket, pynng.Sub0)
+    for prefix in prefixes:
+        socket.subscribe(prefix)
+    await place.connected("sub", count)
+    return socket
+
+
+async def until_followed(place: Place, topic: str) -> None:
+    """Wait until the member knows that the door follows a topic: its first events may find nobody."""
+    before = place.door.statistics().followed
+    while place.door.statistics().followed == before:
+        await place.member.publish(topic, b"")
+        await asyncio.sleep(0.01)
+
+
+def test_what_is_pushed_is_published_and_what_is_published_is_followed(run: Run) -> None:
+    async def work(place: Place) -> None:
+        with await following(place, b"orders.", b"all ") as sub, place.socket(pynng.Push0, "push") as push:
+            await until_followed(place, "other")
+            async with place.member.subscribe("orders.>") as events:
+                await push.asend(b'orders.tea json\n{"n": 1}')
+                event = await anext(events)
+                assert (event.topic, event.payload, dict(event.headers)) == (
+                    "orders.tea", {"n": 1}, {"iris-client": "tools"},
+                )  # fmt: skip
+            assert await event_at(sub) == ("orders.tea", "json", 1, 0, b'{"n":1}')
+            await place.member.publish("orders.milk", "white")
+            await place.member.publish("orders", b"not below it")
+            await place.member.publish("allotment", b"another topic")
+            await place.member.publish("orders.tea", b"\x00\n")
+            await place.member.publish("all", None)
+            assert await event_at(sub) == ("orders.milk", "text", 1, 0, b"white")
+            assert await event_at(sub) == ("orders.tea", "bytes", 2, 0, b"\x00\n")
+            assert await event_at(sub) == ("all", "json", 1, 0, b"null")
+            assert place.door.statistics().published == 1
+
+    run(work)
+
+
+def test_an_event_that_is_kept_says_so(run: Run) -> None:
+    async def work(place: Place) -> None:
+        with place.socket(pynng.Push0, "push") as push:
+            await push.asend(b"kept retain=true\nx")
+            await place.until(lambda: place.door.statistics().published)
+            async with place.member.subscribe("kept") as events:
+                event = await anext(events)
+                assert (event.payload, event.retained) == (b"x", True)
+
+    run(work)
+
+
+def test_events_that_several_patterns_match_come_once_and_those_of_others_never(run: Run) -> None:
+    async def work(place: Place) -> None:
+        with await following(place, b"") as sub:
+            await until_followed(place, "a.b")
+            await until_followed(place, "a.c")
+            for topic in ("x.y", "a.b", "c.d", "a.c", "c.b", "a.end", "end.b"):
+                await place.member.publish(topic, topic)
+            seen: list[str] = []
+            while not {"a.end", "end.b"} <= set(seen):
+                topic, form, *_ = await event_at(sub)
+                seen += [topic] if form == "text" else []
+            assert sorted(seen) == ["a.b", "a.c", "a.end", "c.b", "end.b"]
+
+    run(work, rights={"subscribe": ("a.*", "*.b", "a.b")})
+
+
+def test_what_may_not_be_pushed_is_counted_and_in_the_log(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    bad = (b"secret.plans", b"", b"orders json\n{", b"a..b", b"orders confirm=true", b"orders *", b"orders\n" + bytes(1 << 20) + b"x")
+
+    async def work(place: Place) -> None:
+        with place.socket(pynng.Push0, "push") as push:
+            for message in bad:
+                await push.asend(message)
+            await place.until(lambda: place.door.statistics().refused == len(bad))
+            await push.asend(b"orders")
+            await place.until(lambda: place.door.statistics().published == 1)
+
+    run(work, rights={"publish": ("orders", "orders.>")})
+    told = [record.getMessage() for record in caplog.records if "PUSH" in record.getMessage()]
+    assert len(told) == 3  # not allowed, malformed, too large
+    assert "client tools may not publish 'secret.plans' (logged once" in told[0]
+
+
+def test_who_does_not_read_loses_events_and_sees_which_and_holds_up_nobody(run: Run) -> None:
+    total = 4000
+
+    async def work(place: Place) -> None:
+        async with place.dial("sub") as raw:
+            raw.stop_reading()
+            with await following(place, b"a ", count=2, recv_buffer_size=8192) as sub:
+                await until_followed(place, "b")
+                for number in range(total):
+                    await place.member.publish("a", b"%d " % number + bytes(1000))
+                    if number % 32 == 0:
+                        await asyncio.sleep(0.001)
+                seen = lost = last = 0
+                while last < total:
+                    _, _, number, missed, payload = await event_at(sub)
+                    assert payload.startswith(b"%d " % (number - 1))
+                    assert missed == 0
+                    lost, seen, last = lost + number - last - 1, seen + 1, number
+                assert seen + lost == total
+                assert lost < total / 2
+                told = place.door.statistics()
+                assert (told.followed >= total, told.missed) == (True, 0)
+                assert told.unread >= total - 2 * 256 - 600  # what waits in nng and in the buffers of the system
+        await place.connected("sub", 0)
+        assert place.door.statistics().unread >= total - 600
+
+    run(work)
+
+
+def test_what_the_door_itself_misses_is_told_with_the_next_event(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "LIMITS", SubscriptionLimits(events=16, bytes=1 << 20))
+
+    async def work(place: Place) -> None:
+        with await following(place, b"a ", recv_buffer_size=8192) as sub:
+            await until_followed(place, "b")
+            for number in range(1000):
+                await place.node.publish("a", number)  # and the door has no turn
+            seen = missed_in_all = 0
+            while True:
+                _, _, _, missed, payload = await event_at(sub)
+                seen, missed_in_all = seen + 1, missed_in_all + missed
+                assert int(payload) == seen + missed_in_all - 1
+                if int(payload) == 999:
+                    break
+            assert missed_in_all == place.door.statistics().missed > 0
+
+    run(work)
+
+
+def test_an_event_too_large_for_clients_is_a_gap(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    async def work(place: Place) -> None:
+        with await following(place, b"a ") as sub:
+            await until_followed(place, "b")
+            for payload in (b"1", bytes((1 << 20) - 10), b"3"):
+                await place.member.publish("a", payload)
+            assert [(await event_at(sub))[2::2] for _ in range(2)] == [(1, b"1"), (3, b"3")]
+            assert place.door.statistics().missed == 1
+
+    run(work)
+    assert "an event on a has " in caplog.text
+
+
+def test_who_follows_is_sent_what_the_client_may_see_by_now(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients_module, "_REREAD", 0.01)
+    monkeypatch.setattr(events, "_PAUSE", 0.01)
+
+    async def work(place: Place) -> None:
+        reading = asyncio.ensure_future(place.clients.follow())
+        with await following(place, b"") as sub:
+            await until_followed(place, "a")
+            withdraw(place.tokens, "tools")
+            await place.until(lambda: len(place.clients) == 0)
+            grant(place.tokens, "tools", subscribe=("b",))
+            await until_followed(place, "b")
+            await place.member.publish("a", "last")
+            await place.member.publish("b", "last")
+            while (event := await event_at(sub))[4] != b"last":
+                pass
+            assert event[0] == "b"
+        reading.cancel()
+
+    run(work, rights={"subscribe": ("a",)})
+
+
+def test_a_topic_that_was_forgotten_is_counted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "_TOPICS", 2)
+    numbers = TopicNumbers()
+    first = numbers.next("a")
+    run, _, number = first.partition("-")
+    assert number == "1"
+    assert numbers.next("a") == f"{run}-2"
+    numbers.next("b")
+    assert numbers.next("a") == f"{run}-3"
+    numbers.next("c")  # b is forgotten
+    assert numbers.next("a") == f"{run}-4"
+    assert numbers.next("b").endswith("-1")
+    numbers.next("c")
+    again = numbers.next("a")
+    assert again.endswith("-1")
+    assert not again.startswith(run)
