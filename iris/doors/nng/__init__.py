@@ -2,7 +2,7 @@
 
 ::
 
-    nngcat --req --dial ipc:///run/door.req --raw --data $'greeters text\nworld'
+    (echo greeters text; echo world) | nngcat --req --dial ipc:///run/door.req --raw --file -
 
 A message is a line of text and a payload: the name of a cluster or topic, what the payload is, and options.  Each of
 the four protocols has an address of its own.  nng knows no tokens: who can connect, which files or certificates decide,

@@ -23,7 +23,7 @@ import pynng
 from iris.doors.clients import ClientLimits
 from iris.doors.nng.counters import NngStatistics
 from iris.doors.nng.messages import refusal_of
-from iris.doors.nng.sockets import Closed, Connection, Endpoint, NngError, receive, send
+from iris.doors.nng.sockets import Closed, Endpoint, NngError, Pipe, receive, send
 from iris.doors.problems import Problem, problem_of
 from iris.kernel.errors import IrisError
 
@@ -71,7 +71,7 @@ class Answering:
         self._serve = serve
         self._calls: dict[int, set[asyncio.Task[bytes]]] = {}
         """What is being done for each connection."""
-        self._untaken: dict[object, tuple[float, Connection]] = {}
+        self._untaken: dict[object, tuple[float, Pipe]] = {}
         """Since when answers wait, the oldest first."""
 
     async def run(self) -> None:
@@ -101,7 +101,7 @@ class Answering:
             with contextlib.suppress(Closed):  # with its socket
                 context.close()
 
-    async def _answer(self, data: bytes, connection: Connection) -> bytes | None:
+    async def _answer(self, data: bytes, connection: Pipe) -> bytes | None:
         """Return the answer to a message; None if nobody waits for it any more."""
         calls = self._calls.setdefault(connection.number, set())
         if len(calls) >= CALLS_OF_ONE:
@@ -138,7 +138,7 @@ class Answering:
         self._counted.refused += 1
         return refusal_of(problem)
 
-    async def _give(self, context: pynng.Context, answer: bytes, connection: Connection) -> None:
+    async def _give(self, context: pynng.Context, answer: bytes, connection: Pipe) -> None:
         """Send an answer; it is at its end as well when its connection has ended."""
         this = object()
         self._untaken[this] = asyncio.get_running_loop().time(), connection
@@ -158,7 +158,7 @@ class Answering:
                 self._end(slowest)
                 left = [one for one in left if one[1].number != slowest.number]
 
-    def _end(self, connection: Connection) -> None:
+    def _end(self, connection: Pipe) -> None:
         if self.endpoint.has(connection):
             self._counted.stalled += 1
             connection.end()

@@ -7,7 +7,7 @@ from typing import Any, Final, final
 
 import iris.aio
 from iris.doors.clients import CLIENT_HEADER, Client, Clients
-from iris.doors.nng.messages import answer_of, flag, number, parse_untrusted, whole
+from iris.doors.nng.messages import answer_of, flag, number, read_message, whole
 from iris.doors.problems import Problem, problem_of
 from iris.doors.values import enveloped, to_json
 
@@ -46,7 +46,7 @@ class Asking:
             Problem, IrisError: what the client is told.
         """
         client = self._clients.named(self._name)
-        cluster, payload, options = parse_untrusted(
+        cluster, payload, options = read_message(
             data, "a cluster", self._max_payload, operation=str, timeout=number, wait=number, key=str, idempotent=flag,
             hedge=number, priority=str, prefer_site=str,
         )  # fmt: skip
@@ -66,7 +66,7 @@ class Asking:
             Problem, IrisError: what the client is told.
         """
         client = self._clients.named(self._name)
-        cluster, payload, options = parse_untrusted(
+        cluster, payload, options = read_message(
             data, "a cluster", self._max_payload, operation=str, timeout=number, wait=number, count=whole, quiet=number,
             priority=str,
         )  # fmt: skip

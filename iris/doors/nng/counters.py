@@ -43,7 +43,7 @@ class NngStatistics:
 
 
 @final
-class Told:
+class LoggedOnce:
     """Problems that are in the log, once for each sort: a client may have the same one a thousand times a second."""
 
     def __init__(self) -> None:

@@ -7,6 +7,7 @@ import dataclasses
 import re
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Final, final
 
@@ -71,8 +72,8 @@ async def open_nng_door(
     Args:
         node: whose place is lent.
         clients: who may use it.
-        url: ``ipc:///PATH``: files ``PATH.req``, ``PATH.surveyor``, ``PATH.push`` and ``PATH.sub``, for this user alone;
-            or ``tls+tcp://HOST:PORT``: four ports from that one on, or any free ones if it is 0.
+        url: ``ipc:///PATH``: files ``PATH.req``, ``PATH.surveyor``, ``PATH.push`` and ``PATH.sub``, for this user
+            alone; or ``tls+tcp://HOST:PORT``: four ports from that one on, or any free ones if it is 0.
         client_name: the client whose rights those have who connect.
         certificate: for TLS, a file in PEM: the certificate chain of this door.
         private_key: its key.
@@ -81,7 +82,7 @@ async def open_nng_door(
         max_payload: bytes of what a client sends, at most those of the node's ``Config``.
 
     Raises:
-        ConfigError: it cannot listen there, the files for TLS cannot be used or are missing, or there is no such client.
+        ConfigError: it cannot listen there, files for TLS are missing or cannot be used, or there is no such client.
     """
     try:
         clients.named(client_name)
@@ -94,10 +95,8 @@ async def open_nng_door(
             raise ConfigError(f"{url} takes a certificate, its private key and the CA of the clients' certificates")
         tls = make_tls(certificate, private_key, client_ca)
 
-    def opened(kind: type[pynng.Socket], **options: int) -> pynng.Socket:
-        # Up to twice as much is taken as is let through: who sends too much is told so, by REQ at least.
-        return open_socket(kind, 2 * (max_payload + MAX_LINE), tls, **options)
-
+    # Up to twice as much is taken as is let through: who sends too much is told so, by REQ at least.
+    opened = partial(open_socket, max_received=2 * (max_payload + MAX_LINE), tls=tls)
     counted = NngStatistics()
     asking = Asking(node, clients, client_name, max_payload)
     requests = Answering(opened(pynng.Rep0), max_connections, counted, asking.request)

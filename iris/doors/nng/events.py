@@ -17,8 +17,8 @@ from typing import Final, final
 
 import iris.aio
 from iris.doors.clients import CLIENT_HEADER, Clients
-from iris.doors.nng.counters import NngStatistics, Told
-from iris.doors.nng.messages import MAX_SENT, event_of, flag, parse_untrusted
+from iris.doors.nng.counters import LoggedOnce, NngStatistics
+from iris.doors.nng.messages import MAX_SENT, event_of, flag, read_message
 from iris.doors.nng.sockets import Closed, Endpoint, NngError, receive
 from iris.doors.problems import Problem, problem_of
 from iris.kernel.errors import IrisError
@@ -52,8 +52,9 @@ class TopicNumbers:
 
     def next(self, topic: str) -> str:
         """Return the number of the next event."""
-        run, last = self._last.pop(topic, None) or (secrets.token_hex(4), 0)
+        run, last = self._last.get(topic) or (secrets.token_hex(4), 0)
         self._last[topic] = run, last + 1
+        self._last.move_to_end(topic)
         if len(self._last) > _TOPICS:
             self._last.popitem(last=False)
         return f"{run}-{last + 1}"
@@ -70,7 +71,7 @@ class Following:
         self._endpoint = endpoint
         self._counted = counted
         self._numbers = TopicNumbers()
-        self._told = Told()
+        self._told = LoggedOnce()
         self._in_a_row = 0
 
     async def run(self) -> None:
@@ -145,7 +146,7 @@ class Taking:
         self._max_payload = max_payload
         self._endpoint = endpoint
         self._counted = counted
-        self._told = Told()
+        self._told = LoggedOnce()
 
     async def run(self) -> None:
         """Publish until the socket is closed, one after the other: nng holds up those who send faster."""
@@ -172,7 +173,7 @@ class Taking:
 
     async def _publish(self, data: bytes) -> None:
         client = self._clients.named(self._name)
-        topic, payload, options = parse_untrusted(data, "a topic", self._max_payload, key=str, retain=flag)
+        topic, payload, options = read_message(data, "a topic", self._max_payload, key=str, retain=flag)
         client.check("publish", topic)
         with client.calling():
             await self._node.publish(topic, payload, headers={CLIENT_HEADER: client.name}, **options)

@@ -54,7 +54,7 @@ def whole(text: str) -> int:
     return int(text)
 
 
-def text_untrusted(data: bytes) -> str:
+def _text(data: bytes) -> str:
     """Read a payload that is a text.
 
     Raises:
@@ -68,16 +68,16 @@ def text_untrusted(data: bytes) -> str:
 
 _FORMS: Final[Mapping[str, Callable[[bytes], Any]]] = {
     "bytes": bytes,
-    "text": text_untrusted,
+    "text": _text,
     "json": from_json,
     "msgpack": unpacked,
 }
 """What reads each form of payload."""
 
-_KINDS: Final = {number: "a number", whole: "a whole number", flag: "true or false"}
+_KINDS: Final[Mapping[Callable[[str], Any], str]] = {number: "a number", whole: "a whole number", flag: "true or false"}
 
 
-def parse_untrusted(data: bytes, what: str, max_payload: int, **known: Callable[[str], Any]) -> Received:
+def read_message(data: bytes, what: str, max_payload: int, **known: Callable[[str], Any]) -> Received:
     """Read a message of a client.
 
     Args:

@@ -38,7 +38,7 @@ _IPC_MODE: Final = 0o600
 
 
 @final
-class Connection(NamedTuple):
+class Pipe(NamedTuple):
     """A connection that a message has come by."""
 
     number: int
@@ -81,7 +81,7 @@ class Endpoint:
         """How many there are."""
         return len(self._since)
 
-    def has(self, connection: Connection) -> bool:
+    def has(self, connection: Pipe) -> bool:
         """Whether it is still there."""
         return connection.number in self._since
 
@@ -145,10 +145,12 @@ class Endpoint:
             self._loop.call_soon_threadsafe(self._ended, pipe.id)
 
 
-def open_socket(kind: type[pynng.Socket], max_received: int, tls: pynng.TLSConfig | None, **options: int) -> pynng.Socket:
+def open_socket(
+    kind: type[pynng.Socket], max_received: int, tls: pynng.TLSConfig | None, send_buffer_size: int | None = None
+) -> pynng.Socket:
     """Open a socket that takes messages of so many bytes."""
     _note_opened()
-    socket = kind(recv_max_size=max_received, tls_config=tls, **options)
+    socket = kind(recv_max_size=max_received, tls_config=tls, send_buffer_size=send_buffer_size)
     assert socket.recv_max_size == max_received
     return socket
 
@@ -174,7 +176,7 @@ def make_tls(certificate: Path, private_key: Path, client_ca: Path) -> pynng.TLS
         ) from None
 
 
-async def receive(source: pynng.Socket | pynng.Context) -> tuple[bytes, Connection]:
+async def receive(source: pynng.Socket | pynng.Context) -> tuple[bytes, Pipe]:
     """Wait for a message, and return it with the connection that it came by.
 
     Raises:
@@ -183,7 +185,7 @@ async def receive(source: pynng.Socket | pynng.Context) -> tuple[bytes, Connecti
     with AIOHelper(source, "asyncio") as operation:
         message = await operation.arecv_msg()
     pipe = pynng.lib.nng_msg_get_pipe(message._nng_msg)
-    return message.bytes, Connection(pynng.lib.nng_pipe_id(pipe), pipe)
+    return message.bytes, Pipe(pynng.lib.nng_pipe_id(pipe), pipe)
 
 
 async def send(target: pynng.Context, data: bytes) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.doors.nng.place import Place, Run, open_place
+from tests.doors.nng.place import Place, Run, left_in, open_place
 from tests.support.doors import run_in_realm
 
 
@@ -24,7 +24,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
                 async with asyncio.timeout(60):
                     await work(place)
             assert asyncio.all_tasks() == before
-            assert not [*tmp_path.glob("door.*")]
+            assert not left_in(tmp_path)
 
         run_in_realm(tmp_path, monkeypatch, main)
 

@@ -28,12 +28,17 @@ GREETINGS = {"req": b"\0SP\0\0\x30\0\0", "surveyor": b"\0SP\0\0\x62\0\0", "push"
 GREETINGS["sub"] = b"\0SP\0\0\x21\0\0"
 """What the sockets of nng say first, by the client's protocol."""
 
-PUBLIC = {"call": (">",), "publish": (">",), "subscribe": (">",)}
+PUBLIC: Any = {"call": (">",), "publish": (">",), "subscribe": (">",)}
 
 
 def framed(data: bytes) -> bytes:
     """Return what goes over an ipc connection of nng for a message."""
     return b"\x01" + len(data).to_bytes(8, "big") + data
+
+
+def left_in(directory: Path) -> list[Path]:
+    """Return the files of doors that are still there."""
+    return [*directory.glob("door.*")]
 
 
 @dataclass

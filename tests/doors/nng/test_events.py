@@ -8,14 +8,16 @@ import re
 import pynng
 import pytest
 
-from iris.doors import grant, withdraw
 from iris.doors import clients as clients_module
+from iris.doors import grant, withdraw
 from iris.doors.nng import events
 from iris.doors.nng.events import TopicNumbers
 from iris.patterns.pubsub.subscribe import SubscriptionLimits
 from tests.doors.nng.place import Place, Run
 
-EVENT = re.compile(rb"(\S+) (bytes|text|json|msgpack) id=([0-9a-f]{8})-(\d+)(?: missed=(\d+))?( retained=true)?\n(.*)", re.S)
+EVENT = re.compile(
+    rb"(\S+) (bytes|text|json|msgpack) id=([0-9a-f]{8})-(\d+)(?: missed=(\d+))?( retained=true)?\n(.*)", re.DOTALL
+)
 
 
 async def event_at(socket: pynng.Socket) -> tuple[str, str, int, int, bytes]:
@@ -96,7 +98,15 @@ def test_events_that_several_patterns_match_come_once_and_those_of_others_never(
 
 
 def test_what_may_not_be_pushed_is_counted_and_in_the_log(run: Run, caplog: pytest.LogCaptureFixture) -> None:
-    bad = (b"secret.plans", b"", b"orders json\n{", b"a..b", b"orders confirm=true", b"orders *", b"orders\n" + bytes(1 << 20) + b"x")
+    bad = (
+        b"secret.plans",
+        b"",
+        b"orders json\n{",
+        b"a..b",
+        b"orders confirm=true",
+        b"orders *",
+        b"orders\n" + bytes(1 << 20) + b"x",
+    )
 
     async def work(place: Place) -> None:
         with place.socket(pynng.Push0, "push") as push:

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,11 +17,11 @@ from iris.doors import Clients, grant
 from iris.doors.nng import open_nng_door
 from iris.kernel.errors import ConfigError
 from tests.doors.nng.certificates import Authority
-from tests.doors.nng.place import NNGCAT, NOW, PUBLIC, Place, Run
-from tests.support.doors import run_in_realm
+from tests.doors.nng.place import NNGCAT, PUBLIC, Place, Run
+from tests.support.doors import NOW, run_in_realm
 
 ROOT = Path(__file__).parents[3]
-SESSION = re.compile(r"<!-- nngcat: begin -->\n(.*)<!-- nngcat: end -->", re.S)
+SESSION = re.compile(r"<!-- nngcat: begin -->\n(.*)<!-- nngcat: end -->", re.DOTALL)
 EXAMPLE = ROOT / "examples/doors/ask.c"
 
 HAS_C = shutil.which("gcc") is not None and Path("/usr/include/nng/nng.h").exists()
@@ -118,7 +119,7 @@ def test_nngcat_is_told_what_it_may_not_and_what_is_too_large(run: Run, tmp_path
 def test_only_certificates_of_the_clients_authority_open_a_door_by_tls(run: Run, tmp_path: Path) -> None:
     ours, others = Authority(tmp_path / "ours"), Authority(tmp_path / "others")
     door = ours.issue("localhost")
-    files = {"certificate": door.certificate, "private_key": door.key, "client_ca": ours.certificate}
+    files: Any = {"certificate": door.certificate, "private_key": door.key, "client_ca": ours.certificate}
 
     async def ask(place: Place, *options: str) -> tuple[int | None, str]:
         url = place.door.addresses["req"].replace("127.0.0.1", "localhost")
@@ -149,7 +150,11 @@ def test_only_certificates_of_the_clients_authority_open_a_door_by_tls(run: Run,
         assert len(set(ports)) == 4
         with pytest.raises(ConfigError, match="no TLS by certificate"):
             async with open_nng_door(
-                place.node, place.clients, "tls+tcp://127.0.0.1:0", "tools", **{**files, "private_key": others.certificate}
+                place.node,
+                place.clients,
+                "tls+tcp://127.0.0.1:0",
+                "tools",
+                **{**files, "private_key": others.certificate},
             ):
                 pass
 
