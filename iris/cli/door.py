@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import signal
 import socket
@@ -22,6 +23,8 @@ from iris.cluster.addresses import is_loopback
 
 if TYPE_CHECKING:
     from iris.doors import Clients
+    from iris.doors.http import HttpStatistics
+    from iris.doors.mqtt import MqttStatistics
 
 DOOR: Final = "iris.door"
 """The cluster that a door of the local realm speaks for."""
@@ -90,16 +93,18 @@ def door(
             note(f"{node.id} is a door for {len(clients)} clients")
             if http_at:
                 sockets = _listening(stack, http_at, plaintext or tls is not None)
-                opened = http.open_http_door(
-                    node, clients, sockets, certificate=certificate, private_key=private_key, origins=origins,
-                    max_connections=max_connections,
-                )  # fmt: skip
-                await stack.enter_async_context(opened)
+                limits = http.HttpLimits(connections=max_connections)
+                http_door = await stack.enter_async_context(
+                    http.open_http_door(node, clients, sockets=sockets, tls=tls, origins=origins, limits=limits)
+                )
+                stack.callback(lambda: _tell_counted("HTTP", http_door.statistics()))
                 _tell("https" if tls else "http", sockets)
             if mqtt_at:
                 sockets = _listening(stack, mqtt_at, plaintext or tls is not None)
-                door = mqtt.open_mqtt_door(node, clients, sockets=sockets, tls=tls, max_connections=max_connections)
-                await stack.enter_async_context(door)
+                mqtt_door = await stack.enter_async_context(
+                    mqtt.open_mqtt_door(node, clients, sockets=sockets, tls=tls, max_connections=max_connections)
+                )
+                stack.callback(lambda: _tell_counted("MQTT", mqtt_door.statistics()))
                 _tell("mqtts" if tls else "mqtt", sockets)
             if nng_at and nng_client:
                 opened_nng = nng.open_nng_door(
@@ -142,12 +147,20 @@ def _tell(scheme: str, sockets: list[socket.socket]) -> None:
         note(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
 
 
+def _tell_counted(protocol: str, counted: HttpStatistics | MqttStatistics) -> None:
+    """Say what a door has done, and what its bounds have refused."""
+    values = dataclasses.asdict(counted)
+    problems = values.pop("problems", {})
+    told = [f"{name.replace('_', ' ')} {value}" for name, value in values.items() if value]
+    told += [f"status {status}: {count}" for status, count in sorted(problems.items())]
+    note(f"{protocol}: {', '.join(told) or 'nobody came'}")
+
+
 @contextlib.asynccontextmanager
 async def _following(clients: Clients) -> AsyncGenerator[None]:
-    following = asyncio.ensure_future(clients.follow())
-    try:
+    async with asyncio.TaskGroup() as tasks:  # a door that no longer sees who was withdrawn must not stay open
+        following = tasks.create_task(clients.follow())
         yield
-    finally:
         following.cancel()
 
 

@@ -32,11 +32,13 @@ class ClientLimits:
 
     Args:
         calls: requests, surveys, broadcasts and events that it publishes, at a time.
-        streams: subscriptions and tunnels.
+        streams: subscriptions, tunnels and connections of MQTT, at a time.
+        bytes: of messages that came by its tunnels and that members have not taken yet.
     """
 
     calls: int = 64
     streams: int = 256
+    bytes: int = 64 << 20
 
 
 @final
@@ -49,6 +51,7 @@ class Client:
         self._limits = limits
         self._wall_clock = wall_clock
         self._calls = 0
+        self._bytes = 0
         self._streams: set[asyncio.Timeout] = set()
 
     def check(self, right: Right, wanted: str) -> None:
@@ -75,6 +78,20 @@ class Client:
             yield
         finally:
             self._calls -= 1
+
+    def hold(self, size: int) -> None:
+        """Count bytes that are kept for it.
+
+        Raises:
+            Problem: it has as many as it may; these are not counted.
+        """
+        if self._bytes + size > self._limits.bytes:
+            raise Problem(429, "too_many_bytes", f"{self._limits.bytes} bytes may wait for members at a time")
+        self._bytes += size
+
+    def release(self, size: int) -> None:
+        """Count bytes no more."""
+        self._bytes -= size
 
     @asynccontextmanager
     async def streaming(self) -> AsyncGenerator[None]:
@@ -104,7 +121,8 @@ class Client:
     def end_streams(self) -> None:
         """End what is open for it."""
         for scope in self._streams:
-            scope.reschedule(0)
+            if not scope.expired():  # one that ends already cannot be moved
+                scope.reschedule(0)
 
 
 @final

@@ -18,7 +18,7 @@ import pytest
 import iris
 import iris.aio
 from iris.doors import ClientLimits, Clients, grant
-from iris.doors.http import open_http_door
+from iris.doors.http import HttpDoor, HttpLimits, open_http_door
 
 NOW = 1_000_000.0
 
@@ -71,7 +71,7 @@ def greeters(counted: Counted) -> iris.Service:
     async def never(_: iris.Request) -> object:
         counted.working.set()
         try:
-            await asyncio.Event().wait()
+            return await asyncio.Event().wait()
         finally:
             counted.stopped += 1
 
@@ -102,6 +102,7 @@ class Place:
 
     node: iris.aio.Node
     member: iris.aio.Node
+    door: HttpDoor
     clients: Clients
     tokens: Path
     token: str
@@ -140,9 +141,11 @@ class Place:
     @asynccontextmanager
     async def dial(self, **options: Any) -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
         """Open a bare connection."""
-        opened = socket.create_connection(self.address)
-        if "SO_RCVBUF" in options:
+        opened = socket.socket()
+        if "SO_RCVBUF" in options:  # before it connects: the other side is told a window then, and would wait for it
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.pop("SO_RCVBUF"))
+        opened.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(opened, self.address)
         reader, writer = await asyncio.open_connection(sock=opened, **options)
         try:
             yield reader, writer
@@ -197,6 +200,7 @@ async def open_place(
     tmp_path: Path,
     limits: ClientLimits | None = None,
     rights: Mapping[str, tuple[str, ...]] | None = None,
+    door_limits: HttpLimits = HttpLimits(),
     **options: Any,
 ) -> AsyncGenerator[Place]:
     """Open a door for HTTP and a member of the cluster ``greeters``."""
@@ -212,8 +216,8 @@ async def open_place(
     ):
         await node.wait_for("greeters")
         address = made.getsockname()
-        async with open_http_door(node, clients, [made], **options):
-            yield Place(node, member, clients, tokens, token, address, counted)
+        async with open_http_door(node, clients, sockets=[made], limits=door_limits, **options) as door:
+            yield Place(node, member, door, clients, tokens, token, address, counted)
 
 
 def run_in_realm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Callable[[], Awaitable[None]]) -> None:

@@ -8,6 +8,7 @@ Promises: a request that its client gives up is stopped at the member; a client 
 own, which are told; connections, bodies, heads of requests and streams are bounded.  Not here: HTTP/2, cookies.
 """
 
-from iris.doors.http.server import open_http_door
+from iris.doors.http.limits import HttpLimits, HttpStatistics
+from iris.doors.http.server import HttpDoor, open_http_door
 
-__all__ = ("open_http_door",)
+__all__ = ("HttpDoor", "HttpLimits", "HttpStatistics", "open_http_door")

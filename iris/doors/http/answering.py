@@ -9,14 +9,18 @@ from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
+from iris.doors.clients import Client
 from iris.doors.problems import Problem, problem_of
 from iris.doors.values import packed, to_json
 from iris.kernel.errors import IrisError
 
 T = TypeVar("T")
 MSGPACK: Final = "application/msgpack"
+
+Begin = Callable[[], Awaitable[None]]
+"""Sends the head of a stream."""
 
 Write = Callable[[bytes], Awaitable[None]]
 """Sends a piece of a stream; waits while the client does not read."""
@@ -68,16 +72,36 @@ def answer(http: Request, payload: Any) -> Response:
     return Response(text, media_type="application/json")
 
 
-def problem(_: Request, error: Exception) -> Response:
-    """Return what tells a client why it does not get what it has asked for."""
-    told = problem_of(error) if isinstance(error, IrisError) else error
-    assert isinstance(told, Problem)
+def refusal(told: Problem) -> Response:
+    """Return what tells a client of a problem."""
     headers = {"www-authenticate": "Bearer"} if told.status == 401 else {}
     document = told.document()
     if "retry_after" in document:
         headers["retry-after"] = str(document["retry_after"])
     body = json.dumps(document).encode() + b"\n"
     return Response(body, told.status, headers, media_type="application/problem+json")
+
+
+class Call(Response):
+    """The answer to a call, which lasts from the first byte of its body until its client has taken the answer."""
+
+    def __init__(self, client: Client, work: Callable[[], Awaitable[Response]]) -> None:
+        super().__init__()
+        self._client = client
+        self._work = work
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Do the work, and send what it comes to."""
+
+        async def take(message: Message) -> None:
+            if message["type"] == "http.response.body" and not message.get("more_body"):
+                await send({**message, "more_body": True})
+                message = {"type": "http.response.body"}  # which waits until there is room behind what was sent
+            await send(message)
+
+        with self._client.calling():
+            response = await self._work()
+            await response(scope, receive, take)
 
 
 class Stream(Response):
@@ -93,7 +117,7 @@ class Stream(Response):
     def __init__(
         self,
         media_type: str,
-        write: Callable[[Callable[[], Awaitable[None]], Write], Coroutine[Any, Any, None]],
+        write: Callable[[Begin, Write], Coroutine[Any, Any, None]],
         end: Callable[[Problem], bytes],
     ) -> None:
         super().__init__(media_type=media_type, headers={"cache-control": "no-store"})

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
@@ -19,7 +19,8 @@ from starlette.websockets import WebSocket
 import iris.aio
 from iris.doors.clients import Clients
 from iris.doors.http import events, reading
-from iris.doors.http.answering import HungUp, Stream, Write, answer, problem, while_connected
+from iris.doors.http.answering import Begin, Call, HungUp, Stream, Write, answer, refusal, while_connected
+from iris.doors.http.limits import HttpLimits, HttpStatistics
 from iris.doors.http.tunnels import serve_tunnel
 from iris.doors.problems import Problem, problem_of
 from iris.doors.values import enveloped
@@ -29,82 +30,109 @@ MODULE: Final = Path(__file__).with_name("iris.js")
 """The module for pages and for Node.js, which the door hands out itself."""
 
 
-def make_app(node: iris.aio.Node, clients: Clients, *, max_body: int, origins: Sequence[str]) -> Starlette:
+def make_app(
+    node: iris.aio.Node, clients: Clients, limits: HttpLimits, counted: HttpStatistics, origins: Sequence[str]
+) -> Starlette:
     """Return the application.
 
     Args:
         node: whose place is lent.
         clients: who may use it.
-        max_body: bytes of a request's body.
+        limits: of all of them.
+        counted: where is counted what is done.
         origins: of pages elsewhere that may use it, as browsers name them; ``*`` for all.
     """
-    door = _Door(node, clients, max_body)
+    door = _Door(node, clients, limits, counted)
     cors = Middleware(
         CORSMiddleware, allow_origins=list(origins), allow_methods=["GET", "POST"], allow_headers=["*"], max_age=3600
     )
     return Starlette(
         routes=[
-            Route("/request/{cluster}", door.request, methods=["POST"]),
-            Route("/survey/{cluster}", door.survey, methods=["POST"]),
-            Route("/broadcast/{cluster}", door.broadcast, methods=["POST"]),
-            Route("/publish/{topic:path}", door.publish, methods=["POST"]),
+            # a path, as names of other realms have a slash: acme/databases
+            Route("/request/{name:path}", door.request, methods=["POST"]),
+            Route("/survey/{name:path}", door.survey, methods=["POST"]),
+            Route("/broadcast/{name:path}", door.broadcast, methods=["POST"]),
+            Route("/publish/{name:path}", door.publish, methods=["POST"]),
             Route("/subscribe", door.subscribe, methods=["GET"]),
-            WebSocketRoute("/tunnel/{cluster}", door.tunnel),
+            WebSocketRoute("/tunnel/{name:path}", door.tunnel),
             Route("/iris.js", _module, methods=["GET"]),
         ],
         middleware=[cors] if origins else [],
-        exception_handlers={Problem: problem, IrisError: problem, HTTPException: _no_such_address, HungUp: _nobody},
+        exception_handlers={
+            Problem: door.problem,
+            IrisError: door.problem,
+            HTTPException: door.no_such_address,
+            HungUp: _nobody,
+            ClientDisconnect: _nobody,
+        },
     )
 
 
 class _Door:
     """Asks, tells and follows for its clients."""
 
-    def __init__(self, node: iris.aio.Node, clients: Clients, max_body: int) -> None:
+    def __init__(self, node: iris.aio.Node, clients: Clients, limits: HttpLimits, counted: HttpStatistics) -> None:
         self._node = node
         self._clients = clients
-        self._max_body = max_body
+        self._limits = limits
+        self._counted = counted
 
     async def request(self, http: Request) -> Response:
         """``POST /request/CLUSTER``: ask one member; the answer is its reply."""
-        return answer(
-            http,
-            await self._call(
-                http, self._node.request, operation=str, timeout=reading.number, wait=reading.number, key=str,
-                idempotent=reading.flag, hedge=reading.number, priority=str, prefer_site=str,
-            ),
+        return self._call(
+            http, "call", self._node.request, lambda reply: answer(http, reply), operation=str, timeout=reading.number,
+            wait=reading.number, key=str, idempotent=reading.flag, hedge=reading.number, priority=str, prefer_site=str,
         )  # fmt: skip
 
     async def broadcast(self, http: Request) -> Response:
         """``POST /broadcast/CLUSTER``: tell all members."""
-        await self._call(http, self._node.broadcast, wait=reading.number)
-        return Response(status_code=204)
+        return self._call(http, "call", self._node.broadcast, _done, wait=reading.number)
 
-    async def _call(self, http: Request, function: Callable[..., Awaitable[Any]], **known: Callable[[str], Any]) -> Any:
+    async def publish(self, http: Request) -> Response:
+        """``POST /publish/TOPIC``: send an event to all subscribers."""
+        return self._call(
+            http, "publish", self._node.publish, _done, confirm=reading.flag, timeout=reading.number, key=str,
+            retain=reading.flag,
+        )  # fmt: skip
+
+    def _call(
+        self,
+        http: Request,
+        right: Literal["call", "publish"],
+        function: Callable[..., Awaitable[Any]],
+        reply: Callable[[Any], Response],
+        **known: Callable[[str], Any],
+    ) -> Response:
         client = reading.client_of(http, self._clients)
-        cluster = http.path_params["cluster"]
-        client.check("call", cluster)
+        name = http.path_params["name"]
+        client.check(right, name)
         options = reading.options_of(http, **known)
-        with client.calling():
-            payload = await reading.payload_of(http, self._max_body)
-            headers = reading.headers_of(http, client)
-            return await while_connected(http.receive, _awaited(function(cluster, payload, headers=headers, **options)))
+        headers = reading.headers_of(http, client)
+
+        async def work() -> Response:
+            payload = await reading.payload_of(http, self._limits)
+            calling = function(name, payload, headers=headers, **options)
+            response = reply(await while_connected(http.receive, _awaited(calling)))
+            self._counted.answered += 1
+            return response
+
+        return Call(client, work)
 
     async def survey(self, http: Request) -> Response:
         """``POST /survey/CLUSTER``: ask all members; each line of the answer is a reply, the last says who lacks."""
         client = reading.client_of(http, self._clients)
-        cluster = http.path_params["cluster"]
+        cluster = http.path_params["name"]
         client.check("call", cluster)
         options = reading.options_of(
             http, operation=str, timeout=reading.number, wait=reading.number, count=int, quiet=reading.number,
             priority=str,
         )  # fmt: skip
-        with client.calling():
-            payload = await reading.payload_of(http, self._max_body)
         headers = reading.headers_of(http, client)
 
-        async def write(begin: Callable[[], Awaitable[None]], send: Write) -> None:
-            with client.calling():
+        async def work() -> Response:
+            payload = await reading.payload_of(http, self._limits)
+
+            async def write(begin: Begin, send: Write) -> None:
                 async with self._node.survey(cluster, payload, headers=headers, **options) as answers:
                     await begin()
                     async for one in answers:
@@ -112,21 +140,11 @@ class _Door:
                 missing = [str(node) for node in answers.missing]
                 errors = {str(node): problem_of(error).document() for node, error in answers.errors.items()}
                 await send(_line({"ended_by": answers.ended_by, "missing": missing, "errors": errors}))
+                self._counted.answered += 1
 
-        return Stream("application/x-ndjson", write, lambda told: _line({"error": told.document()}))
+            return Stream("application/x-ndjson", write, self._end(lambda told: _line({"error": told.document()})))
 
-    async def publish(self, http: Request) -> Response:
-        """``POST /publish/TOPIC``: send an event to all subscribers."""
-        client = reading.client_of(http, self._clients)
-        topic = http.path_params["topic"]
-        client.check("publish", topic)
-        options = reading.options_of(http, confirm=reading.flag, timeout=reading.number, key=str, retain=reading.flag)
-        with client.calling():
-            payload = await reading.payload_of(http, self._max_body)
-            headers = reading.headers_of(http, client)
-            publishing = self._node.publish(topic, payload, headers=headers, **options)
-            await while_connected(http.receive, _awaited(publishing))
-        return Response(status_code=204)
+        return Call(client, work)
 
     async def subscribe(self, http: Request) -> Response:
         """``GET /subscribe?topic=PATTERN``: follow topics, by server-sent events."""
@@ -139,21 +157,50 @@ class _Door:
             raise Problem(400, "malformed", told)
         for pattern in patterns:
             client.check("subscribe", pattern)
-        last = http.headers.get("last-event-id")
-        return events.follow(self._node, client, patterns, groups[0] if groups else None, last)
+        follower = events.Follower(self._node, client, self._limits, self._counted)
+        group = groups[0] if groups else None
+        follow = follower.follow(patterns, group, came_back="last-event-id" in http.headers)
+        return Stream("text/event-stream", follow, self._end(events.end_of))
 
     async def tunnel(self, socket: WebSocket) -> None:
         """``/tunnel/CLUSTER``: a tunnel to one member."""
         try:
             client = reading.client_of(socket, self._clients)
         except Problem as error:
-            await socket.send_denial_response(problem(Request({**socket.scope, "type": "http"}), error))
+            await socket.send_denial_response(self.problem(Request({**socket.scope, "type": "http"}), error))
             return
-        await serve_tunnel(self._node, client, socket)
+        status = await serve_tunnel(self._node, client, socket)
+        if status:
+            self._counted.problems[status] += 1
+
+    def problem(self, _: Request, error: Exception) -> Response:
+        """Tell a client why it does not get what it has asked for."""
+        told = problem_of(error) if isinstance(error, IrisError) else error
+        assert isinstance(told, Problem)
+        self._counted.problems[told.status] += 1
+        return refusal(told)
+
+    def no_such_address(self, http: Request, error: Exception) -> Response:
+        """Tell a client that there is nothing at an address, or nothing for its method."""
+        assert isinstance(error, HTTPException)
+        code = "no_such_address" if error.status_code == 404 else "refused"
+        told = f"{http.method} {http.url.path:.200}: {error.detail}"
+        return self.problem(http, Problem(error.status_code, code, told))
+
+    def _end(self, tell: Callable[[Problem], bytes]) -> Callable[[Problem], bytes]:
+        def end(told: Problem) -> bytes:
+            self._counted.problems[told.status] += 1
+            return tell(told)
+
+        return end
 
 
 async def _awaited(work: Awaitable[Any]) -> Any:
     return await work
+
+
+def _done(_: object) -> Response:
+    return Response(status_code=204)
 
 
 def _line(told: dict[str, Any]) -> bytes:
@@ -165,11 +212,5 @@ async def _module(_: Request) -> Response:
     return FileResponse(MODULE, media_type="text/javascript", headers=anywhere)
 
 
-def _no_such_address(http: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    code = "no_such_address" if error.status_code == 404 else "refused"
-    return problem(http, Problem(error.status_code, code, f"{http.method} {http.url.path:.200}: {error.detail}"))
-
-
 def _nobody(_: Request, __: Exception) -> Response:
-    return Response(status_code=499)
+    return Response(status_code=499)  # it is not sent: the connection is gone

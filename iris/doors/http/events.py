@@ -11,64 +11,76 @@ import asyncio
 import itertools
 import json
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
-from typing import Any, Final
+from typing import Any, Final, final
 
 import iris.aio
 from iris.doors.clients import Client
-from iris.doors.http.answering import Stream, Write, first_of
+from iris.doors.http.answering import Begin, Write, first_of
+from iris.doors.http.limits import HttpLimits, HttpStatistics
 from iris.doors.problems import Problem
 from iris.doors.values import enveloped
-from iris.patterns.pubsub.subscribe import Event, SubscriptionLimits
-
-LIMITS: Final = SubscriptionLimits(events=1024, bytes=1 << 20)
-"""What waits for a client that does not read; beyond it the oldest events are lost, and the next one says how many."""
+from iris.patterns.pubsub.subscribe import Event
 
 MAX_PATTERNS: Final = 16
 """Topics that one stream may follow."""
 
-_BEAT: Final = 15.0
-"""Seconds between comments, by which both sides see that the connection still works."""
+
+@final
+class Follower:
+    """Follows topics for clients."""
+
+    def __init__(self, node: iris.aio.Node, client: Client, limits: HttpLimits, counted: HttpStatistics) -> None:
+        self._node = node
+        self._client = client
+        self._limits = limits
+        self._counted = counted
+
+    def follow(
+        self, patterns: list[str], group: str | None, *, came_back: bool
+    ) -> Callable[[Begin, Write], Coroutine[Any, Any, None]]:
+        """Return what writes the events that match any of some patterns."""
+        name, numbers = secrets.token_hex(4), itertools.count()
+
+        async def write(begin: Begin, send: Write) -> None:
+            writing = asyncio.Lock()
+
+            async def follow_one(events: iris.aio.Subscription) -> None:
+                async for event in events:
+                    piece = _text(f"id: {name}-{next(numbers)}", told_of(event))
+                    async with writing:
+                        await send(piece)
+                    self._counted.delivered += 1
+                    self._counted.missed += event.missed
+
+            async def beat() -> None:
+                while True:
+                    await asyncio.sleep(self._limits.beat)
+                    async with writing:
+                        await send(b":\n\n")
+
+            async with self._client.streaming(), AsyncExitStack() as stack:
+                limits = self._limits.waiting
+                opened = [
+                    await stack.enter_async_context(self._node.subscribe(pattern, group=group, limits=limits))
+                    for pattern in patterns
+                ]
+                await begin()
+                if came_back:
+                    await send(_text("event: gap", {"missed": None}))
+                await first_of(beat(), *(follow_one(events) for events in opened))
+
+        return write
 
 
-def follow(node: iris.aio.Node, client: Client, patterns: list[str], group: str | None, last: str | None) -> Stream:
-    """Return the stream of the events that match any of some patterns."""
-    name, numbers = secrets.token_hex(4), itertools.count()
+def end_of(problem: Problem) -> bytes:
+    """Return the last event of a stream that ends by a problem."""
+    return _text("event: end", problem.document())
 
-    def event_text(kind: str | None, told: dict[str, Any]) -> bytes:
-        head = f"event: {kind}\n" if kind else f"id: {name}-{next(numbers)}\n"
-        return f"{head}data: {json.dumps(told, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
 
-    async def write(begin: Callable[[], Awaitable[None]], send: Write) -> None:
-        writing = asyncio.Lock()
-
-        async def follow_one(events: iris.aio.Subscription) -> None:
-            async for event in events:
-                piece = event_text(None, told_of(event))
-                async with writing:
-                    await send(piece)
-
-        async def beat() -> None:
-            while True:
-                await asyncio.sleep(_BEAT)
-                async with writing:
-                    await send(b":\n\n")
-
-        async with client.streaming(), AsyncExitStack() as stack:
-            opened = [
-                await stack.enter_async_context(node.subscribe(pattern, group=group, limits=LIMITS))
-                for pattern in patterns
-            ]
-            await begin()
-            if last:
-                await send(event_text("gap", {"missed": None}))
-            await first_of(beat(), *(follow_one(events) for events in opened))
-
-    def end(problem: Problem) -> bytes:
-        return event_text("end", problem.document())
-
-    return Stream("text/event-stream", write, end)
+def _text(head: str, told: dict[str, Any]) -> bytes:
+    return f"{head}\ndata: {json.dumps(told, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
 
 
 def told_of(event: Event) -> dict[str, Any]:

@@ -1,15 +1,19 @@
 /**
- * Iris for pages, and for Node.js from 22 on: address clusters by name through a door.
+ * Iris for pages and for Node.js (from 22 on; 20 with --experimental-websocket): address clusters by name through a door.
  *
  *     import { Door } from "http://127.0.0.1:8080/iris.js";
  *     const door = new Door("http://127.0.0.1:8080", token);
  *     console.log(await door.request("greeters", "world"));
  *
  * A payload is what JSON can hold, or a Uint8Array for bytes.  What a member sends that is neither comes as Packed.
- * Options are those of the HTTP door; `signal`, an AbortSignal, gives a call up.
+ * Options are those of the HTTP door; `signal`, an AbortSignal, gives a call up.  Every failure is an IrisError, except
+ * that of a call that was given up, which is what the signal says.
  */
 
-/** Why a call failed: `status` as of HTTP, `code` a short stable word, `message` a text for people. */
+/**
+ * Why a call failed: `status` as of HTTP, `code` a short stable word, `message` a text for people.
+ * The code "lost" says that the connection to the door broke: whether the call was done is not known.
+ */
 export class IrisError extends Error {
   constructor({ status, code, detail, retry_after = null }) {
     super(detail);
@@ -34,7 +38,7 @@ export class Door {
    * @param {string} token - what this client shows there
    */
   constructor(url, token) {
-    this.url = url.replace(/\/+$/, "");
+    this.url = new URL(url).href.replace(/\/+$/, "");
     this.token = token;
   }
 
@@ -75,19 +79,26 @@ export class Door {
    *
    * When the connection is lost it connects again.  Events of that time are lost: the next item is
    * `{ gap: true, missed: null }`.  `onOpen` is called whenever the door follows: what is published then is not missed.
+   * The door sends something every 15 s; one that is silent for `silence` milliseconds is taken to be lost.
    */
-  async *subscribe(topics, { group = null, signal = null, onOpen = null } = {}) {
+  async *subscribe(topics, { group = null, signal = null, onOpen = null, silence = 40_000 } = {}) {
     const query = new URLSearchParams([].concat(topics).map((topic) => ["topic", topic]));
     if (group !== null) query.set("group", group);
     let last = null;
     for (let pause = 100; ; pause = Math.min(2 * pause, 5000)) {
+      const watch = new AbortController();
+      const either = signal ? AbortSignal.any([signal, watch.signal]) : watch.signal;
+      const within = (waiting) => {
+        const timer = setTimeout(() => watch.abort(), silence);
+        return waiting.finally(() => clearTimeout(timer));
+      };
       try {
         const headers = last === null ? {} : { "last-event-id": last };
-        const answer = await this.#fetch(`/subscribe?${query}`, { headers, signal });
+        const answer = await within(this.#fetch(`/subscribe?${query}`, { headers, signal: either }));
         last = last ?? "-";
         pause = 100;
         if (onOpen) onOpen();
-        for await (const { kind, id, data } of serverSentEvents(answer.body)) {
+        for await (const { kind, id, data } of serverSentEvents(answer.body, within)) {
           last = id ?? last;
           if (kind === "gap") yield { gap: true, missed: null };
           else if (kind === "message") yield { ...data, payload: opened(data) };
@@ -95,7 +106,8 @@ export class Door {
         }
       } catch (error) {
         const hopeless = error instanceof IrisError && error.status < 500 && error.status !== 429;
-        if (signal?.aborted || hopeless) throw error;
+        if (signal?.aborted) throw signal.reason;
+        if (hopeless) throw error;
       }
       await new Promise((resolve) => setTimeout(resolve, pause * (0.5 + Math.random() / 2)));
     }
@@ -118,7 +130,9 @@ export class Door {
 
   async #fetch(path, { headers, ...how }) {
     const all = { ...headers, authorization: `Bearer ${this.token}` };
-    const answer = await fetch(this.url + path, { ...how, headers: all });
+    const answer = await fetch(this.url + path, { ...how, headers: all }).catch((error) => {
+      throw how.signal?.aborted ? how.signal.reason : lost(error);
+    });
     if (answer.ok) return answer;
     const told = await answer.json().catch(() => ({ code: "refused", detail: answer.statusText }));
     throw new IrisError({ ...told, status: answer.status });
@@ -152,9 +166,9 @@ export class Tunnel {
         const [word, ...rest] = reason.split(": ");
         const status = code >= 4000 ? code - 4000 : 502;
         const detail = rest.join(": ") || "the connection was lost";
-        if (code !== 1000) this.#error = new IrisError({ status, code: word || "lost", detail });
+        if (code !== 1000) this.#error = new IrisError({ status, code: (code >= 4000 && word) || "lost", detail });
         this.#ended = true;
-        reject(this.#error);
+        reject(this.#error ?? CLOSED);
         for (const wake of this.#waiting.splice(0)) wake();
         this.#wake?.();
       };
@@ -164,7 +178,7 @@ export class Tunnel {
   /** Send a payload; resolves when the door has room for it. */
   async send(payload) {
     while (!this.#credit && !this.#ended) await new Promise((resolve) => this.#waiting.push(resolve));
-    if (this.#ended) throw this.#error ?? new IrisError({ status: 400, code: "closed", detail: "the tunnel is closed" });
+    if (this.#ended) throw this.#error ?? CLOSED;
     this.#credit -= 1;
     this.#socket.send(payload instanceof Uint8Array ? payload : JSON.stringify({ payload }));
   }
@@ -214,6 +228,12 @@ export class Tunnel {
   }
 }
 
+const CLOSED = new IrisError({ status: 400, code: "closed", detail: "the tunnel is closed" });
+
+function lost(error) {
+  return new IrisError({ status: 502, code: "lost", detail: `the connection to the door was lost: ${error.message}` });
+}
+
 function queryOf(options) {
   return new URLSearchParams(Object.entries(options).map(([name, value]) => [name, String(value)]));
 }
@@ -224,12 +244,14 @@ function opened({ payload, encoding }) {
   return encoding === "base64" ? bytes : new Packed(bytes);
 }
 
-async function* lines(body) {
+async function* lines(body, within = (waiting) => waiting) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   try {
     for (;;) {
-      const { value, done } = await reader.read();
+      const { value, done } = await within(reader.read()).catch((error) => {
+        throw error.name === "AbortError" ? error : lost(error);
+      });
       if (done) return;
       const pieces = (rest + value).split("\n");
       rest = pieces.pop();
@@ -240,10 +262,10 @@ async function* lines(body) {
   }
 }
 
-async function* serverSentEvents(body) {
+async function* serverSentEvents(body, within) {
   let kind = "message";
   let id = null;
-  for await (const line of lines(body)) {
+  for await (const line of lines(body, within)) {
     if (line.startsWith("event: ")) kind = line.slice(7);
     else if (line.startsWith("id: ")) id = line.slice(4);
     else if (line.startsWith("data: ")) {

@@ -10,6 +10,7 @@ from typing import Any, Final
 from starlette.requests import HTTPConnection, Request
 
 from iris.doors.clients import CLIENT_HEADER, Client, Clients
+from iris.doors.http.limits import HttpLimits
 from iris.doors.problems import Problem
 from iris.doors.values import from_json, unpacked
 
@@ -18,9 +19,6 @@ HEADER_PREFIX: Final = "iris-header-"
 
 TOKEN_PROTOCOL: Final = "iris.token."  # noqa: S105 -- no token itself
 """What the WebSocket protocol begins with in which a page, which cannot set headers, shows its token."""
-
-_BODY_TIMEOUT: Final = 30.0
-"""Seconds that a client may take to send one body."""
 
 
 def client_of(http: HTTPConnection, clients: Clients) -> Client:
@@ -78,21 +76,24 @@ def headers_of(http: HTTPConnection, client: Client) -> Mapping[str, str]:
     return {**given, CLIENT_HEADER: client.name}
 
 
-async def payload_of(http: Request, max_body: int) -> Any:
+async def payload_of(http: Request, limits: HttpLimits) -> Any:
     """Read the body of a request: JSON, text and MessagePack if its type says so, else bytes.
 
     Raises:
         Problem: it is too large, too slow, or not of its type.
     """
-    body = bytearray()
+    body, size = bytearray(), int(http.headers.get("content-length", 0))  # a number: the parser has checked it
+    too_large = Problem(413, "too_large", f"a body has at most {limits.body} bytes: use a tunnel for more")
+    if size > limits.body:  # nothing of it is read
+        raise too_large
     try:
-        async with asyncio.timeout(_BODY_TIMEOUT):
+        async with asyncio.timeout(limits.body_timeout):
             async for piece in http.stream():
                 body += piece
-                if len(body) > max_body:
-                    raise Problem(413, "too_large", f"a body has at most {max_body} bytes: use a tunnel for more")
+                if len(body) > limits.body:
+                    raise too_large
     except TimeoutError:
-        raise Problem(408, "too_slow", f"the body was not here after {_BODY_TIMEOUT:g} s") from None
+        raise Problem(408, "too_slow", f"the body was not here after {limits.body_timeout:g} s") from None
     kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
     data = bytes(body)
     if kind == "application/json":

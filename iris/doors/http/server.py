@@ -1,95 +1,144 @@
-"""The web server of the door: uvicorn, with bounds for what clients may do before they have said who they are."""
+"""The web server of the door: uvicorn, which is given connections that were accepted here."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
-from collections.abc import AsyncGenerator, Generator, Sequence
+import ssl
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from pathlib import Path
-from typing import Any, Final, final
+from dataclasses import replace
+from typing import Final, final
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
-import iris
 import iris.aio
 from iris.doors.clients import Clients
 from iris.doors.http.app import make_app
+from iris.doors.http.connections import BoundedWebSocket, bounded_http
+from iris.doors.http.limits import HttpLimits, HttpStatistics
 
-_HEADER_TIMEOUT: Final = 10.0
-"""Seconds that a client may take to send the head of a request, and may keep a connection without one."""
+_log: Final = logging.getLogger("iris")
 
-_STALLED: Final = 30_000
-"""Milliseconds that a client may leave data unread before the system drops its connection."""
+_HANDSHAKES: Final = 256
+"""Handshakes of TLS that go on at a time.  Those that come then wait to be accepted."""
 
-_FULL: Final = (
-    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nconnection: close\r\n"
-    b"retry-after: 1\r\n\r\n"
-    b'{"status": 503, "code": "too_many_connections", "detail": "this door has as many connections as it may"}\n'
-)
-_RESET: Final = 3.0
-"""Seconds that requests have to end when the door closes."""
+
+@final
+class HttpDoor:
+    """A door for HTTP.  Made by ``open_http_door``."""
+
+    def __init__(self, counted: HttpStatistics, server: uvicorn.Server) -> None:
+        self._counted = counted
+        self._server = server
+
+    def statistics(self) -> HttpStatistics:
+        """Return a snapshot."""
+        connections = len(self._server.server_state.connections)
+        return replace(self._counted, connections=connections, problems=self._counted.problems.copy())
 
 
 @asynccontextmanager
 async def open_http_door(
     node: iris.aio.Node,
     clients: Clients,
-    sockets: list[socket.socket],
     *,
-    certificate: Path | None = None,
-    private_key: Path | None = None,
+    sockets: list[socket.socket],
+    tls: ssl.SSLContext | None = None,
     origins: Sequence[str] = (),
-    max_connections: int = 1000,
-    max_body: int = iris.Config().max_payload,
-) -> AsyncGenerator[None]:
+    limits: HttpLimits = HttpLimits(),
+) -> AsyncGenerator[HttpDoor]:
     """Let clients use a node over HTTP for as long as the block lasts.
 
     Args:
         node: whose place is lent.
         clients: who may use it.
         sockets: where they come; bound, and listening or not.  They are closed.
-        certificate: a file with a certificate chain, for HTTPS.
-        private_key: the file with its key.
+        tls: for HTTPS.
         origins: of pages that may use it, ``https://HOST``; ``*`` for all.
-        max_connections: at a time; who comes then is refused with the status 503.
-        max_body: bytes of a request's body, and of a WebSocket's message.
+        limits: of all clients together.
 
     Leaving the block ends all streams, waits a few seconds for requests and closes all connections.
     """
-    app = make_app(node, clients, max_body=max_body, origins=origins)
+    counted = HttpStatistics()
+    bounded = bounded_http(limits, counted)
     config = uvicorn.Config(
-        app,
-        http=_bounded(max_connections),
-        ws="websockets-sansio",
-        ws_max_size=max_body,
+        make_app(node, clients, limits, counted, origins),
+        http=bounded,
+        ws=BoundedWebSocket,
+        ws_max_size=limits.body,
         ws_per_message_deflate=False,
         lifespan="off",
         loop="none",
         log_config=None,
+        log_level="error",  # what clients do wrong is no news: it is told to them, and counted
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        timeout_graceful_shutdown=int(_RESET),
+        timeout_graceful_shutdown=max(1, round(limits.close_timeout)),
         h11_max_incomplete_event_size=32 * 1024,
-        ssl_certfile=certificate,
-        ssl_keyfile=private_key,
-        log_level="warning",
     )
-    for one in sockets:
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # pragma: no branch -- Linux
-            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _STALLED)
     server = _Server(config)
-    serving = asyncio.ensure_future(server.serve(sockets))
+    config.load()
+    serving = asyncio.ensure_future(server.serve([]))
+
+    def protocol() -> asyncio.Protocol:
+        return bounded(config=config, server_state=server.server_state, app_state={})
+
+    for one in sockets:
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # pragma: no branch -- Linux; those that are accepted have it as well
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(limits.stall_timeout * 1000))
+        one.listen(1024)
+        one.setblocking(False)
+    accepting = [asyncio.ensure_future(_accept(one, protocol, tls, limits.head_timeout)) for one in sockets]
     try:
-        yield
+        yield HttpDoor(counted, server)
     finally:
+        for task in accepting:
+            task.cancel()
+        for one in sockets:
+            one.close()
         clients.end_streams()
         server.should_exit = True
         await serving
-        for one in sockets:
-            one.close()
+        await asyncio.wait([*accepting, serving])
+
+
+async def _accept(
+    listener: socket.socket, protocol: Callable[[], asyncio.Protocol], tls: ssl.SSLContext | None, within: float
+) -> None:
+    """Accept connections for ever.  uvicorn would let any number of them wait a minute in the handshake of TLS."""
+    loop = asyncio.get_running_loop()
+    room = asyncio.Semaphore(_HANDSHAKES)
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def greet(accepted: socket.socket) -> None:
+        try:
+            timeout = None if tls is None else within
+            await loop.connect_accepted_socket(protocol, accepted, ssl=tls, ssl_handshake_timeout=timeout)
+        except OSError:
+            pass  # it is gone, or speaks no TLS
+        finally:
+            room.release()
+
+    try:
+        while True:
+            await room.acquire()
+            try:
+                accepted, _ = await loop.sock_accept(listener)
+            except OSError as error:
+                _log.warning("the door for HTTP cannot accept a connection: %s", error)
+                room.release()
+                await asyncio.sleep(1)
+                continue
+            task = asyncio.ensure_future(greet(accepted))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+    finally:
+        await asyncio.sleep(0)  # each task has begun, and closes what it was given
+        for task in tasks:
+            task.cancel()
 
 
 @final
@@ -100,48 +149,3 @@ class _Server(uvicorn.Server):
     def capture_signals(self) -> Generator[None]:
         """Capture none."""
         yield
-
-
-def _bounded(max_connections: int) -> type[asyncio.Protocol]:
-    """Return uvicorn's protocol with a bound for connections, and one for the time that a request's head may take."""
-
-    @final
-    class Bounded(H11Protocol):
-        _head: asyncio.TimerHandle | None = None
-
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            if len(self.connections) >= max_connections:
-                transport.write(_FULL)
-                transport.close()
-                return
-            super().connection_made(transport)
-            self._await_head()
-
-        def data_received(self, data: bytes) -> None:
-            if self.transport is None:  # it was refused
-                return
-            super().data_received(data)
-            cycle: Any = self.cycle
-            if cycle is not None and not cycle.response_complete:
-                self._forget_head()
-            elif self._head is None and not self.transport.is_closing():
-                self._await_head()
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._forget_head()
-            if self.transport is not None:
-                super().connection_lost(exc)
-
-        def handle_websocket_upgrade(self, event: Any) -> None:
-            self._forget_head()
-            super().handle_websocket_upgrade(event)
-
-        def _await_head(self) -> None:
-            self._head = self.loop.call_later(_HEADER_TIMEOUT, self.transport.abort)
-
-        def _forget_head(self) -> None:
-            if self._head is not None:
-                self._head.cancel()
-                self._head = None
-
-    return Bounded

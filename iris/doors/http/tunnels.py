@@ -36,33 +36,42 @@ _MAX_REASON: Final = 123
 """Bytes of the reason in a WebSocket's close."""
 
 
-async def serve_tunnel(node: iris.aio.Node, client: Client, socket: WebSocket) -> None:
-    """Connect a client to a member of the cluster that it names, until one of them ends it."""
+async def serve_tunnel(node: iris.aio.Node, client: Client, socket: WebSocket) -> int:
+    """Connect a client to a member of the cluster that it names, until one of them ends it.
+
+    Returns the status of the problem by which it ended, or 0.
+    """
     await socket.accept(PROTOCOL if PROTOCOL in socket.scope["subprotocols"] else None)
-    code, reason = 1000, ""
+    status, reason = 0, ""
     with suppress(WebSocketDisconnect):
         try:
             options = options_of(socket, operation=str, timeout=number, wait=number)
-            cluster = str(socket.path_params["cluster"])
+            cluster = str(socket.path_params["name"])
             client.check("call", cluster)
             headers = headers_of(socket, client)
             async with client.streaming(), node.open_tunnel(cluster, headers=headers, **options) as tunnel:
-                await _Carrier(socket, tunnel).run()
+                await _Carrier(client, socket, tunnel).run()
         except (Problem, IrisError) as error:
             problem = problem_of(error) if isinstance(error, IrisError) else error
-            code = 4000 + problem.status
+            status = problem.status
             reason = f"{problem.code}: {problem.detail}".encode()[:_MAX_REASON].decode(errors="ignore")
-        await socket.close(code, reason)
+        await socket.close(4000 + status if status else 1000, reason)
+    return status
 
 
 class _Carrier:
     """Carries messages between a WebSocket and a tunnel."""
 
-    def __init__(self, socket: WebSocket, tunnel: iris.aio.Tunnel) -> None:
+    def __init__(self, client: Client, socket: WebSocket, tunnel: iris.aio.Tunnel) -> None:
+        self._client = client
         self._socket = socket
         self._tunnel = tunnel
         self._credit = 0
         self._more = asyncio.Event()
+        self._arrived: asyncio.Queue[tuple[Any, int] | None] = asyncio.Queue()
+        """What the client has sent: payloads and their bytes, LENT at most, and None for the end."""
+        self._lent = LENT
+        self._held = 0
         self._ended = asyncio.Event()
 
     async def run(self) -> None:
@@ -73,8 +82,11 @@ class _Carrier:
             Problem: it has not kept to the rules.
             IrisError: the tunnel broke.
         """
-        await self._tell({"credit": LENT})
-        await first_of(self._carry_out(), self._carry_in())
+        try:
+            await self._tell({"credit": LENT})
+            await first_of(self._receive(), self._carry_in(), self._carry_out())
+        finally:
+            self._client.release(self._held)
 
     async def _carry_out(self) -> None:
         """Carry what the member says, for as long as the client lends, until both have said the end."""
@@ -91,36 +103,51 @@ class _Carrier:
         await self._ended.wait()
 
     async def _carry_in(self) -> None:
-        """Carry what the client says until it says the end; then heed what it lends."""
-        lent, used = LENT, 0
+        """Carry what the client says to the member, and lend as much again."""
+        used = 0
+        while (arrived := await self._arrived.get()) is not None:
+            payload, size = arrived
+            await self._tunnel.send(payload)
+            self._client.release(size)
+            self._held -= size
+            used += 1
+            if used >= LENT // 2:
+                self._lent += used
+                await self._tell({"credit": used})
+                used = 0
+        await self._tunnel.send_eof()
+        self._ended.set()
+        await asyncio.Event().wait()  # the other tasks end it all
+
+    async def _receive(self) -> None:
+        """Take what the client sends, whether or not the member does: so its end is seen at once."""
+        finished = False
         while True:
             message = await self._socket.receive()
             if message["type"] == "websocket.disconnect":
                 raise WebSocketDisconnect(message["code"])
             payload: Any = message.get("bytes")
+            size = len(payload if payload is not None else message["text"])
             if payload is None:
                 said = from_json(message["text"])
-                if isinstance(said, dict) and len(said) == 1 and ("credit" in said or "eof" in said):
-                    if "credit" in said:
-                        self._take(said["credit"])
-                    elif self._ended.is_set():
+                if isinstance(said, dict) and said.keys() == {"credit"}:
+                    self._take(said["credit"])
+                    continue
+                if said == {"eof": True}:
+                    if finished:
                         raise Problem(400, "malformed", "the end was said before")
-                    else:
-                        self._ended.set()
-                        await self._tunnel.send_eof()
+                    finished = True
+                    self._arrived.put_nowait(None)
                     continue
                 payload = opened(said)
-            if self._ended.is_set():
+            if finished:
                 raise Problem(400, "malformed", "a payload after the end")
-            if not lent:
+            if not self._lent:
                 raise Problem(429, "no_credit", f"more than the {LENT} messages that were lent")
-            lent -= 1
-            await self._tunnel.send(payload)
-            used += 1
-            if used >= LENT // 2:
-                lent += used
-                await self._tell({"credit": used})
-                used = 0
+            self._client.hold(size)
+            self._held += size
+            self._lent -= 1
+            self._arrived.put_nowait((payload, size))
 
     def _take(self, credit: Any) -> None:
         if not isinstance(credit, int) or isinstance(credit, bool) or not 0 < credit <= MAX_CREDIT - self._credit:

@@ -7,17 +7,13 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from iris.doors.http import server
+from iris.doors.http import HttpLimits
 from tests.support.doors import Place, Run, rest_of
 
 
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the door wait for the head of a request half a second."""
-    monkeypatch.setattr(server, "_HEADER_TIMEOUT", 0.5)
+IMPATIENT = HttpLimits(head_timeout=0.3)
 
 
-@pytest.mark.usefixtures("impatient")
 def test_connections_are_bounded_and_idle_ones_end(run: Run) -> None:
     async def work(place: Place) -> None:
         async with place.dial() as (idle, _), place.dial() as (slow, writer), place.dial() as (last, _):
@@ -30,10 +26,9 @@ def test_connections_are_bounded_and_idle_ones_end(run: Run) -> None:
                 assert await rest_of(reader) == b""
         assert (await place.post("/request/greeters")).status == 200
 
-    run(work, max_connections=3)
+    run(work, door_limits=HttpLimits(head_timeout=0.3, connections=3))
 
 
-@pytest.mark.usefixtures("impatient")
 def test_a_connection_may_be_used_again_but_not_kept_with_half_a_head(run: Run) -> None:
     async def work(place: Place) -> None:
         async with place.dial() as (reader, writer):
@@ -44,7 +39,7 @@ def test_a_connection_may_be_used_again_but_not_kept_with_half_a_head(run: Run) 
             writer.write(head[:50])
             assert await rest_of(reader) == b""
 
-    run(work)
+    run(work, door_limits=IMPATIENT)
 
 
 def test_a_thousand_idle_clients_disturb_nobody(run: Run) -> None:
@@ -61,12 +56,11 @@ def test_a_thousand_idle_clients_disturb_nobody(run: Run) -> None:
 
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
     try:
-        run(work, max_connections=1010)
+        run(work, door_limits=HttpLimits(connections=1010))
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     "sent", [b"\x00" * 100, b"GET\r\n\r\n", b"GET / HTTP/1.1\r\na: " + b"x" * 70_000, b"\x16\x03\x01"]
 )
@@ -77,4 +71,4 @@ def test_what_is_no_http_costs_its_connection(run: Run, sent: bytes) -> None:
             assert (await rest_of(reader))[:12] in (b"HTTP/1.1 400", b"")
         assert (await place.post("/request/greeters")).status == 200
 
-    run(work)
+    run(work, door_limits=IMPATIENT)

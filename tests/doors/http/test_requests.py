@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from iris.doors import ClientLimits, grant
-from iris.doors.http import reading
+from iris.doors.http import HttpLimits
 from tests.support.doors import Place, Run
 
 PAYLOADS: list[tuple[str, bytes, str, bytes]] = [
@@ -117,9 +117,7 @@ def test_a_client_may_do_what_its_token_permits(run: Run) -> None:
     run(work, rights={"call": ("greeters",), "publish": ("orders.>",)})
 
 
-def test_bodies_are_bounded_in_size_and_time(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_BODY_TIMEOUT", 0.1)
-
+def test_bodies_are_bounded_in_size_and_time(run: Run) -> None:
     async def work(place: Place) -> None:
         assert (await place.post("/request/greeters", b"x" * 1000)).status == 200
         told = await place.post("/request/greeters", b"x" * 1001)
@@ -128,7 +126,7 @@ def test_bodies_are_bounded_in_size_and_time(run: Run, monkeypatch: pytest.Monke
             writer.write(place.head("POST", "/request/greeters", "content-length: 10") + b"x")
             assert (await reader.readline()).split()[1] == b"408"
 
-    run(work, max_body=1000)
+    run(work, door_limits=HttpLimits(body=1000, body_timeout=0.1))
 
 
 def test_a_client_that_hangs_up_stops_its_request(run: Run) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from iris.doors import ClientLimits, withdraw
 from iris.doors import clients as clients_module
-from iris.doors.http import events
+from iris.doors.http import HttpLimits
 from iris.patterns.pubsub.subscribe import SubscriptionLimits
 from tests.support.doors import Place, Run, next_event, open_place, run_in_realm
 
@@ -54,8 +54,7 @@ def test_a_group_shares_its_events(run: Run) -> None:
     run(work)
 
 
-def test_a_client_that_does_not_read_is_told_what_it_has_missed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "LIMITS", SubscriptionLimits(events=64, bytes=1 << 20))
+def test_a_client_that_does_not_read_is_told_what_it_has_missed(run: Run) -> None:
     total = 12_000
 
     async def work(place: Place) -> None:
@@ -69,8 +68,10 @@ def test_a_client_that_does_not_read_is_told_what_it_has_missed(run: Run, monkey
                 last, seen, missed = told["payload"]["number"], seen + 1, missed + told["missed"]
             assert missed > 0
             assert seen + missed == total
+            counted = place.door.statistics()
+            assert (counted.delivered, counted.missed) == (seen, missed)
 
-    run(work)
+    run(work, door_limits=HttpLimits(waiting=SubscriptionLimits(events=64, bytes=1 << 20)))
 
 
 @pytest.mark.parametrize("query", ["", "topic=", "group=a", "topic=a&group=b&group=c", "topic=a&limit=3", "topic=a..b"])

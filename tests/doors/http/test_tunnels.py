@@ -11,6 +11,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.typing import Subprotocol
 
+from iris.doors.http import HttpLimits
 from tests.support.doors import Place, Run
 
 
@@ -122,7 +123,7 @@ def test_a_client_that_breaks_the_rules_loses_its_tunnel_alone(run: Run) -> None
             await honest.send(b"still")
             assert await hear(honest) == b"still"
 
-    run(work, max_body=2000)
+    run(work, door_limits=HttpLimits(body=2000))
 
 
 def test_who_may_not_or_finds_nobody_is_told(run: Run) -> None:

@@ -1,0 +1,58 @@
+"""Limits of the HTTP door, and what it counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import final
+
+from iris.kernel.config import Config
+from iris.patterns.pubsub.subscribe import SubscriptionLimits
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpLimits:
+    """What clients may take of one HTTP door.
+
+    Args:
+        connections: at a time; one more is refused with the status 503.
+        body: bytes of a request's body, and of one WebSocket message.
+        waiting: what waits for a follower that does not read; beyond it the oldest events are lost and counted.
+        head_timeout: seconds for the head of a request, and for the handshake of TLS.
+        body_timeout: seconds for its body.
+        stall_timeout: seconds that a client may take nothing of what was sent to it, before its connection is dropped.
+        beat: seconds between comments in a stream of events, by which both sides see that the connection works.
+        close_timeout: seconds that requests have to end when the door closes.
+    """
+
+    connections: int = 1000
+    body: int = Config().max_payload
+    waiting: SubscriptionLimits = SubscriptionLimits(events=1024, bytes=1 << 20)
+    head_timeout: float = 10.0
+    body_timeout: float = 30.0
+    stall_timeout: float = 30.0
+    beat: float = 15.0
+    close_timeout: float = 3.0
+
+
+@final
+@dataclass(slots=True)
+class HttpStatistics:
+    """What an HTTP door has done since it was opened.
+
+    Attributes:
+        connections: of clients, now.
+        turned_away: connections refused because the door had as many as it may.
+        answered: requests, surveys, broadcasts and events that did what they should.
+        problems: answers that told of a problem, and streams and tunnels that ended by one, by status.
+        delivered: events sent to clients.
+        missed: events that clients did not get because they did not read.
+    """
+
+    connections: int = 0
+    turned_away: int = 0
+    answered: int = 0
+    problems: Counter[int] = field(default_factory=Counter[int])
+    delivered: int = 0
+    missed: int = 0

@@ -1,0 +1,177 @@
+"""The JavaScript module, in a real browser and in Node.js, through a real door."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import subprocess
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import PATIENCE, Terminal
+from tests.support.door_process import ALL_RIGHTS, DoorProcess, Page, files, open_page, token
+
+ROOT = Path(__file__).resolve().parents[3]
+PAGES = ROOT / "examples" / "doors"
+
+in_browser = pytest.mark.skipif(shutil.which("chromium") is None, reason="no browser is there: apt install chromium")
+in_node = pytest.mark.skipif(shutil.which("node") is None, reason="Node.js is not installed: apt install nodejs")
+
+CHECKS = """
+    const { Door, IrisError, Packed } = await import(`${url}/iris.js`);
+    const door = new Door(url, token);
+    const told = {};
+    told.request = await door.request("greeters", "world");
+    told.bytes = [...await door.request("greeters", new Uint8Array([7]), { operation: "bytes" }).then((it) => it.bytes)];
+    told.headers = await door.request("greeters", null, { operation: "headers", headers: { Trace: "7" } });
+    told.large = (await door.request("greeters", 100000, { operation: "large" })).length;
+    told.survey = [];
+    for await (const one of door.survey("greeters", "all")) told.survey.push(one.payload ?? one.ended_by);
+    await door.broadcast("greeters", 1);
+    const failed = async (promise) => { try { await promise; return null; } catch (error) {
+        return [error instanceof IrisError, error.status, error.code]; } };
+    told.nobody = await failed(door.request("nobody", 1));
+    told.wrong = await failed(new Door(url, "wrong").request("greeters", 1));
+    told.unreachable = await failed(new Door("http://127.0.0.1:1", token).request("greeters", 1));
+    const stop = new AbortController();
+    const never = failed(door.request("greeters", 1, { operation: "never", signal: stop.signal }));
+    stop.abort(new Error("enough"));
+    told.aborted = await never;
+
+    told.events = [];
+    const follow = new AbortController();
+    const onOpen = async () => {
+      await door.publish("orders.tea", { n: 1 });
+      await door.publish("orders.tea", new Uint8Array([1, 2]));
+    };
+    for await (const { topic, payload, missed } of door.subscribe("orders.>", { onOpen })) {
+      told.events.push([topic, payload instanceof Uint8Array ? [...payload] : payload, missed]);
+      if (told.events.length === 2) break;
+    }
+
+    const tunnel = await door.openTunnel("greeters", { credit: 4 });
+    const sending = (async () => {
+      for (let n = 0; n < 100; n++) await tunnel.send(n % 2 ? n : new Uint8Array([n]));
+      tunnel.finish();
+    })();
+    told.tunnel = [];
+    for await (const payload of tunnel) told.tunnel.push(payload instanceof Uint8Array ? payload[0] : payload);
+    await sending;
+    told.noTunnel = await failed(door.openTunnel("nobody"));
+    return told;
+"""
+
+EXPECTED = {
+    "request": "hello world",
+    "bytes": [0x81, 0xA5, *b"bytes", 0xC4, 1, 7],
+    "headers": {"trace": "7", "iris-client": "page"},
+    "large": 100_000,
+    "survey": ["hello all", "all"],
+    "nobody": [True, 404, "no_such_cluster"],
+    "wrong": [True, 401, "wrong_token"],
+    "unreachable": [True, 502, "lost"],
+    "aborted": [False, None, None],
+    "events": [["orders.tea", {"n": 1}, 0], ["orders.tea", [1, 2], 0]],
+    "tunnel": list(range(100)),
+    "noTunnel": [True, 404, "no_such_cluster"],
+}
+
+
+def run_in_node(url: str, secret: str, body: str, folder: Path) -> object:
+    """Run the body of an async function in Node.js, and return what it returns."""
+    (folder / "iris.mjs").write_bytes((ROOT / "iris" / "doors" / "http" / "iris.js").read_bytes())
+    program = body.replace("await import(`${url}/iris.js`)", 'await import("./iris.mjs")')
+    (folder / "program.mjs").write_text(
+        f"const url = {json.dumps(url)}, token = {json.dumps(secret)};\n"
+        f"console.log(JSON.stringify(await (async () => {{ {program} }})()));\nprocess.exit(0);\n"
+    )
+    old = int(subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout[1:3]) < 22
+    command = ["node", *(["--experimental-websocket"] if old else []), "program.mjs"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@in_browser
+def test_a_page_asks_tells_follows_and_talks(terminal: Terminal) -> None:
+    secret = token(terminal, "page", *ALL_RIGHTS)
+    with files(PAGES) as origin, DoorProcess(terminal, "--allow-origin", origin) as door, open_page(origin) as page:
+        told = page.run(f"const url = {json.dumps(door.url)}, token = {json.dumps(secret)}; {CHECKS}")
+    assert told == EXPECTED
+
+
+@in_browser
+def test_a_page_of_another_origin_is_let_in_by_the_door_only(terminal: Terminal) -> None:
+    secret = token(terminal, "page", *ALL_RIGHTS)
+    ask = "const { Door } = await import(`${url}/iris.js`); return new Door(url, token).request('greeters', 1)"
+    with files(PAGES) as origin, DoorProcess(terminal, "--allow-origin", "https://shop.example") as door:
+        with open_page(origin) as page:
+            told = page.run(f"const url = {json.dumps(door.url)}, token = {json.dumps(secret)};"
+                            f"return (async () => {{ {ask} }})().catch((error) => [error.status, error.code])")
+    assert told == [502, "lost"]  # browsers say no more than that
+
+
+@in_node
+def test_a_program_of_node_does_the_same(terminal: Terminal, tmp_path: Path) -> None:
+    secret = token(terminal, "page", *ALL_RIGHTS)
+    with DoorProcess(terminal) as door:
+        assert run_in_node(door.url, secret, CHECKS, tmp_path) == EXPECTED
+
+
+def wait_for(page: Page, condition: str) -> None:
+    """Wait until something is so in the page."""
+    page.run(f"while (!({condition})) await new Promise((resolve) => requestAnimationFrame(resolve));")
+
+
+@in_browser
+def test_the_example_page_works_and_survives_a_killed_door(terminal: Terminal) -> None:
+    secret = token(terminal, "page", "--call", "greeters", "--publish", "orders.>", "--subscribe", "orders.>")
+    greet = "document.querySelector('button').click()"
+    with files(PAGES) as origin:
+        door = DoorProcess(terminal, "--allow-origin", origin)
+        with door, open_page(f"{origin}/page.html?door={door.url}#{secret}") as page:
+            wait_for(page, "document.querySelector('li')?.textContent === 'following'")
+            page.run(greet)
+            wait_for(page, "document.querySelector('output').textContent === 'hello world'")
+            wait_for(page, """[...document.querySelectorAll('li')].at(-1).textContent === 'orders.tea: {"for":"world"}'""")
+            door.kill()
+            page.run(greet)
+            wait_for(page, "document.querySelector('output').textContent.includes('connection to the door was lost')")
+            door.start()
+            wait_for(page, "[...document.querySelectorAll('li')].at(-1).textContent === 'events were lost'")
+            page.run(greet)
+            wait_for(page, "document.querySelector('output').textContent === 'hello world'")
+            wait_for(page, """[...document.querySelectorAll('li')].at(-1).textContent === 'orders.tea: {"for":"world"}'""")
+            door.stop()
+
+
+@in_node
+def test_a_silent_door_is_taken_to_be_lost(tmp_path: Path) -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+
+    def serve() -> None:
+        for text in (b"", b'event: gap\ndata: {"missed": null}\n\n'):
+            accepted, _ = listener.accept()
+            held.append(accepted)
+            seen.append(accepted.recv(65_536))
+            accepted.sendall(head + text)
+
+    held: list[socket.socket] = []
+    seen: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        body = """
+            const { Door } = await import(`${url}/iris.js`);
+            for await (const event of new Door(url, token).subscribe("a", { silence: 100 })) return event;
+        """
+        told = run_in_node("http://127.0.0.1:%d" % listener.getsockname()[1], "x", body, tmp_path)
+        thread.join()
+    for accepted in held:
+        accepted.close()
+    assert told == {"gap": True, "missed": None}
+    assert b"last-event-id" not in seen[0]
+    assert b"last-event-id: -" in seen[1]
