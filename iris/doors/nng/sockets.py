@@ -23,8 +23,8 @@ from typing import Final, NamedTuple, final
 import pynng
 from pynng._aio import AIOHelper
 
+from iris.doors.nng.exit import close_at_exit
 from iris.kernel.errors import ConfigError
-from iris.kernel.transport.nng import close_at_exit
 
 _note_opened: Final = close_at_exit(pynng.Socket, instead_of=pynng.nng._pynng_atexit)
 
