@@ -8,6 +8,7 @@ import os
 import socket
 import stat
 import struct
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -469,3 +470,19 @@ async def test_a_listener_that_closes_breaks_the_ways_to_it_once(url: str) -> No
         assert told == 1
         way.close()
         witness.close()
+
+
+def test_a_transport_has_one_thread_and_loads_no_nng(tmp_path: Path) -> None:
+    code = """
+import os, sys, trio, iris
+from iris.kernel.transport import NetworkTransport
+async def main():
+    transport = NetworkTransport(iris.Config())
+    before = len(os.listdir("/proc/self/task"))
+    await transport.listen(["tcp://127.0.0.1:0", "ws://127.0.0.1:0/iris", "ipc://" + sys.argv[1]])
+    print(len(os.listdir("/proc/self/task")) - before, "pynng" in sys.modules)
+    transport.close()
+trio.run(main)
+"""
+    command = [sys.executable, "-c", code, str(tmp_path / "s")]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout == "1 False\n"
