@@ -38,9 +38,6 @@ class Config:
     link_bytes: int = 16 * MIB
     """Messages waiting on one link.  Beyond it requests end in ``NotSent`` and publishers wait or drop, counted."""
 
-    receive_frames: int = 32
-    """Frames that nng may hold for this node before its peers feel backpressure."""
-
     # -- security ----------------------------------------------------------------------------------------
     handshake_timeout: float = 5.0
     """A handshake that has not finished by then is forgotten."""

@@ -72,7 +72,7 @@ def _versions() -> str:
     from importlib import metadata
 
     versions: list[str] = []
-    for name in ("iris-mesh", "trio", "cryptography", "pynng", "msgpack"):
+    for name in ("iris-mesh", "trio", "cryptography", "msgpack"):
         try:
             versions.append(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:

@@ -8,7 +8,7 @@ Rules of this file:
 - pynng's callbacks run on nng's threads, one at a time for each socket, and only count and hop to the event loop.
 - Messages are received and sent by pynng's helper for one operation of nng, not by its methods on top of that: those
   keep an object for each connection that has ended by the time its message is looked at, and lose the memory of a
-  message whose sending is cancelled.
+  message whose sending is cancelled.  What pynng is not told of it does not keep either (``open_socket``).
 - A socket whose mode matters is given it before it listens: afterwards would be too late.
 """
 
@@ -23,8 +23,8 @@ from typing import Final, NamedTuple, final
 import pynng
 from pynng._aio import AIOHelper
 
+from iris.doors.nng.exit import close_at_exit
 from iris.kernel.errors import ConfigError
-from iris.kernel.transport.nng import close_at_exit
 
 _note_opened: Final = close_at_exit(pynng.Socket, instead_of=pynng.nng._pynng_atexit)
 
@@ -152,6 +152,9 @@ def open_socket(
     _note_opened()
     socket = kind(recv_max_size=max_received, tls_config=tls, send_buffer_size=send_buffer_size)
     assert socket.recv_max_size == max_received
+    # Of a connection that ends at once pynng may hear last that it has begun, and would then keep it for ever.
+    library, nothing = pynng.lib, pynng.ffi.NULL
+    pynng.exceptions.check_err(library.nng_pipe_notify(socket.socket, library.NNG_PIPE_EV_ADD_POST, nothing, nothing))
     return socket
 
 

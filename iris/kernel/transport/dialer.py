@@ -1,8 +1,6 @@
-"""Dialer: outbound connections by TCP and ipc, each a socket on which both ends have sent the SP header as nng does.
+"""Dialer: outbound connections by TCP and ipc, each a socket on which both ends have sent the header of SP.
 
-No thread waits for a connection, unless a name must be looked up; so a node may dial many at a time.  With nng a thread
-would wait for each ipc connection, and other threads write what goes over it: nodes that start together on one machine,
-each linked to each, spend most of their processor time on waking each other up.
+No thread waits for a connection, unless a name must be looked up; so a node may dial many at a time.
 """
 
 from __future__ import annotations
@@ -10,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import socket
-import struct
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final, TypeVar, final
@@ -31,19 +28,6 @@ _UNSENT: Final = 128 * KIB
 For somebody who does not read, on loopback, it takes 250 KiB with this limit and 3.8 MB without; frames of 64 KiB
 go at 660 to 840 MiB/s with it and 440 to 580 without.  A smaller buffer (SO_SNDBUF) would limit what is on the way,
 too, and so the rate of a long line."""
-
-_LENGTH: Final = struct.Struct(">Q").pack
-
-
-SMALL: Final = KIB
-"""Bytes of a frame up to which it goes in one piece: to copy it costs less than a piece more."""
-
-
-def with_length(frame: bytes) -> tuple[bytes, ...]:
-    """Return what goes on the wire for a frame: its length, eight bytes, big-endian, and itself."""
-    size = len(frame)
-    return (_LENGTH(size) + frame,) if size <= SMALL else (_LENGTH(size), frame)
-
 
 _OF_A_NAME: Final = 2
 """Addresses of a name that are dialled at one time: most have two, of which one may be cut off."""
@@ -168,7 +152,7 @@ def prepare_to_send(connection: socket.socket) -> None:
 
 
 async def exchange_greetings(connection: socket.socket) -> None:
-    """Send the SP header to the peer that has accepted a connection, and wait for that of nng's PULL.
+    """Send the SP header to the peer that has accepted a connection, and wait for that of a PULL.
 
     Raises:
         OSError: it has not.
@@ -192,10 +176,6 @@ def _reason(error: Exception) -> str:
     return str(getattr(error, "strerror", None) or error).lower()
 
 
-_HEADER: Final = struct.Struct(">BQ").pack
-_MESSAGE: Final = 1
-"""The type of everything that goes by ipc."""
-
 _BUFFER: Final = 144 * KIB
 """Half of the bytes that the system takes, with its own: one full frame.  With the usual 208 KiB every frame of 256 KiB
 went in two parts, for each of which both ends were woken; a tunnel took 11 % more processor time, with gateways on its
@@ -203,12 +183,6 @@ way 12 %.  Behind somebody who does not read wait 287 KB of frames of 16 KiB ins
 
 _FULL: Final = 0.01
 """Seconds until it is tried again where too many wait to be accepted."""
-
-
-def with_type_and_length(frame: bytes) -> tuple[bytes, ...]:
-    """Return what goes on the wire for a frame: a 1, its length, eight bytes, big-endian, and itself."""
-    size = len(frame)
-    return (_HEADER(_MESSAGE, size) + frame,) if size <= SMALL else (_HEADER(_MESSAGE, size), frame)
 
 
 async def open_ipc_connection(url: str) -> socket.socket:

@@ -1,11 +1,7 @@
-"""Listener: accepts TCP and WebSocket in a thread of its own, until each connection has sent the header that is due.
+"""Listener: accepts TCP, WebSocket and ipc in a thread of its own, until each connection has sent its header.
 
 A connection passes two hands: the ``Listener`` accepts it in the thread and reads its header, the ``Acceptor`` takes it
 over in the trio task that uses it.  The thread is there so that a node that is busy turns nobody away.
-
-nng would take any number of connections, wait ten seconds for the header of each, and report none of them.  Its queue
-for those that the kernel has let in is 128 long, beyond which an honest node waits a second for its next attempt.
-After one that sends a wrong header, or hangs up before, it accepts nobody for 100 ms.  So a node listens by itself.
 
 What strangers can have is bounded from the start, by ``iris.kernel.slots``: a connection holds its slot until it is
 closed, or until the trio task has seen it and counts it as its own (``seen``).
@@ -13,23 +9,26 @@ closed, or until the trio task has seen it and counts it as its own (``seen``).
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
 import selectors
 import socket
+import stat
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.slots import SlotTable, address_key
+from iris.kernel.transport.greeting import Greeting, GreetingProgress, SpGreeting
 from iris.kernel.transport.reader import FrameReader, Framing
 from iris.kernel.transport.reverse_accept import PendingReverseTable
-from iris.kernel.transport.sp import Greeting, GreetingProgress, NngGreeting
 
 if TYPE_CHECKING:
     from iris.kernel.transport.websocket import WebSocketListener
@@ -44,6 +43,9 @@ _AT_ONCE: Final = 64
 _PAUSE: Final = 0.05
 """Seconds without accepting where the process or the machine has no descriptor or memory left for one more."""
 
+_FILE_MODE: Final = 0o600
+"""Of Unix sockets: who is to connect must be allowed to write to it."""
+
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
@@ -53,7 +55,7 @@ class _Visitor:
 
     __slots__ = ("greeting", "host", "number", "socket")
 
-    def __init__(self, connection: socket.socket, host: str, greeting: Greeting) -> None:
+    def __init__(self, connection: socket.socket, host: str | None, greeting: Greeting) -> None:
         self.socket = connection
         self.host = host
         self.greeting = greeting
@@ -74,12 +76,12 @@ class _Listener:
 
 @final
 class Listener:
-    """Accepts TCP connections in a thread, until each has sent the header that is due.
+    """Accepts connections in a thread, until each has sent the header that is due.
 
     Args:
         config: for the limits on strangers.
         admit: called on this thread with a connection that has sent its header, which is the callee's from then on, the
-            host that it comes from, and its greeting; returns a number for it, or None if it is not taken.
+            host that it comes from, None by ipc, and its greeting; returns a number for it, or None if it is not taken.
         turn_away: called on this thread with the number of one that has lost its slot.
         news: called on this thread when ``refused`` has grown.
     """
@@ -87,7 +89,7 @@ class Listener:
     def __init__(
         self,
         config: Config,
-        admit: Callable[[socket.socket, str, Greeting], int | None],
+        admit: Callable[[socket.socket, str | None, Greeting], int | None],
         turn_away: Callable[[int], None],
         news: Callable[[], None],
     ) -> None:
@@ -127,18 +129,45 @@ class Listener:
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
-            listener.listen(_BACKLOG)
-            listener.setblocking(False)
+            self._begin(listener, greet)
         except BaseException:
             listener.close()
             raise
+        bound: int = listener.getsockname()[1]
+        return bound
+
+    def listen_file(self, path: str, greet: Callable[[], Greeting]) -> None:
+        """Take connections to a Unix socket from now on: those of this user.  See ``listen``.
+
+        A file that a dead process has left is replaced.  The mode is set before anybody can connect: until ``listen``
+        the system refuses everybody.
+
+        Raises:
+            OSError: somebody listens there, there is another file, or it cannot be made.
+        """
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            try:
+                listener.bind(path)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE or not _is_left_over(path):
+                    raise
+                Path(path).unlink()
+                listener.bind(path)
+            Path(path).chmod(_FILE_MODE)
+            self._begin(listener, greet)
+        except BaseException:
+            listener.close()
+            raise
+
+    def _begin(self, listener: socket.socket, greet: Callable[[], Greeting]) -> None:
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
         self._listeners.append(_Listener(listener, greet))
         self._selector.register(listener, selectors.EVENT_READ, self._listeners[-1])
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="iris reception", daemon=True)
             self._thread.start()
-        bound: int = listener.getsockname()[1]
-        return bound
 
     @property
     def refused(self) -> int:
@@ -199,7 +228,8 @@ class Listener:
                     time.sleep(_PAUSE)
                     return
                 continue  # it broke before it was accepted
-            visitor = _Visitor(connection, str(address[0]), listener.greet())
+            host = None if connection.family == socket.AF_UNIX else str(address[0])
+            visitor = _Visitor(connection, host, listener.greet())
             try:
                 connection.setblocking(False)
                 self._selector.register(connection, selectors.EVENT_READ, visitor)
@@ -209,7 +239,7 @@ class Listener:
             # From here on it counts against the limits of strangers.  The newest gets a slot in any case: an attacker
             # has to keep coming to keep others out.
             with self._lock:
-                losers = self._places.take(visitor, address_key(visitor.host), time.monotonic())
+                losers = self._places.take(visitor, None if host is None else address_key(host), time.monotonic())
             self._send_away(losers)
             self._look(visitor)  # mostly its header has come by then
 
@@ -258,16 +288,13 @@ class Listener:
             self._news()
 
 
-_FIRST: Final = 2**32
-"""Number of the first connection; nng numbers its own with 31 bits."""
-
 _UNTOLD: Final = 4096
 """Connections that the trio thread may not have seen, because it was busy for long, when one more is let in."""
 
 
 @final
 class Acceptor:
-    """Hands accepted connections over to the trio task, and knows where this node listens by TCP and WebSocket.
+    """Hands accepted connections over to the trio task, and knows where this node listens.
 
     Args:
         config: for the limits on strangers.
@@ -282,10 +309,11 @@ class Acceptor:
         self._streams = streams
         self._news = news
         self._reception: Listener | None = None  # made on first need: it has descriptors and a thread
-        self._numbers = itertools.count(_FIRST)
+        self._numbers = itertools.count(1)
         self._tokens = PendingReverseTable()
         self._doors: dict[tuple[str, int], WebSocketListener] = {}
-        self._arrived: dict[int, tuple[socket.socket, str, Greeting]] = {}
+        self._files: list[str] = []
+        self._arrived: dict[int, tuple[socket.socket, str | None, Greeting]] = {}
         """Connections that the trio thread has not seen yet, and their hosts; the task that pops one has it."""
         self.order: Final[deque[int]] = deque()
         """Their numbers, in the order in which they came; also of those that have lost their slot again.
@@ -310,7 +338,15 @@ class Acceptor:
         host, _, port = url.removeprefix("tcp://").rpartition(":")
         if not port.isdigit():
             raise ConfigError(f"cannot listen at {url}: a tcp address ends with its port")
-        return f"tcp://{host}:{self._listen(url, host, int(port), NngGreeting)}"
+        return f"tcp://{host}:{self._listen(url, host, int(port), SpGreeting)}"
+
+    def listen_file(self, url: str) -> str:
+        """Take connections to ``ipc:///PATH`` from now on; see ``listen``.  The file goes with this object."""
+        path = url.removeprefix("ipc://")
+        with _named_errors(url):
+            self._get_reception().listen_file(path, SpGreeting)
+        self._files.append(path)
+        return url
 
     def listen_web(self, url: str) -> str:
         """Take connections to ``ws://HOST:PORT/PATH`` from now on; see ``listen``.  Several paths may have one port."""
@@ -331,16 +367,13 @@ class Acceptor:
         return f"ws://{host}:{port}{slash}{rest}"
 
     def _listen(self, url: str, host: str, port: int, greet: Callable[[], Greeting]) -> int:
+        with _named_errors(url):
+            return self._get_reception().listen(host, port, greet)
+
+    def _get_reception(self) -> Listener:
         if self._reception is None:
             self._reception = Listener(self._config, self._take, self._turn_away, self._news)
-        try:
-            return self._reception.listen(host, port, greet)
-        except OSError as error:
-            taken = error.errno == errno.EADDRINUSE
-            reason = "the address is in use by another program" if taken else str(error.strerror or error).lower()
-            raise ConfigError(f"cannot listen at {url}: {reason}") from None
-        except ValueError:
-            raise ConfigError(f"cannot listen at {url}: that is not the name of a host") from None
+        return self._reception
 
     async def wait_reverse(self, token: str) -> tuple[socket.socket, Framing]:
         """Wait for the first connection that shows ``token``; return it, to send by.
@@ -358,9 +391,9 @@ class Acceptor:
         """Return a number for another connection."""
         return next(self._numbers)
 
-    def begin(self) -> list[tuple[int, str]]:
+    def begin(self) -> list[tuple[int, str | None]]:
         """Have new connections read, and return their numbers and hosts.  Called in the trio thread."""
-        begun: list[tuple[int, str]] = []
+        begun: list[tuple[int, str | None]] = []
         while self.order:
             number = self.order.popleft()
             arrived = self._arrived.pop(number, None)
@@ -374,7 +407,7 @@ class Acceptor:
                     greeting.awaited.hand_over(connection, greeting.framing)
                     continue
                 try:
-                    self._streams.add(number, connection, greeting.framing)
+                    self._streams.add(number, connection, greeting.framing, typed=host is None)
                 except OSError:
                     self._unwatched += 1
                     connection.close()
@@ -393,10 +426,12 @@ class Acceptor:
             self._reception.close()
         while self._arrived:
             self._arrived.popitem()[1][0].close()
+        while self._files:
+            Path(self._files.pop()).unlink(missing_ok=True)
 
     # -- on the thread of the listener ----------------------------------------------------------------------
 
-    def _take(self, connection: socket.socket, host: str, greeting: Greeting) -> int | None:
+    def _take(self, connection: socket.socket, host: str | None, greeting: Greeting) -> int | None:
         if len(self._arrived) > _UNTOLD:
             # The trio task is far behind.  To refuse here bounds the descriptors; to wait would stop accepting.
             return None
@@ -416,3 +451,25 @@ class Acceptor:
         else:
             self._evicted.append(number)
             self._news()
+
+
+def _is_left_over(path: str) -> bool:
+    """Tell whether a path is that of a socket at which nobody listens any more."""
+    if not stat.S_ISSOCK(Path(path).lstat().st_mode):
+        return False
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as trial:
+        trial.setblocking(False)
+        return trial.connect_ex(path) == errno.ECONNREFUSED
+
+
+@contextlib.contextmanager
+def _named_errors(url: str) -> Generator[None]:
+    """Raise ``ConfigError`` where the system cannot listen."""
+    try:
+        yield
+    except OSError as error:
+        taken = error.errno == errno.EADDRINUSE
+        reason = "the address is in use by another program" if taken else str(error.strerror or error).lower()
+        raise ConfigError(f"cannot listen at {url}: {reason}") from None
+    except ValueError:
+        raise ConfigError(f"cannot listen at {url}: that is not the name of a host") from None

@@ -1,73 +1,43 @@
 """Network transport: frames over TCP, WebSocket and ipc; on the wire each says what nng's PUSH and PULL would.
 
-By TCP and WebSocket a node listens with ``iris.kernel.transport.listener``, reads with ``iris.kernel.transport.reader``
-and sends with ``iris.kernel.transport.writer``.  By ipc it dials and sends likewise, and listens and reads with one
-PULL socket of nng: one file descriptor for all peers, and draining it with non-blocking calls moves 124,000 frames/s
-where ``asend``/``arecv`` move 11,500.
+A node listens with ``iris.kernel.transport.listener``, reads with ``iris.kernel.transport.reader`` and sends with
+``iris.kernel.transport.writer``, whatever the scheme: from the task that has a frame to the one that waits for it no
+thread stands between.
 
 A reverse connection exchanges the roles of dialling and nothing else.  The sender waits for it, at a path of its own
 below each ws address of its node; the node that cannot be dialled dials there.
 
-Rules of this file:
-
-- No other module imports pynng.
-- Every socket gets a receive limit: pynng's default of 0 means unlimited, and a 16-byte header could then claim
-  gigabytes.
-- pynng's callbacks run on nng's threads and only hop to trio.
-- A process that has opened a socket must not fork and go on using it.
-- nng sends nothing: its PUSH may keep a pointer to a connection that has broken, in memory that is freed by then.
+A process that was forked after its parent had opened a transport cannot open one.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
 
 import trio
 
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent
-from iris.kernel.transport.dialer import (
-    DialSlots,
-    open_connection,
-    open_ipc_connection,
-    prepare_to_send,
-    with_length,
-    with_type_and_length,
-)
+from iris.kernel.transport.dialer import DialSlots, open_connection, open_ipc_connection, prepare_to_send
 from iris.kernel.transport.listener import Acceptor
-from iris.kernel.transport.nng import close_at_exit, deferred
 from iris.kernel.transport.port import ConnectionObserver, OutgoingConnection, Permit
 from iris.kernel.transport.reader import FrameReader, Framing
+from iris.kernel.transport.sp import with_length, with_type_and_length
 from iris.kernel.transport.writer import StreamOutgoing
 from iris.kernel.wire import largest_frame
-
-with deferred("asyncio"):
-    import pynng
 
 if TYPE_CHECKING:
     from iris.kernel.transport.reverse_dial import ReverseDialling
 
 _SCHEMES: Final = ("tcp://", "ipc://", "ws://")
 _IPC_PATH_LIMIT: Final = 107
-# Looked up once, because each look-up is as dear as the call.
-_receive: Final = pynng.lib.nng_recvmsg
-_body: Final = pynng.lib.nng_msg_body
-_length: Final = pynng.lib.nng_msg_len
-_pipe_of: Final = pynng.lib.nng_msg_get_pipe
-_free: Final = pynng.lib.nng_msg_free
-_buffer: Final = pynng.ffi.buffer
-_NOW: Final = pynng.lib.NNG_FLAG_NONBLOCK
-_AGAIN: Final = pynng.lib.NNG_EAGAIN
-
-_note_opened: Final = close_at_exit(pynng.Socket, instead_of=pynng.nng._pynng_atexit)
-
 _DIALS: Final = 256
 """Dials at one time, and look-ups of names, each of these on a thread.  Apart from trio's own threads: members that
 have this node dial dead names in their handshakes must not keep it from reading its files."""
@@ -97,8 +67,32 @@ def check_url(url: str) -> str:
     return url
 
 
-def _reason(error: pynng.NNGException) -> str:
-    return str(error).rstrip(".").lower() or type(error).__name__
+@final
+class _ForkGuard:
+    """Knows whether this is the child of a process that had opened a transport: threads are missing from it."""
+
+    def __init__(self) -> None:
+        self._opened = self._is_child = False
+        os.register_at_fork(after_in_child=self._after_in_child)
+
+    def note_opened(self) -> None:
+        """A transport is about to be opened.
+
+        Raises:
+            ConfigError: this is such a child.
+        """
+        if self._is_child:
+            raise ConfigError(
+                "a process that was forked after its parent had opened a node cannot open one: open the first node "
+                "after the fork, or start processes with multiprocessing's 'spawn' or 'forkserver'"
+            )
+        self._opened = True
+
+    def _after_in_child(self) -> None:
+        self._is_child = self._opened
+
+
+_fork_guard: Final = _ForkGuard()
 
 
 @final
@@ -109,27 +103,18 @@ class NetworkTransport:
         self._config = config
         self._limit = largest_frame(config)
         self._trio = trio.lowlevel.current_trio_token()
-        _note_opened()
-        self._pull = pynng.Pull0(recv_max_size=self._limit, recv_buffer_size=config.receive_frames)
-        assert self._pull.recv_max_size == self._limit
-        self._streams = FrameReader(self._limit, self._pull.recv_fd, self._receive_from_nng, self._on_stream_closed)
+        _fork_guard.note_opened()
+        self._streams = FrameReader(self._limit, self._on_stream_closed)
         self._arrivals = Acceptor(config, self._limit, self._streams, self._tell_soon)
-        self._files: list[Path] = []
         self._reached: dict[str, tuple[int, Any]] = {}
         self._dialling: ReverseDialling[ReverseIncoming] | None = None  # made on first need
         self._reverse: dict[int, ReverseIncoming] = {}
-        self._message = pynng.ffi.new("nng_msg **")
-        self._socket = self._pull.socket
-        self._pipe: pynng.CData | None = None
         self._open: dict[int, Callable[[], object]] = {}
         """The connections that observers know of, and what hangs each up."""
         self._changes: deque[tuple[int, Callable[[], object] | None, str | None]] = deque()
         self._refused_told = 0
         self._dials = DialSlots(_DIALS)
         self._observer: ConnectionObserver | None = None
-        # Before a connection is taken into use, so that it is known before its first frame.
-        self._pull.add_pre_pipe_connect_cb(self._on_pipe_added)
-        self._pull.add_post_pipe_remove_cb(self._on_pipe_removed)
 
     async def listen(self, urls: Sequence[str]) -> tuple[str, ...]:
         """See ``Transport.listen``."""
@@ -140,24 +125,7 @@ class NetworkTransport:
             return self._arrivals.listen(url)
         if url.startswith("ws://"):
             return self._arrivals.listen_web(url)
-        try:
-            self._listen_privately(url)
-        except pynng.AddressInUse:
-            raise ConfigError(f"cannot listen at {url}: the address is in use by another program") from None
-        except pynng.NNGException as error:
-            raise ConfigError(f"cannot listen at {url}: {_reason(error)}") from None
-        self._files.append(Path(url.removeprefix("ipc://")))
-        return url
-
-    def _listen_privately(self, url: str) -> None:
-        """Listen at an ipc address whose mode nng sets before anybody can connect: afterwards would be too late."""
-        library, listener = pynng.lib, pynng.ffi.new("nng_listener *")
-        pynng.exceptions.check_err(library.nng_listener_create(listener, self._socket, url.encode()))
-        code = library.nng_listener_set_int(listener[0], b"ipc:permissions", 0o600)
-        code = code or library.nng_listener_start(listener[0], 0)
-        if code:
-            library.nng_listener_close(listener[0])
-        pynng.exceptions.check_err(code)
+        return self._arrivals.listen_file(url)
 
     async def dial(self, url: str, on_broken: Callable[[], None], permit: Permit | None = None) -> OutgoingConnection:
         """See ``Transport.dial``.  Cancelling it leaves no connection behind."""
@@ -239,16 +207,6 @@ class NetworkTransport:
 
     # -- connections that others open -----------------------------------------------------------------------
 
-    def _on_pipe_added(self, pipe: pynng.Pipe) -> None:
-        # Not by ``Pipe.close``: pynng then forgets the pipe, and to tell of its end, if it is being added still.
-        hang_up = partial(pynng.lib.nng_pipe_close, pipe.pipe)  # fails if the other end was faster
-        self._changes.append((pipe.id, hang_up, None))
-        self._tell_soon()
-
-    def _on_pipe_removed(self, pipe: pynng.Pipe) -> None:
-        self._changes.append((pipe.id, None, None))
-        self._tell_soon()
-
     def _on_stream_closed(self, number: int) -> None:
         self._changes.append((number, None, None))
         self._tell_soon()  # and not now: the caller may be in the middle of something
@@ -285,9 +243,7 @@ class NetworkTransport:
     def source(self) -> int:
         """See ``Transport.source``."""
         self._tell()
-        if self._streams.source or self._pipe is None:
-            return self._streams.source
-        return int(pynng.lib.nng_pipe_id(self._pipe))
+        return self._streams.source
 
     def hang_up(self, connection: int) -> None:
         """See ``Transport.hang_up``."""
@@ -306,20 +262,6 @@ class NetworkTransport:
         frame = self._streams.receive_nowait()
         if self._changes:
             self._tell()  # the connection that it came by may be new
-        return frame
-
-    def _receive_from_nng(self) -> bytes | None:
-        # By nng's own calls: a frame of 1,200 bytes takes 4.7 us this way, its connection included, where pynng's
-        # ``recv`` takes 5.7 us and its ``recv_msg``, which also tells the connection, 8.4 us.
-        code = _receive(self._socket, self._message, _NOW)
-        if code:
-            if code == _AGAIN:
-                return None
-            pynng.exceptions.check_err(code)
-        message = self._message[0]
-        frame = _buffer(_body(message), _length(message))[:]
-        self._pipe = _pipe_of(message)
-        _free(message)
         return frame
 
     async def wait_readable(self) -> None:
@@ -349,11 +291,8 @@ class NetworkTransport:
             trio.lowlevel.notify_closing(self._streams.descriptor)
             self._arrivals.close()
             self._streams.close()
-            self._pull.close()
             if self._dialling is not None:
                 self._dialling.close()
-            for path in self._files:
-                path.unlink(missing_ok=True)
 
 
 @final

@@ -1,12 +1,13 @@
 """Frame reader: frames from stream connections, read by the task that waits for them.
 
-nng reads with threads of its own: from the socket to the waiting task a frame wakes three of them, one after the other.
-Here it wakes none.  Measured in turns beside other programs, a request one at a time took 410 us instead of 490, 220 us
-of processor time at either end instead of 280, and 6 to 7 switches between threads there instead of 10.
+No thread stands between: with those of nng, a frame wakes three on its way from the socket to the task.  Measured in
+turns beside other programs, a request one at a time took 410 us instead of 490, 220 us of processor time at either end
+instead of 280, and 6 to 7 switches between threads there instead of 10.
 
-A stream is what the PUSH of nng sends after its header: each frame behind its length, eight bytes, big-endian.  All
-streams share one buffer, into which one of them is read at a time: an idle connection costs a descriptor and a small
-object, a busy one a system call for several frames.  TCP holds up a peer that sends faster than this node reads.
+A stream is what a PUSH sends after its header (``sp.py``): each frame behind its length, by ipc with a type before
+that.  All streams share one buffer, into which one of them is read at a time: an idle connection costs a descriptor and
+a small object, a busy one a system call for several frames.  The system holds up a peer that sends faster than this
+node reads.
 """
 
 from __future__ import annotations
@@ -14,15 +15,13 @@ from __future__ import annotations
 import os
 import select
 import socket
-import struct
 import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol, final
 
 from iris.kernel.config import KIB
-
-_LENGTH: Final = struct.Struct(">Q")
+from iris.kernel.transport.sp import LENGTH, MESSAGE, TYPED
 
 _CHUNK: Final = 512 * KIB
 """Bytes read at once, in which one frame of bulk is with what came behind it.  Only what was ever filled is really
@@ -64,15 +63,17 @@ class Framing(Protocol):
 class _Stream:
     """The read state of one connection."""
 
-    __slots__ = ("began", "frame", "framing", "number", "size", "socket")
+    __slots__ = ("began", "frame", "framing", "number", "size", "socket", "typed")
 
-    def __init__(self, number: int, connection: socket.socket, framing: Framing | None) -> None:
+    def __init__(self, number: int, connection: socket.socket, framing: Framing | None, typed: int) -> None:
         self.number = number
         self.socket = connection
+        self.typed = typed
+        """Bytes of the type before each length."""
         self.framing = framing
         """What finds the frames in it, if they do not stand behind their lengths."""
         self.began = b""
-        """The first bytes of a length of which the others have not come."""
+        """The first bytes of a type and length of which the others have not come."""
         self.frame: bytearray | None = None
         """What has come of a frame of which not all has.  It grows with that: to announce a frame costs no memory."""
         self.size = 0
@@ -85,30 +86,23 @@ class FrameReader:
 
     Args:
         limit: bytes of the largest frame.  Who announces a larger one is hung up on before there is memory for it.
-        other: a descriptor to watch, too.
-        receive_other: called when there is something at that one; returns a frame or None.
         closed: called with the number of each connection that has ended, from within the other methods.
 
     What else happens by the way is told of, too: see ``watch``.
 
     Attributes:
-        source: the connection that the last frame came by; 0 if ``receive_other`` returned it.
+        source: the connection that the last frame came by.
         closed: whether ``close`` was called, or this process is the child of the one that it was made in.
     """
 
-    def __init__(
-        self, limit: int, other: int, receive_other: Callable[[], bytes | None], closed: Callable[[int], None]
-    ) -> None:
+    def __init__(self, limit: int, closed: Callable[[int], None]) -> None:
         self.source = 0
         self.closed = False
         self._limit = limit
-        self._other = other
-        self._receive_other = receive_other
         self._closed = closed
         self._poll = select.epoll()
         self.descriptor: Final = self._poll.fileno()
         """It is readable while something can be received, until this is closed."""
-        self._poll.register(other, select.EPOLLIN)
         _living.add(self)
         self._streams: dict[int, _Stream] = {}
         self._by_descriptor: dict[int, _Stream] = {}
@@ -126,19 +120,22 @@ class FrameReader:
     def __len__(self) -> int:
         return len(self._streams)
 
-    def add(self, number: int, connection: socket.socket, framing: Framing | None = None) -> None:
+    def add(
+        self, number: int, connection: socket.socket, framing: Framing | None = None, *, typed: bool = False
+    ) -> None:
         """Read from a connection that does not block, and has sent its header.
 
         Args:
             number: of its own.
             connection: belongs to this object from now on.
             framing: finds the frames in it; without it, they stand behind their lengths.
+            typed: and those behind their types, as by ipc.
 
         Raises:
             OSError: the system has no room to watch one more; the connection is still the caller's.
         """
         self._poll.register(connection, select.EPOLLIN)
-        stream = _Stream(number, connection, framing)
+        stream = _Stream(number, connection, framing, TYPED if typed else 0)
         self._streams[number] = self._by_descriptor[connection.fileno()] = stream
         if framing is not None and (framing.waiting or framing.is_over):
             self._ready.append((connection.fileno(), select.EPOLLIN))
@@ -227,9 +224,6 @@ class FrameReader:
         stream = self._by_descriptor.get(descriptor)
         if stream is not None:
             return self._read(stream)
-        if descriptor == self._other:
-            self.source = 0
-            return self._receive_other()
         if descriptor in self._watched:
             self._watched[descriptor](events)
         return None
@@ -295,8 +289,9 @@ class FrameReader:
         """Move the incomplete frame from the chunk to its connection."""
         stream, self._left = self._left, None
         if stream is not None:
-            begin = self._at + _LENGTH.size
-            (stream.size,) = _LENGTH.unpack_from(self._chunk, self._at)
+            length_at = self._at + stream.typed
+            begin = length_at + LENGTH.size
+            (stream.size,) = LENGTH.unpack_from(self._chunk, length_at)
             # Only what has come, not what was announced: memory is taken as fast as the sender really sends.
             stream.frame = bytearray(self._chunk[begin : self._end])
 
@@ -332,19 +327,20 @@ class FrameReader:
 
     def _cut(self, stream: _Stream) -> bytes | None:
         """Return the next frame in the chunk; if it is not complete, have the connection keep what there is of it."""
-        begin, end = self._at + _LENGTH.size, self._end
+        length_at, end = self._at + stream.typed, self._end
+        begin = length_at + LENGTH.size
         if begin > end:
             stream.began = bytes(self._chunk[self._at : end])
             self._current = None
             return None
-        (size,) = _LENGTH.unpack_from(self._chunk, self._at)
-        if size > self._limit:
+        (size,) = LENGTH.unpack_from(self._chunk, length_at)
+        if size > self._limit or (stream.typed and self._chunk[self._at] != MESSAGE):
             # Before there is memory for it: a stranger needs eight bytes to announce a terabyte.
             self.hang_up(stream.number)
             return None
         if begin + size > end:
             self._left, self._current = stream, None
-            if _LENGTH.size + size > _CHUNK:
+            if begin - self._at + size > _CHUNK:
                 self._clear()
             return None
         self._at = begin + size

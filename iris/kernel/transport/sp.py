@@ -1,81 +1,47 @@
-"""SP header (nanomsg RFC sp-tcp-mapping): what an inbound connection must send before any frame is read from it."""
+"""SP mapping: how a PUSH tells frames to a PULL over a stream, as nng and nanomsg do it.
+
+First each end sends a header of eight bytes that says which of the two it is.  Then each frame stands behind its
+length, eight bytes, big-endian; over a Unix socket there is one byte more before that, the type of the message.
+
+Sources: sp-tcp-mapping-01 and sp-ipc-mapping-01 of nanomsg.  The latter gives 0 for the type of all messages; nanomsg
+and nng send 1, and take nothing else.
+"""
 
 from __future__ import annotations
 
-import contextlib
-import enum
-import socket
-from typing import Final, Protocol, final
+import struct
+from typing import Final
 
-from iris.kernel.transport.reader import Framing
-from iris.kernel.transport.reverse_accept import PendingReverse
+from iris.kernel.config import KIB
 
 GREETING: Final = b"\0SP\0\0\x50\0\0"
-"""What the PUSH of nng says first, over any stream."""
+"""The header of a PUSH."""
 
 ANSWER: Final = b"\0SP\0\0\x51\0\0"
-"""What its PULL says."""
+"""The header of a PULL."""
+
+LENGTH: Final = struct.Struct(">Q")
+
+MESSAGE: Final = 1
+"""The type of everything that goes by ipc."""
+
+TYPED: Final = 1
+"""Bytes of the type."""
+
+_TYPE_AND_LENGTH: Final = struct.Struct(">BQ")
+
+_SMALL: Final = KIB
+"""Bytes of a frame up to which it goes in one piece: to copy it costs less than a piece more."""
 
 
-class GreetingProgress(enum.Enum):
-    """How much of its header a connection has sent."""
-
-    PART = enum.auto()
-    WHOLE = enum.auto()
-    WRONG = enum.auto()
-    LATER = enum.auto()
-    """Close it; the other end is to dial again, and has done nothing wrong."""
+def with_length(frame: bytes) -> tuple[bytes, ...]:
+    """Return what goes over TCP for a frame, in pieces."""
+    size = len(frame)
+    return (LENGTH.pack(size) + frame,) if size <= _SMALL else (LENGTH.pack(size), frame)
 
 
-class Greeting(Protocol):
-    """What a connection must send before it is accepted.
-
-    Attributes:
-        framing: finds the frames in what it says afterwards, if they do not stand behind their lengths.
-        awaited: the reverse connection that it is; None if it is one to be read from.
-    """
-
-    @property
-    def framing(self) -> Framing | None: ...
-
-    @property
-    def awaited(self) -> PendingReverse | None: ...
-
-    def hear(self, connection: socket.socket) -> GreetingProgress:
-        """Look at what it says, and answer.  Called on the thread of the listener when something can be read."""
-        ...
-
-
-@final
-class NngGreeting:
-    """The SP header, which nng sends first over any stream."""
-
-    __slots__ = ("_said", "awaited", "framing")
-
-    def __init__(self) -> None:
-        self._said = 0
-        self.framing: Framing | None = None
-        self.awaited: PendingReverse | None = None
-
-    def hear(self, connection: socket.socket) -> GreetingProgress:
-        """See ``Greeting.hear``."""
-        try:
-            said = connection.recv(len(GREETING), socket.MSG_PEEK)
-        except BlockingIOError:
-            return GreetingProgress.PART
-        except OSError:
-            return GreetingProgress.WRONG
-        if said == GREETING:
-            with contextlib.suppress(OSError):  # it broke; the reader finds out
-                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, 1)
-                connection.recv(len(GREETING))  # it was only looked at
-                connection.send(ANSWER)
-            return GreetingProgress.WHOLE
-        # Wrong is also what is readable without a byte more: it has ended, and would be readable all the time.
-        if len(said) <= self._said or not GREETING.startswith(said):
-            return GreetingProgress.WRONG
-        self._said = len(said)
-        # Readable is what has so many bytes, else this thread would spin until the rest comes.
-        with contextlib.suppress(OSError):
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, len(GREETING))
-        return GreetingProgress.PART
+def with_type_and_length(frame: bytes) -> tuple[bytes, ...]:
+    """Return what goes over a Unix socket for a frame, in pieces."""
+    size = len(frame)
+    head = _TYPE_AND_LENGTH.pack(MESSAGE, size)
+    return (head + frame,) if size <= _SMALL else (head, frame)

@@ -29,8 +29,8 @@ from websockets.uri import WebSocketURI, parse_uri
 
 from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import ConfigError
+from iris.kernel.transport.greeting import GreetingProgress
 from iris.kernel.transport.reverse_accept import PendingReverse, PendingReverseTable
-from iris.kernel.transport.sp import GreetingProgress
 
 PULL: Final = "pull.sp.nanomsg.org"
 """Subprotocol of a listener to which others send."""

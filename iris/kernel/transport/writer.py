@@ -1,9 +1,8 @@
 """Frame writer: frames to a stream connection, written by the task that has them.
 
-nng writes with threads of its own: a frame wakes one of them, and the task that sent it another.  Here a frame is one
-system call.  What the connection does not take of a frame is kept, without a copy, and follows as soon as there is
-room, whether somebody waits for that or not: ``FrameReader`` watches the connection for the task that receives.  It
-reports room only while something is kept.
+A frame is one system call, and wakes no thread.  What the connection does not take of a frame is kept, without a copy,
+and follows as soon as there is room, whether somebody waits for that or not: ``FrameReader`` watches the connection for
+the task that receives.  It reports room only while something is kept.
 
 How a frame looks on the wire is the caller's: ``framing``.
 """

@@ -205,6 +205,7 @@ def test_no_bytes_of_a_client_end_the_door(run: Run, seed: int) -> None:
                 assert (await anext(events)).payload == b"x"
         for protocol in GREETINGS:
             await place.connected(protocol, 0)
+        await place.until(lambda: not any(one.socket.pipes for one in place.door._endpoints.values()))
 
     run(work)
 

@@ -12,9 +12,9 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from iris.kernel.errors import NotSent
-from iris.kernel.transport.dialer import open_ipc_connection, with_type_and_length
+from iris.kernel.transport.dialer import open_ipc_connection
 from iris.kernel.transport.port import Refused
-from iris.kernel.transport.sp import ANSWER, GREETING
+from iris.kernel.transport.sp import ANSWER, GREETING, with_type_and_length
 from tests.support.transports import ignore, open_transports, receive
 
 

@@ -14,10 +14,11 @@ import trio
 
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
+from iris.kernel.transport.greeting import SpGreeting
 from iris.kernel.transport.listener import Listener, _Listener
 from iris.kernel.transport.network import NetworkTransport
-from iris.kernel.transport.sp import GREETING, NngGreeting
-from tests.kernel.transport.test_nng_connections import Log
+from iris.kernel.transport.sp import GREETING
+from tests.kernel.transport.test_connections import Log
 from tests.support.transports import PATIENT, ignore, open_transports, receive, waiting
 
 ANSWER = b"\0SP\0\0\x51\0\0"
@@ -88,7 +89,7 @@ async def test_a_surprise_in_what_reads_greetings_is_the_end_of_one_connection(
             raise AssertionError
 
         with monkeypatch.context() as patch, crowd(url, 1) as (one,):
-            patch.setattr(NngGreeting, "hear", fail)
+            patch.setattr(SpGreeting, "hear", fail)
             one.sendall(GREETING)
             assert await trio.to_thread.run_sync(is_closed, one)
         way = await near.dial(url, ignore)
@@ -257,11 +258,11 @@ def test_without_descriptors_it_pauses_and_a_connection_that_broke_is_passed_ove
     reception = Listener(Config(), lambda connection, host, greeting: None, lambda number: None, lambda: None)
     try:
         broken = FailingListener(errno.ECONNABORTED, errno.ECONNABORTED)
-        reception._accept(_Listener(broken, NngGreeting))  # type: ignore[arg-type]
+        reception._accept(_Listener(broken, SpGreeting))  # type: ignore[arg-type]
         assert broken.asked == 3
         exhausted = FailingListener(errno.EMFILE, errno.EMFILE)
         began = time.monotonic()
-        reception._accept(_Listener(exhausted, NngGreeting))  # type: ignore[arg-type]
+        reception._accept(_Listener(exhausted, SpGreeting))  # type: ignore[arg-type]
         assert exhausted.asked == 1
         assert time.monotonic() - began >= 0.04
     finally:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import stat
 import struct
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -18,7 +22,7 @@ from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.transport.network import check_url
 from iris.kernel.transport.port import OutgoingConnection, Refused
 from iris.kernel.wire.header import FRAME_OVERHEAD
-from tests.support.transports import SCHEMES, fill, ignore, open_transports, receive, waiting
+from tests.support.transports import PATIENT, SCHEMES, fill, ignore, open_transports, receive, waiting
 
 # -- addresses ---------------------------------------------------------------------------------------------
 
@@ -109,13 +113,17 @@ async def test_an_ipc_socket_is_for_its_user_only_and_goes_with_the_transport(tm
 async def test_an_ipc_socket_is_never_open_to_others_not_even_for_a_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its mode is right when ``listen`` returns, without anybody having to change it then."""
+    """Until its mode is right nobody can connect."""
+    trials: list[int] = []
 
-    def too_late(*_: object, **__: object) -> None:
-        pytest.fail("others may have connected by now")
+    chmod = Path.chmod
 
-    monkeypatch.setattr(Path, "chmod", too_late)
-    monkeypatch.setattr(os, "chmod", too_late)
+    def change(path: Path, mode: int) -> None:
+        with socket.socket(socket.AF_UNIX) as trial:
+            trials.append(trial.connect_ex(str(path)))
+        chmod(path, mode)
+
+    monkeypatch.setattr(Path, "chmod", change)
     former = os.umask(0)
     try:
         async with open_transports() as (transport,):
@@ -123,6 +131,54 @@ async def test_an_ipc_socket_is_never_open_to_others_not_even_for_a_moment(
             assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o600
     finally:
         os.umask(former)
+    assert trials == [errno.ECONNREFUSED]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+async def test_another_user_cannot_connect_by_ipc() -> None:
+    """The directory lets everybody through."""
+    code = "import os, socket, sys; os.setuid(65534); sys.exit(socket.socket(socket.AF_UNIX).connect_ex(sys.argv[1]))"
+    async with open_transports() as (transport,):
+        with tempfile.TemporaryDirectory() as directory:
+            await trio.Path(directory).chmod(0o755)
+            await transport.listen([f"ipc://{directory}/s"])
+            command = [sys.executable, "-I", "-S", "-c", code, f"{directory}/s"]
+            done = await trio.run_process(command, check=False, capture_stderr=True)
+            assert (done.returncode, done.stderr) == (errno.EACCES, b"")
+
+
+async def test_a_socket_file_that_a_dead_process_has_left_is_replaced(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(tmp_path / "s"))
+        dead.listen()
+    async with open_transports(2) as (near, far):
+        (url,) = await far.listen([f"ipc://{tmp_path}/s"])
+        way = await near.dial(url, ignore)
+        assert way.send_nowait(b"frame")
+        assert await receive(far) == b"frame"
+        way.close()
+
+
+async def test_a_file_that_is_no_socket_stays(tmp_path: Path) -> None:
+    (tmp_path / "s").write_text("precious")
+    async with open_transports() as (transport,):
+        with pytest.raises(ConfigError, match="the address is in use"):
+            await transport.listen([f"ipc://{tmp_path}/s"])
+    assert (tmp_path / "s").read_text() == "precious"
+
+
+async def test_any_number_may_come_by_ipc_at_once(tmp_path: Path) -> None:
+    """They are processes of this user: the limit for one address, which is 18, is not for them."""
+    async with open_transports(2, PATIENT) as (near, far):
+        (url,) = await far.listen([f"ipc://{tmp_path}/s"])
+        with contextlib.ExitStack() as stack:
+            for _ in range(200):
+                stack.enter_context(socket.socket(socket.AF_UNIX)).connect(str(tmp_path / "s"))
+            way = await near.dial(url, ignore)
+            assert way.send_nowait(b"frame")
+            assert await receive(far) == b"frame"
+            way.close()
+            assert far._arrivals.refused == 0
 
 
 async def test_a_directory_that_is_not_there_is_an_error_of_the_caller(tmp_path: Path) -> None:
@@ -137,16 +193,21 @@ async def test_a_directory_that_is_not_there_is_an_error_of_the_caller(tmp_path:
 @pytest.mark.parametrize(
     "config", [Config(), Config(max_payload=1000, batch_bytes=2000), Config(max_payload=2 * MIB)], ids=["", "s", "l"]
 )
-@pytest.mark.parametrize("url", ["tcp", "ipc"], indirect=True)
+@pytest.mark.parametrize("url", [*SCHEMES], indirect=True)
 async def test_every_socket_has_a_receive_limit(config: Config, url: str) -> None:
     expected = max(config.max_payload, config.batch_bytes, MIB) + FRAME_OVERHEAD
     async with open_transports(config=config) as (transport,):
         (bound,) = await transport.listen([url])
         way = await transport.dial(bound, ignore)
-        assert transport._pull.recv_max_size == expected
         largest = bytes(expected)
         assert way.send_nowait(largest)
         assert await receive(transport) == largest
+        way.close()
+        broken = trio.Event()
+        way = await transport.dial(bound, broken.set)
+        way.send_nowait(bytes(expected + 1))
+        async with waiting(transport):
+            await broken.wait()
         way.close()
 
 
@@ -409,3 +470,19 @@ async def test_a_listener_that_closes_breaks_the_ways_to_it_once(url: str) -> No
         assert told == 1
         way.close()
         witness.close()
+
+
+def test_a_transport_has_one_thread_and_loads_no_nng(tmp_path: Path) -> None:
+    code = """
+import os, sys, trio, iris
+from iris.kernel.transport import NetworkTransport
+async def main():
+    transport = NetworkTransport(iris.Config())
+    before = len(os.listdir("/proc/self/task"))
+    await transport.listen(["tcp://127.0.0.1:0", "ws://127.0.0.1:0/iris", "ipc://" + sys.argv[1]])
+    print(len(os.listdir("/proc/self/task")) - before, "pynng" in sys.modules)
+    transport.close()
+trio.run(main)
+"""
+    command = [sys.executable, "-c", code, str(tmp_path / "s")]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout == "1 False\n"

@@ -1,4 +1,4 @@
-"""Frames from connections by TCP, without a network around them: what comes in which pieces, and from whom."""
+"""Frames from stream connections, without a network around them: what comes in which pieces, and from whom."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import select
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,33 +21,25 @@ from iris.kernel.transport.reader import FrameReader
 LIMIT = 1000 * KIB
 
 
-def framed(*frames: bytes) -> bytes:
-    return b"".join(struct.pack(">Q", len(frame)) + frame for frame in frames)
+def framed(*frames: bytes, typed: bool = False) -> bytes:
+    """Return what goes over TCP for frames; or over ipc, where they have a type."""
+    return b"".join(b"\x01" * typed + struct.pack(">Q", len(frame)) + frame for frame in frames)
 
 
 class Ends:
-    """Streams, the other ends of their connections, and whatever there is besides."""
+    """Streams and the other ends of their connections, of which those of ``typed`` are as by ipc."""
 
-    def __init__(self, stack: contextlib.ExitStack, count: int, limit: int = LIMIT) -> None:
+    def __init__(self, stack: contextlib.ExitStack, count: int, limit: int, typed: Collection[int]) -> None:
         self.closed: list[int] = []
-        self.others: list[bytes] = []
-        self.other, self.tell_other = os.pipe2(os.O_NONBLOCK)
-        stack.callback(os.close, self.other)
-        stack.callback(os.close, self.tell_other)
-        self.streams = FrameReader(limit, self.other, self.receive_other, self.closed.append)
+        self.streams = FrameReader(limit, self.closed.append)
         stack.callback(self.streams.close)
         self.far: dict[int, socket.socket] = {}
         for number in range(1, count + 1):
             near, far = socket.socketpair()
             near.setblocking(False)
-            self.streams.add(number, near)
+            self.streams.add(number, near, typed=number in typed)
             self.far[number] = stack.enter_context(far)
             far.setblocking(False)
-
-    def receive_other(self) -> bytes | None:
-        if len(self.others) == 1:
-            os.read(self.other, 1)
-        return self.others.pop(0) if self.others else None
 
     def receive(self) -> list[tuple[int, bytes]]:
         """Receive all there is, as somebody who waits would."""
@@ -75,20 +67,23 @@ def is_over(far: socket.socket) -> bool:
 
 
 @contextlib.contextmanager
-def open_ends(count: int = 1, limit: int = LIMIT) -> Iterator[Ends]:
+def open_ends(count: int = 1, limit: int = LIMIT, typed: Collection[int] = ()) -> Iterator[Ends]:
     with contextlib.ExitStack() as stack:
-        yield Ends(stack, count, limit)
+        yield Ends(stack, count, limit, typed)
 
 
 @given(
     frames=st.lists(st.binary(max_size=40) | st.integers(1, 700 * KIB).map(bytes), max_size=8),
     cuts=st.lists(st.integers(0, 400 * KIB), max_size=12),
+    typed=st.booleans(),
 )
-def test_frames_come_out_as_they_went_in_however_they_are_cut(frames: list[bytes], cuts: list[int]) -> None:
-    data = framed(*frames)
+def test_frames_come_out_as_they_went_in_however_they_are_cut(
+    frames: list[bytes], cuts: list[int], typed: bool
+) -> None:
+    data = framed(*frames, typed=typed)
     places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
     received: list[bytes] = []
-    with open_ends() as ends:
+    with open_ends(typed=[1] if typed else []) as ends:
         for begin, end in itertools.pairwise(places):
             piece = memoryview(data)[begin:end]
             while piece:
@@ -109,9 +104,9 @@ def test_connections_that_send_large_frames_in_turns_do_not_mix_them(
     sent: dict[int, list[bytes]] = {number: [] for number in (1, 2, 3)}
     for place, (number, size) in enumerate(sizes):
         sent[number].append(bytes((place + 1,)) * size)
-    rest = {number: memoryview(framed(*frames)) for number, frames in sent.items()}
+    rest = {number: memoryview(framed(*frames, typed=number == 2)) for number, frames in sent.items()}
     received: dict[int, list[bytes]] = {number: [] for number in (1, 2, 3)}
-    with open_ends(3) as ends:
+    with open_ends(3, typed=[2]) as ends:
         for piece in itertools.cycle(pieces):
             for number in (1, 2, 3):
                 if rest[number]:
@@ -134,11 +129,12 @@ def test_a_connection_that_ends_in_the_middle_of_a_frame_leaves_nothing_to_the_n
         assert ends.closed == [1]
 
 
-def test_each_byte_may_come_alone() -> None:
+@pytest.mark.parametrize("typed", [False, True])
+def test_each_byte_may_come_alone(typed: bool) -> None:
     frames = [b"", b"a", b"", b"bcd" * 10, b""]
     received: list[tuple[int, bytes]] = []
-    with open_ends() as ends:
-        for byte in framed(*frames):
+    with open_ends(typed=[1] if typed else []) as ends:
+        for byte in framed(*frames, typed=typed):
             ends.far[1].send(bytes((byte,)))
             received += ends.receive()
     assert received == [(1, frame) for frame in frames]
@@ -152,20 +148,6 @@ def test_several_connections_take_turns_and_each_frame_has_its_source() -> None:
         for far in ends.far.values():
             far.send(b"d")
         assert sorted(ends.receive()) == [(number, b"%d second" % number) for number in ends.far]
-
-
-def test_what_else_there_is_gets_its_turn_beside_a_busy_connection() -> None:
-    with open_ends() as ends:
-        ends.others = [b"x", b"y"]
-        os.write(ends.tell_other, b"!")
-        received: list[tuple[int, bytes]] = []
-        while len(received) < 20:
-            ends.far[1].send(framed(b"busy"))
-            frame = ends.streams.receive_nowait()
-            assert frame is not None
-            received.append((ends.streams.source, frame))
-        assert [frame for source, frame in received if source == 0] == [b"x", b"y"]
-        assert received.count((1, b"busy")) == 18
 
 
 def test_a_busy_connection_does_not_keep_another_waiting() -> None:
@@ -205,9 +187,20 @@ def test_a_frame_that_comes_in_pieces_gives_the_others_their_turn_after_each() -
 
 @pytest.mark.parametrize("size", [0, 1, 999, 1000])
 def test_a_frame_has_at_most_the_limit(size: int) -> None:
-    with open_ends(limit=1000) as ends:
+    with open_ends(2, limit=1000, typed=[2]) as ends:
         ends.far[1].send(framed(bytes(size)))
-        assert ends.receive() == [(1, bytes(size))]
+        ends.far[2].send(framed(bytes(size), typed=True))
+        assert sorted(ends.receive()) == [(1, bytes(size)), (2, bytes(size))]
+
+
+@pytest.mark.parametrize("kind", [0, 2, 255])
+def test_who_sends_by_ipc_what_is_no_message_is_hung_up_on_and_nobody_else(kind: int) -> None:
+    with open_ends(2, typed=[1, 2]) as ends:
+        ends.far[1].send(framed(b"before", typed=True) + bytes((kind,)) + struct.pack(">Q", 1) + b"x")
+        ends.far[2].send(framed(b"other", typed=True))
+        assert sorted(ends.receive()) == [(1, b"before"), (2, b"other")]
+        assert ends.closed == [1]
+        assert is_over(ends.far[1])
 
 
 @pytest.mark.parametrize("size", [1001, 2**31, 2**63, 2**64 - 1])
@@ -304,31 +297,35 @@ _HOSTILE = st.lists(
 )
 
 
-def read_as_specified(data: bytes, limit: int) -> tuple[list[bytes], bool]:
+def read_as_specified(data: bytes, limit: int, typed: bool) -> tuple[list[bytes], bool]:
     """Return the frames in what somebody has sent, and whether he is to be hung up on."""
     frames: list[bytes] = []
-    at = 0
+    at = typed + 0
     while len(data) - at >= 8:
         size = int.from_bytes(data[at : at + 8])
-        if size > limit:
+        if size > limit or (typed and data[at - 1] != 1):
             return frames, True
         if len(data) - at - 8 < size:
             break
         frames.append(data[at + 8 : at + 8 + size])
-        at += 8 + size
+        at += 8 + size + typed
     return frames, False
 
 
-@given(said=_HOSTILE, cuts=st.lists(st.integers(0, 100 * KIB), max_size=10), ends=st.booleans())
+@given(
+    said=_HOSTILE, cuts=st.lists(st.integers(0, 100 * KIB), max_size=10), ends=st.booleans(), kind=st.integers(-1, 2)
+)
 def test_whatever_a_stranger_says_he_is_read_to_the_letter_and_nobody_else_notices(
-    said: list[bytes], cuts: list[int], ends: bool
+    said: list[bytes], cuts: list[int], ends: bool, kind: int
 ) -> None:
-    data = b"".join(said)
+    """By TCP, or by ipc with messages of some type."""
+    typed = kind >= 0
+    data = b"".join(bytes((kind,)) + piece if typed else piece for piece in said)
     places = sorted({0, len(data), *(cut % (len(data) + 1) for cut in cuts)})
-    expected, guilty = read_as_specified(data, LIMIT)
+    expected, guilty = read_as_specified(data, LIMIT, typed)
     received: list[tuple[int, bytes]] = []
     turns = 0
-    with open_ends(2) as there:
+    with open_ends(2, typed=[1] if typed else []) as there:
         for begin, end in itertools.pairwise(places):
             piece = memoryview(data)[begin:end]
             while piece:

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from trio.testing import wait_all_tasks_blocked
 
 from iris.kernel.config import KIB, MIB
-from iris.kernel.transport.dialer import with_length
 from iris.kernel.transport.reader import FrameReader
+from iris.kernel.transport.sp import with_length
 from iris.kernel.transport.writer import StreamOutgoing
 
 
@@ -26,10 +26,7 @@ class Ends:
 
     def __init__(self, stack: contextlib.ExitStack, *, tcp: bool = False) -> None:
         self.broke = 0
-        other, write = os.pipe2(os.O_NONBLOCK)
-        stack.callback(os.close, other)
-        stack.callback(os.close, write)
-        self.streams = FrameReader(MIB, other, lambda: None, lambda _: None)
+        self.streams = FrameReader(MIB, lambda _: None)
         stack.callback(self.streams.close)
         near, self.far = connected() if tcp else socket.socketpair()
         stack.enter_context(near)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from iris.kernel.config import Config
 from iris.kernel.transport.websocket import PULL, PUSH, ClientUpgrade
-from tests.kernel.transport.test_nng_connections import Log
+from tests.kernel.transport.test_connections import Log
 from tests.kernel.transport.websocket.test_websocket import BINARY, CLOSE, CONT, PING, TEXT, frame
 from tests.support.transports import PATIENT, ignore, open_transports, receive, waiting
 from tests.support.web import HERE, LARGEST, is_closed, send, stranger, upgrade

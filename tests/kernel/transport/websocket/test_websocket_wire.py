@@ -21,7 +21,7 @@ from iris.kernel.transport.network import NetworkTransport
 from iris.kernel.transport.port import OutgoingConnection, Refused
 from iris.kernel.transport.websocket import PULL, PUSH, ServerUpgrade, WebSocketFraming
 from iris.kernel.transport.writer import StreamOutgoing
-from tests.kernel.transport.test_nng_connections import Log
+from tests.kernel.transport.test_connections import Log
 from tests.kernel.transport.websocket.test_websocket import BINARY, CLOSE, PING, TEXT, frame
 from tests.support.transports import ignore, open_transports, receive, waiting
 from tests.support.web import HERE, LARGEST, TOKEN, send

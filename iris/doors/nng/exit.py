@@ -1,20 +1,11 @@
-"""Import and exit of nng: pynng without asyncio at the start, closed sockets and nothing more at the end.
-
-pynng imports asyncio for those who await on it there: 29 modules, 20 of the 380 ms that a process needs until ``import
-iris`` is done.  Iris never uses it, so its import is deferred.  When the process ends, its sockets are closed and nng
-itself is left alone.
-"""
+"""Exit of processes that use nng: its sockets are closed, and nothing more is done."""
 
 from __future__ import annotations
 
 import atexit
 import gc
-import importlib
 import os
-import sys
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
-from types import ModuleType
+from collections.abc import Callable
 from typing import Protocol
 
 from iris.kernel.errors import ConfigError
@@ -46,10 +37,7 @@ def close_at_exit(kind: type[Closable], *, instead_of: Callable[[], None]) -> Ca
     def note_opened() -> None:
         nonlocal opened
         if forked:
-            raise ConfigError(
-                "a process that was forked after its parent had opened a node cannot open one: open the first node "
-                "after the fork, or start processes with multiprocessing's 'spawn' or 'forkserver'"
-            )
+            raise ConfigError("a process that was forked after its parent had opened a door for nng cannot open one")
         opened = True
 
     def close_all() -> None:
@@ -72,31 +60,3 @@ def close_at_exit(kind: type[Closable], *, instead_of: Callable[[], None]) -> Ca
 
 def _nothing(_: object) -> None:
     pass
-
-
-class _Deferred(ModuleType):
-    """Stands for a module in the names of those who imported it, and imports it when something of it is wanted."""
-
-    def __getattr__(self, name: str) -> object:
-        if name.startswith("__"):  # asked by the import system, which takes "no" for an answer
-            raise AttributeError(name)
-        if sys.modules.get(self.__name__) is self:  # wanted at once after all
-            del sys.modules[self.__name__]
-        return getattr(importlib.import_module(self.__name__), name)
-
-
-@contextmanager
-def deferred(name: str) -> Generator[None]:
-    """Have ``import name`` within the block load nothing, unless it is loaded already.
-
-    Afterwards an import of it gives the real module; those in the block get it with the first use of an attribute.
-    """
-    if name in sys.modules:
-        yield
-        return
-    stand_in = sys.modules[name] = _Deferred(name)
-    try:
-        yield
-    finally:
-        if sys.modules.get(name) is stand_in:
-            del sys.modules[name]
