@@ -46,7 +46,7 @@ def make_app(
     cors = Middleware(
         CORSMiddleware, allow_origins=list(origins), allow_methods=["GET", "POST"], allow_headers=["*"], max_age=3600
     )
-    return Starlette(
+    app = Starlette(
         routes=[
             # a path, as names of other realms have a slash: acme/databases
             Route("/request/{name:path}", door.request, methods=["POST"]),
@@ -66,6 +66,8 @@ def make_app(
             ClientDisconnect: _nobody,
         },
     )
+    app.router.redirect_slashes = False  # an address is one of those above, or none
+    return app
 
 
 class _Door:

@@ -28,7 +28,6 @@ _MAX_FRAGMENTS: Final = 1024
 
 def bounded_http(limits: HttpLimits, counted: HttpStatistics) -> type[H11Protocol]:
     """Return uvicorn's protocol with a bound for connections, and one for the time that a request's head may take."""
-
     parting: set[asyncio.Transport] = set()
 
     @final
