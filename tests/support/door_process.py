@@ -140,7 +140,7 @@ def files(folder: Path) -> Generator[str]:
     """Serve a folder over HTTP, and return where."""
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- its name in the base
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))) as server:

@@ -9,7 +9,6 @@ from typing import Final, final
 from iris.kernel.config import Config
 from iris.patterns.pubsub.subscribe import SubscriptionLimits
 
-
 WAITING: Final = SubscriptionLimits(events=1024, bytes=1 << 20)
 
 

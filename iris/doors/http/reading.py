@@ -63,7 +63,7 @@ def options_of(http: HTTPConnection, **known: Callable[[str], Any]) -> dict[str,
         try:
             options[name] = known[name](text)
         except (ValueError, KeyError):
-            kinds = {number: "a number", int: "a whole number", flag: "true or false"}
+            kinds: dict[Callable[[str], Any], str] = {number: "a number", int: "a whole number", flag: "true or false"}
             wanted = kinds.get(known[name], "something else")
             raise Problem(400, "malformed", f"option {name}: expected {wanted}, got {text!r:.60}") from None
     return options
