@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +63,11 @@ class Client:
     def is_expired(self) -> bool:
         """Whether its time is over."""
         return self.token.expires is not None and self.token.expires <= self._wall_clock()
+
+    def headers(self, given: Iterable[tuple[str, str]]) -> dict[str, str]:
+        """Return headers that it gives, and the one that tells who it is, which it cannot give in any spelling."""
+        kept = {name: value for name, value in given if name.strip().lower() != CLIENT_HEADER}
+        return {**kept, CLIENT_HEADER: self.name}
 
     @contextmanager
     def calling(self) -> Generator[None]:

@@ -170,6 +170,33 @@ def test_what_is_open_ends_when_the_token_is_taken_away(
     run(work)
 
 
+def test_what_ends_already_does_not_keep_others_from_ending(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    grant(file, "web")
+    clients = Clients(file, Clock())
+
+    async def hold(ending: asyncio.Event, go: asyncio.Event) -> None:
+        async with clients.named("web").streaming():
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ending.set()
+                await go.wait()
+
+    async def work() -> None:
+        ending, go = asyncio.Event(), asyncio.Event()
+        holding = asyncio.create_task(hold(ending, go))
+        await asyncio.sleep(0)
+        clients.end_streams()
+        await ending.wait()
+        clients.end_streams()
+        go.set()
+        with pytest.raises(Problem, match="token has ended"):
+            await holding
+
+    run(work)
+
+
 def test_what_is_open_ends_when_the_token_expires(tmp_path: Path) -> None:
     file, clock = tmp_path / "tokens", Clock()
     grant(file, "web", expires=clock.now + 0.01)

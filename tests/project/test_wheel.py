@@ -36,7 +36,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_wheel_holds_every_source_file_under_its_import_name(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    expected = {str(file.relative_to(ROOT)) for file in (ROOT / "iris").rglob("*.py")} | {"iris/py.typed"}
+    modules = {str(file.relative_to(ROOT)) for file in (ROOT / "iris").rglob("*.py")}
+    expected = modules | {"iris/py.typed", "iris/doors/http/iris.js"}
     assert {name for name in names if ".dist-info/" not in name} == expected
 
 

@@ -22,7 +22,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from tests.support.command import PATIENCE, Terminal, interrupt
 
-SERVICE = '''
+SERVICE = """
 import iris, trio
 
 greeters = iris.Service("greeters")
@@ -57,7 +57,7 @@ async def never(request: iris.Request) -> object:
 async def mirror(tunnel: iris.Tunnel) -> None:
     async for payload in tunnel:
         await tunnel.send(payload)
-'''
+"""
 
 
 def free_port() -> int:
@@ -140,12 +140,10 @@ def files(folder: Path) -> Generator[str]:
     """Serve a folder over HTTP, and return where."""
 
     class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- its name in the base
             pass
 
-    with http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))
-    ) as server:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(folder))) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:

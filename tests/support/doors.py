@@ -41,6 +41,7 @@ class Counted:
     told: list[Any] = field(default_factory=list)
     tunnels: list[str] = field(default_factory=list)
     working: asyncio.Event = field(default_factory=asyncio.Event)
+    release: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 def greeters(counted: Counted) -> iris.Service:
@@ -84,6 +85,20 @@ def greeters(counted: Counted) -> iris.Service:
         try:
             async for payload in tunnel:
                 await tunnel.send(payload)
+            counted.tunnels.append("finished")
+        except iris.TunnelBroken:
+            counted.tunnels.append("broken")
+
+    @service.request("large")
+    async def large(size: int) -> bytes:
+        return bytes(size)
+
+    @service.tunnel("stuck")
+    async def stuck(tunnel: iris.Tunnel) -> None:
+        try:
+            await counted.release.wait()
+            async for _ in tunnel:
+                pass
             counted.tunnels.append("finished")
         except iris.TunnelBroken:
             counted.tunnels.append("broken")
@@ -200,15 +215,18 @@ async def open_place(
     tmp_path: Path,
     limits: ClientLimits | None = None,
     rights: Mapping[str, tuple[str, ...]] | None = None,
-    door_limits: HttpLimits = HttpLimits(),
+    door_limits: HttpLimits | None = None,
+    send_buffer: int | None = None,
     **options: Any,
 ) -> AsyncGenerator[Place]:
-    """Open a door for HTTP and a member of the cluster ``greeters``."""
+    """Open a door for HTTP and a member of the cluster ``greeters``; ``send_buffer`` is the system's, in bytes."""
     tokens, counted = tmp_path / "tokens", Counted()
     given: Any = rights or {"call": (">",), "publish": (">",), "subscribe": (">",)}
     token = grant(tokens, "web", **given)
     clients = Clients(tokens, lambda: NOW, limits or ClientLimits())
     made = socket.create_server(("127.0.0.1", 0), backlog=1024)
+    if send_buffer is not None:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     async with (
         iris.aio.open_node("greeters") as member,
         member.join("greeters", greeters(counted)),
@@ -216,7 +234,7 @@ async def open_place(
     ):
         await node.wait_for("greeters")
         address = made.getsockname()
-        async with open_http_door(node, clients, sockets=[made], limits=door_limits, **options) as door:
+        async with open_http_door(node, clients, sockets=[made], limits=door_limits or HttpLimits(), **options) as door:
             yield Place(node, member, door, clients, tokens, token, address, counted)
 
 

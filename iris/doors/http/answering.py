@@ -82,7 +82,7 @@ def refusal(told: Problem) -> Response:
     return Response(body, told.status, headers, media_type="application/problem+json")
 
 
-class Call(Response):
+class CallAnswer(Response):
     """The answer to a call, which lasts from the first byte of its body until its client has taken the answer."""
 
     def __init__(self, client: Client, work: Callable[[], Awaitable[Response]]) -> None:

@@ -19,7 +19,7 @@ from starlette.websockets import WebSocket
 import iris.aio
 from iris.doors.clients import Clients
 from iris.doors.http import events, reading
-from iris.doors.http.answering import Begin, Call, HungUp, Stream, Write, answer, refusal, while_connected
+from iris.doors.http.answering import Begin, CallAnswer, HungUp, Stream, Write, answer, refusal, while_connected
 from iris.doors.http.limits import HttpLimits, HttpStatistics
 from iris.doors.http.tunnels import serve_tunnel
 from iris.doors.problems import Problem, problem_of
@@ -46,7 +46,7 @@ def make_app(
     cors = Middleware(
         CORSMiddleware, allow_origins=list(origins), allow_methods=["GET", "POST"], allow_headers=["*"], max_age=3600
     )
-    return Starlette(
+    app = Starlette(
         routes=[
             # a path, as names of other realms have a slash: acme/databases
             Route("/request/{name:path}", door.request, methods=["POST"]),
@@ -66,6 +66,8 @@ def make_app(
             ClientDisconnect: _nobody,
         },
     )
+    app.router.redirect_slashes = False  # an address is one of those above, or none
+    return app
 
 
 class _Door:
@@ -116,7 +118,7 @@ class _Door:
             self._counted.answered += 1
             return response
 
-        return Call(client, work)
+        return CallAnswer(client, work)
 
     async def survey(self, http: Request) -> Response:
         """``POST /survey/CLUSTER``: ask all members; each line of the answer is a reply, the last says who lacks."""
@@ -144,7 +146,7 @@ class _Door:
 
             return Stream("application/x-ndjson", write, self._end(lambda told: _line({"error": told.document()})))
 
-        return Call(client, work)
+        return CallAnswer(client, work)
 
     async def subscribe(self, http: Request) -> Response:
         """``GET /subscribe?topic=PATTERN``: follow topics, by server-sent events."""

@@ -16,22 +16,29 @@ _FULL: Final = (
     b'{"status": 503, "code": "too_many_connections", "detail": "this door has as many connections as it may"}\n'
 )
 
+_PARTING: Final = 1.0
+"""Seconds that a client which is turned away has to read why, and to end the connection."""
+
+_MAX_PARTING: Final = 256
+"""Clients that have them at a time; others are cut off at once."""
+
 _MAX_FRAGMENTS: Final = 1024
 """Frames of one WebSocket message: empty ones cost nothing of its size."""
 
 
 def bounded_http(limits: HttpLimits, counted: HttpStatistics) -> type[H11Protocol]:
     """Return uvicorn's protocol with a bound for connections, and one for the time that a request's head may take."""
+    parting: set[asyncio.Transport] = set()
 
     @final
     class Bounded(H11Protocol):
         _head: asyncio.TimerHandle | None = None
+        _parting: asyncio.Transport | None = None
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             if len(self.connections) >= limits.connections:
                 counted.turned_away += 1
-                transport.write(_FULL)
-                transport.close()
+                self._turn_away(transport)
                 return
             super().connection_made(transport)
             self._await_head()
@@ -48,12 +55,25 @@ def bounded_http(limits: HttpLimits, counted: HttpStatistics) -> type[H11Protoco
 
         def connection_lost(self, exc: Exception | None) -> None:
             self._forget_head()
+            if self._parting is not None:
+                parting.discard(self._parting)
             if self.transport is not None:
                 super().connection_lost(exc)
 
         def handle_websocket_upgrade(self, event: Any) -> None:
             self._forget_head()
             super().handle_websocket_upgrade(event)
+
+        def _turn_away(self, transport: asyncio.Transport) -> None:
+            """Say why, and let the client read it: a socket that closes with unread bytes takes back what it said."""
+            transport.write(_FULL)
+            if len(parting) >= _MAX_PARTING or not transport.can_write_eof():
+                transport.close()
+                return
+            self._parting = transport
+            parting.add(transport)
+            transport.write_eof()
+            self._head = self.loop.call_later(_PARTING, transport.abort)
 
         def _await_head(self) -> None:
             self._head = self.loop.call_later(limits.head_timeout, self.transport.abort)

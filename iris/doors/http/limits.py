@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import final
+from typing import Final, final
 
 from iris.kernel.config import Config
 from iris.patterns.pubsub.subscribe import SubscriptionLimits
+
+WAITING: Final = SubscriptionLimits(events=1024, bytes=1 << 20)
 
 
 @final
@@ -28,7 +30,7 @@ class HttpLimits:
 
     connections: int = 1000
     body: int = Config().max_payload
-    waiting: SubscriptionLimits = SubscriptionLimits(events=1024, bytes=1 << 20)
+    waiting: SubscriptionLimits = WAITING
     head_timeout: float = 10.0
     body_timeout: float = 30.0
     stall_timeout: float = 30.0

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from starlette.requests import HTTPConnection, Request
 
-from iris.doors.clients import CLIENT_HEADER, Client, Clients
+from iris.doors.clients import Client, Clients
 from iris.doors.http.limits import HttpLimits
 from iris.doors.problems import Problem
 from iris.doors.values import from_json, unpacked
@@ -63,7 +63,7 @@ def options_of(http: HTTPConnection, **known: Callable[[str], Any]) -> dict[str,
         try:
             options[name] = known[name](text)
         except (ValueError, KeyError):
-            kinds = {number: "a number", int: "a whole number", flag: "true or false"}
+            kinds: dict[Callable[[str], Any], str] = {number: "a number", int: "a whole number", flag: "true or false"}
             wanted = kinds.get(known[name], "something else")
             raise Problem(400, "malformed", f"option {name}: expected {wanted}, got {text!r:.60}") from None
     return options
@@ -72,8 +72,9 @@ def options_of(http: HTTPConnection, **known: Callable[[str], Any]) -> dict[str,
 def headers_of(http: HTTPConnection, client: Client) -> Mapping[str, str]:
     """Return the headers that go to the member: those of the client, and who it is."""
     all_of_it = http.headers.items()
-    given = {name.removeprefix(HEADER_PREFIX): value for name, value in all_of_it if name.startswith(HEADER_PREFIX)}
-    return {**given, CLIENT_HEADER: client.name}
+    return client.headers(
+        (name.removeprefix(HEADER_PREFIX), value) for name, value in all_of_it if name.startswith(HEADER_PREFIX)
+    )
 
 
 async def payload_of(http: Request, limits: HttpLimits) -> Any:

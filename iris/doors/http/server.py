@@ -21,6 +21,8 @@ from iris.doors.http.limits import HttpLimits, HttpStatistics
 
 _log: Final = logging.getLogger("iris")
 
+_LIMITS: Final = HttpLimits()
+
 _HANDSHAKES: Final = 256
 """Handshakes of TLS that go on at a time.  Those that come then wait to be accepted."""
 
@@ -47,7 +49,7 @@ async def open_http_door(
     sockets: list[socket.socket],
     tls: ssl.SSLContext | None = None,
     origins: Sequence[str] = (),
-    limits: HttpLimits = HttpLimits(),
+    limits: HttpLimits = _LIMITS,
 ) -> AsyncGenerator[HttpDoor]:
     """Let clients use a node over HTTP for as long as the block lasts.
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, final
 
 import iris.aio
-from iris.doors.clients import CLIENT_HEADER, Client
+from iris.doors.clients import Client
 from iris.doors.mqtt.packets import Property, Publish, Reason
 from iris.doors.mqtt.topics import topic_of
 from iris.doors.problems import Problem, problem_of
@@ -157,8 +157,7 @@ class Publishing:
                 payload = from_json(payload)
             except Problem as problem:
                 raise Problem(400, "bad_payload", problem.detail) from None
-        headers = dict(properties.get(Property.USER, ()))
-        if len(headers) < len(properties.get(Property.USER, ())):
+        pairs = properties.get(Property.USER, ())
+        if len(dict(pairs)) < len(pairs):
             raise Problem(400, "malformed", "a user property of one name twice: headers have each name once")
-        headers[CLIENT_HEADER] = self._client.name
-        return _Event(topic, payload, headers)
+        return _Event(topic, payload, self._client.headers(pairs))

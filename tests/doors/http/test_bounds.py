@@ -10,7 +10,6 @@ import pytest
 from iris.doors.http import HttpLimits
 from tests.support.doors import Place, Run, rest_of
 
-
 IMPATIENT = HttpLimits(head_timeout=0.3)
 
 

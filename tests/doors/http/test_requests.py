@@ -7,8 +7,6 @@ import base64
 import json
 from typing import Any
 
-import pytest
-
 from iris.doors import ClientLimits, grant
 from iris.doors.http import HttpLimits
 from tests.support.doors import Place, Run

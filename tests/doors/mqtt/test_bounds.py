@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import resource
 from contextlib import AsyncExitStack
 from typing import Any
@@ -297,6 +298,46 @@ def test_a_fault_of_the_door_is_told_and_costs_one_connection(
     with caplog.at_level(logging.ERROR, "iris"):
         run(work)
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_noise_costs_its_connection(run: Run) -> None:
+    drawn = random.Random(7)
+
+    async def attack(place: Place, sent: bytes) -> None:
+        async with place.dial() as raw:
+            raw.send(sent)
+            raw.writer.write_eof()
+            await raw.end()
+
+    async def work(place: Place) -> None:
+        packets = [
+            mqtt5.PublishPacket("a/b", b"x", user_properties=[("iris-client", "admin")]).write(),
+            mqtt5.SubscribePacket(1, [mqtt5.TopicFilter("a/#")], subscription_id=7).write(),
+            mqtt5.UnsubscribePacket(2, ["a/#"]).write(),
+        ]
+        joined = mqtt5.ConnectPacket("", password=place.token.encode(), clean_start=True).write()
+        for _ in range(20):
+            noisy: list[bytes] = []
+            for _ in range(20):
+                data = bytearray(b"".join(drawn.choices(packets, k=4)))
+                for _ in range(drawn.randint(0, 4)):
+                    data[drawn.randrange(len(data))] = drawn.randrange(256)
+                noisy.append((joined if drawn.random() < 0.9 else b"") + bytes(data))
+            await asyncio.gather(*(attack(place, sent) for sent in noisy))
+        await place.until(lambda: not place.door.statistics().connections)
+        await is_well(place)
+
+    run(work)
+
+
+def test_no_user_property_makes_a_client_another_one(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with place.client() as raw, place.member.subscribe("a") as events:
+            names = ("iris-client", "Iris-Client", " iris-client", "iris-client ", "IRIS-CLIENT")
+            raw.send(mqtt5.PublishPacket("a", b"", user_properties=[(name, "admin") for name in names]))
+            assert dict((await anext(events)).headers) == {"iris-client": "sensor"}
+
+    run(work)
 
 
 def test_a_flood_of_connections_that_end_at_once_leaves_nothing(run: Run) -> None:

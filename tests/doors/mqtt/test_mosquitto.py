@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import datetime
 import shutil
 import ssl
 import subprocess
@@ -15,6 +14,7 @@ import pytest
 from iris.doors.mqtt import writing
 from tests.doors.mqtt.place import Place, Run, storing
 from tests.support.bridges import BridgeProcess
+from tests.support.door_certificate import make_certificate
 
 pytestmark = pytest.mark.skipif(
     shutil.which("mosquitto_pub") is None or shutil.which("mosquitto_sub") is None,
@@ -27,31 +27,7 @@ VERSIONS = pytest.mark.parametrize("version", ["311", "5"])
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a file with the certificate of this machine's loopback, and its key."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    file = tmp_path_factory.mktemp("tls") / "pem"
-    private = key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-    file.write_bytes(private + made.public_bytes(serialization.Encoding.PEM))
-    return file
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 async def start(place: Place, program: str, *options: str, token: str | None = None) -> asyncio.subprocess.Process:
