@@ -298,12 +298,12 @@ class OutOfDate(AuthenticationError):
 
     Args:
         message: says which one.
-        late: seconds since it ended; below 0: seconds until it begins.
+        document: the one.
     """
 
-    def __init__(self, message: str, late: float) -> None:
+    def __init__(self, message: str, document: ClusterCertificate | NodeDelegation) -> None:
         super().__init__(message)
-        self.late = late
+        self.document = document
 
 
 def check_validity(certificate: ClusterCertificate, delegation: NodeDelegation | None, wall_now: float) -> None:
@@ -320,10 +320,9 @@ def check_validity(certificate: ClusterCertificate, delegation: NodeDelegation |
 def _check_time(document: ClusterCertificate | NodeDelegation, what: str, wall_now: float) -> None:
     if wall_now < document.not_before:
         left = document.not_before - wall_now
-        raise OutOfDate(f"{what}: valid only in {left:.0f} s; check the clocks", -left)
+        raise OutOfDate(f"{what}: valid only in {left:.0f} s; check the clocks", document)
     if wall_now >= document.not_after:
-        late = wall_now - document.not_after
-        raise OutOfDate(f"{what}: expired {late:.0f} s ago", late)
+        raise OutOfDate(f"{what}: expired {wall_now - document.not_after:.0f} s ago", document)
 
 
 def _validity(not_before: float, not_after: float, what: str) -> tuple[int, int]:
