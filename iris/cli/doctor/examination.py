@@ -34,6 +34,9 @@ from iris.security.identity import Credential, RevocationList
 
 Report = Callable[[Finding], None]
 
+_MARGIN: Final = 60.0
+"""Seconds before the end of a credential at which a node is opened with it; it has ended before those are over."""
+
 _ANSWERED: Final = 2.0
 """Seconds that members have to say which version they run."""
 
@@ -194,6 +197,8 @@ class _Examination:
                     limiter = trio.CapacityLimiter(_AT_ONCE)
                     for url in addresses:
                         nursery.start_soon(self._examine_seed, node, credential, url, own, now, limiter, found)
+                if not on_time:  # the dates of the credential are the reason
+                    found = [finding for finding in found if finding.code != "seed-unlinked"]
                 reason = node._parts.mesh.expelled()
                 if reason is not None:
                     self._report(revoked(path, reason, credential))
@@ -208,7 +213,7 @@ class _Examination:
         if any(finding.code == "seed-ok" for finding in found) and not any(f.code.startswith("clock") for f in found):
             self._report(ok("clock-ok", "no node that was reached has a clock that is known to differ"))
         if not self._setup.dial_only:
-            self._report(await examine_multicast(_networks(self._setup.listen or own)[:_AT_ONCE]))
+            self._report(await examine_multicast(_networks(own)[:_AT_ONCE]))
         return wrong_clock
 
     async def _resolve(self, urls: tuple[str, ...]) -> list[str]:
@@ -257,7 +262,7 @@ class _Examination:
         self, credential: Credential, url: str, own: tuple[str, ...], now: float, date: float
     ) -> Finding | None:
         listen = tuple(beside(address) for address in own if split_url(address) is not None)
-        async with self._open(credential, listen, max(date, credential.certificate.not_before + 1)) as earlier:
+        async with self._open(credential, listen, _date_within(credential, date)) as earlier:
             reached = await seeds.reach(earlier, url)
         if reached.peer is None or reached.delegation is None:
             return None
@@ -337,7 +342,8 @@ async def _way_back(addresses: list[str]) -> tuple[str, ...]:
 
 def _date_within(credential: Credential, now: float) -> float:
     """Return the date nearest to ``now`` at which a credential is valid."""
-    return min(max(now, credential.certificate.not_before + 1), credential.expires - 1)
+    begins, ends = credential.certificate.not_before + 1, credential.expires - _MARGIN
+    return begins if ends <= begins else min(max(now, begins), ends)
 
 
 def _ports(urls: tuple[str, ...]) -> tuple[int, ...]:
