@@ -30,7 +30,8 @@ def examine_home(home: Path, user: int) -> Finding:
         return finding
     if not os.access(existing, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         cause = f"Iris home {home}: user {user} cannot write to {existing}"
-        return problem("home-unwritable", cause, f"chown {user} {quoted}, or export IRIS_HOME=DIR")
+        remedy = "export IRIS_HOME=DIR" if existing.stat().st_uid == user else f"chown {user} {quoted}"
+        return problem("home-unwritable", cause, remedy)
     return ok("home-ok", f"Iris home {home}" + ("" if existing == home else ": will be made"))
 
 

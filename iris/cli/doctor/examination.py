@@ -21,7 +21,7 @@ from iris.cli.doctor import clock, seeds, versions
 from iris.cli.doctor.credential import examine_credential, read_credential, revoked
 from iris.cli.doctor.directories import examine_home, examine_runtime
 from iris.cli.doctor.findings import Finding, ok, problem, warning
-from iris.cli.doctor.firewall import examine_firewall, read_rules
+from iris.cli.doctor.firewall import examine_firewall, opening, read_rules
 from iris.cli.doctor.lan import examine_multicast
 from iris.cli.doctor.limits import examine_descriptors
 from iris.cli.doctor.listening import beside, examine_listening, port_of
@@ -95,8 +95,11 @@ class _Examination:
         self._wall_clock = wall_clock
         self._user = os.geteuid()
         self._revocations: Path | None = None
+        self._rules: str | None = None
+        """Of the firewall."""
 
     async def run(self) -> None:
+        self._rules = await trio.to_thread.run_sync(read_rules)
         self._report(versions.examine_python(sys.version_info[:3], sys.prefix))
         for finding in versions.examine_packages(versions.requirements(), versions.installed):
             self._report(finding)
@@ -105,7 +108,7 @@ class _Examination:
             await self._examine_local(at_home)
         else:
             await self._examine_realm(self._setup.credential)
-        self._report(examine_firewall(read_rules(), _ports(self._setup.listen)))
+        self._report(examine_firewall(self._rules, _ports(self._setup.listen)))
 
     def _examine_home(self) -> bool:
         try:
@@ -191,7 +194,7 @@ class _Examination:
             async with self._open(credential, listen, date) as node:
                 own = node.addresses
                 for url, taken in zip(self._setup.listen, usable, strict=True):
-                    if taken != url:
+                    if taken and taken != url:
                         self._report(await _who_is_at(node, url))
                 async with trio.open_nursery() as nursery:
                     limiter = trio.CapacityLimiter(_AT_ONCE)
@@ -213,7 +216,7 @@ class _Examination:
         if any(finding.code == "seed-ok" for finding in found) and not any(f.code.startswith("clock") for f in found):
             self._report(ok("clock-ok", "no node that was reached has a clock that is known to differ"))
         if not self._setup.dial_only:
-            self._report(await examine_multicast(_networks(own)[:_AT_ONCE]))
+            self._report(await examine_multicast(_networks(own)[:_AT_ONCE], opening(self._rules, "udp dport 5353")))
         return wrong_clock
 
     async def _resolve(self, urls: tuple[str, ...]) -> list[str]:
@@ -246,7 +249,8 @@ class _Examination:
                 found.append(wrong)
                 return
             reached = await seeds.reach(node, url)
-            finding = seeds.judge(url, reached, own, now)
+            ports = ", ".join(map(str, _ports(own)))
+            finding = seeds.judge(url, reached, own, now, opening(self._rules, f"tcp dport {{ {ports} }}"))
             delegation = reached.delegation
             if finding.code == "seed-unlinked" and delegation is not None and clock.started(delegation) < now:
                 # It has ended the link although this node took its dates.  Would it have, at an earlier date?

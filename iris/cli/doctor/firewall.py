@@ -29,27 +29,47 @@ def read_rules() -> str | None:
 
 
 def examine_firewall(rules: str | None, ports: tuple[int, ...]) -> Finding:
-    """Look for rules that drop what arrives from outside.  Whether they do at a port, only a peer can tell for sure."""
+    """Look for rules that drop what arrives from outside.  Whether they do at a port, only a peer can tell for sure.
+
+    Args:
+        rules: as ``nft --json list ruleset`` has them; None: they cannot be read.
+        ports: of TCP at which this node is to be reached.
+    """
     if rules is None:
         cause = "the rules of the firewall cannot be read by this user; what counts is whether seeds reach back"
         return ok("firewall-unseen", cause)
     try:
-        entries: list[dict[str, Any]] = json.loads(rules)["nftables"]
-        dropping = sorted(set(_dropping(entries)))
+        dropping = sorted(set(_dropping(rules)))
     except (ValueError, KeyError, TypeError, AttributeError):
         return ok("firewall-unseen", "the rules of the firewall are not of a form that is known here")
     if not dropping:
         return ok("firewall-ok", "no rule of nftables drops what arrives")
     family, table, chain = dropping[0]
-    opening = f"tcp dport {ports[0]}" if len(ports) == 1 else f"tcp dport {{ {', '.join(map(str, ports))} }}"
     cause = f"chain {chain} of table {family} {table} drops some of what arrives"
-    if not ports:
-        return warning("firewall-drops", cause, f"nft list chain {family} {table} {chain}")
-    return warning("firewall-drops", cause, f"nft insert rule {family} {table} {chain} {opening} accept")
+    shown = f"{{ {', '.join(map(str, ports))} }}" if len(ports) > 1 else "".join(map(str, ports))
+    return warning("firewall-drops", cause, opening(rules, f"tcp dport {shown}" if shown else ""))
 
 
-def _dropping(entries: list[dict[str, Any]]) -> Iterator[tuple[str, str, str]]:
+def opening(rules: str | None, match: str) -> str:
+    """Return the command that lets in what matches, or one that shows the rules where none is known to drop it.
+
+    Args:
+        rules: see ``examine_firewall``.
+        match: such as ``tcp dport 7000``; empty: the chain is shown.
+    """
+    try:
+        dropping = sorted(set(_dropping(rules or '{"nftables": []}')))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        dropping = []
+    if not dropping:
+        return "nft list ruleset"
+    place = " ".join(dropping[0])
+    return f"nft insert rule {place} {match} accept" if match else f"nft list chain {place}"
+
+
+def _dropping(rules: str) -> Iterator[tuple[str, str, str]]:
     """Yield family, table and name of the input chains that drop by default, or have a rule that does."""
+    entries: list[dict[str, Any]] = json.loads(rules)["nftables"]
     inputs: set[tuple[str, str, str]] = set()
     for entry in entries:
         if (chain := entry.get("chain")) and chain.get("hook") == "input":

@@ -20,11 +20,12 @@ _QUESTION: Final = struct.pack("!6H", 0, 0, 1, 0, 0, 0) + b"\x05_iris\x04_udp\x0
 """A query of RFC 6762 for pointers of a type that nobody has, so that nobody answers."""
 
 
-async def examine_multicast(addresses: list[str]) -> Finding:
+async def examine_multicast(addresses: list[str], remedy: str) -> Finding:
     """Send a question to each local network, and see whether this machine's own socket gets it.
 
     Args:
         addresses: IPv4 addresses of this machine, one for each network.
+        remedy: lets multicast DNS in.
     """
     if not addresses:
         cause = (
@@ -41,7 +42,7 @@ async def examine_multicast(addresses: list[str]) -> Finding:
             deaf.append(address)
     if deaf:
         cause = f"multicast DNS does not pass at {', '.join(deaf)}: nodes there are found by seeds only"
-        return warning("lan-blocked", cause, f"nft insert rule inet filter input udp dport {_PORT} accept")
+        return warning("lan-blocked", cause, remedy)
     return ok("lan-ok", f"multicast DNS passes at {', '.join(addresses)}")
 
 

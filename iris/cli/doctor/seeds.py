@@ -125,7 +125,7 @@ async def reach(node: iris.Node, url: str) -> Reached:
     return Reached(delegation=peer.identity.delegation)
 
 
-def judge(url: str, reached: Reached, own: tuple[str, ...], wall_now: float) -> Finding:
+def judge(url: str, reached: Reached, own: tuple[str, ...], wall_now: float, remedy: str) -> Finding:
     """Return what it means that a node was reached, or not.
 
     Args:
@@ -133,6 +133,7 @@ def judge(url: str, reached: Reached, own: tuple[str, ...], wall_now: float) -> 
         reached: what came of it.
         own: where this node listens.
         wall_now: the date.
+        remedy: lets others in.
     """
     if (wrong := clock_difference(url, reached.delegation, wall_now)) is not None and wrong.level == "problem":
         return wrong
@@ -143,7 +144,7 @@ def judge(url: str, reached: Reached, own: tuple[str, ...], wall_now: float) -> 
         case NoWayBack():
             where = ", ".join(address for address in own if not address.startswith("ipc:")) or "no address"
             cause = f"{url}: the node there takes connections, and cannot connect back to this one at {where}"
-            return problem("listen-unreachable", cause, _let_in(own))
+            return problem("listen-unreachable", cause, remedy)
         case TurnedAway():
             cause = f"{url}: the node there is of another realm, or this credential has an old gate secret"
             return problem(
@@ -159,14 +160,6 @@ def judge(url: str, reached: Reached, own: tuple[str, ...], wall_now: float) -> 
             return problem("seed-foreign", cause, _who_listens(url))
         case error:
             return problem("seed-unlinked", f"{url}: {error}", "iris keys show CREDENTIAL on both machines")
-
-
-def _let_in(own: tuple[str, ...]) -> str:
-    for address in own:
-        parts = split_url(address)
-        if parts is not None:
-            return f"nft insert rule inet filter input tcp dport {port_of(parts[2])} accept"
-    return "iris doctor --listen tcp://HOST:PORT"
 
 
 def _who_listens(url: str) -> str:

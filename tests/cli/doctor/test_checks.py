@@ -224,7 +224,7 @@ async def test_a_seed_that_is_no_address_or_needs_no_name_is_known_at_once() -> 
 
 
 async def test_a_node_of_loopback_is_alone() -> None:
-    assert (await examine_multicast([])).code == "lan-alone"
+    assert (await examine_multicast([], "")).code == "lan-alone"
 
 
 def test_the_command_in_an_error_is_told_from_its_cause() -> None:
