@@ -7,6 +7,7 @@ from collections.abc import Generator
 import pytest
 
 from tests.support.broken_setups import SETUPS, Rehearsal, Setup, open_rehearsal, why_no_rehearsal
+from tests.support.doctor_page import ROWS, fits
 
 pytestmark = [pytest.mark.faults, pytest.mark.skipif(bool(why_no_rehearsal()), reason=why_no_rehearsal())]
 
@@ -36,4 +37,9 @@ def test_a_broken_setup_is_named(setup: Setup, here: Rehearsal) -> None:
     findings = here.examine(prefix=setup.prefix)
     wrong = {finding["code"]: finding for finding in findings if finding["level"] != "ok"}
     assert set(wrong) == set(setup.codes), findings
-    assert wrong[setup.codes[0]]["remedy"], "each finding has a command"
+    (row,) = [row for row in ROWS if row.symptom == setup.symptom]
+    found = wrong[setup.codes[0]]
+    assert len([finding for finding in findings if finding["level"] != "ok"]) == len(setup.codes), "each is said once"
+    assert (found["level"], found["code"]) == (row.level, row.code)
+    assert fits(row.cause, found["cause"]), (row.cause, found["cause"])
+    assert fits(row.remedy, found["remedy"]), (row.remedy, found["remedy"])

@@ -58,7 +58,7 @@ def revoked(path: Path, reason: str, credential: Credential) -> Finding:
 def _remedy(kind: FaultKind, file: str, credential: Credential) -> str:
     match kind:
         case "early":
-            return "timedatectl set-ntp true"
+            return f"date -u; iris keys refresh REALM_FILE {file}"
         case "revoked":
             return _new(credential)
         case "bundle":
@@ -83,7 +83,7 @@ def _unreadable(path: Path, text: str) -> Finding:
     except (OSError, ValueError):
         return problem("credential-missing", text, again)
     if "passphrase" in text:
-        return problem("credential-passphrase", text, f"IRIS_PASSPHRASE=... iris doctor --credential {file}")
+        return problem("credential-passphrase", text, f"IRIS_PASSPHRASE=PASSPHRASE iris doctor --credential {file}")
     cause, remedy = split_remedy(text, "")
     if remedy or status.st_uid != os.geteuid():
         return problem("credential-private", cause, remedy or f"ls -l {file}")

@@ -48,7 +48,7 @@ def examine_runtime(realm_id: str, environment: Mapping[str, str], user: int) ->
     stale = stale_sockets(directory)
     if stale:
         names = " ".join(shlex.quote(f"{directory}/{name}") + "{,.node}" for name in stale[:_SHOWN])
-        cause = f"{directory}: {len(stale)} sockets of processes that were killed; nodes that start try them in vain"
+        cause = f"{directory}: sockets that killed processes have left: {len(stale)}; nodes that start try them in vain"
         found.append(warning("runtime-stale", cause, f"rm -f {names}"))
     if not found:
         found.append(ok("runtime-ok", f"runtime directory {directory}"))

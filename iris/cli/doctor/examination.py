@@ -124,9 +124,7 @@ class _Examination:
         outside = [url for url in (*self._setup.seeds, *self._setup.listen) if not is_loopback(url)]
         if outside:
             cause = f"no credential is given, and without one nodes meet on this machine only, not at {outside[0]}"
-            self._report(
-                problem("credential-needed", cause, "iris doctor --credential FILE, or export IRIS_CREDENTIAL=FILE")
-            )
+            self._report(problem("credential-needed", cause, "export IRIS_CREDENTIAL=FILE"))
             return
         if not at_home:
             return

@@ -25,9 +25,9 @@ def examine_descriptors(soft: int, hard: int, nodes: int) -> Finding:
         nodes: those of the realm, besides this one.
     """
     needed = _OTHER + DESCRIPTORS_PER_LINK * nodes
-    cause = f"{soft} files may be open; links to {nodes} nodes and the rest of a program take about {needed}"
+    cause = f"{soft} files may be open; links to other nodes ({nodes}) and the rest of a program take about {needed}"
     raised = max(_ADVISED, 4 * needed)
-    remedy = f"ulimit -n {raised}" if raised <= hard else f"as root: ulimit -n {raised} (systemd: LimitNOFILE={raised})"
+    remedy = f"ulimit -n {raised}" if raised <= hard else f"as root: ulimit -n {raised}"
     if soft < needed:
         return problem("files-few", cause, remedy)
     if soft < _AMPLE * needed:

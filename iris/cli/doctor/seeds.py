@@ -146,20 +146,18 @@ def judge(url: str, reached: Reached, own: tuple[str, ...], wall_now: float, rem
             cause = f"{url}: the node there takes connections, and cannot connect back to this one at {where}"
             return problem("listen-unreachable", cause, remedy)
         case TurnedAway():
-            cause = f"{url}: the node there is of another realm, or this credential has an old gate secret"
-            return problem(
-                "seed-realm", cause, "iris keys show CREDENTIAL on both machines: they have to show one realm"
-            )
+            cause = f"{url}: the node there is of another realm, or this credential has an old gate secret: compare"
+            return problem("seed-realm", cause, "iris keys show CREDENTIAL")
         case Refused():
             return problem("seed-refused", f"{url}: nobody listens there any more", "iris doctor")
         case None:
             cause = f"{url}: the node there ends each link as soon as it is up"
-            return problem("seed-unlinked", cause, "there: read the log of that node")
+            return problem("seed-unlinked", cause, "on that machine: iris -v nodes")
         case error if str(error).startswith("no answer"):
             cause = f"{url}: what listens there is no node of Iris, or hangs"
             return problem("seed-foreign", cause, _who_listens(url))
         case error:
-            return problem("seed-unlinked", f"{url}: {error}", "iris keys show CREDENTIAL on both machines")
+            return problem("seed-unlinked", f"{url}: {error}", "iris keys show CREDENTIAL")
 
 
 def _who_listens(url: str) -> str:
