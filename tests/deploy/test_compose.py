@@ -20,7 +20,7 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 
 
 def test_the_file_is_valid_by_the_specification_of_compose() -> None:
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", FILE]
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(FILE)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -28,7 +28,7 @@ def test_the_file_is_valid_by_the_specification_of_compose() -> None:
 def test_a_key_that_compose_does_not_know_would_be_found(tmp_path: Path) -> None:
     copy = tmp_path / "compose.yaml"
     copy.write_text(FILE.read_text().replace("stop_grace_period:", "stop_patience:"))
-    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", copy]
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(copy)]
     assert subprocess.run(command, capture_output=True, check=False).returncode == 1
 
 

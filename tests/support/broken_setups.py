@@ -342,8 +342,8 @@ def open_home(here: Rehearsal) -> None:
 @broken("the home of Iris is on a read-only file system", "home-unwritable")
 def read_only_home(here: Rehearsal) -> None:
     here.home.mkdir(exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,mode=700", "none", here.home], check=True)
-    here.stack.callback(subprocess.run, ["umount", here.home], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro,mode=700", "none", str(here.home)], check=True)
+    here.stack.callback(lambda: subprocess.run(["umount", str(here.home)], check=True))
 
 
 @broken("a package is older than Iris needs", "packages-unfit")

@@ -6,6 +6,6 @@ changes nothing, and one that cannot look says so.
 """
 
 from iris.cli.doctor.examination import Setup, examine
-from iris.cli.doctor.findings import Code, Finding, Level
+from iris.cli.doctor.findings import Code, Diagnosis, Level
 
-__all__ = ("Code", "Finding", "Level", "Setup", "examine")
+__all__ = ("Code", "Diagnosis", "Level", "Setup", "examine")

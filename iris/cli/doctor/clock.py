@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from iris.cli.doctor.findings import Finding, problem, warning
+from iris.cli.doctor.findings import Diagnosis, problem, warning
 from iris.security.identity import CLOCK_TOLERANCE, NodeDelegation
 
 _SET: Final = "timedatectl set-ntp true"
@@ -20,7 +20,7 @@ _WHOLE: Final = 32
 """Digits of a node's id in a delegation that the node has made itself; a sealed credential has the first half."""
 
 
-def clock_difference(url: str, delegation: NodeDelegation | None, wall_now: float) -> Finding | None:
+def clock_difference(url: str, delegation: NodeDelegation | None, wall_now: float) -> Diagnosis | None:
     """Return by how much the clock here and that of a node differ at least, if its delegation shows it."""
     if delegation is None:
         return None
@@ -41,7 +41,7 @@ def started(delegation: NodeDelegation) -> float:
     return delegation.not_before + CLOCK_TOLERANCE
 
 
-def ahead(url: str, delegation: NodeDelegation, wall_now: float) -> Finding:
+def ahead(url: str, delegation: NodeDelegation, wall_now: float) -> Diagnosis:
     """Return the finding for a node that accepts this one at an earlier date, and not today."""
     most = _span(wall_now - started(delegation))
     cause = f"the clock here is more than {CLOCK_TOLERANCE // 60} minutes ahead of that of {url}, by {most} at most"

@@ -11,7 +11,7 @@ import click
 
 from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.doctor.examination import Setup, examine
-from iris.cli.doctor.findings import Finding, Level
+from iris.cli.doctor.findings import Diagnosis, Level
 from iris.cli.printable import printable_line
 from iris.cli.terminal import note, passphrase_of_environment, write_object
 
@@ -38,10 +38,10 @@ def doctor(connection: NodeOptions, output: str, quiet: bool) -> int:
 
     The exit status is 1 if there is a problem; warnings do not count.
     """
-    found: list[Finding] = []
+    found: list[Diagnosis] = []
     write = _write_json if output == "json" else _write_text
 
-    def report(finding: Finding) -> None:
+    def report(finding: Diagnosis) -> None:
         found.append(finding)
         if not quiet or finding.level != "ok":
             write(finding)
@@ -68,18 +68,18 @@ def doctor(connection: NodeOptions, output: str, quiet: bool) -> int:
     return status
 
 
-def _write_json(finding: Finding) -> None:
+def _write_json(finding: Diagnosis) -> None:
     write_object(dataclasses.asdict(finding))
 
 
-def _write_text(finding: Finding) -> None:
+def _write_text(finding: Diagnosis) -> None:
     level = finding.level.ljust(len("problem"))
     shown = click.style(level, fg=_STYLES[finding.level]) if sys.stdout.isatty() else level
     line = f"{finding.code}: {finding.cause}" + (f"; run: {finding.remedy}" if finding.remedy else "")
     click.echo(f"{shown}  {printable_line(line)}")
 
 
-def _summary(found: list[Finding]) -> str:
+def _summary(found: list[Diagnosis]) -> str:
     problems = sum(finding.level == "problem" for finding in found)
     warnings = sum(finding.level == "warning" for finding in found)
     return f"problems: {problems}, warnings: {warnings}" if problems or warnings else "nothing is wrong"

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Final
 
-from iris.cli.doctor.findings import Code, Finding, ok, problem, split_remedy, warning
+from iris.cli.doctor.findings import Code, Diagnosis, ok, problem, split_remedy, warning
 from iris.kernel.errors import ConfigError
 from iris.security.authority import FaultKind, check_credential
 from iris.security.files import load_credential
@@ -24,7 +24,7 @@ _CODES: Final[dict[FaultKind, Code]] = {
 _FATAL: Final = frozenset({"early", "expired", "revoked"})
 
 
-def read_credential(path: Path, passphrase: str | None) -> tuple[Credential | None, Finding | None]:
+def read_credential(path: Path, passphrase: str | None) -> tuple[Credential | None, Diagnosis | None]:
     """Return the credential in a file, or what keeps it from being read."""
     try:
         return load_credential(path, passphrase=passphrase), None
@@ -34,10 +34,10 @@ def read_credential(path: Path, passphrase: str | None) -> tuple[Credential | No
 
 def examine_credential(
     path: Path, credential: Credential, *, wall_now: float, revocations: RevocationList | None
-) -> list[Finding]:
+) -> list[Diagnosis]:
     """Look at the dates of a credential, and whether it is revoked."""
     file = shlex.quote(str(path))
-    found: list[Finding] = []
+    found: list[Diagnosis] = []
     for fault in check_credential(credential, wall_now=wall_now, revocations=revocations):
         cause = f"{path}: {fault.text.partition(': ')[0]}"
         make = problem if fault.kind in _FATAL else warning
@@ -50,7 +50,7 @@ def examine_credential(
     return found
 
 
-def revoked(path: Path, reason: str, credential: Credential) -> Finding:
+def revoked(path: Path, reason: str, credential: Credential) -> Diagnosis:
     """Return the finding for a credential that other nodes say is revoked."""
     return problem("credential-revoked", f"{path}: {reason}", _new(credential))
 
@@ -73,7 +73,7 @@ def _new(credential: Credential) -> str:
     return f"iris keys cluster REALM_FILE {credential.name} --out NEW_FILE"
 
 
-def _unreadable(path: Path, text: str) -> Finding:
+def _unreadable(path: Path, text: str) -> Diagnosis:
     file = shlex.quote(str(path))
     again = f"iris keys cluster REALM_FILE CLUSTER --out {file}"
     try:

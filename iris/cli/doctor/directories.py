@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
 
-from iris.cli.doctor.findings import Finding, ok, problem, warning
+from iris.cli.doctor.findings import Diagnosis, ok, problem, warning
 from iris.security.files import runtime_place
 
 _OTHERS: Final = 0o077
@@ -18,7 +18,7 @@ _SHOWN: Final = 3
 """Names of stale sockets in the command that removes them; the rest goes by a pattern."""
 
 
-def examine_home(home: Path, user: int) -> Finding:
+def examine_home(home: Path, user: int) -> Diagnosis:
     """Look whether this user can keep files below ``home``, and nobody else reads them."""
     existing = home
     while not os.path.lexists(existing):
@@ -35,10 +35,10 @@ def examine_home(home: Path, user: int) -> Finding:
     return ok("home-ok", f"Iris home {home}" + ("" if existing == home else ": will be made"))
 
 
-def examine_runtime(realm_id: str, environment: Mapping[str, str], user: int) -> list[Finding]:
+def examine_runtime(realm_id: str, environment: Mapping[str, str], user: int) -> list[Diagnosis]:
     """Look at the runtime directory of a realm: who may use it, and which sockets killed processes have left there."""
     directory, unfit = runtime_place(realm_id, environment)
-    found: list[Finding] = []
+    found: list[Diagnosis] = []
     if unfit:
         base = shlex.quote(environment["XDG_RUNTIME_DIR"])
         found.append(warning("runtime-unfit", f"{unfit}; sockets are in {directory.parent}", f"chmod 700 {base}"))
@@ -83,7 +83,9 @@ def _mode(path: Path) -> int:
         return 0
 
 
-def _not_private(code: Literal["home-private", "runtime-private"], what: str, path: Path, user: int) -> Finding | None:
+def _not_private(
+    code: Literal["home-private", "runtime-private"], what: str, path: Path, user: int
+) -> Diagnosis | None:
     """Return what is wrong with a directory that is to be private to this user."""
     status, quoted = path.lstat(), shlex.quote(str(path))
     if stat.S_ISLNK(status.st_mode):

@@ -20,7 +20,7 @@ import iris
 from iris.cli.doctor import clock, seeds, versions
 from iris.cli.doctor.credential import examine_credential, read_credential, revoked
 from iris.cli.doctor.directories import examine_home, examine_runtime
-from iris.cli.doctor.findings import Finding, ok, problem, warning
+from iris.cli.doctor.findings import Diagnosis, ok, problem, warning
 from iris.cli.doctor.firewall import examine_firewall, opening, read_rules
 from iris.cli.doctor.lan import examine_multicast
 from iris.cli.doctor.limits import examine_descriptors
@@ -32,7 +32,7 @@ from iris.patterns.service import DESCRIBE
 from iris.security.files import iris_home, load_revocations, open_local_realm
 from iris.security.identity import Credential, RevocationList
 
-Report = Callable[[Finding], None]
+Report = Callable[[Diagnosis], None]
 
 _MARGIN: Final = 60.0
 """Seconds before the end of a credential at which a node is opened with it; it has ended before those are over."""
@@ -187,7 +187,7 @@ class _Examination:
         addresses = await self._resolve((*credential.seeds, *self._setup.seeds))
         listen = tuple(filter(None, usable)) or await _way_back(addresses)
         date = now if on_time else _date_within(credential, now)
-        found: list[Finding] = []
+        found: list[Diagnosis] = []
         try:
             async with self._open(credential, listen, date) as node:
                 own = node.addresses
@@ -239,7 +239,7 @@ class _Examination:
         own: tuple[str, ...],
         now: float,
         limiter: trio.CapacityLimiter,
-        found: list[Finding],
+        found: list[Diagnosis],
     ) -> None:
         async with limiter:
             wrong = await seeds.connect(url)
@@ -262,7 +262,7 @@ class _Examination:
 
     async def _try_earlier(
         self, credential: Credential, url: str, own: tuple[str, ...], now: float, date: float
-    ) -> Finding | None:
+    ) -> Diagnosis | None:
         listen = tuple(beside(address) for address in own if split_url(address) is not None)
         async with self._open(credential, listen, _date_within(credential, date)) as earlier:
             reached = await seeds.reach(earlier, url)
@@ -323,7 +323,7 @@ class _Examination:
             self._report(finding)
 
 
-async def _who_is_at(node: iris.Node, url: str) -> Finding:
+async def _who_is_at(node: iris.Node, url: str) -> Diagnosis:
     """Tell what listens where this node was to listen: the node that runs here already, or another program."""
     reached = await seeds.reach(node, advertised([url])[0])
     if reached.peer is not None:

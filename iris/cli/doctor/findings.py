@@ -79,7 +79,7 @@ _RUN: Final = re.compile(r"[:;] run(?: as root)?: (.+)\Z")
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
+class Diagnosis:
     """What a check has found.
 
     Args:
@@ -95,19 +95,19 @@ class Finding:
     remedy: str = ""
 
 
-def ok(code: Code, cause: str) -> Finding:
+def ok(code: Code, cause: str) -> Diagnosis:
     """Return a finding that nothing is wrong."""
-    return Finding(code=code, level="ok", cause=cause)
+    return Diagnosis(code=code, level="ok", cause=cause)
 
 
-def warning(code: Code, cause: str, remedy: str) -> Finding:
+def warning(code: Code, cause: str, remedy: str) -> Diagnosis:
     """Return a finding of what works, but should be mended."""
-    return Finding(code=code, level="warning", cause=cause, remedy=remedy)
+    return Diagnosis(code=code, level="warning", cause=cause, remedy=remedy)
 
 
-def problem(code: Code, cause: str, remedy: str) -> Finding:
+def problem(code: Code, cause: str, remedy: str) -> Diagnosis:
     """Return a finding of what does not work."""
-    return Finding(code=code, level="problem", cause=cause, remedy=remedy)
+    return Diagnosis(code=code, level="problem", cause=cause, remedy=remedy)
 
 
 def split_remedy(text: str, otherwise: str) -> tuple[str, str]:

@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from typing import Any, Final
 
-from iris.cli.doctor.findings import Finding, ok, warning
+from iris.cli.doctor.findings import Diagnosis, ok, warning
 
 _PATIENCE: Final = 5.0
 _DROPS: Final = ("drop", "reject")
@@ -28,7 +28,7 @@ def read_rules() -> str | None:
     return done.stdout if done.returncode == 0 else None
 
 
-def examine_firewall(rules: str | None, ports: tuple[int, ...]) -> Finding:
+def examine_firewall(rules: str | None, ports: tuple[int, ...]) -> Diagnosis:
     """Look for rules that drop what arrives from outside.  Whether they do at a port, only a peer can tell for sure.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Final
 
 import trio
 
-from iris.cli.doctor.findings import Finding, ok, warning
+from iris.cli.doctor.findings import Diagnosis, ok, warning
 
 _GROUP: Final = "224.0.0.251"
 _PORT: Final = 5353
@@ -20,7 +20,7 @@ _QUESTION: Final = struct.pack("!6H", 0, 0, 1, 0, 0, 0) + b"\x05_iris\x04_udp\x0
 """A query of RFC 6762 for pointers of a type that nobody has, so that nobody answers."""
 
 
-async def examine_multicast(addresses: list[str], remedy: str) -> Finding:
+async def examine_multicast(addresses: list[str], remedy: str) -> Diagnosis:
     """Send a question to each local network, and see whether this machine's own socket gets it.
 
     Args:

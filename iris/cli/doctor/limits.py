@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from iris.cli.doctor.findings import Finding, ok, problem, warning
+from iris.cli.doctor.findings import Diagnosis, ok, problem, warning
 from iris.node.descriptors import DESCRIPTORS_PER_LINK
 
 _OTHER: Final = 64
@@ -16,7 +16,7 @@ _AMPLE: Final = 2
 _ADVISED: Final = 65_536
 
 
-def examine_descriptors(soft: int, hard: int, nodes: int) -> Finding:
+def examine_descriptors(soft: int, hard: int, nodes: int) -> Diagnosis:
     """Compare the limit on open files with the nodes of the realm.
 
     Args:

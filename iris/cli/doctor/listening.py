@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from typing import Final
 
-from iris.cli.doctor.findings import Finding, ok, problem
+from iris.cli.doctor.findings import Diagnosis, ok, problem
 from iris.cluster.address_rules import check_listening
 from iris.cluster.addresses import look_up, split_url
 from iris.kernel.errors import ConfigError
@@ -17,7 +17,7 @@ from iris.kernel.transport import check_url
 _WILDCARDS: Final = {"": "0.0.0.0", "*": "0.0.0.0", "[::]": "::"}  # noqa: S104 - as the user has it
 
 
-async def examine_listening(url: str) -> Finding:
+async def examine_listening(url: str) -> Diagnosis:
     """Try to listen at ``url``, for a moment."""
     try:
         check_listening(check_url(url))
@@ -52,14 +52,14 @@ def beside(url: str) -> str:
     return f"tcp://{parts[1]}:0"
 
 
-def _examine_socket(path: Path) -> Finding:
+def _examine_socket(path: Path) -> Diagnosis:
     if not os.access(path.parent, os.W_OK | os.X_OK):
         cause = f"ipc://{path}: user {os.geteuid()} cannot write to {path.parent}"
         return problem("listen-forbidden", cause, f"ls -ld {path.parent}")
     return ok("listen-ok", f"ipc://{path}: can listen there")
 
 
-def _refused(url: str, port: int, error: Exception) -> Finding:
+def _refused(url: str, port: int, error: Exception) -> Diagnosis:
     number = error.errno if isinstance(error, OSError) else None
     if number == errno.EADDRINUSE:
         return problem("listen-taken", f"{url}: another program listens at port {port}", f"ss -ltnp 'sport = :{port}'")

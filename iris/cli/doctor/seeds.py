@@ -15,7 +15,7 @@ import trio
 
 import iris
 from iris.cli.doctor.clock import clock_difference
-from iris.cli.doctor.findings import Finding, ok, problem
+from iris.cli.doctor.findings import Diagnosis, ok, problem
 from iris.cli.doctor.listening import port_of
 from iris.cluster.addresses import look_up, split_url
 from iris.cluster.mesh import NoWayBack, Peer, TurnedAway
@@ -48,7 +48,7 @@ class Reached:
     error: IrisError | None = None
 
 
-async def resolve(url: str) -> tuple[tuple[str, ...], Finding | None]:
+async def resolve(url: str) -> tuple[tuple[str, ...], Diagnosis | None]:
     """Return the addresses that a seed stands for, or what is wrong with its name."""
     try:
         check_url(url)
@@ -73,11 +73,11 @@ async def resolve(url: str) -> tuple[tuple[str, ...], Finding | None]:
     return (), _unanswered(url, name)
 
 
-def _unanswered(url: str, name: str) -> Finding:
+def _unanswered(url: str, name: str) -> Diagnosis:
     return problem("dns-unanswered", f"{url}: no name server says what {name} is", "cat /etc/resolv.conf")
 
 
-async def connect(url: str) -> Finding | None:
+async def connect(url: str) -> Diagnosis | None:
     """Connect to an address without saying anything; return what is wrong, if anything is."""
     parts = split_url(url)
     if parts is None:
@@ -125,7 +125,7 @@ async def reach(node: iris.Node, url: str) -> Reached:
     return Reached(delegation=peer.identity.delegation)
 
 
-def judge(url: str, reached: Reached, own: tuple[str, ...], wall_now: float, remedy: str) -> Finding:
+def judge(url: str, reached: Reached, own: tuple[str, ...], wall_now: float, remedy: str) -> Diagnosis:
     """Return what it means that a node was reached, or not.
 
     Args:

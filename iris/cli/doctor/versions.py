@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 from typing import Final
 
-from iris.cli.doctor.findings import Finding, ok, problem, warning
+from iris.cli.doctor.findings import Diagnosis, ok, problem, warning
 
 _OLDEST: Final = (3, 11)
 _REQUIREMENT: Final = re.compile(r"(?P<name>[A-Za-z0-9._-]+)\s*(?P<bounds>[^;\[]*?)\s*(;.*)?\Z")
@@ -17,7 +17,7 @@ _BOUND: Final = re.compile(r"(>=|<)\s*(\d+(?:\.\d+)*)\Z")
 """The bounds that pyproject.toml uses; a test compares."""
 
 
-def examine_python(version: tuple[int, ...], prefix: str) -> Finding:
+def examine_python(version: tuple[int, ...], prefix: str) -> Diagnosis:
     """Compare the version of Python with the oldest that Iris runs on."""
     text = ".".join(map(str, version[:3]))
     if version[:2] < _OLDEST:
@@ -42,7 +42,7 @@ def requirements() -> list[str]:
         return []
 
 
-def examine_packages(required: Iterable[str], version_of: Callable[[str], str | None]) -> list[Finding]:
+def examine_packages(required: Iterable[str], version_of: Callable[[str], str | None]) -> list[Diagnosis]:
     """Compare the packages that are installed with the bounds that Iris has for them."""
     missing: list[str] = []
     unfit: dict[str, str] = {}
@@ -59,7 +59,7 @@ def examine_packages(required: Iterable[str], version_of: Callable[[str], str | 
         elif not all(_satisfies(found, bound) for bound in bounds.split(",") if bound.strip()):
             unfit[name] = f"{name} {found}, {bounds} is needed"
     install = f"{sys.executable} -m pip install --upgrade iris-mesh"
-    result: list[Finding] = []
+    result: list[Diagnosis] = []
     if missing:
         result.append(problem("packages-missing", f"not installed: {', '.join(missing)}", install))
     if unfit:
@@ -83,7 +83,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def examine_versions(own: str | None, members: Mapping[str, str]) -> Finding | None:
+def examine_versions(own: str | None, members: Mapping[str, str]) -> Diagnosis | None:
     """Compare the version of Iris here with those that members say they run; None if none has said so.
 
     Args:
