@@ -184,7 +184,7 @@ def connected(verb: Callable[Concatenate[NodeOptions, P], R]) -> Callable[P, R]:
         multiple=True,
         envvar="IRIS_SEEDS",
         metavar="URL",
-        help="A node to join through; may be repeated (in IRIS_SEEDS divided by blanks).",
+        help="A node to join through; may be repeated.",
     )
     @click.option("--listen", multiple=True, metavar="URL", help="Where to be reached; may be repeated.")
     @click.option("--site", metavar="NAME", help="The site of this node.")

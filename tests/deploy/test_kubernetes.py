@@ -28,8 +28,8 @@ VERSIONS = ("1.28", "1.31", "1.34")
 
 
 def container_of(name: str) -> dict[str, Any]:
-    (one,) = WORKLOADS[name]["spec"]["template"]["spec"]["containers"]
-    assert isinstance(one, dict)
+    containers: list[dict[str, Any]] = WORKLOADS[name]["spec"]["template"]["spec"]["containers"]
+    (one,) = containers
     return one
 
 

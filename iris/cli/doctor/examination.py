@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, final
+from typing import Final, cast, final
 
 import trio
 
@@ -317,7 +317,8 @@ class _Examination:
             async with node.survey(cluster, None, operation=DESCRIBE, timeout=_ANSWERED) as answers:
                 async for answer in answers:
                     if isinstance(answer.payload, dict):
-                        members[answer.member] = str(answer.payload.get("iris", ""))[:40]
+                        told = cast("dict[str, object]", answer.payload)
+                        members[answer.member] = str(told.get("iris", ""))[:40]
         finding = versions.examine_versions(versions.installed("iris-mesh"), members)
         if finding is not None:
             self._report(finding)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import errno
 import socket
-from typing import Final, final
+from typing import Final, cast, final
 
 import trio
 
@@ -105,7 +105,8 @@ def _causes(error: BaseException) -> list[OSError]:
     """Return the errors of the system that an attempt to connect has met."""
     found = [error] if isinstance(error, OSError) and error.errno is not None else []
     if isinstance(error, BaseExceptionGroup):
-        return [*found, *(one for inner in error.exceptions for one in _causes(inner))]
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return [*found, *(one for inner in group.exceptions for one in _causes(inner))]
     return found if error.__cause__ is None else [*found, *_causes(error.__cause__)]
 
 
