@@ -188,6 +188,7 @@ class Network:
             entropy=self._random.randbytes,
             wall_clock=self.wall_clock,
             processor_time=None,  # what is decided by it would differ from run to run
+            descriptors=None,  # in memory a link takes none
             random=random.Random(self._random.random()),
         )
         credential = self.credential(name)

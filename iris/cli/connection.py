@@ -174,7 +174,13 @@ def connected(verb: Callable[Concatenate[NodeOptions, P], R]) -> Callable[P, R]:
         metavar="FILE",
         help="Credential of a realm; without one, the local realm of this user.",
     )
-    @click.option("--seeds", multiple=True, metavar="URL", help="A node to join through; may be repeated.")
+    @click.option(
+        "--seeds",
+        multiple=True,
+        envvar="IRIS_SEEDS",
+        metavar="URL",
+        help="A node to join through; may be repeated.",
+    )
     @click.option("--listen", multiple=True, metavar="URL", help="Where to be reached; may be repeated.")
     @click.option("--site", metavar="NAME", help="The site of this node.")
     @click.option(

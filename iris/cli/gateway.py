@@ -79,7 +79,13 @@ _NOTHING_YET: Final = GatewayStatistics(
     metavar="FILE",
     help="Credential of a realm, with the right to be a gateway; without one, the local realm of this user.",
 )
-@click.option("--seeds", multiple=True, metavar="URL", help="A node of this site to join through; may be repeated.")
+@click.option(
+    "--seeds",
+    multiple=True,
+    envvar="IRIS_SEEDS",
+    metavar="URL",
+    help="A node of this site to join through; may be repeated (in IRIS_SEEDS divided by blanks).",
+)
 @click.option("--near", multiple=True, metavar="URL", help="Where nodes of this site reach this one; may be repeated.")
 @click.option(
     "--dial-networks",

@@ -15,6 +15,7 @@ from iris.kernel.config import Config
 from iris.kernel.frozen import dataclass
 from iris.kernel.names import Entropy
 from iris.kernel.transport import NetworkTransport, Transport, check_url
+from iris.node.descriptors import open_descriptors
 from iris.security.files import runtime_directory
 
 
@@ -37,4 +38,6 @@ class Environment:
     wall_clock: Callable[[], float] = time.time  # noqa: TID251 -- certificates are valid by date
     processor_time: Callable[[], float] | None = time.thread_time
     """Returns the seconds of processor time that the calling thread has had; None: nobody asks for them."""
+    descriptors: Callable[[], tuple[int, int]] | None = open_descriptors
+    """Returns how many file descriptors this process has open, and how many it may have; None: nobody asks."""
     random: random.Random = dataclasses.field(default_factory=random.Random)

@@ -27,6 +27,7 @@ from iris.kernel.tasks import open_background, protected_context
 from iris.kernel.transport import Transport
 from iris.kernel.unexpected import noting_unexpected
 from iris.node.arguments import check_flags, check_is
+from iris.node.descriptors import DescriptorWatch
 from iris.node.environment import Environment
 from iris.node.join import RENEWAL_MARGIN, Joined, read_credential
 from iris.node.node import Node
@@ -176,6 +177,8 @@ async def open_node(
     ):
         path = await _revocations_file(revocations, credential.realm_id, environment)
         Forwarder(mesh)
+        if environment.descriptors is not None:
+            DescriptorWatch(mesh, environment.descriptors)
         revoking = RevocationExchange(mesh, credential.realm, path, nursery, look=LOCAL_LOOK if local else LOOK)
         check_peer = revoking.revocations.check
         verifier = ProofVerifier(identity, environment.wall_clock, check_peer)

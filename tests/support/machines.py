@@ -49,40 +49,46 @@ class Machine:
         self.address = f"{NETWORK}.{number}"
         self.url = f"tcp://{self.address}:7000"
         self.web = f"ws://{self.address}:7080/iris"
-        self._namespace = namespace
+        self.namespace = namespace
         self._interface = f"v{number}"
 
     def connect(self) -> None:
         """Bring this end up."""
-        _ip("-n", self._namespace, "link", "set", "lo", "up")
-        _ip("-n", self._namespace, "addr", "replace", f"{self.address}/24", "dev", self._interface)
+        _ip("-n", self.namespace, "link", "set", "lo", "up")
+        _ip("-n", self.namespace, "addr", "replace", f"{self.address}/24", "dev", self._interface)
         self.plug()
 
     def plug(self) -> None:
         """Plug the cable in."""
-        _ip("-n", self._namespace, "link", "set", self._interface, "up")
+        _ip("-n", self.namespace, "link", "set", self._interface, "up")
 
     def unplug(self) -> None:
         """Pull the cable out: nothing passes in either direction, and nobody is told."""
-        _ip("-n", self._namespace, "link", "set", self._interface, "down")
+        _ip("-n", self.namespace, "link", "set", self._interface, "down")
 
     def silence(self, towards: Machine) -> None:
         """Lose everything that this machine sends to the other one, and go on receiving."""
-        _ip("-n", self._namespace, "route", "replace", "blackhole", f"{towards.address}/32")
+        _ip("-n", self.namespace, "route", "replace", "blackhole", f"{towards.address}/32")
 
     def unsilence(self, towards: Machine) -> None:
         """Undo ``silence``."""
-        _ip("-n", self._namespace, "route", "del", "blackhole", f"{towards.address}/32")
+        _ip("-n", self.namespace, "route", "del", "blackhole", f"{towards.address}/32")
 
     def turn_away_callers(self) -> None:
         """Drop every attempt to open a TCP connection to this machine, as NAT and firewalls do."""
-        _nft(self._namespace, "add table ip wall")
-        _nft(self._namespace, "add chain ip wall input { type filter hook input priority 0; policy accept; }")
-        _nft(self._namespace, 'add rule ip wall input iifname != "lo" tcp flags & (syn | ack) == syn counter drop')
+        _nft(self.namespace, "add table ip wall")
+        _nft(self.namespace, "add chain ip wall input { type filter hook input priority 0; policy accept; }")
+        _nft(self.namespace, 'add rule ip wall input iifname != "lo" tcp flags & (syn | ack) == syn counter drop')
+
+    def drop_datagrams(self, port: int) -> None:
+        """Drop UDP datagrams to a port of this machine, also those that come from itself."""
+        _nft(self.namespace, "add table inet wall")
+        _nft(self.namespace, "add chain inet wall input { type filter hook input priority 0; policy accept; }")
+        _nft(self.namespace, f"add rule inet wall input udp dport {port} drop")
 
     def turned_away(self) -> int:
         """Return how many attempts have been dropped."""
-        told = _nft(self._namespace, "list chain ip wall input")
+        told = _nft(self.namespace, "list chain ip wall input")
         return int(re.findall(r"counter packets (\d+)", told)[0])
 
 

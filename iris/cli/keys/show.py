@@ -55,7 +55,8 @@ def _findings(file: Path, revocations: Path | None, passphrase: str | None) -> t
         if known is None:
             raise click.UsageError(f"there is no revocation list {revocations}")
     now = time.time()  # noqa: TID251 - certificates are valid by date
-    return (*check_credential(credential, wall_now=now, revocations=known), *_no_addresses(credential.seeds))
+    faults = check_credential(credential, wall_now=now, revocations=known)
+    return (*(fault.text for fault in faults), *_no_addresses(credential.seeds))
 
 
 def _no_addresses(seeds: tuple[str, ...]) -> Iterator[str]:

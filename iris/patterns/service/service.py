@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
@@ -45,6 +46,17 @@ def _check_caller(cluster: str) -> str:
         check_name(realm, "realm")
     check_name(name, "cluster")
     return cluster
+
+
+@functools.cache
+def _version() -> str:
+    """Return the version of Iris that this process runs."""
+    from importlib import metadata  # here: it costs 30 ms, and is for those who are asked
+
+    try:
+        return metadata.version("iris-mesh")
+    except metadata.PackageNotFoundError:  # a checkout that is not installed
+        return ""
 
 
 DESCRIBE: Final = "iris.describe"
@@ -258,6 +270,7 @@ class Service:
                 fields_of(annotation, types)
         return {
             "service": self.name,
+            "iris": _version(),
             "operations": {
                 name: {"signature": str(signature), "doc": doc} for name, (signature, doc) in self._described.items()
             },

@@ -4,11 +4,13 @@ It promises that the key of the realm's root is needed for nothing else, and can
 values and return new ones; they read and write no files (iris.security.files) and reach no running node.
 """
 
-from iris.security.authority.issuing import DAY, CredentialSummary, check_credential, summarize
+from iris.security.authority.issuing import (
+    DAY, CredentialFault, CredentialSummary, FaultKind, check_credential, summarize,
+)  # fmt: skip
 from iris.security.authority.realm_root import RealmRoot
 from iris.security.authority.trust import distrust_realm, issue_realm_bundle, trust_realm
 
 __all__ = (
-    "DAY", "CredentialSummary", "RealmRoot", "check_credential", "distrust_realm", "issue_realm_bundle",
-    "summarize", "trust_realm",
+    "DAY", "CredentialFault", "CredentialSummary", "FaultKind", "RealmRoot", "check_credential", "distrust_realm",
+    "issue_realm_bundle", "summarize", "trust_realm",
 )  # fmt: skip

@@ -17,7 +17,7 @@ A node takes a refreshed file without a restart (``CredentialWatch``).
 from __future__ import annotations
 
 import dataclasses
-from typing import Final, final
+from typing import Final, Literal, final
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.frozen import dataclass
@@ -228,33 +228,53 @@ def summarize(credential: Credential) -> CredentialSummary:
     )
 
 
+FaultKind = Literal["early", "expired", "expires", "rotating", "bundle", "revoked"]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CredentialFault:
+    """What is wrong with a credential, or soon will be.
+
+    Args:
+        kind: ``early``: not valid yet; ``expired``; ``expires``: within 14 days; ``rotating``: it holds two gate
+            secrets; ``bundle``: what it says of another realm ends, or has ended; ``revoked``.
+        text: one line for people.
+    """
+
+    kind: FaultKind
+    text: str
+
+
 def check_credential(
     credential: Credential, *, wall_now: float, revocations: RevocationList | None = None
-) -> tuple[str, ...]:
-    """Return what is wrong with a credential, or soon will be, one line each; empty if nothing is."""
-    findings: list[str] = []
+) -> tuple[CredentialFault, ...]:
+    """Return what is wrong with a credential, or soon will be; empty if nothing is."""
+    faults: list[tuple[FaultKind, str]] = []
     certificate = credential.certificate
     if wall_now < certificate.not_before:
-        findings.append(f"valid only in {_span(certificate.not_before - wall_now)}: check the clock")
+        faults.append(("early", f"valid only in {_span(certificate.not_before - wall_now)}: check the clock"))
     left = credential.expires - wall_now
     if left <= 0:
-        findings.append(f"expired {_span(-left)} ago: refresh or seal it again")
+        faults.append(("expired", f"expired {_span(-left)} ago: refresh or seal it again"))
     elif left < EXPIRY_WARNING:
-        findings.append(f"expires in {_span(left)}: refresh or seal it again")
+        faults.append(("expires", f"expires in {_span(left)}: refresh or seal it again"))
     if len(credential.gate_secrets) > 1:
-        findings.append("holds two gate secrets: finish the rotation, then refresh it")
+        faults.append(("rotating", "holds two gate secrets: finish the rotation, then refresh it"))
     for trusted in credential.trusted:
         left = trusted.realm.ends - wall_now
         if left < EXPIRY_WARNING:
             when = f"expires in {_span(left)}" if left > 0 else f"expired {_span(-left)} ago"
-            findings.append(f"the bundle of realm {trusted.realm.alias!r} {when}: take a new one ('iris keys trust')")
+            text = f"the bundle of realm {trusted.realm.alias!r} {when}: take a new one ('iris keys trust')"
+            faults.append(("bundle", text))
     if revocations is not None:
-        if certificate.generation < revocations.clusters.get(certificate.name, 0):
-            findings.append(f"generation {certificate.generation} of cluster {certificate.name!r} is revoked")
+        name, generation = certificate.name, certificate.generation
+        if generation < revocations.clusters.get(name, 0):
+            faults.append(("revoked", f"generation {generation} of cluster {name!r} is revoked"))
         keys = credential.keys
         if isinstance(keys, SealedKeys) and keys.delegation.node in revocations.nodes:
-            findings.append(f"node {keys.delegation.node} is revoked")
-    return tuple(findings)
+            faults.append(("revoked", f"node {keys.delegation.node} is revoked"))
+    return tuple(CredentialFault(kind=kind, text=text) for kind, text in faults)
 
 
 def _span(seconds: float) -> str:

@@ -221,21 +221,33 @@ def runtime_directory(fingerprint: str, environment: Mapping[str, str] = os.envi
     Raises:
         ConfigError: somebody else has made a directory of that name, or it is open to others.
     """
+    directory, unfit = runtime_place(fingerprint, environment)
+    if unfit:
+        _warn(f"{unfit}; sockets are in {directory.parent}, where processes with another one do not look for them")
+    if directory.is_relative_to(_shared()) and (reason := _unsafe(_TEMPORARY)):
+        raise ConfigError(f"{_RUNTIME} {directory.parent}: {reason}")
+    make_private_directory(directory.parent, _RUNTIME, _INSTEAD)
+    return make_private_directory(directory, _RUNTIME, _INSTEAD)
+
+
+def runtime_place(fingerprint: str, environment: Mapping[str, str] = os.environ) -> tuple[Path, str]:
+    """Return where the runtime directory of a realm is, made or not, and why XDG_RUNTIME_DIR leads elsewhere.
+
+    The reason is empty where the variable is used, is not set, or leads to a directory that is not there.
+    """
     user = os.geteuid()
     base = Path(environment.get("XDG_RUNTIME_DIR") or "/nonexistent")
     directory = base / "iris" / fingerprint
     unfit = _unfit(base, user)
-    if unfit or len(str(directory)) > _MAX_DIRECTORY:
-        directory = _TEMPORARY / f"iris-{user}" / fingerprint
-        if unfit not in ("", _ABSENT):
-            _warn(
-                f"XDG_RUNTIME_DIR is not used: {base} {unfit}; sockets are in {directory.parent}, where processes with "
-                "another XDG_RUNTIME_DIR do not look for them"
-            )
-        if reason := _unsafe(_TEMPORARY):
-            raise ConfigError(f"{_RUNTIME} {directory.parent}: {reason}")
-    make_private_directory(directory.parent, _RUNTIME, _INSTEAD)
-    return make_private_directory(directory, _RUNTIME, _INSTEAD)
+    if not unfit and len(str(directory)) <= _MAX_DIRECTORY:
+        return directory, ""
+    reason = f"XDG_RUNTIME_DIR is not used: {base} {unfit}" if unfit not in ("", _ABSENT) else ""
+    return _shared() / fingerprint, reason
+
+
+def _shared() -> Path:
+    """Return this user's directory in the one in which everybody has files."""
+    return _TEMPORARY / f"iris-{os.geteuid()}"
 
 
 def _unfit(directory: Path, user: int) -> str:

@@ -6,7 +6,7 @@ arrived, and that a parsed value is immutable.  It reads no files (iris.security
 """
 
 from iris.security.identity.certificate import (
-    CLOCK_TOLERANCE, MAX_SIGNED, ClusterCertificate, NodeDelegation, check_validity, issue_certificate,
+    CLOCK_TOLERANCE, MAX_SIGNED, ClusterCertificate, NodeDelegation, OutOfDate, check_validity, issue_certificate,
     read_certificate_untrusted, read_delegation_untrusted,
 )  # fmt: skip
 from iris.security.identity.credential import (
@@ -28,8 +28,8 @@ from iris.security.identity.signing import SigningKey
 __all__ = (
     "CLOCK_TOLERANCE", "EVERYTHING", "GATE_SECRET_SIZE", "MAX_BUNDLE", "MAX_GATE_SECRETS", "MAX_PATTERNS",
     "MAX_REALMS", "MAX_SIGNED", "PAIR_SECRET_SIZE", "WHAT", "ClusterCertificate", "Credential", "ForeignRealm",
-    "NodeDelegation", "NodeIdentity", "Patterns", "PeerIdentity", "RealmBundle", "RevocationList", "Revocations",
-    "Rights", "SealedKeys", "SigningKey", "TrustedRealm", "check_patterns", "check_validity", "covers",
+    "NodeDelegation", "NodeIdentity", "OutOfDate", "Patterns", "PeerIdentity", "RealmBundle", "RevocationList",
+    "Revocations", "Rights", "SealedKeys", "SigningKey", "TrustedRealm", "check_patterns", "check_validity", "covers",
     "encode_foreign", "issue_bundle", "issue_certificate", "issue_revocations", "join_trusted", "pair_secret",
     "read_bundle_untrusted", "read_certificate_untrusted", "read_delegation_untrusted", "read_peer_untrusted",
     "read_revocations_untrusted", "realm_fingerprint", "seal_credential", "verify_peer_untrusted",

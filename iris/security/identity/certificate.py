@@ -292,11 +292,25 @@ def _longest_delegation(node: str) -> int:
     return LONGEST_DELEGATION if len(node) == 32 else LONGEST_SEALED
 
 
+@final
+class OutOfDate(AuthenticationError):
+    """A certificate or delegation is not valid yet, or no longer: it has ended, or the clocks differ.
+
+    Args:
+        message: says which one.
+        document: the one.
+    """
+
+    def __init__(self, message: str, document: ClusterCertificate | NodeDelegation) -> None:
+        super().__init__(message)
+        self.document = document
+
+
 def check_validity(certificate: ClusterCertificate, delegation: NodeDelegation | None, wall_now: float) -> None:
     """Check that a chain is valid at ``wall_now``.
 
     Raises:
-        AuthenticationError: a part of it is not valid yet, or no longer.
+        OutOfDate: a part of it is not valid yet, or no longer.
     """
     _check_time(certificate, f"certificate of cluster {certificate.name!r}", wall_now)
     if delegation is not None:
@@ -305,9 +319,10 @@ def check_validity(certificate: ClusterCertificate, delegation: NodeDelegation |
 
 def _check_time(document: ClusterCertificate | NodeDelegation, what: str, wall_now: float) -> None:
     if wall_now < document.not_before:
-        raise AuthenticationError(f"{what}: valid only in {document.not_before - wall_now:.0f} s; check the clocks")
+        left = document.not_before - wall_now
+        raise OutOfDate(f"{what}: valid only in {left:.0f} s; check the clocks", document)
     if wall_now >= document.not_after:
-        raise AuthenticationError(f"{what}: expired {wall_now - document.not_after:.0f} s ago")
+        raise OutOfDate(f"{what}: expired {wall_now - document.not_after:.0f} s ago", document)
 
 
 def _validity(not_before: float, not_after: float, what: str) -> tuple[int, int]:

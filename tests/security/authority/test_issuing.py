@@ -287,11 +287,14 @@ def test_findings_say_what_to_do() -> None:
     node = summarize(sealed).node
     assert node is not None
     _, revocations = revoke_node(realm, node, wall_now=WALL)
-    assert check_credential(rotating, wall_now=WALL + 20 * DAY, revocations=revocations) == (
-        "expires in 10.0 days: refresh or seal it again",
-        "holds two gate secrets: finish the rotation, then refresh it",
-        "generation 1 of cluster 'orders' is revoked",
-        f"node {node} is revoked",
-    )
-    assert check_credential(sealed, wall_now=WALL + 31 * DAY) == ("expired 24.0 hours ago: refresh or seal it again",)
-    assert check_credential(credential, wall_now=WALL - DAY) == ("valid only in 23.9 hours: check the clock",)
+    faults = check_credential(rotating, wall_now=WALL + 20 * DAY, revocations=revocations)
+    assert [(fault.kind, fault.text) for fault in faults] == [
+        ("expires", "expires in 10.0 days: refresh or seal it again"),
+        ("rotating", "holds two gate secrets: finish the rotation, then refresh it"),
+        ("revoked", "generation 1 of cluster 'orders' is revoked"),
+        ("revoked", f"node {node} is revoked"),
+    ]
+    (late,) = check_credential(sealed, wall_now=WALL + 31 * DAY)
+    assert (late.kind, late.text) == ("expired", "expired 24.0 hours ago: refresh or seal it again")
+    (early,) = check_credential(credential, wall_now=WALL - DAY)
+    assert (early.kind, early.text) == ("early", "valid only in 23.9 hours: check the clock")

@@ -348,9 +348,9 @@ def test_a_bundle_that_is_about_to_end_is_a_finding() -> None:
     )
     assert keyring.check_credential(credential, wall_now=WALL + DAY) == ()
     (soon,) = keyring.check_credential(credential, wall_now=WALL + 29 * DAY)
-    assert soon == "the bundle of realm 'acme' expires in 24.0 hours: take a new one ('iris keys trust')"
+    assert soon.text == "the bundle of realm 'acme' expires in 24.0 hours: take a new one ('iris keys trust')"
     (late,) = keyring.check_credential(credential, wall_now=WALL + 40 * DAY)
-    assert "expired 10.0 days ago" in late
+    assert (late.kind, "expired 10.0 days ago" in late.text) == ("bundle", True)
 
 
 def test_a_credential_file_with_a_trusted_realm_that_was_damaged_is_refused(tmp_path: Path) -> None:

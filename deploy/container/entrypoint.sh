@@ -1,0 +1,9 @@
+#!/bin/sh
+# Runs a command as the only process of a container.  Volumes of Kubernetes are open to all users of the container, and
+# Iris refuses such directories: it gets private ones below them.
+set -eu
+umask 077
+export IRIS_HOME="${IRIS_HOME:-/var/lib/iris/home}"
+export XDG_RUNTIME_DIR="${XDG_RUNTIME_DIR:-/run/iris/user}"
+mkdir -p "$IRIS_HOME" "$XDG_RUNTIME_DIR"
+exec "$@"

@@ -1,0 +1,85 @@
+"""``iris doctor``: says what is wrong with the set-up of a node, and the command that mends it."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import sys
+from typing import Final
+
+import click
+
+from iris.cli.connection import NodeOptions, connected, run_until_done
+from iris.cli.doctor.examination import Setup, examine
+from iris.cli.doctor.findings import Diagnosis, Level
+from iris.cli.printable import printable_line
+from iris.cli.terminal import note, passphrase_of_environment, write_object
+
+_STYLES: Final[dict[Level, str]] = {"ok": "green", "warning": "yellow", "problem": "red"}
+
+
+@click.command()
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="A line, or a JSON object, for each finding.",
+)
+@click.option("-q", "--quiet", is_flag=True, help="Print no finding that is ok.")
+@connected
+def doctor(connection: NodeOptions, output: str, quiet: bool) -> int:
+    """Say what is wrong with the set-up of a node here, and the command that mends it.
+
+    Give it the options of the node. It looks at Python and the packages, the home and runtime directory, the
+    credential, the addresses to listen at, the seeds (by name, connection, and a handshake in both directions), the
+    clock, the members' versions, the limit on open files, multicast DNS and the firewall, and changes nothing.
+
+    The exit status is 1 if there is a problem; warnings do not count.
+    """
+    found: list[Diagnosis] = []
+    write = _write_json if output == "json" else _write_text
+
+    def report(finding: Diagnosis) -> None:
+        found.append(finding)
+        if not quiet or finding.level != "ok":
+            write(finding)
+
+    setup = Setup(
+        credential=connection.credential,
+        passphrase=passphrase_of_environment(),
+        seeds=connection.seeds,
+        listen=connection.listen,
+        site=connection.site,
+        dial_only=connection.dial_only,
+        dial_networks=connection.dial_networks,
+    )
+
+    async def look() -> int:
+        if logging.getLogger("iris").level == logging.NOTSET:  # without -v: what the log would say are the findings
+            logging.getLogger("iris").setLevel(logging.ERROR)
+        await examine(setup, report)
+        return 1 if any(finding.level == "problem" for finding in found) else 0
+
+    status = run_until_done(look)
+    if output == "text":
+        note(_summary(found))
+    return status
+
+
+def _write_json(finding: Diagnosis) -> None:
+    write_object(dataclasses.asdict(finding))
+
+
+def _write_text(finding: Diagnosis) -> None:
+    level = finding.level.ljust(len("problem"))
+    shown = click.style(level, fg=_STYLES[finding.level]) if sys.stdout.isatty() else level
+    line = f"{finding.code}: {finding.cause}" + (f"; run: {finding.remedy}" if finding.remedy else "")
+    click.echo(f"{shown}  {printable_line(line)}")
+
+
+def _summary(found: list[Diagnosis]) -> str:
+    problems = sum(finding.level == "problem" for finding in found)
+    warnings = sum(finding.level == "warning" for finding in found)
+    return f"problems: {problems}, warnings: {warnings}" if problems or warnings else "nothing is wrong"

@@ -1,0 +1,372 @@
+"""Examination: the checks in the order in which a set-up breaks, each with what the ones before have found."""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import os
+import resource
+import sys
+import time
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final, cast, final
+
+import trio
+
+import iris
+from iris.cli.doctor import clock, seeds, versions
+from iris.cli.doctor.credential import examine_credential, read_credential, revoked
+from iris.cli.doctor.directories import examine_home, examine_runtime
+from iris.cli.doctor.findings import Diagnosis, ok, problem, warning
+from iris.cli.doctor.firewall import examine_firewall, opening, read_rules
+from iris.cli.doctor.lan import examine_multicast
+from iris.cli.doctor.limits import examine_descriptors
+from iris.cli.doctor.listening import beside, examine_listening, port_of
+from iris.cluster.addresses import advertised, is_loopback, source_url, split_url
+from iris.kernel.errors import ConfigError, IrisError
+from iris.node.environment import Environment
+from iris.patterns.service import DESCRIBE
+from iris.security.files import iris_home, load_revocations, open_local_realm
+from iris.security.identity import Credential, RevocationList
+
+Report = Callable[[Diagnosis], None]
+
+_MARGIN: Final = 60.0
+"""Seconds before the end of a credential at which a node is opened with it; it has ended before those are over."""
+
+_ANSWERED: Final = 2.0
+"""Seconds that members have to say which version they run."""
+
+_CLUSTERS: Final = 16
+"""Clusters whose members are asked for their version."""
+
+_AT_ONCE: Final = 4
+"""Seeds that are looked at at one time, and networks."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """The set-up that is examined: the options of a verb that opens a node.
+
+    Args:
+        credential: of a realm; None: the local realm.
+        passphrase: that it is wrapped with.
+        seeds: URLs, besides those in the credential.
+        listen: URLs.
+        site: of the node.
+        dial_only: it listens nowhere.
+        dial_networks: that it connects to.
+        environment: variables.
+    """
+
+    credential: Path | None
+    passphrase: str | None
+    seeds: tuple[str, ...]
+    listen: tuple[str, ...]
+    site: str | None
+    dial_only: bool
+    dial_networks: tuple[str, ...]
+    environment: Mapping[str, str] = dataclasses.field(default_factory=lambda: os.environ)
+
+
+async def examine(setup: Setup, report: Report, wall_clock: Callable[[], float] = time.time) -> None:  # noqa: TID251
+    """Make all checks, and report each finding as soon as it is known.
+
+    It takes seconds: 5 for each seed that does not answer, four of them at one time.  Cancelling it leaves nothing
+    behind.
+
+    Args:
+        setup: what is examined.
+        report: called with each finding.
+        wall_clock: the date.
+    """
+    await _Examination(setup, report, wall_clock).run()
+
+
+@final
+class _Examination:
+    def __init__(self, setup: Setup, report: Report, wall_clock: Callable[[], float]) -> None:
+        self._setup = setup
+        self._report = report
+        self._wall_clock = wall_clock
+        self._user = os.geteuid()
+        self._revocations: Path | None = None
+        self._rules: str | None = None
+        """Of the firewall."""
+
+    async def run(self) -> None:
+        self._rules = await trio.to_thread.run_sync(read_rules)
+        self._report(versions.examine_python(sys.version_info[:3], sys.prefix))
+        for finding in versions.examine_packages(versions.requirements(), versions.installed):
+            self._report(finding)
+        at_home = self._examine_home()
+        if self._setup.credential is None:
+            await self._examine_local(at_home)
+        else:
+            await self._examine_realm(self._setup.credential)
+        self._report(examine_firewall(self._rules, _ports(self._setup.listen)))
+
+    def _examine_home(self) -> bool:
+        try:
+            finding = examine_home(iris_home(self._setup.environment), self._user)
+        except ConfigError as error:
+            finding = problem("home-unwritable", str(error), "export IRIS_HOME=DIR")
+        self._report(finding)
+        return finding.level == "ok"
+
+    # -- the local realm ------------------------------------------------------------------------------------
+
+    async def _examine_local(self, at_home: bool) -> None:
+        outside = [url for url in (*self._setup.seeds, *self._setup.listen) if not is_loopback(url)]
+        if outside:
+            cause = f"no credential is given, and without one nodes meet on this machine only, not at {outside[0]}"
+            self._report(problem("credential-needed", cause, "export IRIS_CREDENTIAL=FILE"))
+            return
+        if not at_home:
+            return
+        try:
+            realm = await trio.to_thread.run_sync(open_local_realm)
+        except ConfigError as error:
+            self._report(problem("node-fails", str(error), "ls -lR $IRIS_HOME/local"))
+            return
+        self._report(ok("credential-local", f"no credential: the local realm of this user, {realm.fingerprint}"))
+        if not self._examine_runtime(realm.fingerprint):
+            return
+        usable = await self._examine_listening(self._setup.listen)
+        try:
+            async with iris.open_node(listen=[url for url in usable if url]) as node:
+                self._report(ok("node-ok", f"linked to {len(node.nodes())} nodes of this machine"))
+                await self._examine_members(node)
+        except IrisError as error:
+            self._report(problem("node-fails", str(error), "iris -v nodes"))
+
+    def _examine_runtime(self, realm_id: str) -> bool:
+        findings = examine_runtime(realm_id, self._setup.environment, self._user)
+        for finding in findings:
+            self._report(finding)
+        return all(finding.level != "problem" for finding in findings)
+
+    # -- a realm with a credential --------------------------------------------------------------------------
+
+    async def _examine_realm(self, path: Path) -> None:
+        read = partial(read_credential, path, self._setup.passphrase)
+        credential, unreadable = await trio.to_thread.run_sync(read)
+        if credential is None:
+            assert unreadable is not None
+            self._report(unreadable)
+            return
+        now = self._wall_clock()
+        findings = examine_credential(path, credential, wall_now=now, revocations=self._load_revocations(credential))
+        dated = [finding for finding in findings if finding.code in ("credential-early", "credential-expired")]
+        for finding in findings:
+            if finding not in dated:
+                self._report(finding)
+        self._examine_runtime(credential.realm_id)
+        wrong_clock = await self._examine_network(path, credential, now, on_time=not dated)
+        for finding in dated:  # of a clock that is wrong it is no more than a consequence
+            if not wrong_clock:
+                self._report(finding)
+
+    def _load_revocations(self, credential: Credential) -> RevocationList | None:
+        try:
+            file = iris_home(self._setup.environment) / "revocations" / credential.realm_id
+            known = load_revocations(file, credential.realm)
+        except ConfigError as error:
+            self._report(problem("node-fails", str(error), "ls -l $IRIS_HOME/revocations"))
+            return None
+        self._revocations = None if known is None else file
+        return known
+
+    async def _examine_network(self, path: Path, credential: Credential, now: float, *, on_time: bool) -> bool:
+        """Look at the ports, the seeds and the members; tell whether the clock of this machine is shown to be wrong."""
+        usable = await self._examine_listening(self._setup.listen)
+        addresses = await self._resolve((*credential.seeds, *self._setup.seeds))
+        listen = tuple(filter(None, usable)) or await _way_back(addresses)
+        date = now if on_time else _date_within(credential, now)
+        found: list[Diagnosis] = []
+        try:
+            async with self._open(credential, listen, date) as node:
+                own = node.addresses
+                for url, taken in zip(self._setup.listen, usable, strict=True):
+                    if taken and taken != url:
+                        self._report(await _who_is_at(node, url))
+                async with trio.open_nursery() as nursery:
+                    limiter = trio.CapacityLimiter(_AT_ONCE)
+                    for url in addresses:
+                        nursery.start_soon(self._examine_seed, node, credential, url, own, now, limiter, found)
+                if not on_time:  # the dates of the credential are the reason
+                    found = [finding for finding in found if finding.code != "seed-unlinked"]
+                reason = node._parts.mesh.expelled()
+                if reason is not None:
+                    self._report(revoked(path, reason, credential))
+                else:
+                    for finding in found:
+                        self._report(finding)
+                    await self._examine_members(node)
+        except IrisError as error:
+            self._report(problem("node-fails", str(error), "iris -v nodes"))
+            return False
+        wrong_clock = any(finding.code in ("clock-ahead", "clock-behind") for finding in found)
+        if any(finding.code == "seed-ok" for finding in found) and not any(f.code.startswith("clock") for f in found):
+            self._report(ok("clock-ok", "no node that was reached has a clock that is known to differ"))
+        if not self._setup.dial_only:
+            self._report(await examine_multicast(_networks(own)[:_AT_ONCE], opening(self._rules, "udp dport 5353")))
+        return wrong_clock
+
+    async def _resolve(self, urls: tuple[str, ...]) -> list[str]:
+        if not urls:
+            cause = "no seeds: nodes of other machines are found on the local network only"
+            self._report(warning("seed-none", cause, "iris doctor --seeds tcp://HOST:PORT"))
+        found: dict[str, None] = {}
+        for url in dict.fromkeys(urls):
+            addresses, wrong = await seeds.resolve(url)
+            if wrong is not None:
+                self._report(wrong)
+            elif addresses != (url,):
+                self._report(ok("dns-ok", f"{url} is {', '.join(addresses)}"))
+            found.update(dict.fromkeys(addresses))
+        return list(found)
+
+    async def _examine_seed(
+        self,
+        node: iris.Node,
+        credential: Credential,
+        url: str,
+        own: tuple[str, ...],
+        now: float,
+        limiter: trio.CapacityLimiter,
+        found: list[Diagnosis],
+    ) -> None:
+        async with limiter:
+            wrong = await seeds.connect(url)
+            if wrong is not None:
+                found.append(wrong)
+                return
+            reached = await seeds.reach(node, url)
+            ports = ", ".join(map(str, _ports(own)))
+            finding = seeds.judge(url, reached, own, now, opening(self._rules, f"tcp dport {{ {ports} }}"))
+            delegation = reached.delegation
+            if finding.code == "seed-unlinked" and delegation is not None and clock.started(delegation) < now:
+                # It has ended the link although this node took its dates.  Would it have, at an earlier date?
+                finding = await self._try_earlier(credential, url, own, now, clock.started(delegation)) or finding
+            found.append(finding)
+            noticed = None if reached.peer is None else clock.clock_difference(url, delegation, now)
+            if noticed is not None and noticed != finding:
+                found.append(noticed)
+            if reached.peer is not None:
+                await node._parts.membership.introduce(reached.peer.node)
+
+    async def _try_earlier(
+        self, credential: Credential, url: str, own: tuple[str, ...], now: float, date: float
+    ) -> Diagnosis | None:
+        listen = tuple(beside(address) for address in own if split_url(address) is not None)
+        async with self._open(credential, listen, _date_within(credential, date)) as earlier:
+            reached = await seeds.reach(earlier, url)
+        if reached.peer is None or reached.delegation is None:
+            return None
+        return clock.ahead(url, reached.delegation, now)
+
+    @asynccontextmanager
+    async def _open(self, credential: Credential, listen: tuple[str, ...], date: float) -> AsyncGenerator[iris.Node]:
+        """Open an ordinary node at a date; it announces itself to nobody, and leaves no files."""
+        began = trio.current_time()
+        environment = Environment(
+            directory=None,
+            lan=None,
+            wall_clock=lambda: date + trio.current_time() - began,  # which runs on evenly
+        )
+        async with iris.open_node(
+            credential=dataclasses.replace(credential, seeds=()),
+            listen=() if self._setup.dial_only else listen,
+            site=self._setup.site,
+            dial_only=self._setup.dial_only,
+            dial_networks=self._setup.dial_networks,
+            revocations=self._revocations,
+            environment=environment,
+        ) as node:
+            yield node
+
+    # -- what both have -------------------------------------------------------------------------------------
+
+    async def _examine_listening(self, urls: tuple[str, ...]) -> list[str]:
+        """Report where this machine can listen; return where the node of this examination is to, for each URL."""
+        usable: list[str] = []
+        for url in urls:
+            finding = await examine_listening(url)
+            if finding.code != "listen-taken":
+                self._report(finding)
+            if finding.level == "ok":
+                usable.append(url)
+            elif finding.code == "listen-taken" and self._setup.credential is not None:
+                usable.append(beside(url))
+            else:
+                if finding.code == "listen-taken":
+                    self._report(finding)
+                usable.append("")
+        return usable
+
+    async def _examine_members(self, node: iris.Node) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._report(examine_descriptors(soft, hard, len(node.nodes())))
+        members: dict[str, str] = {}
+        for cluster in node.clusters()[:_CLUSTERS]:
+            async with node.survey(cluster, None, operation=DESCRIBE, timeout=_ANSWERED) as answers:
+                async for answer in answers:
+                    if isinstance(answer.payload, dict):
+                        told = cast("dict[str, object]", answer.payload)
+                        members[answer.member] = str(told.get("iris", ""))[:40]
+        finding = versions.examine_versions(versions.installed("iris-mesh"), members)
+        if finding is not None:
+            self._report(finding)
+
+
+async def _who_is_at(node: iris.Node, url: str) -> Diagnosis:
+    """Tell what listens where this node was to listen: the node that runs here already, or another program."""
+    reached = await seeds.reach(node, advertised([url])[0])
+    if reached.peer is not None:
+        return ok(
+            "listen-running", f"{url}: node {reached.peer.node[:8]} of cluster {reached.peer.identity.cluster} listens"
+        )
+    return await examine_listening(url)
+
+
+async def _way_back(addresses: list[str]) -> tuple[str, ...]:
+    """Return where a node listens if nothing is configured: at the address that faces its first seed."""
+    for address in addresses:
+        url = await source_url(address)
+        if url is not None:
+            return (url,)
+    return ()
+
+
+def _date_within(credential: Credential, now: float) -> float:
+    """Return the date nearest to ``now`` at which a credential is valid."""
+    begins, ends = credential.certificate.not_before + 1, credential.expires - _MARGIN
+    return begins if ends <= begins else min(max(now, begins), ends)
+
+
+def _ports(urls: tuple[str, ...]) -> tuple[int, ...]:
+    parts = [split_url(url) for url in urls]
+    return tuple(dict.fromkeys(port_of(part[2]) for part in parts if part is not None))
+
+
+def _networks(urls: tuple[str, ...]) -> list[str]:
+    """Return the IPv4 addresses in URLs at which others can reach this machine."""
+    found: dict[str, None] = {}
+    for url in advertised(urls):
+        parts = split_url(url)
+        if parts is not None and not is_loopback(url) and _is_ipv4(parts[1]):
+            found[parts[1]] = None
+    return list(found)
+
+
+def _is_ipv4(host: str) -> bool:
+    try:
+        ipaddress.IPv4Address(host)
+    except ValueError:
+        return False
+    return True

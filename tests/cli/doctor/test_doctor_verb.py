@@ -1,0 +1,105 @@
+"""``iris doctor`` as people run it, on loopback: what it prints, its status, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import Terminal, open_terminal
+from tests.support.deployments import free_port
+from tests.support.machines import APP
+
+LISTEN = ("--listen", "tcp://127.0.0.1:0")
+
+
+@pytest.fixture(scope="module")
+def terminal() -> Generator[Terminal]:
+    """A realm with two clusters, and a realm of somebody else."""
+    with open_terminal() as opened:
+        (opened.directory / "app.py").write_text(APP)
+        for arguments in (
+            ("realm", "realm"),
+            ("cluster", "realm", "databases", "--out", "databases"),
+            ("cluster", "realm", "askers", "--out", "askers"),
+            ("realm", "elsewhere"),
+            ("cluster", "elsewhere", "askers", "--out", "stranger"),
+        ):
+            assert opened.run("keys", *arguments).returncode == 0
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def seed(terminal: Terminal) -> Generator[str]:
+    """A member that runs."""
+    url = f"tcp://127.0.0.1:{free_port()}"
+    serve = ("run", "app:databases", "--credential", "databases", "--listen", url)
+    with terminal.started(*serve, announces="serves databases"):
+        yield url
+
+
+def files(terminal: Terminal) -> set[Path]:
+    return set(terminal.directory.parent.rglob("*"))
+
+
+def test_all_is_well_in_lines_for_people_and_no_file_is_left(terminal: Terminal, seed: str) -> None:
+    before = files(terminal)
+    done = terminal.run("doctor", "--credential", "askers", "--seeds", seed, *LISTEN)
+    lines = done.stdout.decode().splitlines()
+    assert (done.returncode, done.stderr) == (0, b"iris: problems: 0, warnings: 1\n"), lines
+    assert [line.split()[:2] for line in lines if not line.startswith("ok  ")] == [["warning", "lan-alone:"]]
+    assert any(line.startswith(f"ok       seed-ok: {seed}: linked both ways") for line in lines)
+    assert files(terminal) == before
+
+
+def test_quiet_leaves_out_what_is_ok_and_a_problem_is_the_status(terminal: Terminal, seed: str) -> None:
+    given = ("--credential", "stranger", "--seeds", seed, *LISTEN)
+    done = terminal.run("doctor", "-q", "-o", "json", *given)
+    found = {finding["code"]: finding for finding in map(json.loads, done.stdout.splitlines())}
+    assert done.returncode == 1
+    assert found.keys() == {"seed-realm", "lan-alone"}
+    assert found["seed-realm"].keys() == {"code", "level", "cause", "remedy"}
+
+
+def test_beside_the_node_that_it_examines_the_port_is_that_ones(terminal: Terminal, seed: str) -> None:
+    done = terminal.run("doctor", "-o", "json", "--credential", "databases", "--seeds", seed, "--listen", seed)
+    assert done.returncode == 0
+    assert "listen-running" in {json.loads(line)["code"] for line in done.stdout.splitlines()}
+
+
+def test_each_seed_has_its_line(terminal: Terminal, seed: str) -> None:
+    nobody = f"tcp://127.0.0.1:{free_port()}"
+    given = ("--credential", "askers", "--seeds", nobody, "--seeds", seed, "--seeds", "nonsense", *LISTEN)
+    done = terminal.run("doctor", "-o", "json", *given)
+    found = [finding for finding in map(json.loads, done.stdout.splitlines()) if finding["code"].startswith("seed")]
+    assert {(one["code"], one["cause"].split(": ")[0].strip("'")) for one in found} == {
+        ("seed-malformed", "nonsense' is not an address"),
+        ("seed-refused", nobody),
+        ("seed-ok", seed),
+    }
+    assert done.returncode == 1
+
+
+def test_a_node_that_only_dials_out_is_examined_too(terminal: Terminal) -> None:
+    web = f"ws://127.0.0.1:{free_port()}/iris"
+    serve = ("run", "app:databases", "--credential", "databases", "--listen", web)
+    with terminal.started(*serve, announces="serves databases"):
+        done = terminal.run("doctor", "-q", "--credential", "askers", "--seeds", web, "--dial-only")
+    assert (done.returncode, done.stdout) == (0, b""), done.stdout
+
+
+def test_the_seeds_of_the_environment_are_looked_at(terminal: Terminal, seed: str) -> None:
+    terminal.environment |= {"IRIS_SEEDS": f"{seed} tcp://127.0.0.1:1", "IRIS_CREDENTIAL": "askers"}
+    try:
+        done = terminal.run("doctor", "-o", "json", *LISTEN)
+    finally:
+        del terminal.environment["IRIS_SEEDS"], terminal.environment["IRIS_CREDENTIAL"]
+    codes = {finding["code"] for finding in map(json.loads, done.stdout.splitlines())}
+    assert {"seed-ok", "seed-refused"} <= codes
+
+
+def test_the_local_realm_needs_nothing(terminal: Terminal) -> None:
+    done = terminal.run("doctor", "-q")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"iris: nothing is wrong\n")

@@ -1,0 +1,152 @@
+"""The manifests: valid for Kubernetes, consistent, and their containers' commands run and drain as they are."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+
+from tests.support.deployments import (
+    DEPLOY,
+    Place,
+    documents,
+    end,
+    free_port,
+    has_metrics,
+    is_healthy,
+    manifests,
+    open_place,
+)
+
+OBJECTS = manifests()
+WORKLOADS = {name: one for (kind, name), one in OBJECTS.items() if kind in ("StatefulSet", "Deployment")}
+VERSIONS = ("1.28", "1.31", "1.34")
+
+
+def container_of(name: str) -> dict[str, Any]:
+    containers: list[dict[str, Any]] = WORKLOADS[name]["spec"]["template"]["spec"]["containers"]
+    (one,) = containers
+    return one
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("key", OBJECTS, ids="/".join)
+def test_each_object_is_valid_and_has_no_field_that_kubernetes_does_not_know(
+    key: tuple[str, str], version: str
+) -> None:
+    kubernetes_validate.validate(OBJECTS[key], version, strict=True)
+
+
+def test_a_field_that_does_not_exist_would_be_found() -> None:
+    broken = documents(DEPLOY / "kubernetes" / "prices.yaml")[1]
+    broken["spec"]["template"]["spec"]["containers"][0]["readinessprobe"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(broken, VERSIONS[-1], strict=True)
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_no_container_has_more_rights_than_it_needs(name: str) -> None:
+    pod, container = WORKLOADS[name]["spec"]["template"]["spec"], container_of(name)
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert not pod["automountServiceAccountToken"]
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_secrets_volumes_ports_and_probes_fit_together(name: str) -> None:
+    pod, container = WORKLOADS[name]["spec"]["template"]["spec"], container_of(name)
+    environment = {one["name"]: one.get("value") for one in container["env"]}
+    mounts = {one["name"]: one["mountPath"] for one in container["volumeMounts"]}
+    volumes = {one["name"]: one for one in pod["volumes"]}
+    claims = {one["metadata"]["name"] for one in WORKLOADS[name]["spec"].get("volumeClaimTemplates", ())}
+    assert set(mounts) == set(volumes) | claims
+    assert environment["IRIS_CREDENTIAL"] == f"{mounts['credential']}/credential"
+    assert volumes["credential"]["secret"] == {"secretName": name, "defaultMode": 0o440}
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/healthz", "port": "metrics"}
+    for option, port in (("metrics", "metrics"), ("listen", "sites" if name == "gateway" else "iris")):
+        (value,) = [one for one in container["args"] if one.startswith(f"--{option}=")]
+        assert f":{ports[port]}" in value
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_seeds_are_headless_services_whose_pods_listen_there(name: str) -> None:
+    environment = {one["name"]: one.get("value") for one in container_of(name)["env"]}
+    for seed in environment["IRIS_SEEDS"].split():
+        host, port = re.fullmatch(r"tcp://([a-z]+):(\d+)", seed).groups()  # type: ignore[union-attr]
+        service = OBJECTS["Service", host]["spec"]
+        assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
+        assert [one["port"] for one in service["ports"]] == [int(port)]
+        labels = WORKLOADS[host]["spec"]["template"]["metadata"]["labels"]
+        assert service["selector"].items() <= labels.items()
+
+
+def test_a_pod_has_more_time_to_end_than_its_work() -> None:
+    (drain,) = [one for one in container_of("prices")["args"] if one.startswith("--drain-timeout=")]
+    grace = WORKLOADS["prices"]["spec"]["template"]["spec"]["terminationGracePeriodSeconds"]
+    assert grace >= float(drain.partition("=")[2]) + 5
+
+
+def test_the_bridge_has_as_many_shards_as_pods() -> None:
+    assert f"--of={WORKLOADS['bridge']['spec']['replicas']}" in container_of("bridge")["args"]
+
+
+@pytest.mark.skipif(not has_metrics(), reason="the manifests' readiness needs --metrics of iris run")
+def test_the_containers_run_as_the_manifests_have_them_become_ready_and_drain(tmp_path: Path) -> None:
+    with open_place() as place:
+        first = run_container(place, tmp_path, "prices", {})
+        seed = {"IRIS_SEEDS": f"tcp://127.0.0.1:{first.ports['7000']}"}
+        others = [
+            run_container(place, tmp_path, name, seed, *options)
+            for name, options in (("bridge", ("--serve", "bridge.*")), ("gateway", ("--gateway",)))
+        ]
+        asked = place.credential("askers")
+        done = place.terminal.run(
+            *("request", "prices", "tea", "--credential", str(asked)),
+            *("--seeds", seed["IRIS_SEEDS"], "--listen", "tcp://127.0.0.1:0"),
+        )
+        assert (done.returncode, done.stdout) == (0, b"295\n"), done.stderr
+        for one in (first, *others):
+            assert is_healthy(one.ports["9464"])
+            assert end(one.process, one.grace) == 0
+
+
+class Running:
+    """A container's process."""
+
+    def __init__(self, process: subprocess.Popen[str], ports: dict[str, int], grace: float) -> None:
+        self.process = process
+        self.ports = ports
+        self.grace = grace
+
+
+def run_container(place: Place, tmp_path: Path, name: str, environment: dict[str, str], *options: str) -> Running:
+    """Run what a pod would, by the image's own entry point: on loopback, at free ports."""
+    spec = WORKLOADS[name]["spec"]["template"]["spec"]
+    container = container_of(name)
+    ports = {str(one["containerPort"]): free_port() for one in container["ports"]}
+    values = {"POD_IP": "127.0.0.1", "SHARD": "0"}
+    arguments = [re.sub(r"\$\((\w+)\)", lambda match: values[match[1]], one) for one in container["args"]]
+    arguments = [re.sub(r"(127\.0\.0\.1):(\d+)", lambda m: f"{m[1]}:{ports[m[2]]}", one) for one in arguments]
+    home = tmp_path / name
+    home.mkdir()
+    home.chmod(0o777)  # as a volume with fsGroup is
+    arguments = [one.replace("/var/lib/iris", str(home)) for one in arguments]
+    variables = {
+        **{one["name"]: one["value"] for one in container["env"] if "value" in one and one["name"] != "IRIS_SEEDS"},
+        "IRIS_CREDENTIAL": str(place.credential(name, *options)),
+        "IRIS_HOME": str(home / "home"),
+        "XDG_RUNTIME_DIR": str(place.terminal.directory.parent / f"run-{name}"),
+        **environment,
+    }
+    entry = ["/bin/sh", str(DEPLOY / "container" / "entrypoint.sh")]
+    process = place.start([*entry, *arguments], variables)
+    return Running(process, ports, spec["terminationGracePeriodSeconds"])

@@ -1,0 +1,33 @@
+"""docs/doctor.md as tests read it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "doctor.md").read_text()
+
+
+class Row(NamedTuple):
+    """A row of the table of broken set-ups."""
+
+    symptom: str
+    level: str
+    code: str
+    cause: str
+    remedy: str
+
+
+ROWS = [
+    Row(symptom, level, code, cause, remedy)
+    for symptom, level, code, cause, remedy in re.findall(
+        r"^\| ([^|]+) \| (warning|problem) \| `([a-z-]+)` \| ([^|]+) \| `([^|]+)` \|$", PAGE, re.MULTILINE
+    )
+]
+
+
+def fits(shown: str, found: str) -> bool:
+    """Tell whether a text is what the page shows, in which … stands for anything, and FILE for the credential."""
+    pattern = ".*".join(map(re.escape, shown.split("…")))
+    return re.fullmatch(pattern.replace("FILE", r"\S+"), found) is not None

@@ -1,0 +1,6 @@
+from collections.abc import Mapping
+from typing import Any
+
+class ValidationError(Exception): ...
+
+def validate(data: Mapping[str, Any], desired_version: str, strict: bool = False) -> str: ...
