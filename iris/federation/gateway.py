@@ -515,6 +515,7 @@ async def open_gateway(
         between.work = parts.mesh.work  # frames of the one are carried in those of the other
         parts.revoking.attach(between)
         gateway = Gateway(node, parts.sites, between, policy or Policy(), rate)
+        node._reports["gateway"] = gateway.statistics
         nursery.start_soon(gateway.run, nursery)
         for alias, url in dialled:
             nursery.start_soon(gateway.keep_dialling, url, alias)
@@ -526,6 +527,7 @@ async def open_gateway(
                 parts.revoking.detach(between)
                 await between.say_goodbye("the gateway was closed", 0.5)
             gateway.end()
+            del node._reports["gateway"]
 
 
 def _check_gateway(near: Mesh) -> Callable[[PeerIdentity], None]:

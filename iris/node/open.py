@@ -31,6 +31,7 @@ from iris.node.environment import Environment
 from iris.node.join import RENEWAL_MARGIN, Joined, read_credential
 from iris.node.node import Node
 from iris.node.run_guard import check_trio
+from iris.node.telemetry.tracing import tracing_if_imported
 from iris.security.files import CredentialWatch, open_local_realm, private_home
 from iris.security.identity import Credential, NodeIdentity, PeerIdentity
 
@@ -202,6 +203,9 @@ async def open_node(
             site=site or "",
             sites=sites,
         )
+        tracing = tracing_if_imported(node.id)
+        if tracing is not None:
+            node._observe().tracing = tracing
         revoking.on_newer(node._parts.pubsub.durable.recheck)
         if sites is not None:
             node._parts.pubsub.publish_abroad(sites, environment.entropy)

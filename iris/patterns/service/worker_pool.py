@@ -11,6 +11,7 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextvars import copy_context
+from functools import partial
 from typing import Any, Final, final
 
 import trio
@@ -24,6 +25,7 @@ from iris.kernel.names import NodeId
 from iris.kernel.tasks import interruptible
 from iris.kernel.wire import kinds
 from iris.patterns.messages import Message, Request, Sender
+from iris.patterns.observer import Observer, Pattern
 from iris.patterns.payloads import encoded
 from iris.patterns.priority import Priority, served_priority
 from iris.patterns.receive_limits import Arriving
@@ -176,6 +178,8 @@ class WorkerPool:
         self.cluster: Final = cluster
         self.service: Final = service
         self.draining = False
+        self.observer: Observer | None = None
+        """Looks on while handlers run."""
         self._waits = QueueDelay()
         self._config = config
         self._nursery = nursery
@@ -420,7 +424,7 @@ class WorkerPool:
         except RemoteProtocolError as error:
             return self.malformed(job.peer, job.identifier, error)
         try:
-            result: Any = job.handler(request)
+            result: Any = self._observed("request", job.handler, job.operation)(request)
             if inspect.isawaitable(result):
                 result = await result
             payload = encoded(result, self._config.max_payload)
@@ -449,6 +453,11 @@ class WorkerPool:
         self._arriving.malformed("request", error, peer.node, peer.identity.caller, self.cluster)
         code, text = described(RemoteError(BAD_REQUEST, str(error)), tracebacks=self.service.tracebacks)
         return (kinds.FAILURE, identifier, code, text, OF_HANDLER), len(text)
+
+    def _observed(self, pattern: Pattern, handler: Callable[[Any], Any], operation: str | None) -> Callable[[Any], Any]:
+        """Return a handler such that the observer, if there is one, sees what becomes of its calls."""
+        observer = self.observer
+        return handler if observer is None else partial(observer.handle, pattern, handler, self.cluster, operation)
 
     # -- broadcasts -----------------------------------------------------------------------------------------
 
@@ -491,7 +500,7 @@ class WorkerPool:
         """Call one handler; one that fails must not end the others."""
         try:
             await fresh_context()
-            result = handler(message)
+            result = self._observed("broadcast", handler, None)(message)
             if inspect.isawaitable(result):
                 await result
         except BaseException as error:
@@ -514,7 +523,7 @@ class WorkerPool:
         try:
             async with tunnel:
                 try:
-                    await _talk(handler, tunnel)
+                    await _talk(self._observed("tunnel", handler, tunnel.operation), tunnel)
                 except BaseException:
                     broken = tunnel.is_broken
                     raise
