@@ -72,9 +72,18 @@ class NodeOptions:
             ) as node,
             self._serving_metrics(node, member=member),
         ):
-            _log.info("node %s of cluster %s at %s", node.id, node.name, ", ".join(node.addresses) or "no address")
+            where = ", ".join(node.addresses)
+            _log.info(
+                "node %s of cluster %s at %s", node.id, node.name, where or "no address", extra={"cluster": node.name}
+            )
             links, clusters = len(node.statistics().links), ", ".join(node.clusters())
-            _log.info("realm %s; nodes linked: %d; clusters: %s", node.realm, links, clusters or "none")
+            _log.info(
+                "realm %s; nodes linked: %d; clusters: %s",
+                node.realm,
+                links,
+                clusters or "none",
+                extra={"realm": node.realm},
+            )
             try:
                 yield node
             except iris.NoSuchCluster as error:
@@ -85,7 +94,7 @@ class NodeOptions:
             finally:
                 statistics = node.statistics()
                 for field in dataclasses.fields(statistics):
-                    _log.debug("%s: %s", field.name, getattr(statistics, field.name))
+                    _log.debug("%s: %s", field.name, getattr(statistics, field.name), extra={"cause": field.name})
 
     @contextlib.asynccontextmanager
     async def _serving_metrics(self, node: iris.Node, *, member: bool) -> AsyncGenerator[None]:

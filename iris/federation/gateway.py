@@ -230,7 +230,12 @@ class Gateway:
 
     def _flood(self, peer: Peer) -> None:
         if peer.node not in self._flooded:
-            _log.warning("gateway %s of site %r floods the directory: not listened to for now", peer.node, peer.site)
+            _log.warning(
+                "gateway %s of site %r floods the directory: not listened to for now",
+                peer.node,
+                peer.site,
+                extra={"peer": peer.node, "site": peer.site},
+            )
         self._flooded[peer.node] = trio.current_time()
         self._directory.forget(peer.node)
 
@@ -343,7 +348,7 @@ class Gateway:
             except (NotSent, AuthenticationError, ConfigError) as error:
                 if not warned:
                     warned = True
-                    _log.warning("%s; trying again", error)
+                    _log.warning("%s; trying again", error, extra={"address": url, "reason": type(error).__name__})
                 await trio.sleep(_PAUSES[min(attempt, len(_PAUSES) - 1)])
                 attempt += 1
                 continue

@@ -338,7 +338,7 @@ async def _address_file(fingerprint: str, environment: Environment) -> AddressFi
     try:
         directory = await trio.to_thread.run_sync(private_home, "address book", "addresses")
     except ConfigError as error:
-        _log.warning("%s; where nodes are is not remembered", error)
+        _log.warning("%s; where nodes are is not remembered", error, extra={"reason": "address book"})
         return None
     return AddressFile(directory / f"{fingerprint}.json")
 
@@ -436,6 +436,8 @@ async def _keep_identity_fresh(
                 membership.renew_proof(proof_of(mesh.identity.certificate, mesh.identity.delegation))
                 changed = False
         except ConfigError as error:
-            _log.warning("%s; going on with the credential that was read before", error)
+            _log.warning(
+                "%s; going on with the credential that was read before", error, extra={"cluster": credential.name}
+            )
         await joined.poll()
         joined.renew()

@@ -430,7 +430,9 @@ class Mesh:
         if now >= self._logged.get(what, -math.inf) + _LOGGED_AGAIN:
             self._logged[what] = now
             note_unexpected(error)
-            _log.error("unexpected error: %s", what, exc_info=error)
+            _log.error(
+                "unexpected error: %s", what, exc_info=error, extra={"reason": type(error).__name__, "cause": what}
+            )
 
     @contextlib.contextmanager
     def survive(self, what: str) -> Iterator[None]:
@@ -447,7 +449,12 @@ class Mesh:
         """Take an unexpected error in what a peer has brought about: it costs that peer its link and nothing else."""
         self.note_unexpected(what, error)
         if peer is not self.own:
-            _log.warning("the link to node %s of cluster %r ends: unexpected error", peer.node, peer.identity.cluster)
+            _log.warning(
+                "the link to node %s of cluster %r ends: unexpected error",
+                peer.node,
+                peer.identity.cluster,
+                extra={"peer": peer.node, "caller": peer.identity.caller, "reason": what},
+            )
             self._farewells.part(peer, f"unexpected error: {what}")
 
     def _receive(self, frame: bytes | memoryview) -> None:

@@ -171,9 +171,11 @@ def samples(snapshot: NodeSnapshot) -> Iterator[Sample]:
     yield from _of_links(statistics)
     for reason, count in bounded(statistics.refusals).items():
         yield Sample("iris_refusals_total", (reason,), count)
-    for pattern in ("requests", "broadcasts", "relayed", "events"):
-        yield from _of_pattern(pattern.rstrip("s"), getattr(statistics, pattern))
-    yield from _of_pattern("tunnel", statistics.tunnels.messages)
+    yield from _of_pattern("request", "answered", statistics.requests)
+    yield from _of_pattern("broadcast", "handed_over", statistics.broadcasts)
+    yield from _of_pattern("relayed", "handed_over", statistics.relayed)
+    yield from _of_pattern("event", "handed_over", statistics.events)
+    yield from _of_pattern("tunnel", "answered", statistics.tunnels.messages)
     yield Sample("iris_requests_repeated_total", (), statistics.repeated)
     yield Sample("iris_requests_moved_total", (), statistics.moved)
     yield Sample("iris_requests_unrepeated_total", (), statistics.not_repeated)
@@ -220,14 +222,15 @@ def _of_links(statistics: NodeStatistics) -> Iterator[Sample]:
     yield Sample("iris_link_sent_bytes_total", (), sum(link.bytes_sent for link in links))
 
 
-def _of_pattern(pattern: str, counters: PatternStatistics) -> Iterator[Sample]:
+def _of_pattern(pattern: str, good: str, counters: PatternStatistics) -> Iterator[Sample]:
     yield Sample("iris_messages_sent_total", (pattern,), counters.sent)
-    for outcome in ("answered", "handed_over", "expired"):
+    for outcome in (good, "expired"):
         yield Sample("iris_messages_ended_total", (pattern, outcome), getattr(counters, outcome))
     explained = sum(counters.refused_because.values())
     for reason, count in bounded(counters.refused_because).items():
         yield Sample("iris_messages_refused_total", (pattern, reason), count)
-    yield Sample("iris_messages_refused_total", (pattern, ""), counters.refused - explained)
+    if pattern != "broadcast":
+        yield Sample("iris_messages_refused_total", (pattern, ""), counters.refused - explained)
     for reason, count in bounded(counters.lost).items():
         yield Sample("iris_messages_lost_total", (pattern, reason), count)
     yield Sample("iris_messages_waiting", (pattern,), counters.waiting)

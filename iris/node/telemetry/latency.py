@@ -65,14 +65,14 @@ class LatencyHistogram:
 
 
 @final
-class Latencies:
+class LatencyTable:
     """The histograms of one side of a node: of its calls, or of its handlers."""
 
     def __init__(self) -> None:
         self._histograms: dict[Target, LatencyHistogram] = {}
 
     def __repr__(self) -> str:
-        return f"<Latencies of {len(self._histograms)} targets>"
+        return f"<LatencyTable of {len(self._histograms)} targets>"
 
     def of(self, pattern: str, cluster: str, operation: str | None) -> LatencyHistogram:
         """Return the histogram of a target; beyond 256 of them all further ones share one."""

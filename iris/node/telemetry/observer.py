@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar, final
 
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import interruptible, protected_context
-from iris.node.telemetry.latency import Latencies, LatencyHistogram
+from iris.node.telemetry.latency import LatencyTable, LatencyHistogram
 from iris.node.telemetry.tracing import OpenSpan, Tracing
 from iris.patterns.observer import Pattern
 from iris.patterns.request import Begun
@@ -111,14 +111,14 @@ class NodeObserver:
     """
 
     def __init__(self) -> None:
-        self.calls: Latencies | None = None
-        self.handlers: Latencies | None = None
+        self.calls: LatencyTable | None = None
+        self.handlers: LatencyTable | None = None
         self.tracing: Tracing | None = None
 
     def measure(self) -> None:
         """Measure latencies from now on."""
         if self.calls is None:
-            self.calls, self.handlers = Latencies(), Latencies()
+            self.calls, self.handlers = LatencyTable(), LatencyTable()
 
     @property
     def is_traced(self) -> bool:
@@ -182,10 +182,8 @@ class NodeObserver:
             self.tracing.note_arrival(topic, publisher, headers, count)
 
 
-
-
 def _histogram(
-    latencies: Latencies | None, pattern: Pattern, cluster: str, operation: str | None
+    latencies: LatencyTable | None, pattern: Pattern, cluster: str, operation: str | None
 ) -> LatencyHistogram | None:
     """Return where the duration of a call is counted; not that of a tunnel, which lasts for as long as it is of use."""
     return None if latencies is None or pattern == "tunnel" else latencies.of(pattern, cluster, operation)
