@@ -8,6 +8,7 @@ node's thread if they are large.
 from __future__ import annotations
 
 import errno
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Final, NamedTuple, final
 
@@ -16,6 +17,8 @@ import trio
 from iris.kernel.errors import ConfigError
 from iris.kernel.tasks import open_background, protected_context
 from iris.kernel.token_bucket import TokenBucket
+
+_log: Final = logging.getLogger("iris")
 
 _CONNECTIONS: Final = 16
 _PATIENCE: Final = 5.0
@@ -132,7 +135,11 @@ class Endpoint:
         make = self._pages.get(target.partition(b"?")[0].decode("latin-1"))
         if make is None:
             return Page(404, _TEXT, f"there are {', '.join(self._pages)}\n".encode())
-        return await make(accept.decode("latin-1"))
+        try:
+            return await make(accept.decode("latin-1"))
+        except Exception as error:  # noqa: BLE001 -- whatever it is, it must not end the node
+            _log.error("a page for operators cannot be made", exc_info=error, extra={"reason": type(error).__name__})
+            return Page(500, _TEXT, b"this page cannot be made; the log of the node says why\n")
 
 
 _TEXT: Final = "text/plain; charset=utf-8"

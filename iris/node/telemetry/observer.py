@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar, final
 
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import interruptible, protected_context
-from iris.node.telemetry.latency import LatencyTable, LatencyHistogram
+from iris.node.telemetry.latency import LatencyHistogram, LatencyTable
 from iris.node.telemetry.tracing import OpenSpan, Tracing
 from iris.patterns.observer import Pattern
 from iris.patterns.request import Begun

@@ -1,4 +1,4 @@
-"""Traces: spans at both ends of every pattern, right parents, across gateways and event loops; and what is not traced."""
+"""Traces: spans at both ends of every pattern, right parents, across gateways and event loops; what is not traced."""
 
 from __future__ import annotations
 
@@ -353,9 +353,8 @@ def test_a_handler_in_a_thread_and_its_requests_are_in_the_trace(spans: Spans) -
         def leaf(request: iris.Request) -> object:
             return request.payload
 
-        with node.join("shop", service):
-            with spans.tracer.start_as_current_span("checkout"):
-                assert node.request("shop", b"1") == b"1"
+        with node.join("shop", service), spans.tracer.start_as_current_span("checkout"):
+            assert node.request("shop", b"1") == b"1"
     client, server = spans.named("shop", SpanKind.CLIENT), spans.named("shop", SpanKind.SERVER)
     assert is_child(client, spans.named("checkout"))
     assert is_child(server, client)
