@@ -10,7 +10,7 @@ import os
 import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Concatenate, Final, ParamSpec, TypeVar, final
+from typing import TYPE_CHECKING, Concatenate, Final, ParamSpec, TypeVar, final
 
 import click
 import trio
@@ -24,6 +24,9 @@ _log: Final = logging.getLogger("iris")
 
 _PATIENCE: Final = 10.0
 """Seconds for which warnings may turn out to be part of an error; a user who waits longer has to see them."""
+
+if TYPE_CHECKING:
+    import iris.aio
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -70,7 +73,7 @@ class NodeOptions:
                 dial_networks=self.dial_networks,
                 config=config,
             ) as node,
-            self._serving_metrics(node, member=member),
+            self.serving_metrics(node, member=member),
         ):
             where = ", ".join(node.addresses)
             _log.info(
@@ -97,7 +100,8 @@ class NodeOptions:
                     _log.debug("%s: %s", field.name, getattr(statistics, field.name), extra={"cause": field.name})
 
     @contextlib.asynccontextmanager
-    async def _serving_metrics(self, node: iris.Node, *, member: bool) -> AsyncGenerator[None]:
+    async def serving_metrics(self, node: iris.Node | iris.aio.Node, *, member: bool = False) -> AsyncGenerator[None]:
+        """Serve the metrics of a node for the length of the block, if that was asked for; see ``open``."""
         if self.metrics is None:
             yield
             return
@@ -213,7 +217,7 @@ metrics_option = click.option(
     callback=_read_address,
     help="Serve /metrics for Prometheus and /healthz there; this machine only if there is no HOST.",
 )
-"""For verbs that serve others: ``NodeOptions.open`` does it."""
+"""For verbs that serve others: ``NodeOptions.open`` does it, or ``serving_metrics`` for a node of asyncio."""
 
 
 def connected(verb: Callable[Concatenate[NodeOptions, P], R]) -> Callable[P, R]:

@@ -41,7 +41,7 @@ MakePage = Callable[[str], Awaitable[Page]]
 
 
 @final
-class Endpoint:
+class MetricsEndpoint:
     """An endpoint that is up.  Made by ``open_endpoint``.
 
     Attributes:
@@ -62,7 +62,7 @@ class Endpoint:
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     def __repr__(self) -> str:
-        return f"<Endpoint at {self.url}: {', '.join(self._pages)}>"
+        return f"<MetricsEndpoint at {self.url}: {', '.join(self._pages)}>"
 
     async def _run(self, listener: trio.SocketListener) -> None:
         bucket = TokenBucket(_RATE, _RATE, trio.current_time())
@@ -153,7 +153,7 @@ def text_page(status: int, text: str) -> Page:
 
 
 @protected_context
-async def open_endpoint(host: str, port: int, pages: Mapping[str, MakePage]) -> AsyncIterator[Endpoint]:
+async def open_endpoint(host: str, port: int, pages: Mapping[str, MakePage]) -> AsyncIterator[MetricsEndpoint]:
     """Answer HTTP requests until the block ends.
 
     Args:
@@ -178,7 +178,7 @@ async def open_endpoint(host: str, port: int, pages: Mapping[str, MakePage]) -> 
     listener = listeners[0]
     address: tuple[str, int] = listener.socket.getsockname()[:2]
     async with listener, open_background() as nursery:
-        endpoint = Endpoint(address[0], address[1], pages)
+        endpoint = MetricsEndpoint(address[0], address[1], pages)
         nursery.start_soon(endpoint._run, listener)
         yield endpoint
 

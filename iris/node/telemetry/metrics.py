@@ -18,7 +18,7 @@ import trio
 from iris.kernel.errors import ConfigError
 from iris.kernel.tasks import protected_context
 from iris.node.node import Node
-from iris.node.telemetry.endpoint import Endpoint, Page, missing, open_endpoint, text_page
+from iris.node.telemetry.endpoint import MetricsEndpoint, Page, missing, open_endpoint, text_page
 from iris.node.telemetry.families import FAMILIES, NEVER_BACK, NodeSnapshot, samples
 from iris.node.telemetry.latency import BUCKETS, LatencyHistogram
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from iris import aio, sync
 
-__all__ = ("FAMILIES", "Endpoint", "serve")
+__all__ = ("FAMILIES", "MetricsEndpoint", "serve")
 
 PORT: Final = 9464
 """That of OpenTelemetry's exporter for Prometheus."""
@@ -39,15 +39,15 @@ _FRESH: Final = 0.5
 @overload
 def serve(
     node: Node, host: str = ..., port: int = ..., *, member: bool = ...
-) -> AbstractAsyncContextManager[Endpoint]: ...
+) -> AbstractAsyncContextManager[MetricsEndpoint]: ...
 @overload
 def serve(
     node: aio.Node, host: str = ..., port: int = ..., *, member: bool = ...
-) -> AbstractAsyncContextManager[Endpoint]: ...
+) -> AbstractAsyncContextManager[MetricsEndpoint]: ...
 @overload
 def serve(
     node: sync.Node, host: str = ..., port: int = ..., *, member: bool = ...
-) -> AbstractContextManager[Endpoint]: ...
+) -> AbstractContextManager[MetricsEndpoint]: ...
 def serve(node: Any, host: str = "127.0.0.1", port: int = PORT, *, member: bool = True) -> Any:
     """Serve the metrics of a node, and of the gateway or bridge that is built on it, until the block ends.
 
@@ -65,7 +65,7 @@ def serve(node: Any, host: str = "127.0.0.1", port: int = PORT, *, member: bool 
     Args:
         node: of ``iris``, ``iris.aio`` or ``iris.sync``; with the last it is a plain ``with`` block.
         host: where to listen; only this machine reaches it unless you say otherwise.
-        port: 0 takes a free one, see ``Endpoint.port``.
+        port: 0 takes a free one, see ``MetricsEndpoint.port``.
         member: whether the node is ready only as a member of a cluster; False for one that only asks others.
 
     Raises:
@@ -79,7 +79,7 @@ def serve(node: Any, host: str = "127.0.0.1", port: int = PORT, *, member: bool 
 
 
 @protected_context
-async def _serve(node: Node, *, host: str, port: int, member: bool) -> AsyncIterator[Endpoint]:
+async def _serve(node: Node, *, host: str, port: int, member: bool) -> AsyncIterator[MetricsEndpoint]:
     node._guard.check()
     if type(host) is not str or type(port) is not int or not 0 <= port < 65536:
         raise ConfigError(f"metrics at {host!r}:{port!r}: use the text of an address, and a port from 0 to 65535")

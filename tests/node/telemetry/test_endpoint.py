@@ -9,7 +9,7 @@ import pytest
 import trio
 
 import iris.node.telemetry.endpoint as module
-from iris.node.telemetry.endpoint import Endpoint, Page, open_endpoint, text_page
+from iris.node.telemetry.endpoint import MetricsEndpoint, Page, open_endpoint, text_page
 
 LARGE = b"x" * 1_000_000
 
@@ -25,12 +25,12 @@ async def large(_: str) -> Page:
 
 
 @asynccontextmanager
-async def an_endpoint() -> AsyncIterator[Endpoint]:
+async def an_endpoint() -> AsyncIterator[MetricsEndpoint]:
     async with open_endpoint("127.0.0.1", 0, {"/hello": hello, "/large": large}) as endpoint:
         yield endpoint
 
 
-async def sends(endpoint: Endpoint, request: bytes) -> bytes:
+async def sends(endpoint: MetricsEndpoint, request: bytes) -> bytes:
     """Return all that comes back, until the other end has closed."""
     async with await trio.open_tcp_stream(endpoint.host, endpoint.port) as stream:
         await stream.send_all(request)

@@ -156,7 +156,7 @@ def test_every_log_call_of_iris_has_fields_that_are_known() -> None:
         and isinstance(node.func, ast.Attribute)
         and isinstance(node.func.value, ast.Name)
         and node.func.value.id == "_log"
-        and node.func.attr in ("debug", "info", "warning", "error", "critical", "log")
+        and node.func.attr in ("debug", "info", "warning", "error", "critical", "exception", "log")
     ]
     assert len(calls) > 30
     extras = {where: next((one.value for one in call.keywords if one.arg == "extra"), None) for where, call in calls}

@@ -19,7 +19,7 @@ import iris
 import iris.aio
 import iris.sync
 from iris.federation.gateway import GatewayStatistics
-from iris.node.telemetry.endpoint import Endpoint
+from iris.node.telemetry.endpoint import MetricsEndpoint
 from iris.node.telemetry.families import FAMILIES, NodeSnapshot, bounded, samples
 from iris.node.telemetry.latency import BUCKETS, OTHER, LatencyHistogram, LatencyTable
 from iris.node.telemetry.metrics import Exposition
@@ -44,7 +44,7 @@ def read(url: str) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-async def get(endpoint: Endpoint, path: str) -> tuple[int, str]:
+async def get(endpoint: MetricsEndpoint, path: str) -> tuple[int, str]:
     return await trio.to_thread.run_sync(read, endpoint.url + path)
 
 
@@ -300,17 +300,20 @@ def test_a_bound_belongs_to_its_bucket(seconds: float, bucket: int) -> None:
 
 
 async def test_links_and_subscriptions_that_ended_still_count() -> None:
-    async with open_network() as network, network.open_node("shop") as shop:
-        async with iris.metrics.serve(shop, port=0) as metrics:
-            async with network.open_node("store") as other, other.subscribe("orders.>"):
-                async with shop.subscribe("orders.>") as events:
-                    for number in range(5):
-                        await shop.publish("orders.new", number)
-                    assert [(await anext(events)).payload for _ in range(5)] == [0, 1, 2, 3, 4]
-                before = shop.statistics()
-            while shop.statistics().links:  # noqa: ASYNC110 -- it has said goodbye
-                await trio.sleep(0.01)
-            found = values((await get(metrics, "/metrics"))[1])
+    async with (
+        open_network() as network,
+        network.open_node("shop") as shop,
+        iris.metrics.serve(shop, port=0) as metrics,
+    ):
+        async with network.open_node("store") as other, other.subscribe("orders.>"):
+            async with shop.subscribe("orders.>") as events:
+                for number in range(5):
+                    await shop.publish("orders.new", number)
+                assert [(await anext(events)).payload for _ in range(5)] == [0, 1, 2, 3, 4]
+            before = shop.statistics()
+        while shop.statistics().links:  # noqa: ASYNC110 -- it has said goodbye
+            await trio.sleep(0.01)
+        found = values((await get(metrics, "/metrics"))[1])
     sent = sum(link.sent for link in before.links.values())
     assert sent > 0
     assert value(found, "iris_link_messages_total", outcome="sent") >= sent
@@ -320,20 +323,23 @@ async def test_links_and_subscriptions_that_ended_still_count() -> None:
 
 
 async def test_an_address_that_cannot_be_used_is_one_error() -> None:
-    async with open_network() as network, network.open_node("store") as node:
-        async with iris.metrics.serve(node, port=0) as metrics:
-            wrong: list[tuple[Any, Any, str]] = [
-                ("127.0.0.1", metrics.port, "cannot be served at 127.0.0.1:"),
-                ("192.0.2.1", 0, "cannot be served at 192.0.2.1:0"),
-                ("127.0.0.1", 70000, "a port from 0 to 65535"),
-                (None, 0, "the text of an address"),
-                ("127.0.0.1", True, "a port from 0 to 65535"),
-            ]
-            for host, port, text in wrong:
-                with pytest.raises(iris.ConfigError, match=text):
-                    async with iris.metrics.serve(node, host, port):
-                        pass
-            assert (await get(metrics, "/healthz"))[0] == 503
+    async with (
+        open_network() as network,
+        network.open_node("store") as node,
+        iris.metrics.serve(node, port=0) as metrics,
+    ):
+        wrong: list[tuple[Any, Any, str]] = [
+            ("127.0.0.1", metrics.port, "cannot be served at 127.0.0.1:"),
+            ("192.0.2.1", 0, "cannot be served at 192.0.2.1:0"),
+            ("127.0.0.1", 70000, "a port from 0 to 65535"),
+            (None, 0, "the text of an address"),
+            ("127.0.0.1", True, "a port from 0 to 65535"),
+        ]
+        for host, port, text in wrong:
+            with pytest.raises(iris.ConfigError, match=text):
+                async with iris.metrics.serve(node, host, port):
+                    pass
+        assert (await get(metrics, "/healthz"))[0] == 503
 
 
 @pytest.mark.parametrize(("module", "package"), [("prometheus_client", "prometheus-client"), ("h11", "h11")])

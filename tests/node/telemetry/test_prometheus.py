@@ -6,6 +6,7 @@ import json
 import shutil
 import signal
 import subprocess
+import sys
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
@@ -85,7 +86,8 @@ def prometheus(directory: Path, targets: list[str]) -> Iterator[str]:
 def ask(base: str, query: str) -> list[dict[str, Any]]:
     try:
         with urllib.request.urlopen(f"{base}/api/v1/query?{urllib.parse.urlencode({'query': query})}") as answer:
-            return json.load(answer)["data"]["result"]
+            found: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+            return found
     except OSError:  # it is not up yet
         return []
 
@@ -102,8 +104,6 @@ async def wait_for(base: str, query: str, expected: float) -> None:
 
 
 async def test_prometheus_scrapes_three_nodes_and_answers(terminal: Terminal, tmp_path: Path) -> None:
-    import sys
-
     (terminal.directory / "app.py").write_text(SERVICE)
     ports = [free_port() for _ in range(NODES)]
     with ExitStack() as stack:
