@@ -5,7 +5,8 @@ The patterns know this interface only.  Where it is None, as it is by default, i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol
 
 from iris.kernel.names import NodeId
@@ -13,20 +14,25 @@ from iris.kernel.names import NodeId
 Pattern = Literal["request", "survey", "broadcast", "event", "tunnel"]
 
 
-class Observer(Protocol):
-    """Looks on; what it is called with, it returns or raises unchanged."""
+class Observed(AbstractContextManager[object], Protocol):
+    """The call of a handler, from its beginning to ``end``; as a context manager it ends with the block."""
 
-    def handle(
-        self, pattern: Pattern, handler: Callable[[Any], Any], cluster: str, operation: str | None, given: Any
-    ) -> Coroutine[Any, Any, Any]:
-        """Call a handler with a request, broadcast or tunnel, and return what it returns, awaited.
+    def end(self, error: BaseException | None = None) -> None:
+        """The handler has returned, or raised."""
+        ...
+
+
+class Observer(Protocol):
+    """Looks on, and raises nothing."""
+
+    def begin_handling(self, pattern: Pattern, cluster: str, operation: str | None, given: Any) -> Observed:
+        """A handler is about to be called, in a context of its own.
 
         Args:
             pattern: of what is handled; the request of a survey is a request.
-            handler: of the service.
             cluster: that is served.
             operation: of the handler, one that the service has.
-            given: what the handler gets; it has headers.
+            given: what the handler gets: it has headers and a sender.
         """
         ...
 

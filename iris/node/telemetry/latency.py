@@ -1,7 +1,6 @@
 """Latency histograms, by cluster and operation.  Written by the node's own thread only, so without locks.
 
-``LatencyHistogram.observe`` takes 0.3 us; that of prometheus-client takes 1.6 us, most of it for its lock and for the
-look-up of its labels (``python benchmarks/telemetry.py --parts``).
+Those of prometheus-client lock, and look their labels up, for each value.
 """
 
 from __future__ import annotations
@@ -70,6 +69,8 @@ class LatencyTable:
 
     def __init__(self) -> None:
         self._histograms: dict[Target, LatencyHistogram] = {}
+        self.known: Final[dict[tuple[str, str, str | None], LatencyHistogram]] = {}
+        """The same by what is called, for who is in a hurry."""
 
     def __repr__(self) -> str:
         return f"<LatencyTable of {len(self._histograms)} targets>"
@@ -81,8 +82,9 @@ class LatencyTable:
         if known is not None:
             return known
         if len(self._histograms) >= _MAX_TARGETS:
-            target = (OTHER, OTHER, OTHER)
-        return self._histograms.setdefault(target, LatencyHistogram())
+            return self._histograms.setdefault((OTHER, OTHER, OTHER), LatencyHistogram())
+        made = self._histograms[target] = self.known[pattern, cluster, operation] = LatencyHistogram()
+        return made
 
     def copy(self) -> dict[Target, LatencyHistogram]:
         """Return a snapshot, for another thread to read."""

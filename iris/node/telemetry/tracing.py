@@ -84,7 +84,7 @@ class Tracing:
             The span, and the headers that are to be sent.  Those that name a trace already stay as they are.
         """
         current = self._current()
-        if current is self._none or not current.get_span_context().is_valid or (headers and _is_full(headers)):
+        if not current.get_span_context().is_valid or (headers and _is_full(headers)):
             return None, headers
         span: OpenSpan | None = None
         sending = current

@@ -10,8 +10,8 @@ from __future__ import annotations
 import inspect
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
-from functools import partial
 from typing import Any, Final, final
 
 import trio
@@ -423,14 +423,22 @@ class WorkerPool:
             )
         except RemoteProtocolError as error:
             return self.malformed(job.peer, job.identifier, error)
+        observer = self.observer
+        seen = None if observer is None else observer.begin_handling("request", self.cluster, job.operation, request)
         try:
-            result: Any = self._observed("request", job.handler, job.operation)(request)
+            result: Any = job.handler(request)
             if inspect.isawaitable(result):
                 result = await result
             payload = encoded(result, self._config.max_payload)
+            if seen is not None:
+                seen.end()
         except Exception as error:  # noqa: BLE001 -- whatever a handler raises is the caller's answer
+            if seen is not None:
+                seen.end(error)
             return self._fail(job, error, request)
         except BaseException as error:
+            if seen is not None:
+                seen.end(error)
             failure = failure_in(error)
             if failure is None:
                 raise
@@ -454,10 +462,10 @@ class WorkerPool:
         code, text = described(RemoteError(BAD_REQUEST, str(error)), tracebacks=self.service.tracebacks)
         return (kinds.FAILURE, identifier, code, text, OF_HANDLER), len(text)
 
-    def _observed(self, pattern: Pattern, handler: Callable[[Any], Any], operation: str | None) -> Callable[[Any], Any]:
-        """Return a handler such that the observer, if there is one, sees what becomes of its calls."""
+    def _observed(self, pattern: Pattern, operation: str | None, given: Any) -> AbstractContextManager[object]:
+        """Return the block in which the observer, if there is one, sees a handler at work."""
         observer = self.observer
-        return handler if observer is None else partial(observer.handle, pattern, handler, self.cluster, operation)
+        return nullcontext() if observer is None else observer.begin_handling(pattern, self.cluster, operation, given)
 
     # -- broadcasts -----------------------------------------------------------------------------------------
 
@@ -500,9 +508,10 @@ class WorkerPool:
         """Call one handler; one that fails must not end the others."""
         try:
             await fresh_context()
-            result = self._observed("broadcast", handler, None)(message)
-            if inspect.isawaitable(result):
-                await result
+            with self._observed("broadcast", None, message):
+                result = handler(message)
+                if inspect.isawaitable(result):
+                    await result
         except BaseException as error:
             failure = error if isinstance(error, Exception) else failure_in(error)
             if failure is None:
@@ -523,7 +532,8 @@ class WorkerPool:
         try:
             async with tunnel:
                 try:
-                    await _talk(self._observed("tunnel", handler, tunnel.operation), tunnel)
+                    with self._observed("tunnel", tunnel.operation, tunnel):
+                        await _talk(handler, tunnel)
                 except BaseException:
                     broken = tunnel.is_broken
                     raise
