@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from importlib import import_module
 from typing import Final, NamedTuple, final
 
 import trio
@@ -165,7 +166,7 @@ async def open_endpoint(host: str, port: int, pages: Mapping[str, MakePage]) -> 
         ConfigError: the address cannot be used, or h11 is not installed.
     """
     try:
-        import h11  # noqa: F401 -- to say now that it is missing
+        import_module("h11")  # to say now that it is missing
     except ImportError as error:
         raise missing("h11") from error
     try:

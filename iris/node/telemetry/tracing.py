@@ -93,7 +93,7 @@ class Tracing:
             kind = kinds.PRODUCER if pattern in _MESSAGING else kinds.CLIENT
             sending = self._start(pattern, "send", target, operation, kind)
             span = OpenSpan(sending)
-        sent = dict(headers or ())
+        sent: dict[str, str] = {} if headers is None else {**headers}
         self._propagator.inject(sent, self._within(sending))
         return span, sent
 

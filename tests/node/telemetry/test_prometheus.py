@@ -94,6 +94,7 @@ def ask(base: str, query: str) -> list[dict[str, Any]]:
 
 async def wait_for(base: str, query: str, expected: float) -> None:
     """Ask until the answer is one value that is expected: Prometheus scrapes when it does."""
+    result: list[dict[str, Any]] = []
     with trio.move_on_after(60):
         while True:
             result = await trio.to_thread.run_sync(ask, base, query)
