@@ -7,6 +7,7 @@
 """
 
 from iris.cli import starting as _starting  # first: it decides what Ctrl-C does while the others load
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 from iris.cluster.membership.roster import Change, Member, NodeInfo, Watch
 from iris.kernel.config import Config
 from iris.kernel.errors import (
@@ -51,6 +52,10 @@ from iris.patterns.tunnel.tunnel import FileSummary, Tunnel, TunnelStatistics, T
 from iris.security.files.credential_file import CredentialWatch
 from iris.security.identity.credential import Credential
 from iris.security.identity.identity import PeerIdentity
+
+if _TYPE_CHECKING:
+    from iris.node.telemetry import logs as logs
+    from iris.node.telemetry import metrics as metrics
 
 __all__ = [
     "Answer",
@@ -110,5 +115,15 @@ __all__ = [
     "open_node",
     "operation",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Load what few programs use when they do: ``iris.metrics`` and ``iris.logs``."""
+    if name in ("logs", "metrics"):
+        from importlib import import_module
+
+        return import_module(f"iris.node.telemetry.{name}")
+    raise AttributeError(f"module 'iris' has no attribute {name!r}")
+
 
 _starting.raise_when_interrupted()

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 else:
     R = TypeVar("R")
 P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @final
@@ -129,6 +130,10 @@ class Node(Handle[TrioNode]):
     watch = block(TrioNode.watch, Watch)
     revoke = awaited(TrioNode.revoke)
     statistics = direct(TrioNode.statistics)
+
+    def _enter(self, opening: Callable[[TrioNode], AbstractAsyncContextManager[T]]) -> AbstractAsyncContextManager[T]:
+        """Return a block that enters what ``opening`` makes of the node, and gives what that gives."""
+        return Block(self._guest, partial(opening, self._inner), lambda opened, _: opened)
 
     def join(
         self,

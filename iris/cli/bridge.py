@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from iris.cli.bridge_log import drop, forget, needing_spark, replay, status, tail, transfer, trim, verify
-from iris.cli.connection import Interruption, NodeOptions, connected, run_until_interrupted
+from iris.cli.connection import Interruption, NodeOptions, connected, metrics_option, run_until_interrupted
 from iris.cli.terminal import POSITIVE, note
 from iris.patterns.pubsub.interest import MAX_SHARDS
 
@@ -66,6 +66,7 @@ MIB = 1024 * 1024
     metavar="N",
     help="What each cluster may have written by Spark and not committed (4096); all together four times as much.",
 )
+@metrics_option
 @connected
 @click.pass_context
 def bridge(
@@ -113,7 +114,7 @@ def bridge(
 
     async def store(interruption: Interruption) -> None:
         async with (
-            connection.open(name, config) as node,
+            connection.open(name, config, member=True) as node,
             open_bridge(
                 node,
                 topics=topics,

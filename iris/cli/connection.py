@@ -10,13 +10,13 @@ import os
 import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar, final
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, final
 
 import click
 import trio
 
 import iris
-from iris.cli.terminal import passphrase_of_environment
+from iris.cli.terminal import note, passphrase_of_environment
 from iris.cluster.mesh import TurnedAway
 from iris.security.files import CredentialWatch
 
@@ -24,6 +24,9 @@ _log: Final = logging.getLogger("iris")
 
 _PATIENCE: Final = 10.0
 """Seconds for which warnings may turn out to be part of an error; a user who waits longer has to see them."""
+
+if TYPE_CHECKING:
+    import iris.aio
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -41,25 +44,45 @@ class NodeOptions:
     dial_only: bool = False
     dial_networks: tuple[str, ...] = ()
     prefer_site: str | Mapping[str, int] | None = None
+    metrics: tuple[str, int] | None = None
+    """Where /metrics and /healthz are served; given by verbs that have ``metrics_option``."""
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of ``open_node`` that say how it is reached and what it may do."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        del fields["metrics"]
         return {**fields, "credential": self._credential()}
 
     @contextlib.asynccontextmanager
-    async def open(self, name: str | None = None, config: iris.Config | None = None) -> AsyncGenerator[iris.Node]:
+    async def open(
+        self, name: str | None = None, config: iris.Config | None = None, *, member: bool = False
+    ) -> AsyncGenerator[iris.Node]:
         """Open the node; in the local realm it speaks for the cluster ``name``, else for that of its credential.
 
         With ``iris -v`` people read who it is and whom it found, with ``-vv`` its counters at the end, too.
+
+        Args:
+            name: of the cluster.
+            config: limits and timings.
+            member: whether the node is ready, as /healthz says it, only as a member of a cluster, gateway or bridge.
         """
         async with (
             self._explained() as held,
             iris.open_node(None if self.credential else name, config=config, **self.arguments()) as node,
+            self.serving_metrics(node, member=member),
         ):
-            _log.info("node %s of cluster %s at %s", node.id, node.name, ", ".join(node.addresses) or "no address")
+            where = ", ".join(node.addresses)
+            _log.info(
+                "node %s of cluster %s at %s", node.id, node.name, where or "no address", extra={"cluster": node.name}
+            )
             links, clusters = len(node.statistics().links), ", ".join(node.clusters())
-            _log.info("realm %s; nodes linked: %d; clusters: %s", node.realm, links, clusters or "none")
+            _log.info(
+                "realm %s; nodes linked: %d; clusters: %s",
+                node.realm,
+                links,
+                clusters or "none",
+                extra={"realm": node.realm},
+            )
             try:
                 yield node
             except iris.NoSuchCluster as error:
@@ -70,7 +93,17 @@ class NodeOptions:
             finally:
                 statistics = node.statistics()
                 for field in dataclasses.fields(statistics):
-                    _log.debug("%s: %s", field.name, getattr(statistics, field.name))
+                    _log.debug("%s: %s", field.name, getattr(statistics, field.name), extra={"cause": field.name})
+
+    @contextlib.asynccontextmanager
+    async def serving_metrics(self, node: iris.Node | iris.aio.Node, *, member: bool = False) -> AsyncGenerator[None]:
+        """Serve the metrics of a node for the length of the block, if that was asked for; see ``open``."""
+        if self.metrics is None:
+            yield
+            return
+        async with iris.metrics.serve(node, *self.metrics, member=member) as endpoint:
+            note(f"metrics at {endpoint.url}/metrics")
+            yield
 
     @contextlib.asynccontextmanager
     async def _explained(self) -> AsyncGenerator[_HeldBack]:
@@ -164,6 +197,25 @@ def _read_order(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -
     return order
 
 
+def _read_address(_: click.Context, __: click.Parameter, given: str | None) -> tuple[str, int] | None:
+    """Read ``--metrics``."""
+    if given is None:
+        return None
+    host, _colon, port = given.rpartition(":")
+    if not (port.isascii() and port.isdigit() and int(port) < 65536):
+        raise click.BadParameter(f"{given!r}: use HOST:PORT, or PORT for this machine only; 0 takes a free port")
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
+
+
+metrics_option = click.option(
+    "--metrics",
+    metavar="[HOST:]PORT",
+    callback=_read_address,
+    help="Serve /metrics for Prometheus and /healthz there; this machine only if there is no HOST.",
+)
+"""For verbs that serve others: ``NodeOptions.open`` does it, or ``serving_metrics`` for a node of asyncio."""
+
+
 def connected(verb: Callable[Concatenate[NodeOptions, P], R]) -> Callable[P, R]:
     """Give ``verb`` the options of a connection, and the connection as its first argument."""
 
@@ -203,7 +255,7 @@ def connected(verb: Callable[Concatenate[NodeOptions, P], R]) -> Callable[P, R]:
     )
     @functools.wraps(verb)
     def with_connection(*args: P.args, **kwargs: P.kwargs) -> R:
-        given = {field.name: kwargs.pop(field.name) for field in dataclasses.fields(NodeOptions)}
+        given = {field.name: kwargs.pop(field.name, None) for field in dataclasses.fields(NodeOptions)}
         if given["prefer_site"] is not None and given["site"] is None:
             raise click.UsageError("--prefer-site is for a node at a site: give --site, too")
         return verb(NodeOptions(**given), *args, **kwargs)  # type: ignore[arg-type]  # click checks what it passes

@@ -13,7 +13,7 @@ from typing import Final
 import click
 import trio
 
-from iris.cli.connection import Interruption, NodeOptions, run_until_interrupted
+from iris.cli.connection import Interruption, NodeOptions, metrics_option, run_until_interrupted
 from iris.cli.terminal import POSITIVE, note
 from iris.cluster.address_rules import check_listening
 from iris.cluster.addresses import is_loopback
@@ -72,6 +72,7 @@ _NOTHING_YET: Final = GatewayStatistics(
     metavar="FILE",
     help="Write the counters there each second.",
 )
+@metrics_option
 @click.option(
     "--credential",
     type=click.Path(path_type=Path),
@@ -104,6 +105,7 @@ def gateway(
     no_transit: bool,
     rate: float | None,
     status: Path | None,
+    metrics: tuple[str, int] | None,
     credential: Path | None,
     seeds: tuple[str, ...],
     near: tuple[str, ...],
@@ -135,11 +137,13 @@ def gateway(
             _write_status(status, _NOTHING_YET)
         except OSError as error:
             raise click.UsageError(f"cannot write {status}: {error.strerror}") from None
-    connection = NodeOptions(credential=credential, seeds=seeds, listen=near, site=site, dial_networks=dial_networks)
+    connection = NodeOptions(
+        credential=credential, seeds=seeds, listen=near, site=site, dial_networks=dial_networks, metrics=metrics
+    )
 
     async def carry(interruption: Interruption) -> None:
         async with (
-            connection.open(GATEWAY) as node,
+            connection.open(GATEWAY, member=True) as node,
             open_gateway(
                 node, listen=listen, peers=peers, policy=policy, rate=None if rate is None else rate * MIB
             ) as opened,

@@ -15,7 +15,7 @@ from typing import cast, final
 
 import click
 
-from iris.cli.printable import PrintableFormatter, printable
+from iris.cli.printable import write_log, write_note
 from iris.kernel.errors import ConfigError, IrisError
 from iris.kernel.unexpected import note_unexpected
 
@@ -91,20 +91,33 @@ class Verbs(click.Group):
 @click.option(
     "-v", "--verbose", count=True, help="Tell who this node is and whom it found; twice: its counters at the end, too."
 )
-def iris(verbose: int) -> None:
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    help="What is logged: this and what is worse (warning; -v: info, -vv: debug).",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="How the log is written to standard error, one event a line.",
+)
+def iris(verbose: int, log_level: str | None, log_format: str) -> None:
     """Talk to services by their name: clusters are addressed, never hosts.
 
     With no credential, nodes of this user on this machine find each other and nothing has to be set up.
     """
-    if verbose:
-        logging.getLogger("iris").setLevel(logging.INFO if verbose == 1 else logging.DEBUG)
+    level = log_level or ("", "info", "debug")[min(verbose, 2)]
+    if level:
+        logging.getLogger("iris").setLevel(level.upper())
+    if log_format == "json":
+        write_log(log_format)
 
 
 def main() -> None:
     """Run the command of this process and exit with its status."""
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(PrintableFormatter("iris: %(message)s"))
-    logging.getLogger("iris").addHandler(handler)
+    write_log("text")
     sys.exit(run_command(sys.argv[1:]))
 
 
@@ -196,4 +209,4 @@ def _drop_output() -> None:
 
 
 def _complain(message: str) -> None:
-    click.echo(f"iris: {printable(' '.join(message.split()))}", err=True)
+    write_note(message, logging.ERROR)

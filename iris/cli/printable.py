@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from typing import Final, final
+
+from iris.node.telemetry.logs import JsonFormatter, LimitedHandler, TextFormatter
 
 _CONTROLS: Final = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """C0 but for tab and newline, DEL, C1, and what separates lines or changes their direction in Unicode."""
@@ -32,9 +35,32 @@ def _escaped(control: re.Match[str]) -> str:
 
 
 @final
-class PrintableFormatter(logging.Formatter):
+class PrintableFormatter(TextFormatter):
     """Formats log lines for people: what a peer may have chosen in them commands no terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, with its traceback if it has one."""
         return printable(super().format(record))
+
+
+_FOR_PEOPLE: Final = PrintableFormatter("iris: %(message)s")
+_handler: Final[list[LimitedHandler]] = []
+"""That of the command, once it writes its log."""
+
+
+def write_log(style: str) -> None:
+    """Write the log to standard error from now on: as ``text`` for people, or as ``json``."""
+    logger = logging.getLogger("iris")
+    for handler in _handler:
+        logger.removeHandler(handler)
+    _handler[:] = [LimitedHandler(sys.stderr)]
+    _handler[0].setFormatter(JsonFormatter() if style == "json" else _FOR_PEOPLE)
+    logger.addHandler(_handler[0])
+
+
+def write_note(text: str, level: int = logging.INFO) -> None:
+    """Write one line to standard error, whatever the level of the log, in the form that the log has."""
+    line = " ".join(text.split())
+    record = logging.LogRecord("iris.command", level, __file__, 0, line, None, None)
+    formatter = _handler[0].formatter if _handler else None
+    print((formatter or _FOR_PEOPLE).format(record), file=sys.stderr, flush=True)  # noqa: T201 -- it is the command's

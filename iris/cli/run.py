@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 import iris
-from iris.cli.connection import Interruption, NodeOptions, connected, run_until_interrupted
+from iris.cli.connection import Interruption, NodeOptions, connected, metrics_option, run_until_interrupted
 from iris.cli.terminal import POSITIVE, note
 
 
@@ -25,6 +25,7 @@ from iris.cli.terminal import POSITIVE, note
     metavar="SECONDS",
     help="When it is to end: how long what it has begun may take.",
 )
+@metrics_option
 @connected
 def run(connection: NodeOptions, target: str, cluster: str | None, drain_timeout: float) -> int:
     """Be a member of a cluster: serve SERVICE, an iris.Service in the Python module MODULE.
@@ -39,7 +40,7 @@ def run(connection: NodeOptions, target: str, cluster: str | None, drain_timeout
     config = iris.Config(drain_timeout=drain_timeout)
 
     async def serve(interruption: Interruption) -> None:
-        async with connection.open(name, config) as node, node.join(name, service) as membership:
+        async with connection.open(name, config, member=True) as node, node.join(name, service) as membership:
             where = ", ".join(node.addresses) or "this machine"
             note(f"{node.id} serves {name} at {where}")
             await interruption.wait()

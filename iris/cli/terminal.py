@@ -26,7 +26,7 @@ import click
 import trio
 
 from iris.cli.payload import TOO_DEEP, as_text
-from iris.cli.printable import printable, printable_line
+from iris.cli.printable import printable, printable_line, write_note
 from iris.kernel.errors import ConfigError
 
 LINES = 1024
@@ -54,7 +54,7 @@ def write_object(fields: Mapping[str, Any]) -> None:
 
 def note(text: str) -> None:
     """Write a note for people, outside of the output, in one line."""
-    click.echo(f"iris: {printable(' '.join(text.split()))}", err=True)
+    write_note(text)
 
 
 @final

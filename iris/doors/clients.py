@@ -188,7 +188,7 @@ class Clients:
             try:
                 self._take(load_tokens(self._path))
             except ConfigError as error:
-                _log.warning("%s; the tokens of before still count", error)
+                _log.warning("%s; the tokens of before still count", error, extra={"path": str(self._path)})
 
     def end_streams(self) -> None:
         """End everything that is open, as the door closes."""

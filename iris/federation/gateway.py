@@ -230,7 +230,12 @@ class Gateway:
 
     def _flood(self, peer: Peer) -> None:
         if peer.node not in self._flooded:
-            _log.warning("gateway %s of site %r floods the directory: not listened to for now", peer.node, peer.site)
+            _log.warning(
+                "gateway %s of site %r floods the directory: not listened to for now",
+                peer.node,
+                peer.site,
+                extra={"peer": peer.node, "site": peer.site},
+            )
         self._flooded[peer.node] = trio.current_time()
         self._directory.forget(peer.node)
 
@@ -343,7 +348,7 @@ class Gateway:
             except (NotSent, AuthenticationError, ConfigError) as error:
                 if not warned:
                     warned = True
-                    _log.warning("%s; trying again", error)
+                    _log.warning("%s; trying again", error, extra={"address": url, "reason": type(error).__name__})
                 await trio.sleep(_PAUSES[min(attempt, len(_PAUSES) - 1)])
                 attempt += 1
                 continue
@@ -515,6 +520,7 @@ async def open_gateway(
         between.work = parts.mesh.work  # frames of the one are carried in those of the other
         parts.revoking.attach(between)
         gateway = Gateway(node, parts.sites, between, policy or Policy(), rate)
+        node._reports["gateway"] = gateway.statistics
         nursery.start_soon(gateway.run, nursery)
         for alias, url in dialled:
             nursery.start_soon(gateway.keep_dialling, url, alias)
@@ -526,6 +532,7 @@ async def open_gateway(
                 parts.revoking.detach(between)
                 await between.say_goodbye("the gateway was closed", 0.5)
             gateway.end()
+            del node._reports["gateway"]
 
 
 def _check_gateway(near: Mesh) -> Callable[[PeerIdentity], None]:

@@ -32,7 +32,13 @@ class ReportSchedule:
         """A neighbour advertises what cannot be; once for each certificate, and the mesh counts each message."""
         if peer.identity.cluster not in self._doubted:
             self._doubted.add(peer.identity.cluster)
-            _log.warning("gateway %s of site %r tells what cannot be, and is refused: %s", peer.node, peer.site, error)
+            _log.warning(
+                "gateway %s of site %r tells what cannot be, and is refused: %s",
+                peer.node,
+                peer.site,
+                error,
+                extra={"peer": peer.node, "site": peer.site, "caller": peer.identity.cluster},
+            )
 
     def rivals(self, rivals: Iterable[Hop]) -> None:
         """Gateways call their sites by the names of others; once for each name."""
@@ -43,6 +49,7 @@ class ReportSchedule:
                     "gateway %s calls its site %r, and another site has that name: it is not believed",
                     rival.gateway,
                     rival.site,
+                    extra={"peer": rival.gateway, "site": rival.site},
                 )
 
     def untold(self, gateways: int, entries: int) -> None:
@@ -54,4 +61,5 @@ class ReportSchedule:
                 "entries of this one are not exported; export less, or of fewer nodes",
                 gateways,
                 entries,
+                extra={"count": gateways + entries},
             )

@@ -150,7 +150,11 @@ class Joined:
                         place.watch.credential.delegate(self._mesh.identity, self._wall_clock())
                         place.credential = place.watch.credential
                 except ConfigError as error:
-                    _log.warning("%s; going on with the credential that was read before", error)
+                    _log.warning(
+                        "%s; going on with the credential that was read before",
+                        error,
+                        extra={"cluster": place.entry.name},
+                    )
 
     def renew(self) -> None:
         """Make fresh proofs where it is time for them; withdraw from what cannot be proved, and come back to it."""
@@ -160,7 +164,9 @@ class Joined:
                 self._prove(place)
             except ConfigError as error:
                 if not place.withdrawn:
-                    _log.warning("this node is no member of cluster %r for now: %s", cluster, error)
+                    _log.warning(
+                        "this node is no member of cluster %r for now: %s", cluster, error, extra={"cluster": cluster}
+                    )
                     self._membership.stop_serving(cluster)
                 place.withdrawn = True
                 continue

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from threading import get_ident
@@ -33,6 +33,7 @@ from iris.node.join import ClusterMembership, Joined
 from iris.node.parts import NodeParts
 from iris.node.run_guard import RunGuard
 from iris.node.statistics import NodeStatistics, gather_statistics
+from iris.node.telemetry.observer import NodeObserver, ObservedRequest
 from iris.patterns.multicast import Answers, Broadcasts, Relays, StopRules, Surveys
 from iris.patterns.payloads import converted_reply, reply_converter
 from iris.patterns.priority import PriorityName, check_priority
@@ -94,6 +95,10 @@ class Node:
         self._config, self._environment = config, environment
         self._joined = joined
         self._sites = sites
+        self._observer: NodeObserver | None = None
+        """Measures calls and handlers, and joins them to traces; see ``_observe``."""
+        self._reports: dict[str, Callable[[], Any]] = {}
+        """What is built on this node and counts as well: "gateway" and "bridge", with what returns or awaits it."""
         self._requests = Requests(mesh, membership, config)
         self._relays = Relays(mesh, config, avoid=membership.is_suspected, site_of=membership.site_of)
         self._broadcasts = Broadcasts(mesh, membership, config, self._relays)
@@ -176,24 +181,32 @@ class Node:
         check_request(cluster, operation, key, hedge, idempotent=idempotent)
         timeout = check_timeout(timeout)
         convert = None if reply is None else reply_converter(reply)
-        if wait != 0:
-            await self._wait_first(cluster, check_wait(wait))
-        wanted = prefer if prefer is None and prefer_site is None else check_preference(prefer, prefer_site)
-        if self._sites is not None and (prefer_site or self._sites.matters(cluster)):
-            timeout = await reach_one(self._sites, cluster, prefer_site, timeout)
-        came: Any = await self._requests.request(
-            cluster,
-            payload,
-            timeout=timeout,
-            idempotent=idempotent,
-            operation=operation,
-            key=key,
-            prefer=wanted,
-            headers=headers,
-            priority=check_priority(priority),
-            hedge=hedge,
-        )
-        value: R = came if convert is None else converted_reply(convert, came, cluster)
+        call = None if self._observer is None else self._observer.begin("request", cluster, operation, headers)
+        try:
+            if wait != 0:
+                await self._wait_first(cluster, check_wait(wait))
+            wanted = prefer if prefer is None and prefer_site is None else check_preference(prefer, prefer_site)
+            if self._sites is not None and (prefer_site or self._sites.matters(cluster)):
+                timeout = await reach_one(self._sites, cluster, prefer_site, timeout)
+            came: Any = await self._requests.request(
+                cluster,
+                payload,
+                timeout=timeout,
+                idempotent=idempotent,
+                operation=operation,
+                key=key,
+                prefer=wanted,
+                headers=headers if call is None else call.headers,
+                priority=check_priority(priority),
+                hedge=hedge,
+            )
+            value: R = came if convert is None else converted_reply(convert, came, cluster)
+        except BaseException as error:
+            if call is not None:
+                call.end(error)
+            raise
+        if call is not None:
+            call.end()
         return value
 
     def _begin_request(
@@ -210,7 +223,7 @@ class Node:
         prefer: Member | NodeId | None,
         headers: Mapping[str, str] | None,
         priority: PriorityName | None,
-    ) -> Begun | None:
+    ) -> Begun | ObservedRequest | None:
         """As ``request``, without waiting, for who is no task of trio; None if it has to wait for anything but a reply.
 
         See ``Requests.begin``.
@@ -219,7 +232,8 @@ class Node:
         check_request(cluster, operation, key, None, idempotent=idempotent)
         if self._sites is not None and self._sites.matters(cluster):
             return None
-        return self._requests.begin(
+        call = None if self._observer is None else self._observer.begin("request", cluster, operation, headers)
+        begun = self._requests.begin(
             cluster,
             payload,
             woken,
@@ -227,11 +241,12 @@ class Node:
             idempotent=idempotent,
             operation=operation,
             key=key,
-            headers=headers,
+            headers=headers if call is None else call.headers,
             prefer=None if prefer is None else check_preference(prefer, None),
             priority=check_priority(priority),
             until=until,
         )
+        return begun if begun is None or call is None else ObservedRequest(begun, call)
 
     # -- broadcast and survey -------------------------------------------------------------------------------
 
@@ -260,11 +275,13 @@ class Node:
         """
         self._guard.check()
         check_address(cluster)
-        if wait != 0:
-            await self._wait_first(cluster, check_wait(wait))
-        if self._sites is not None and self._sites.foreigners.ids(cluster):
-            await self._sites.reach(cluster, self._config.handshake_timeout, everybody=True)
-        await self._broadcasts.broadcast(cluster, payload, headers=headers)
+        call = None if self._observer is None else self._observer.begin("broadcast", cluster, None, headers)
+        with nullcontext() if call is None else call:
+            if wait != 0:
+                await self._wait_first(cluster, check_wait(wait))
+            if self._sites is not None and self._sites.foreigners.ids(cluster):
+                await self._sites.reach(cluster, self._config.handshake_timeout, everybody=True)
+            await self._broadcasts.broadcast(cluster, payload, headers=headers if call is None else call.headers)
 
     def survey(
         self,
@@ -312,9 +329,15 @@ class Node:
         self._guard.check()
         check_whom(cluster, operation)
         rules = StopRules(timeout=check_timeout(timeout), count=count, quiet=quiet)
-        survey = partial(self._surveys.open, cluster, payload, rules, operation, headers, check_priority(priority))
-        opening = partial(open_with_all, self._sites, cluster, survey, rules.timeout)
-        return opening() if wait == 0 else self._open_later(cluster, check_wait(wait), opening)
+        within, asked_as = check_wait(wait) if wait != 0 else 0.0, check_priority(priority)
+
+        def opening(headers: Mapping[str, str] | None) -> AbstractAsyncContextManager[Answers]:
+            survey = partial(self._surveys.open, cluster, payload, rules, operation, headers, asked_as)
+            asking = partial(open_with_all, self._sites, cluster, survey, rules.timeout)
+            return self._open_later(cluster, within, asking) if within else asking()
+
+        observer = self._observer
+        return opening(headers) if observer is None else observer.within("survey", cluster, operation, headers, opening)
 
     # -- publish and subscribe ------------------------------------------------------------------------------
 
@@ -361,6 +384,18 @@ class Node:
         """
         if get_ident() != self._guard.thread:
             self._guard.check()
+        if self._observer is not None and (call := self._observer.begin_event(topic, headers)) is not None:
+            with call:  # once more, with the trace in its headers
+                return await self.publish(
+                    topic,
+                    payload,
+                    confirm=confirm,
+                    key=key,
+                    timeout=timeout,
+                    headers=call.headers,
+                    retain=retain,
+                    strict=strict,
+                )
         if self._foreign is not None and self._foreign.pending(topic):
             left = await self._foreign.reach(topic, within=check_timeout(timeout) if confirm else None)
             timeout = left if confirm else timeout
@@ -370,16 +405,19 @@ class Node:
             plain = type(payload) is bytes and key is None and not headers
             if not (plain and publishing.extend(topic, payload, len(payload))):
                 await publishing.publish(topic, payload, key=key, headers=headers)
-            return
+            return None
         check_flags(confirm=confirm, retain=retain, strict=strict)
         within = check_timeout(timeout) if confirm else None
         await self._pubsub.publish(topic, payload, key=key, headers=headers, within=within, retain=retain)
         if strict:
             self._pubsub.losses.check(topic)
+        return None
 
     def _publish_at_once(self, topic: str, payload: object, **options: object) -> bool:
         """Publish a plain event if it goes along with the one before; else, or with options, nothing happens."""
         if options or type(payload) is not bytes or (self._foreign is not None and self._foreign.pending(topic)):
+            return False
+        if self._observer is not None and self._observer.is_traced:
             return False
         self._guard.check()
         return self._publishing.extend(topic, payload, len(payload))
@@ -509,10 +547,15 @@ class Node:
         self._guard.check()
         check_whom(cluster, operation)
         wanted = check_preference(None, prefer_site)
-        opening = partial(self._tunnels.open, cluster, operation=operation, headers=headers, prefer=wanted)
-        timeout = check_timeout(timeout)
-        with_one = partial(open_with_one, self._sites, cluster, prefer_site, opening, timeout)
-        return with_one() if wait == 0 else self._open_later(cluster, check_wait(wait), with_one)
+        timeout, within = check_timeout(timeout), check_wait(wait) if wait != 0 else 0.0
+
+        def opening(headers: Mapping[str, str] | None) -> AbstractAsyncContextManager[Tunnel]:
+            tunnel = partial(self._tunnels.open, cluster, operation=operation, headers=headers, prefer=wanted)
+            with_one = partial(open_with_one, self._sites, cluster, prefer_site, tunnel, timeout)
+            return self._open_later(cluster, within, with_one) if within else with_one()
+
+        observer = self._observer
+        return opening(headers) if observer is None else observer.within("tunnel", cluster, operation, headers, opening)
 
     # -- clusters -------------------------------------------------------------------------------------------
 
@@ -634,6 +677,26 @@ class Node:
         """Return a snapshot of every counter."""
         parts = self._requests, self._broadcasts, self._relays, self._pubsub, self._serving, self._tunnels
         return gather_statistics(self._mesh, self._membership, *parts)
+
+    def _observe(self) -> NodeObserver:
+        """Return what looks on while this node calls and handles; it does from now on."""
+        if self._observer is None:
+            self._observer = self._pubsub.observer = NodeObserver()
+            self._serving.observe(self._observer)
+        return self._observer
+
+    def _unready(self, *, member: bool) -> str | None:
+        """Return why no new work should come here; None if it may.
+
+        Args:
+            member: whether this node is to be a member of a cluster, a gateway or a bridge.
+        """
+        if self._guard.is_closed:
+            return "closed"
+        memberships = self._serving.memberships.values()
+        if any(membership.draining for membership in memberships):
+            return "draining"
+        return "member of no cluster" if member and not memberships and not self._reports else None
 
     @property
     def _parts(self) -> NodeParts:

@@ -32,6 +32,7 @@ from iris.node.environment import Environment
 from iris.node.join import RENEWAL_MARGIN, Joined, read_credential
 from iris.node.node import Node
 from iris.node.run_guard import check_trio
+from iris.node.telemetry.tracing import tracing_if_imported
 from iris.security.files import CredentialWatch, open_local_realm, private_home
 from iris.security.identity import Credential, NodeIdentity, PeerIdentity
 
@@ -205,6 +206,9 @@ async def open_node(
             site=site or "",
             sites=sites,
         )
+        tracing = tracing_if_imported(node.id)
+        if tracing is not None:
+            node._observe().tracing = tracing
         revoking.on_newer(node._parts.pubsub.durable.recheck)
         if sites is not None:
             node._parts.pubsub.publish_abroad(sites, environment.entropy)
@@ -337,7 +341,7 @@ async def _address_file(fingerprint: str, environment: Environment) -> AddressFi
     try:
         directory = await trio.to_thread.run_sync(private_home, "address book", "addresses")
     except ConfigError as error:
-        _log.warning("%s; where nodes are is not remembered", error)
+        _log.warning("%s; where nodes are is not remembered", error, extra={"reason": "address book"})
         return None
     return AddressFile(directory / f"{fingerprint}.json")
 
@@ -435,6 +439,8 @@ async def _keep_identity_fresh(
                 membership.renew_proof(proof_of(mesh.identity.certificate, mesh.identity.delegation))
                 changed = False
         except ConfigError as error:
-            _log.warning("%s; going on with the credential that was read before", error)
+            _log.warning(
+                "%s; going on with the credential that was read before", error, extra={"cluster": credential.name}
+            )
         await joined.poll()
         joined.renew()

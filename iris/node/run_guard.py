@@ -59,6 +59,11 @@ class RunGuard:
             "of this thread's own in a trio.run, or with iris.sync.open_node"
         )
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the node is closed."""
+        return self.thread == _CLOSED
+
     def close(self) -> None:
         """The node is closed: from now on each check fails."""
         self.thread = _CLOSED

@@ -49,7 +49,15 @@ class NodeStatistics:
     subscriptions: Mapping[str, tuple[SubscriptionStatistics, ...]]
     services: Mapping[str, ServiceStatistics]
     tunnels: TunnelsStatistics
+    subscriptions_ended: SubscriptionStatistics | None
+    """Counters of the subscriptions that are no more, together; None: there was none."""
     links: Mapping[NodeId, LinkStatistics]
+    links_ended: LinkStatistics | None
+    """Counters of the links that are no more, together; None: there was none."""
+    sessions: int
+    """Sessions with other nodes, those included that are about to be replaced."""
+    handshakes: int
+    """Handshakes that were finished: new peers, reconnects and renewed sessions."""
     refusals: Mapping[str, int]
     """Frames and messages that were refused, by reason, and what was reported of members."""
 
@@ -85,6 +93,10 @@ def gather_statistics(
         subscriptions=subscriptions,
         services={name: member.statistics() for name, member in serving.memberships.items()},
         tunnels=tunnels.statistics(),
+        subscriptions_ended=pubsub.ended,
         links={node: peer.link.statistics() for node, peer in mesh.peers.items()},
+        links_ended=mesh.ended_links,
+        sessions=mesh.sessions,
+        handshakes=mesh.handshakes,
         refusals={**mesh.refusals, **membership.refusals()},
     )

@@ -122,5 +122,5 @@ class Arriving:
             cluster,
             node,
             text,
-            extra={"cluster": cluster, "peer": node, "where": where},
+            extra={"caller": cluster, "peer": node, "reason": what, "topic" if kind == "event" else "cluster": where},
         )

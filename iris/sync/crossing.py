@@ -135,7 +135,11 @@ class Block(AbstractContextManager[W]):
         def end() -> None:
             came = self._call.outcome
             if self._is_inside and isinstance(came, outcome.Error):
-                _log.critical("what a block was entered for has failed; leaving it raises this", exc_info=came.error)
+                _log.critical(
+                    "what a block was entered for has failed; leaving it raises this",
+                    exc_info=came.error,
+                    extra={"reason": type(came.error).__name__},
+                )
             ended.tell()
             news.tell()
 

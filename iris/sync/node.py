@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 else:
     R = TypeVar("R")
 P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @final
@@ -99,6 +100,10 @@ class Node(Handle[TrioNode]):
     watch = block(TrioNode.watch, Watch)
     revoke = awaited(TrioNode.revoke)
     statistics = direct(TrioNode.statistics)
+
+    def _enter(self, opening: Callable[[TrioNode], AbstractAsyncContextManager[T]]) -> AbstractContextManager[T]:
+        """Return a block that enters what ``opening`` makes of the node, and gives what that gives."""
+        return Block(self._portal, partial(opening, self._inner), lambda opened, _: opened)
 
     def join(
         self,

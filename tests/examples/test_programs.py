@@ -26,6 +26,14 @@ PROGRAMS = EXAMPLES / "programs"
 PRINTED = {
     "asyncio_service": "[{'item': 'tea', 'price': 3}, {'item': 'milk', 'price': 3}]\n",
     "script": "orders.created 0\norders.created 1\norders.created 2\nhello world\n",
+    "traced": (
+        "one lamp\n"
+        "INTERNAL checkout, below nothing\n"
+        "CLIENT shop/buy, below INTERNAL checkout\n"
+        "SERVER shop/buy, below CLIENT shop/buy\n"
+        "CLIENT stock/take, below SERVER shop/buy\n"
+        "SERVER stock/take, below CLIENT stock/take\n"
+    ),
 }
 
 SERVERS = {

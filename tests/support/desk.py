@@ -60,7 +60,9 @@ class Desk:
         self._capture = capture
         self._input = directory / "input"
 
-        def open_here(connection: NodeOptions, name: str | None = None) -> AbstractAsyncContextManager[iris.Node]:
+        def open_here(
+            connection: NodeOptions, name: str | None = None, *, member: bool = False
+        ) -> AbstractAsyncContextManager[iris.Node]:
             return self._open(name)
 
         monkeypatch.setattr(NodeOptions, "open", open_here)

@@ -167,4 +167,4 @@ class AddressFile:
     def _complain(self, text: str) -> None:
         if not self._complained:
             self._complained = True
-            _log.warning("%s", text)
+            _log.warning("%s", text, extra={"path": str(self._path), "cause": text})

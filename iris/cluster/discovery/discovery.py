@@ -264,7 +264,7 @@ class Discovery:
             self._warned.discard(seed)
             for url, error in failures.items():
                 if isinstance(error, Refused):  # one of several hosts is down, or listens by IPv4 only
-                    _log.debug("%s", error)
+                    _log.debug("%s", error, extra={"address": url})
                 else:
                     self._warn(url, error)
         elif failures:
@@ -299,7 +299,7 @@ class Discovery:
             await self._introduce(node)
             found()
         except (NotSent, AuthenticationError, ConfigError) as error:
-            _log.debug("%s", error)
+            _log.debug("%s", error, extra={"address": url})
         finally:
             if node is not None:
                 self._candidates.reached(url, node, trio.current_time())
@@ -318,7 +318,7 @@ class Discovery:
                 self._remains.add(node)
         except (NotSent, AuthenticationError, ConfigError) as error:
             if isinstance(error, NotSent) and not self._registry.holds(node):  # it left meanwhile
-                _log.debug("%s", error)
+                _log.debug("%s", error, extra={"peer": node})
             else:
                 self._warn(node, error)
         finally:
@@ -332,7 +332,9 @@ class Discovery:
             if len(self._warned) >= _REMEMBERED:
                 self._warned.clear()
             self._warned.add(where)
-            _log.warning("%s; trying again", error)
+            _log.warning(
+                "%s; trying again", error, extra={"address": where, "reason": type(error).__name__, "cause": where}
+            )
 
     # -- the address book -----------------------------------------------------------------------------------
 

@@ -74,6 +74,7 @@ class LocalNetwork:
                 "more than %d nodes of this realm are announced on the local network, or somebody makes them up: "
                 "others are passed over; seeds lead to them",
                 MAX_FOLLOWED,
+                extra={"count": count},
             )
 
     def _tell(self) -> None:

@@ -57,7 +57,7 @@ async def open_lan(
     try:
         board = await trio.to_thread.run_sync(_open_board, lan, token, interfaces)
     except (OSError, RuntimeError) as error:
-        _log.warning("nodes on the local network are not looked for: %s", error)
+        _log.warning("nodes on the local network are not looked for: %s", error, extra={"reason": type(error).__name__})
         yield lan
         return
     try:

@@ -143,12 +143,18 @@ class RevocationExchange:
         try:
             found = await trio.to_thread.run_sync(load_revocations, path, self._realm)
         except ConfigError as error:
-            _log.warning("%s", error)
+            _log.warning("%s", error, extra={"path": str(path), "cause": "revocations"})
             return
         if found is None or self.take(found.signed) or found.number >= self.revocations.number:
             return
         newest = self.revocations.number
-        _log.warning("%s: list %d is older than list %d, which stays in force", path, found.number, newest)
+        _log.warning(
+            "%s: list %d is older than list %d, which stays in force",
+            path,
+            found.number,
+            newest,
+            extra={"path": str(path)},
+        )
         await self._save()
 
     def _state(self) -> tuple[int, int, int] | None:
@@ -171,7 +177,12 @@ class RevocationExchange:
                 if await trio.to_thread.run_sync(self._save_newer, current):
                     self._seen = await trio.to_thread.run_sync(self._state)
             except ConfigError as error:
-                _log.warning("%s; after a restart this node will not know of revocation list %d", error, current.number)
+                _log.warning(
+                    "%s; after a restart this node will not know of revocation list %d",
+                    error,
+                    current.number,
+                    extra={"path": str(self._path)},
+                )
 
     def _save_newer(self, current: RevocationList) -> bool:
         assert self._path is not None
@@ -187,7 +198,11 @@ class RevocationExchange:
     def _warn_if_expelled(self) -> None:
         own = self._mesh.expelled()
         if own is not None:
-            _log.warning("nobody talks to this node any more, until it has another credential: %s", own)
+            _log.warning(
+                "nobody talks to this node any more, until it has another credential: %s",
+                own,
+                extra={"caller": self._mesh.identity.cluster, "peer": self._mesh.node},
+            )
 
     async def _cut_off(self, mesh: Mesh, peer: Peer) -> None:
         """End a link outside the loop that reads its messages, and show the peer why."""

@@ -95,4 +95,10 @@ class Misbehaviour:
         if now >= self._told.get(reason, -math.inf) + TOLD_AGAIN:
             self._told[reason] = now
             cluster = "" if peer is None else f" of cluster {peer.identity.cluster!r}"
-            _log.warning("node %s%s told of members what is refused: %s", rejected.sender, cluster, reason)
+            _log.warning(
+                "node %s%s told of members what is refused: %s",
+                rejected.sender,
+                cluster,
+                reason,
+                extra={"peer": rejected.sender, "reason": reason, "cause": reason},
+            )

@@ -43,7 +43,7 @@ from iris.kernel import wire
 from iris.kernel.buffer_pool import give_back
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, NotSent, RemoteProtocolError
-from iris.kernel.link import CONTROL_RESERVE, BulkSource
+from iris.kernel.link import CONTROL_RESERVE, BulkSource, LinkStatistics
 from iris.kernel.names import Entropy, NodeId, qualified
 from iris.kernel.tasks import open_background
 from iris.kernel.transport import OutgoingConnection, Transport
@@ -109,6 +109,10 @@ class Mesh:
             self, self._ways, self._inbound, nursery, self.turns.patience, entropy=entropy, wall_clock=wall_clock
         )
         self._peers: dict[NodeId, Peer] = {}
+        self.ended_links: LinkStatistics | None = None
+        """Counters of the links that are no more, together; None: there was none."""
+        self.handshakes = 0
+        """Handshakes that were finished: new peers, reconnects and renewed sessions."""
         self._dialling: Final = Dialer(
             self._ways,
             self._handshakes,
@@ -311,6 +315,11 @@ class Mesh:
         peer = self._peers.get(node)
         return None if peer is None else peer.link.outgoing
 
+    @property
+    def sessions(self) -> int:
+        """How many sessions frames may arrive in."""
+        return len(self._sessions)
+
     def is_session(self, index: int) -> bool:
         """Tell whether an index is that of a session."""
         return index in self._sessions
@@ -338,6 +347,7 @@ class Mesh:
         Frames leave under the latest session; over the same connection once the peer has shown that it has it.  Of two
         connections the one in use stays, unless only the peer can dial it: it dials anew because that one is of no use.
         """
+        self.handshakes += 1
         node, rights = established.peer.node_id, established.peer.certificate.rights
         known = self._peers.get(node)
         restricted = known is not None and known.identity.certificate.rights != rights
@@ -420,7 +430,9 @@ class Mesh:
         if now >= self._logged.get(what, -math.inf) + _LOGGED_AGAIN:
             self._logged[what] = now
             note_unexpected(error)
-            _log.error("unexpected error: %s", what, exc_info=error)
+            _log.error(
+                "unexpected error: %s", what, exc_info=error, extra={"reason": type(error).__name__, "cause": what}
+            )
 
     @contextlib.contextmanager
     def survive(self, what: str) -> Iterator[None]:
@@ -437,7 +449,12 @@ class Mesh:
         """Take an unexpected error in what a peer has brought about: it costs that peer its link and nothing else."""
         self.note_unexpected(what, error)
         if peer is not self.own:
-            _log.warning("the link to node %s of cluster %r ends: unexpected error", peer.node, peer.identity.cluster)
+            _log.warning(
+                "the link to node %s of cluster %r ends: unexpected error",
+                peer.node,
+                peer.identity.cluster,
+                extra={"peer": peer.node, "caller": peer.identity.caller, "reason": what},
+            )
             self._farewells.part(peer, f"unexpected error: {what}")
 
     def _receive(self, frame: bytes | memoryview) -> None:
@@ -539,6 +556,8 @@ class Mesh:
         self._resets.forget(peer)
         self._inbound.hang_up(node)
         peer.link.close(reason)
+        ended = peer.link.statistics()
+        self.ended_links = ended if self.ended_links is None else self.ended_links + ended
         self._barriers.release(node)
         self._farewells.gone()
         for observer in self._observers:

@@ -88,7 +88,13 @@ class RemoteLinks:
             await self._mesh.connect([site_url(foreign.site, foreign.node)], expected=foreign.node)
         except IrisError as error:
             self.put_off(foreign.node)
-            _log.debug("cannot link to node %s of site %s: %s", foreign.node, foreign.site, error)
+            _log.debug(
+                "cannot link to node %s of site %s: %s",
+                foreign.node,
+                foreign.site,
+                error,
+                extra={"peer": foreign.node, "site": foreign.site},
+            )
         finally:
             del self._under_way[foreign.node]
             done.set()

@@ -101,6 +101,7 @@ class LossReport:
                 came,
                 missing,
                 refused,
+                extra={"site": self._name_of(site), "count": missing},
             )
 
     async def run(self, mesh: Mesh) -> None:
@@ -138,7 +139,7 @@ class ExportDoubts:
         if fresh and site not in self._reported and len(self._reported) < _MAX_REPORTED:
             self._reported.add(site)
             text = "site %r exports node %s as a member of cluster %r, which it has no right to be: it is not asked"
-            _log.warning(text, site, node, min(fresh))
+            _log.warning(text, site, node, min(fresh), extra={"site": site, "peer": node, "cluster": min(fresh)})
         return len(fresh)
 
     def forget(self, node: NodeId) -> None:

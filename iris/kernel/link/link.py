@@ -51,6 +51,19 @@ class LinkStatistics:
     bytes_sent: int
     bytes_waiting: int
 
+    def __add__(self, other: LinkStatistics) -> LinkStatistics:
+        """Return the counters of both together."""
+        return LinkStatistics(
+            posted=self.posted + other.posted,
+            sent=self.sent + other.sent,
+            lost=self.lost + other.lost,
+            waiting=self.waiting + other.waiting,
+            refused=self.refused + other.refused,
+            frames_sent=self.frames_sent + other.frames_sent,
+            bytes_sent=self.bytes_sent + other.bytes_sent,
+            bytes_waiting=self.bytes_waiting + other.bytes_waiting,
+        )
+
 
 _MESSAGE_OVERHEAD: Final = 32
 """What a message weighs besides its payload, so that empty ones are bounded too."""

@@ -25,6 +25,7 @@ from iris.kernel.tasks import protected_context
 from iris.kernel.wire import kinds
 from iris.patterns.counters import Tally
 from iris.patterns.messages import Sender
+from iris.patterns.observer import Observer
 from iris.patterns.pubsub.interest import (
     DurableSubscribers,
     InterestRetry,
@@ -57,6 +58,7 @@ from iris.patterns.pubsub.subscribe import (
     EventRun,
     Overflow,
     Subscription,
+    SubscriptionStatistics,
     check_run_untrusted,
     labels_size,
     most_sharing,
@@ -122,6 +124,10 @@ class PubSub:
             lost=self._reports.note,
         )
         self.publishing.trees.cut_off = self.retention.frames_lost
+        self.observer: Observer | None = None
+        """Looks on while the subscriptions that are opened from now on take events."""
+        self.ended: SubscriptionStatistics | None = None
+        """Counters of the subscriptions that have ended, together; None: there was none."""
         self.unconfirmed_subscriptions = 0
         """Peers that had not confirmed a subscription within ``Config.subscribe_timeout``."""
         self._subscriptions: Matcher[Subscription] = Matcher()
@@ -269,6 +275,7 @@ class PubSub:
             published=self._beginnings.published if owner is None else partial(self._owed_since, owner),
             settled=self._groups.settled,
             unreadable=self._note_unreadable,
+            observer=self.observer,
         )
         shards = () if share is None else (share.of, *share.shards)
         terms = Terms(pattern, group, durable, overflow == "wait", shards)
@@ -303,6 +310,8 @@ class PubSub:
                 subscription._release()
                 if group is not None:
                     self._leave_group(subscription)
+                ended = subscription.statistics()
+                self.ended = ended if self.ended is None else self.ended + ended
 
     def _leave_group(self, subscription: Subscription) -> None:
         """The queue of a subscription that has ended goes to another one of its group here, or is lost and reported."""

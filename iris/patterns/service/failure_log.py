@@ -78,7 +78,7 @@ class FailureLog:
         self._causes[cause] = (now, 0)
         note = " when nobody waits for it any more" if late else ""
         note += f" ({more} more of this cause since it was logged last)" if more else ""
-        self._write(logging.ERROR, kind, f"failed{note}", operation, caller, number, error)
+        self._write(logging.ERROR, kind, f"failed{note}", operation, caller, number, error, more)
 
     def ended(
         self, kind: HandlerKind, how: str, operation: str | None, caller: Sender, number: int | None = None
@@ -103,7 +103,14 @@ class FailureLog:
                 file,
                 line,
                 more,
-                extra={"cluster": self._cluster, "operation": operation},
+                extra={
+                    "cluster": self._cluster,
+                    "operation": operation,
+                    "pattern": kind,
+                    "reason": error.__name__,
+                    "left_out": more,
+                    "cause": f"{error.__name__} {file}:{line}",
+                },
             )
 
     def _write(
@@ -115,6 +122,7 @@ class FailureLog:
         caller: Sender,
         number: int | None,
         error: BaseException | None,
+        more: int = 0,
     ) -> None:
         what = "" if number is None else f", request {number}"
         _log.log(
@@ -129,9 +137,13 @@ class FailureLog:
             extra={
                 "cluster": self._cluster,
                 "operation": operation,
+                "pattern": kind,
                 "caller": caller.cluster,
-                "caller_node": caller.node,
-                "number": number,
+                "peer": caller.node,
+                "request_id": number,
+                "reason": None if error is None else type(error).__name__,
+                "left_out": more or None,
+                "cause": how if error is None else "{} {}:{}".format(type(error).__name__, *_place(error)),
             },
         )
 

@@ -18,6 +18,7 @@ from iris.kernel.tasks import open_background
 from iris.kernel.wire import kinds
 from iris.patterns.messages import Message, Sender
 from iris.patterns.multicast import Relays, cost
+from iris.patterns.observer import Observer
 from iris.patterns.receive_limits import Arriving
 from iris.patterns.request import (
     DRAINING,
@@ -63,6 +64,7 @@ class Server:
         self._arriving = Arriving(mesh.refusals, mesh.node, config)
         self._jobs: dict[tuple[NodeId, int], PendingRequest] = {}
         self._remembered = ReplyCache()
+        self._observer: Observer | None = None
         mesh.register(kinds.REQUEST, 7, self._receive_request)
         mesh.register(kinds.CANCEL, 1, self._receive_cancel)
         mesh.register(kinds.AWAITED, 1, self._receive_awaited)
@@ -96,6 +98,7 @@ class Server:
                 report=self._post_report,
                 arriving=self._arriving,
             )
+            membership.observer = self._observer
             nursery.start_soon(membership.handle_broadcasts)
             nursery.start_soon(membership.broadcasts.run)
             self.memberships[cluster] = membership
@@ -104,6 +107,12 @@ class Server:
             finally:
                 del self.memberships[cluster]
                 membership.abandon()
+
+    def observe(self, observer: Observer) -> None:
+        """Have an observer look on while handlers run, from now on."""
+        self._observer = observer
+        for membership in self.memberships.values():
+            membership.observer = observer
 
     def _check_free(self, cluster: str) -> None:
         if cluster in self.memberships:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from typing import Any, Final, final
 
@@ -24,6 +25,7 @@ from iris.kernel.names import NodeId
 from iris.kernel.tasks import interruptible
 from iris.kernel.wire import kinds
 from iris.patterns.messages import Message, Request, Sender
+from iris.patterns.observer import Observer, Pattern
 from iris.patterns.payloads import encoded
 from iris.patterns.priority import Priority, served_priority
 from iris.patterns.receive_limits import Arriving
@@ -176,6 +178,8 @@ class WorkerPool:
         self.cluster: Final = cluster
         self.service: Final = service
         self.draining = False
+        self.observer: Observer | None = None
+        """Looks on while handlers run."""
         self._waits = QueueDelay()
         self._config = config
         self._nursery = nursery
@@ -419,14 +423,22 @@ class WorkerPool:
             )
         except RemoteProtocolError as error:
             return self.malformed(job.peer, job.identifier, error)
+        observer = self.observer
+        seen = None if observer is None else observer.begin_handling("request", self.cluster, job.operation, request)
         try:
             result: Any = job.handler(request)
             if inspect.isawaitable(result):
                 result = await result
             payload = encoded(result, self._config.max_payload)
+            if seen is not None:
+                seen.end()
         except Exception as error:  # noqa: BLE001 -- whatever a handler raises is the caller's answer
+            if seen is not None:
+                seen.end(error)
             return self._fail(job, error, request)
         except BaseException as error:
+            if seen is not None:
+                seen.end(error)
             failure = failure_in(error)
             if failure is None:
                 raise
@@ -449,6 +461,11 @@ class WorkerPool:
         self._arriving.malformed("request", error, peer.node, peer.identity.caller, self.cluster)
         code, text = described(RemoteError(BAD_REQUEST, str(error)), tracebacks=self.service.tracebacks)
         return (kinds.FAILURE, identifier, code, text, OF_HANDLER), len(text)
+
+    def _observed(self, pattern: Pattern, operation: str | None, given: Any) -> AbstractContextManager[object]:
+        """Return the block in which the observer, if there is one, sees a handler at work."""
+        observer = self.observer
+        return nullcontext() if observer is None else observer.begin_handling(pattern, self.cluster, operation, given)
 
     # -- broadcasts -----------------------------------------------------------------------------------------
 
@@ -491,9 +508,10 @@ class WorkerPool:
         """Call one handler; one that fails must not end the others."""
         try:
             await fresh_context()
-            result = handler(message)
-            if inspect.isawaitable(result):
-                await result
+            with self._observed("broadcast", None, message):
+                result = handler(message)
+                if inspect.isawaitable(result):
+                    await result
         except BaseException as error:
             failure = error if isinstance(error, Exception) else failure_in(error)
             if failure is None:
@@ -514,7 +532,8 @@ class WorkerPool:
         try:
             async with tunnel:
                 try:
-                    await _talk(handler, tunnel)
+                    with self._observed("tunnel", tunnel.operation, tunnel):
+                        await _talk(handler, tunnel)
                 except BaseException:
                     broken = tunnel.is_broken
                     raise

@@ -276,4 +276,4 @@ def _unsafe(directory: Path) -> str:
 
 @functools.lru_cache(maxsize=16)  # said once by each process, not by each node
 def _warn(text: str) -> None:
-    _log.warning("%s", text)
+    _log.warning("%s", text, extra={"cause": text})

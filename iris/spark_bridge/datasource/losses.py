@@ -54,7 +54,14 @@ def count_missing(options: SourceOptions, portal: BlockingPortal, watch: BridgeW
             "log. Have them published again if somebody still has them, and set failOnDataLoss to false to go on "
             f"without them, for one batch at least ('iris bridge status --name {bridge}' lists all gaps)"
         )
-    _log.warning("the query goes on without %d events that bridge %s has not got: %s%s", count, bridge, what, more)
+    _log.warning(
+        "the query goes on without %d events that bridge %s has not got: %s%s",
+        count,
+        bridge,
+        what,
+        more,
+        extra={"bridge": bridge, "count": count},
+    )
     return count
 
 

@@ -185,7 +185,11 @@ async def open_bridge(
         nursery.start_soon(place.keep, bridge.note_shards)
         for cluster in dict.fromkeys(clusters):
             await stack.enter_async_context(node.join(cluster, gathering_service(cluster, bridge, entropy)))
-        yield bridge
+        node._reports["bridge"] = bridge.report
+        try:
+            yield bridge
+        finally:
+            del node._reports["bridge"]
 
 
 @asynccontextmanager

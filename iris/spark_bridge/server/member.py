@@ -72,6 +72,18 @@ class BridgeStatistics:
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeReport:
+    """What a member of a bridge tells its operators."""
+
+    statistics: BridgeStatistics
+    shards: Sequence[ShardState]
+    """Its own."""
+    lags: Mapping[str, int]
+    """By group of readers: how many events of these shards it has still to read."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Batch:
     """Events that arrived together.
 
@@ -137,6 +149,18 @@ class BridgeMember:
             refusals=self._refusals,
             untold=self._untold,
         )
+
+    async def report(self) -> BridgeReport:
+        """Return the counters, the shards, and how far readers are behind: these are looked up in the log."""
+        cursors = await trio.to_thread.run_sync(self.store.cursors)
+        shards = sorted(self._states.values(), key=lambda state: state.number)
+        lags = {
+            cursor.group: sum(
+                max(0, shard.next - max(cursor.offsets.get(shard.id, 0), shard.earliest)) for shard in shards
+            )
+            for cursor in cursors
+        }
+        return BridgeReport(statistics=self.statistics(), shards=shards, lags=lags)
 
     @property
     def states(self) -> Mapping[str, ShardState]:

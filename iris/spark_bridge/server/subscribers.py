@@ -41,7 +41,12 @@ async def remember_subscribers(
     """
     refused = durable.load(await trio.to_thread.run_sync(store.subscribers))
     if refused:
-        _log.warning("%d durable subscribers that bridge %s remembers are not of this realm", refused, name)
+        _log.warning(
+            "%d durable subscribers that bridge %s remembers are not of this realm",
+            refused,
+            name,
+            extra={"bridge": name, "count": refused},
+        )
     changed = Wakeup()
     end = durable.on_changed(changed.wake)
 

@@ -108,9 +108,15 @@ async def test_a_request_handler_that_raises_is_logged_with_its_traceback_and_fo
         assert record.exc_info is not None
         assert record.exc_info[0] is error
         assert line in caplog.text
-        fields = {name: vars(record)[name] for name in ("cluster", "operation", "caller", "caller_node")}
-        assert fields == {"cluster": "failing", "operation": operation, "caller": "shop", "caller_node": shop.id}
-        assert type(vars(record)["number"]) is int
+        fields = {name: vars(record)[name] for name in ("cluster", "operation", "pattern", "caller", "peer")}
+        assert fields == {
+            "cluster": "failing",
+            "operation": operation,
+            "pattern": "request",
+            "caller": "shop",
+            "peer": shop.id,
+        }
+        assert type(vars(record)["request_id"]) is int
         said = record.getMessage()
         assert "request" in said
         assert all(repr(field) in said or str(field) in said for field in fields.values() if field is not None)

@@ -22,6 +22,7 @@ from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
+from iris.patterns.observer import Observer
 from iris.patterns.pubsub.interest import owed_from
 from iris.patterns.pubsub.subscribe.events import Event, EventRun, payload_bytes
 
@@ -90,6 +91,19 @@ class SubscriptionStatistics:
     waiting_bytes: int
     """Of their payloads, headers and keys."""
 
+    def __add__(self, other: SubscriptionStatistics) -> SubscriptionStatistics:
+        """Return the counters of both together."""
+        return SubscriptionStatistics(
+            received=self.received + other.received,
+            delivered=self.delivered + other.delivered,
+            dropped=self.dropped + other.dropped,
+            malformed=self.malformed + other.malformed,
+            missed=wire.saturated(self.missed + other.missed),
+            refused=self.refused + other.refused,
+            waiting=self.waiting + other.waiting,
+            waiting_bytes=self.waiting_bytes + other.waiting_bytes,
+        )
+
 
 @final
 class _Numberings:
@@ -134,6 +148,7 @@ class Subscription:
         "_missed",
         "_news",
         "_numberings",
+        "_observer",
         "_payloads",
         "_published",
         "_received",
@@ -174,6 +189,7 @@ class Subscription:
         published: Callable[[NodeId, int], int | None],
         settled: Callable[[NodeId, int], None],
         unreadable: Callable[[EventRun, RemoteProtocolError], None],
+        observer: Observer | None = None,
     ) -> None:
         if overflow not in ("drop_oldest", "drop_newest", "wait"):
             raise ConfigError(f"overflow={overflow!r}: use 'drop_oldest', 'drop_newest' or 'wait'")
@@ -193,6 +209,7 @@ class Subscription:
         self._settling: dict[NodeId, int] = {}
         """Events of each publisher that were taken, by a member of a group, and that it may still be at."""
         self._unreadable = unreadable
+        self._observer = observer
         self.version: int | None = None
         """Of the node's interest, from which on publishers know of this subscription."""
         self._holding = False
@@ -458,6 +475,8 @@ class Subscription:
         run = self._runs.popleft()
         if self.group is None:
             run.missed = self._gap(run)
+        if self._observer is not None and run.headers:
+            self._observer.arrived(run.topic, run.sender.node, run.headers, run.left)
         return run
 
     def _begin_run(self) -> None:

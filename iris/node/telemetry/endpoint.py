@@ -1,0 +1,189 @@
+"""HTTP endpoint of a node: a few paths that are read with GET, in the node's own run, each connection one request.
+
+A scraper is a stranger.  It gets 16 connections at a time, 5 s for each, 8 KiB of a request and 50 requests a second;
+what comes beyond that waits in the system's queue, and the node never does.  Pages are made by their caller, off the
+node's thread if they are large.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from importlib import import_module
+from typing import Final, NamedTuple, final
+
+import trio
+
+from iris.kernel.errors import ConfigError
+from iris.kernel.tasks import open_background, protected_context
+from iris.kernel.token_bucket import TokenBucket
+
+_log: Final = logging.getLogger("iris")
+
+_CONNECTIONS: Final = 16
+_PATIENCE: Final = 5.0
+_REQUEST: Final = 8 * 1024
+_RATE: Final = 50.0
+_BACKLOG: Final = 64
+_PIECE: Final = 64 * 1024
+
+
+class Page(NamedTuple):
+    """What a path answers."""
+
+    status: int
+    content_type: str
+    body: bytes
+
+
+MakePage = Callable[[str], Awaitable[Page]]
+"""Gets the ``Accept`` header of the request."""
+
+
+@final
+class MetricsEndpoint:
+    """An endpoint that is up.  Made by ``open_endpoint``.
+
+    Attributes:
+        host: where it listens.
+        port: the port really bound.
+        refused: requests that were none, or took too long.
+    """
+
+    def __init__(self, host: str, port: int, pages: Mapping[str, MakePage]) -> None:
+        self.host: Final = host
+        self.port: Final = port
+        self.refused = 0
+        self._pages = pages
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
+
+    def __repr__(self) -> str:
+        return f"<MetricsEndpoint at {self.url}: {', '.join(self._pages)}>"
+
+    async def _run(self, listener: trio.SocketListener) -> None:
+        bucket = TokenBucket(_RATE, _RATE, trio.current_time())
+        free = trio.CapacityLimiter(_CONNECTIONS)
+        async with trio.open_nursery() as nursery:
+            while True:
+                await trio.sleep(max(0.0, 1 - bucket.level(trio.current_time())) / _RATE)
+                bucket.owe(1)
+                place = object()
+                await free.acquire_on_behalf_of(place)
+                try:
+                    stream = await listener.accept()
+                except OSError as error:
+                    free.release_on_behalf_of(place)
+                    if error.errno not in _SCARCE:
+                        raise
+                    await trio.sleep(1)  # without descriptors: connections wait
+                    continue
+                nursery.start_soon(self._serve, stream, free, place)
+
+    async def _serve(self, stream: trio.SocketStream, free: trio.CapacityLimiter, place: object) -> None:
+        """Answer one request.  Nothing of it may end the node."""
+        try:
+            with trio.move_on_after(_PATIENCE) as scope:
+                async with stream:
+                    await self._answer(stream)
+            self.refused += scope.cancelled_caught
+        except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
+            self.refused += 1
+        finally:
+            free.release_on_behalf_of(place)
+
+    async def _answer(self, stream: trio.SocketStream) -> None:
+        import h11
+
+        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_REQUEST)
+        try:
+            while True:
+                event = connection.next_event()
+                if event is not h11.NEED_DATA:
+                    break
+                connection.receive_data(await stream.receive_some(_REQUEST))
+        except h11.RemoteProtocolError as error:
+            self.refused += 1
+            request, page = None, Page(error.error_status_hint, _TEXT, b"this is no request that can be read\n")
+        else:
+            if not isinstance(event, h11.Request):
+                return  # it was closed
+            request, page = event, await self._page(event.method, event.target, dict(event.headers).get(b"accept", b""))
+        headers = [
+            ("content-type", page.content_type),
+            ("content-length", str(len(page.body))),
+            ("cache-control", "no-store"),
+            ("connection", "close"),
+        ]
+        if page.status == 405:
+            headers.append(("allow", "GET, HEAD"))
+        head = connection.send(h11.Response(status_code=page.status, headers=headers)) or b""
+        body = b"" if request is not None and request.method == b"HEAD" else page.body
+        await stream.send_all(head)
+        for start in range(0, len(body), _PIECE):
+            await stream.send_all(body[start : start + _PIECE])
+        await stream.send_eof()
+        while await stream.receive_some(_REQUEST):  # to the end: else what was sent may be dropped by a reset
+            pass
+
+    async def _page(self, method: bytes, target: bytes, accept: bytes) -> Page:
+        if method not in (b"GET", b"HEAD"):
+            return Page(405, _TEXT, b"use GET\n")
+        make = self._pages.get(target.partition(b"?")[0].decode("latin-1"))
+        if make is None:
+            return Page(404, _TEXT, f"there are {', '.join(self._pages)}\n".encode())
+        try:
+            return await make(accept.decode("latin-1"))
+        except Exception as error:  # noqa: BLE001 -- whatever it is, it must not end the node
+            _log.error("a page for operators cannot be made", exc_info=error, extra={"reason": type(error).__name__})
+            return Page(500, _TEXT, b"this page cannot be made; the log of the node says why\n")
+
+
+_TEXT: Final = "text/plain; charset=utf-8"
+
+_SCARCE: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
+
+
+def text_page(status: int, text: str) -> Page:
+    """Return a page of one line."""
+    return Page(status, _TEXT, f"{text}\n".encode())
+
+
+@protected_context
+async def open_endpoint(host: str, port: int, pages: Mapping[str, MakePage]) -> AsyncIterator[MetricsEndpoint]:
+    """Answer HTTP requests until the block ends.
+
+    Args:
+        host: an address of this machine, or its name; the first address of a name is used.
+        port: 0 takes a free one.
+        pages: by path.
+
+    Raises:
+        ConfigError: the address cannot be used, or h11 is not installed.
+    """
+    try:
+        import_module("h11")  # to say now that it is missing
+    except ImportError as error:
+        raise missing("h11") from error
+    try:
+        listeners = await trio.open_tcp_listeners(port, host=host, backlog=_BACKLOG)
+    except (OSError, ValueError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(f"metrics cannot be served at {host}:{port}: {reason}") from None
+    for surplus in listeners[1:]:
+        surplus.socket.close()
+    listener = listeners[0]
+    address: tuple[str, int] = listener.socket.getsockname()[:2]
+    async with listener, open_background() as nursery:
+        endpoint = MetricsEndpoint(address[0], address[1], pages)
+        nursery.start_soon(endpoint._run, listener)
+        yield endpoint
+
+
+def missing(package: str) -> ConfigError:
+    """Return the error for a package that is not installed."""
+    return ConfigError(f"metrics need {package}, which is not installed: pip install 'iris-mesh[metrics]'")

@@ -1,0 +1,183 @@
+"""Logs: the lines of the ``iris`` loggers, as text or JSON, and no cause more than once a second.
+
+Every event is one record of the loggers ``iris`` and ``iris.handlers``, and has its fields in ``extra``: what they mean
+is in docs/observing.md.  Published as ``iris.logs``: a program that sets logging up by itself uses ``JsonFormatter``
+and ``LimitedHandler`` as it likes.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Final, TextIO, final
+
+__all__ = ("FIELDS", "JsonFormatter", "LimitedHandler", "RateLimit", "TextFormatter", "fields_of")
+
+FIELDS: Final = (
+    "cluster", "operation", "pattern", "caller", "peer", "request_id", "site", "realm", "topic", "address", "path",
+    "bridge", "door", "client", "count", "reason", "left_out",
+)  # fmt: skip
+"""Names in ``extra``, in the order in which they are written."""
+
+_PAUSE: Final = 1.0
+_MAX_CAUSES: Final = 1024
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """Return the fields of a record that are known, and say something."""
+    values = vars(record)
+    return {name: values[name] for name in FIELDS if values.get(name) is not None}
+
+
+class TextFormatter(logging.Formatter):
+    """One event a line: the message, and the fields that it does not say; a traceback follows on lines of its own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 -- logging calls it so
+        """Return the line."""
+        message = record.getMessage()
+        unsaid = [f"{name}={value}" for name, value in fields_of(record).items() if str(value) not in message]
+        record.message = " ".join((message, *unsaid)).replace("\n", "\\n")
+        return super().formatMessage(record)
+
+
+@final
+class JsonFormatter(logging.Formatter):
+    """One event a line: an object with time (RFC 3339, UTC), level, logger, message, and its fields.
+
+    A traceback is its ``exception``.  Within a trace of OpenTelemetry it has ``trace_id`` and ``span_id``.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        import json  # few programs use it
+
+        self._encode = json.JSONEncoder(default=str).encode
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line; whatever is in the record, it is ASCII."""
+        line: dict[str, Any] = {
+            "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **fields_of(record),
+            **_trace_of_here(),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return self._encode(line)
+
+
+def _trace_of_here() -> dict[str, str]:
+    trace = sys.modules.get("opentelemetry.trace")
+    if trace is None:
+        return {}
+    context = trace.get_current_span().get_span_context()
+    if not context.is_valid:
+        return {}
+    return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
+
+
+_Cause = tuple[str, int, str, str, str, str]
+
+
+@final
+class RateLimit:
+    """Lets one record of each cause through in a second, and says how many were left out.
+
+    One cause is one message before its arguments, of one logger and level, about one cluster and operation and one type
+    of error.  At most 1,024 causes are remembered.
+
+    Args:
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._causes: OrderedDict[_Cause, tuple[float, int, logging.LogRecord]] = OrderedDict()
+        """When each was let through last, how many were left out since then, and the last of these."""
+
+    def __repr__(self) -> str:
+        return f"<RateLimit of {len(self._causes)} causes>"
+
+    def take(self, record: logging.LogRecord) -> list[logging.LogRecord]:
+        """Return what is to be written now: the record, or not; before it those whose second is over."""
+        now = self._clock()
+        cause = _cause_of(record)
+        written = self._due(now, but=cause)
+        let_through, left_out, _ = self._causes.get(cause, (None, 0, record))
+        if let_through is not None and let_through <= now < let_through + _PAUSE:
+            self._causes[cause] = (let_through, left_out + 1, record)
+            return written
+        if left_out:
+            record.left_out = left_out
+        self._causes[cause] = (now, 0, record)
+        self._causes.move_to_end(cause)
+        return [*written, record]
+
+    def flush(self) -> list[logging.LogRecord]:
+        """Return a record for each cause of which some were left out: nothing more may come."""
+        return self._due(float("inf"), but=None)
+
+    def _due(self, now: float, but: _Cause | None) -> list[logging.LogRecord]:
+        """Forget the causes whose second is over; return the last record of those of which some were left out.
+
+        They are in the order in which they were let through, so it looks at none that is to stay but one.
+        """
+        due: list[logging.LogRecord] = []
+        for cause, (let_through, left_out, last) in list(self._causes.items())[: _LOOKED_AT if but else None]:
+            crowded = len(self._causes) > _MAX_CAUSES
+            if not crowded and let_through <= now < let_through + _PAUSE:
+                break
+            if cause == but:
+                continue
+            del self._causes[cause]
+            if left_out:
+                last.left_out = left_out - 1 or None  # it is one of them
+                due.append(last)
+        return due
+
+
+_LOOKED_AT: Final = 16
+"""Causes that are forgotten at a time, so that none is looked at for long."""
+
+
+def _cause_of(record: logging.LogRecord) -> _Cause:
+    values = vars(record)
+    error = record.exc_info[0] if record.exc_info else None
+    where = values.get("cause") or ("" if error is None else error.__name__)
+    return (
+        record.name,
+        record.levelno,
+        str(record.msg),
+        str(values.get("cluster", "")),
+        str(values.get("operation", "")),
+        str(where),
+    )
+
+
+@final
+class LimitedHandler(logging.StreamHandler[TextIO]):
+    """Writes records to a stream, each cause once a second: see ``RateLimit``."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        super().__init__(stream)
+        self._limit = RateLimit()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record, or leave it out and count it."""
+        for due in self._limit.take(record):
+            super().emit(due)
+
+    def close(self) -> None:
+        """Write how many were left out, and end."""
+        self.acquire()
+        try:
+            for due in self._limit.flush():
+                super().emit(due)
+        finally:
+            self.release()
+        super().close()

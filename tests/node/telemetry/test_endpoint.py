@@ -1,0 +1,145 @@
+"""The endpoint towards strangers: what is no request, who is slow, who comes in crowds; the node goes on."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+import iris.node.telemetry.endpoint as module
+from iris.node.telemetry.endpoint import MetricsEndpoint, Page, open_endpoint, text_page
+
+LARGE = b"x" * 1_000_000
+
+
+async def hello(_: str) -> Page:
+    await trio.lowlevel.checkpoint()
+    return text_page(200, "hello")
+
+
+async def large(_: str) -> Page:
+    await trio.lowlevel.checkpoint()
+    return Page(200, "text/plain", LARGE)
+
+
+@asynccontextmanager
+async def an_endpoint() -> AsyncIterator[MetricsEndpoint]:
+    async with open_endpoint("127.0.0.1", 0, {"/hello": hello, "/large": large}) as endpoint:
+        yield endpoint
+
+
+async def sends(endpoint: MetricsEndpoint, request: bytes) -> bytes:
+    """Return all that comes back, until the other end has closed."""
+    async with await trio.open_tcp_stream(endpoint.host, endpoint.port) as stream:
+        await stream.send_all(request)
+        await stream.send_eof()
+        return b"".join([piece async for piece in stream])
+
+
+def asking(path: str, method: str = "GET") -> bytes:
+    return f"{method} {path} HTTP/1.1\r\nhost: here\r\n\r\n".encode()
+
+
+@pytest.mark.parametrize(
+    ("request_", "status", "body"),
+    [
+        (asking("/hello"), 200, b"hello\n"),
+        (asking("/hello?x=1"), 200, b"hello\n"),
+        (b"GET /hello HTTP/1.0\r\n\r\n", 200, b"hello\n"),
+        (asking("/hello", "HEAD"), 200, b""),
+        (asking("/other"), 404, b"there are /hello, /large\n"),
+        (asking("/hello", "POST"), 405, b"use GET\n"),
+        (b"\x16\x03\x01\x02\x00\x01", 400, b"this is no request that can be read\n"),
+        (b"GET /hello\r\n\r\n", 400, b"this is no request that can be read\n"),
+        (b"GET /" + b"x" * 20_000, 431, b"this is no request that can be read\n"),
+        (b"GET /hello HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n", 400, b"this is no request that can be read\n"),
+    ],
+    ids=["plain", "query", "1.0", "head", "404", "405", "tls", "no version", "endless", "two hosts"],
+)
+async def test_each_request_has_one_answer(request_: bytes, status: int, body: bytes) -> None:
+    async with an_endpoint() as endpoint:
+        answer = await sends(endpoint, request_)
+        head, _, rest = answer.partition(b"\r\n\r\n")
+        assert head.startswith(f"HTTP/1.1 {status} ".encode())
+        assert b"connection: close" in head.lower()
+        assert rest == body
+        assert await sends(endpoint, b"") == b""
+        assert (await sends(endpoint, asking("/hello"))).endswith(b"hello\n")
+
+
+async def test_a_large_page_comes_whole() -> None:
+    async with an_endpoint() as endpoint:
+        assert (await sends(endpoint, asking("/large"))).endswith(b"\r\n\r\n" + LARGE)
+
+
+async def test_who_sends_nothing_and_who_takes_nothing_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PATIENCE", 0.2)
+    async with an_endpoint() as endpoint:
+        silent = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+        taking_nothing = await trio.open_tcp_stream(endpoint.host, endpoint.port)
+        await taking_nothing.send_all(asking("/large"))
+        async with silent, taking_nothing:
+            with trio.fail_after(30):
+                assert await silent.receive_some() == b""
+                while endpoint.refused < 2:  # noqa: ASYNC110 -- nothing tells of it but the counter
+                    await trio.sleep(0.01)
+        assert (await sends(endpoint, asking("/hello"))).endswith(b"hello\n")
+
+
+async def test_a_crowd_waits_in_the_queue_of_the_system_and_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_PATIENCE", 0.2)
+    monkeypatch.setattr(module, "_RATE", 1000.0)
+    most = served = 0
+
+    async def count(accept: str) -> Page:
+        nonlocal most, served
+        served += 1
+        most = max(most, served)
+        await trio.sleep(0.01)
+        served -= 1
+        return await hello(accept)
+
+    async with open_endpoint("127.0.0.1", 0, {"/hello": count}) as endpoint, trio.open_nursery() as nursery:
+        idle = [await trio.open_tcp_stream(endpoint.host, endpoint.port) for _ in range(module._CONNECTIONS)]
+        answers: list[bytes] = []
+
+        async def ask() -> None:
+            answers.append(await sends(endpoint, asking("/hello")))
+
+        for _ in range(3 * module._CONNECTIONS):
+            nursery.start_soon(ask)
+        with trio.fail_after(30):
+            while len(answers) < 3 * module._CONNECTIONS:  # noqa: ASYNC110 -- of all tasks
+                await trio.sleep(0.01)
+        for stream in idle:
+            await stream.aclose()
+    assert all(answer.endswith(b"hello\n") for answer in answers)
+    assert most <= module._CONNECTIONS
+
+
+async def test_no_more_requests_are_taken_in_a_second_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_RATE", 10.0)
+    async with an_endpoint() as endpoint:
+        began = trio.current_time()
+        for _ in range(15):
+            await sends(endpoint, asking("/hello"))
+        assert trio.current_time() - began >= 0.4, "ten at once, and then one in a tenth of a second"
+
+
+async def test_a_page_that_cannot_be_made_ends_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail(_: str) -> Page:
+        await trio.lowlevel.checkpoint()
+        raise ZeroDivisionError("a bug")
+
+    async with open_endpoint("127.0.0.1", 0, {"/hello": hello, "/bad": fail}) as endpoint:
+        assert (await sends(endpoint, asking("/bad"))).startswith(b"HTTP/1.1 500 ")
+        assert (await sends(endpoint, asking("/hello"))).endswith(b"hello\n")
+    assert "a bug" in caplog.text
+
+
+async def test_it_is_at_an_ipv6_address_too() -> None:
+    async with open_endpoint("::1", 0, {"/hello": hello}) as endpoint:
+        assert endpoint.url == f"http://[::1]:{endpoint.port}"
+        assert (await sends(endpoint, asking("/hello"))).endswith(b"hello\n")
