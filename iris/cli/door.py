@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 import iris.aio
-from iris.cli.connection import NodeOptions, connected
+from iris.cli.connection import NodeOptions, connected, metrics_option
 from iris.cli.terminal import note
 from iris.cluster.addresses import is_loopback
 
@@ -47,6 +47,7 @@ FILE: Final = click.Path(path_type=Path, dir_okay=False)
     "--max-connections", type=click.IntRange(1), default=1000, show_default=True, metavar="N",
     help="Of HTTP, as many of MQTT, and of each protocol of nng.",
 )  # fmt: skip
+@metrics_option
 @connected
 def door(
     connection: NodeOptions,
@@ -90,6 +91,7 @@ def door(
             node = await stack.enter_async_context(
                 iris.aio.open_node(None if connection.credential else DOOR, **connection.arguments())
             )
+            await stack.enter_async_context(connection.serving_metrics(node))
             note(f"{node.id} is a door for {len(clients)} clients")
             if http_at:
                 sockets = _listening(stack, http_at, plaintext or tls is not None)

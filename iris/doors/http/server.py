@@ -130,7 +130,7 @@ async def _accept(
             try:
                 accepted, _ = await loop.sock_accept(listener)
             except OSError as error:
-                _log.warning("the door for HTTP cannot accept a connection: %s", error)
+                _log.warning("the door for HTTP cannot accept a connection: %s", error, extra={"door": "http"})
                 room.release()
                 await asyncio.sleep(1)
                 continue

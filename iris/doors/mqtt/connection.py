@@ -108,13 +108,23 @@ class MqttConnection:
         """Tell the client why the connection ends; return whether its will is to be published."""
         own, rest = group.split((_Goodbye, Parting, Lost))
         if rest is not None:
-            _log.error("the door failed a client of MQTT, %s", self._client.name, exc_info=rest)
+            _log.error(
+                "the door failed a client of MQTT, %s",
+                self._client.name,
+                exc_info=rest,
+                extra={"door": "mqtt", "client": self._client.name},
+            )
             await self._part(Parting(Reason.UNSPECIFIED, "the door has failed"))
             return True
         assert own is not None
         error = own.exceptions[0]
         if isinstance(error, Parting):
-            _log.info("client %s of MQTT is disconnected: %s", self._client.name, error)
+            _log.info(
+                "client %s of MQTT is disconnected: %s",
+                self._client.name,
+                error,
+                extra={"door": "mqtt", "client": self._client.name},
+            )
             await self._part(error)
         return not isinstance(error, _Goodbye) or error.wants_will
 

@@ -57,4 +57,9 @@ class Surroundings:
         if len(self._told) >= _MAX_TOLD:
             self._told.clear()
         self._told.add((client, code))
-        _log.warning("client %s of MQTT: %s (logged once for this client)", client, text)
+        _log.warning(
+            "client %s of MQTT: %s (logged once for this client)",
+            client,
+            text,
+            extra={"door": "mqtt", "client": client, "reason": code, "cause": f"{client} {code}"},
+        )

@@ -70,7 +70,7 @@ class MqttDoor:
             try:
                 accepted, _ = await loop.sock_accept(listener)
             except OSError as error:
-                _log.warning("the door for MQTT cannot accept a connection: %s", error)
+                _log.warning("the door for MQTT cannot accept a connection: %s", error, extra={"door": "mqtt"})
                 self._strangers.release()
                 await asyncio.sleep(1)
                 continue
@@ -111,7 +111,7 @@ class MqttDoor:
             else:
                 self._around.counted.turned_away += 1
         except Exception:  # noqa: BLE001 -- it is told in full
-            _log.exception("the door failed a connection of MQTT")
+            _log.exception("the door failed a connection of MQTT", extra={"door": "mqtt"})
         finally:
             if wire is not None:
                 await wire.close()
@@ -129,7 +129,7 @@ class MqttDoor:
             connect = decode_connect(body)
             return connect, self._admit(connect)
         except Parting as parting:
-            _log.info("a connection of MQTT is refused: %s", parting)
+            _log.info("a connection of MQTT is refused: %s", parting, extra={"door": "mqtt"})
             if level:
                 told = {Property.REASON_TEXT: str(parting)}
                 await wire.part(writing.connack(V5 if level >= V5 else V3, parting.reason, told))

@@ -95,7 +95,7 @@ class Answering:
                 except Closed:
                     return
                 except NngError as error:
-                    _log.warning("the door for nng: %s", error)
+                    _log.warning("the door for nng: %s", error, extra={"door": "nng", "reason": type(error).__name__})
                     await asyncio.sleep(_PAUSE)
         finally:
             with contextlib.suppress(Closed):  # with its socket
@@ -133,7 +133,7 @@ class Answering:
         except IrisError as error:
             problem = problem_of(error)
         except Exception:  # noqa: BLE001 -- it is told in full
-            _log.exception("the door failed a message of nng")
+            _log.exception("the door failed a message of nng", extra={"door": "nng"})
             problem = Problem(500, "failed", "the door has failed: its log says how")
         self._counted.refused += 1
         return refusal_of(problem)

@@ -53,4 +53,9 @@ class LoggedOnce:
         """Log a problem that its client is not told."""
         if problem.code not in self._codes:
             self._codes.add(problem.code)
-            _log.warning("the door for nng: %s: %s (logged once of this sort)", what, problem.detail)
+            _log.warning(
+                "the door for nng: %s: %s (logged once of this sort)",
+                what,
+                problem.detail,
+                extra={"door": "nng", "reason": problem.code, "cause": problem.code},
+            )

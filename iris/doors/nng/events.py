@@ -157,14 +157,14 @@ class Taking:
             except Closed:
                 return
             except NngError as error:
-                _log.warning("the door for nng: %s", error)
+                _log.warning("the door for nng: %s", error, extra={"door": "nng", "reason": type(error).__name__})
                 await asyncio.sleep(_PAUSE)
             except Problem as error:
                 self._refuse(error)
             except IrisError as error:
                 self._refuse(problem_of(error))
             except Exception:  # noqa: BLE001 -- it is told in full
-                _log.exception("the door failed a message of nng")
+                _log.exception("the door failed a message of nng", extra={"door": "nng"})
                 self._counted.refused += 1
 
     def _refuse(self, problem: Problem) -> None:
