@@ -11,6 +11,7 @@ from iris.kernel.frozen import dataclass
 from iris.kernel.link import LinkStatistics
 from iris.kernel.names import NodeId
 from iris.patterns.counters import PatternStatistics
+from iris.patterns.latency import LatencyStatistics
 from iris.patterns.multicast import Broadcasts, Relays
 from iris.patterns.pubsub import PubSub
 from iris.patterns.pubsub.publish import PublishStatistics
@@ -35,6 +36,9 @@ class NodeStatistics:
     """Requests that were not, because too many were: their callers got ``Overloaded``."""
     hedged: int
     """Requests with ``hedge`` for which a second member was asked."""
+    latency: Mapping[str, Mapping[str | None, LatencyStatistics]]
+    """Of the requests that this node asked, by cluster and operation: from asking to the reply, or to the error of the
+    handler.  What this node served is in ``services``."""
     broadcasts: PatternStatistics
     """One for each message and member it goes to."""
     relayed: PatternStatistics
@@ -76,6 +80,7 @@ def gather_statistics(
         moved=requests.moved,
         not_repeated=requests.not_repeated,
         hedged=requests.hedged,
+        latency=requests.latency.statistics(),
         broadcasts=broadcasts.tally.statistics(),
         relayed=relays.tally.statistics(),
         events=publishing.tally.statistics(),

@@ -23,6 +23,7 @@ from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import interruptible
 from iris.kernel.wire import kinds
+from iris.patterns.latency import LatencyStatistics, LatencyTable
 from iris.patterns.messages import Message, Request, Sender
 from iris.patterns.payloads import encoded
 from iris.patterns.priority import Priority, served_priority
@@ -130,6 +131,8 @@ class ServiceStatistics:
     """Broadcasts that wait, and the one that the handlers are at."""
     queue_delay: float
     """How long requests waited for a handler lately, in seconds."""
+    latency: Mapping[str | None, LatencyStatistics]
+    """Of each operation: from when a request came to when the handler's reply or error went out."""
     tunnels_received: int
     tunnels_running: int
     tunnels_served: int
@@ -177,6 +180,7 @@ class WorkerPool:
         self.service: Final = service
         self.draining = False
         self._waits = QueueDelay()
+        self._latency = LatencyTable()
         self._config = config
         self._nursery = nursery
         self._concurrency = limits.concurrency or config.service_concurrency
@@ -230,6 +234,7 @@ class WorkerPool:
             broadcasts_cancelled=self.broadcasts.cancelled,
             broadcasts_queued=len(self.broadcasts),
             queue_delay=self._waits.lately,
+            latency={name: of for table in self._latency.statistics().values() for name, of in table.items()},
             tunnels_received=(
                 self._tunnels_running + self._tunnels_served + self._tunnels_failed + self._tunnels_cancelled
             ),
@@ -387,6 +392,7 @@ class WorkerPool:
         job.scope = scope
         scope.deadline = job.deadline
         reply, size = await self._call(job)
+        self._latency.record(self.cluster, job.operation, trio.current_time() - job.arrived)
         self._adapt(job)
         self._answer(job, reply, size)
 
