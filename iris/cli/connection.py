@@ -10,12 +10,13 @@ import os
 import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Concatenate, Final, ParamSpec, TypeVar, final
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, final
 
 import click
 import trio
 
 import iris
+from iris.cli.operators.contexts import chosen_context
 from iris.cli.terminal import passphrase_of_environment
 from iris.cluster.mesh import TurnedAway
 from iris.security.files import CredentialWatch
@@ -169,6 +170,18 @@ def _read_order(_: click.Context, __: click.Parameter, given: tuple[str, ...]) -
     return order
 
 
+def _complete(given: dict[str, Any]) -> None:
+    """Take what was not given from the context in use.  A credential that was given has seeds of its own."""
+    if given["credential"] is not None:
+        return
+    context = chosen_context()
+    if context is None:
+        return
+    given["credential"] = None if context.credential is None else Path(context.credential)
+    given["seeds"] = given["seeds"] or context.seeds
+    given["site"] = given["site"] or context.site
+
+
 def connected(verb: Callable[Concatenate[NodeOptions, P], R]) -> Callable[P, R]:
     """Give ``verb`` the options of a connection, and the connection as its first argument."""
 
@@ -179,7 +192,13 @@ def connected(verb: Callable[Concatenate[NodeOptions, P], R]) -> Callable[P, R]:
         metavar="FILE",
         help="Credential of a realm; without one, the local realm of this user.",
     )
-    @click.option("--seeds", multiple=True, metavar="URL", help="A node to join through; may be repeated.")
+    @click.option(
+        "--seeds",
+        multiple=True,
+        envvar="IRIS_SEEDS",
+        metavar="URL",
+        help="A node to join through; may be repeated.",
+    )
     @click.option("--listen", multiple=True, metavar="URL", help="Where to be reached; may be repeated.")
     @click.option("--site", metavar="NAME", help="The site of this node.")
     @click.option(
@@ -203,6 +222,7 @@ def connected(verb: Callable[Concatenate[NodeOptions, P], R]) -> Callable[P, R]:
     @functools.wraps(verb)
     def with_connection(*args: P.args, **kwargs: P.kwargs) -> R:
         given = {field.name: kwargs.pop(field.name) for field in dataclasses.fields(NodeOptions)}
+        _complete(given)
         if given["prefer_site"] is not None and given["site"] is None:
             raise click.UsageError("--prefer-site is for a node at a site: give --site, too")
         return verb(NodeOptions(**given), *args, **kwargs)  # type: ignore[arg-type]  # click checks what it passes

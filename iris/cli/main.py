@@ -6,6 +6,7 @@ Status 0: done; 1: the verb failed and the line says why; 2: the command line or
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import logging
 import os
@@ -28,10 +29,13 @@ VERBS = {
     "pub": "iris.cli.messaging",
     "sub": "iris.cli.messaging",
     "tunnel": "iris.cli.messaging",
+    "top": "iris.cli.operators.top",
+    "ping": "iris.cli.operators.ping",
     "nodes": "iris.cli.nodes",
     "describe": "iris.cli.nodes",
     "bridge": "iris.cli.bridge",
     "gateway": "iris.cli.gateway",
+    "context": "iris.cli.operators.contexts",
     "keys": "iris.cli.keys.keys",
     "bench": "iris.bench.command",
 }
@@ -46,10 +50,13 @@ SUMMARIES = {
     "pub": "Publish an event under a topic.",
     "sub": "Print the events of the topics that match patterns.",
     "tunnel": "Connect standard input and output to a member.",
+    "top": "Show rates, latency, queues and losses of all nodes, live.",
+    "ping": "Print round trip times to a node or a cluster.",
     "nodes": "Show the members of clusters.",
     "describe": "Show what the members of a cluster serve.",
     "bridge": "Store the events of topics on disk, for Spark.",
     "gateway": "Link this site to others, until Ctrl-C.",
+    "context": "Keep connections under names.",
     "keys": "Make and manage the keys of a realm.",
     "bench": "Measure Iris on this machine, or on a network.",
 }
@@ -75,6 +82,15 @@ class Verbs(click.Group):
         command = getattr(importlib.import_module(VERBS[cmd_name]), cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb; of one that there is not, name the verb that is most like it."""
+        near = difflib.get_close_matches(args[0], VERBS, n=1)
+        if args[0] not in VERBS and near:
+            ctx.fail(f"No such command {args[0]!r}; did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the list of verbs."""

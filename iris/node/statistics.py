@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import final
+from typing import Final, final
 
 from iris.cluster.membership import Membership
 from iris.cluster.mesh import Mesh
@@ -19,6 +19,9 @@ from iris.patterns.pubsub.subscribe import SubscriptionStatistics
 from iris.patterns.request import Requests
 from iris.patterns.service import Server, ServiceStatistics, Tunnels
 from iris.patterns.tunnel import TunnelsStatistics
+
+NODES: Final = "iris.nodes"
+"""Reserved cluster that every node serves to operators; no service of the program's, and not among its statistics."""
 
 
 @final
@@ -88,7 +91,7 @@ def gather_statistics(
         unheard=publishing.unheard,
         publishing=pubsub.statistics(),
         subscriptions=subscriptions,
-        services={name: member.statistics() for name, member in serving.memberships.items()},
+        services={name: member.statistics() for name, member in serving.memberships.items() if name != NODES},
         tunnels=tunnels.statistics(),
         links={node: peer.link.statistics() for node, peer in mesh.peers.items()},
         refusals={**mesh.refusals, **membership.refusals()},
