@@ -32,6 +32,7 @@ VERBS = {
     "top": "iris.cli.operators.top",
     "ping": "iris.cli.operators.ping",
     "nodes": "iris.cli.nodes",
+    "clusters": "iris.cli.nodes",
     "describe": "iris.cli.nodes",
     "bridge": "iris.cli.bridge",
     "gateway": "iris.cli.gateway",
@@ -53,6 +54,7 @@ SUMMARIES = {
     "top": "Show rates, latency, queues and losses of all nodes, live.",
     "ping": "Print round trip times to a node or a cluster.",
     "nodes": "Show the members of clusters.",
+    "clusters": "Show the clusters and how many members each has.",
     "describe": "Show what the members of a cluster serve.",
     "bridge": "Store the events of topics on disk, for Spark.",
     "gateway": "Link this site to others, until Ctrl-C.",
@@ -81,6 +83,7 @@ class Verbs(click.Group):
             return None
         command = getattr(importlib.import_module(VERBS[cmd_name]), cmd_name)
         assert isinstance(command, click.Command)
+        _take_verbose(command)
         return command
 
     def resolve_command(
@@ -101,13 +104,31 @@ class Verbs(click.Group):
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="iris-mesh", message="iris %(version)s")
 @click.option(
-    "-v", "--verbose", count=True, help="Tell who this node is and whom it found; twice: its counters at the end, too."
+    "-v",
+    "--verbose",
+    count=True,
+    expose_value=False,
+    callback=lambda *given: _take_level(*given),
+    help="Tell who this node is and whom it found; twice: its counters at the end, too. Also after the verb.",
 )
-def iris(verbose: int) -> None:
+def iris() -> None:
     """Talk to services by their name: clusters are addressed, never hosts.
 
     With no credential, nodes of this user on this machine find each other and nothing has to be set up.
     """
+
+
+def _take_verbose(command: click.Command) -> None:
+    """Let a verb, and those below it, take ``-v`` as well; ``iris --help`` tells of it."""
+    if not any("--verbose" in parameter.opts for parameter in command.params):
+        command.params.append(
+            click.Option(["-v", "--verbose"], count=True, expose_value=False, hidden=True, callback=_take_level)
+        )
+    for below in command.commands.values() if isinstance(command, click.Group) else ():
+        _take_verbose(below)
+
+
+def _take_level(_: click.Context, __: click.Parameter, verbose: int) -> None:
     if verbose:
         logging.getLogger("iris").setLevel(logging.INFO if verbose == 1 else logging.DEBUG)
 

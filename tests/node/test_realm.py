@@ -102,7 +102,7 @@ async def test_the_reserved_cluster_is_in_no_list(autojump_clock: object) -> Non
         assert operator.clusters() == ()
         assert operator.statistics().services == {}
         assert [other.clusters for other in operator.nodes()] == [()]
-        with pytest.raises(iris.ConfigError, match="iris.nodes"):
+        with pytest.raises(iris.ConfigError, match=r"iris\.nodes"):
             async with one.join("iris.nodes", iris.Service("iris.nodes")):
                 pass
 

@@ -1,1 +1,1 @@
-"""Verbs for operators: ``iris top``, ``iris ping``, ``iris context``.  They ask the nodes of a realm, and change none."""
+"""Verbs for operators: ``iris top``, ``iris ping``, ``iris context``.  They ask nodes, and change none."""

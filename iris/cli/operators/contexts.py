@@ -1,8 +1,8 @@
 """``iris context``: named connections, so that nobody types credential, seeds and site with every verb.
 
 They are files in ``$IRIS_HOME/contexts``, JSON of mode 0600, which hold the path of the credential and never its keys.
-An option of the command line wins over its variable of the environment, that over the context: ``IRIS_CONTEXT``, or else
-the one that ``iris context use`` chose.
+An option of the command line wins over its variable of the environment, that over the context: the one that
+``IRIS_CONTEXT`` names, or else the one that ``iris context use`` chose.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from typing import Any, Final, cast, final
 
 import click
 
-from iris.cli.terminal import write_line, write_object
+from iris.cli.terminal import takes_output, write_line, write_object
 from iris.kernel.errors import ConfigError
 from iris.kernel.frozen import dataclass
 from iris.kernel.names import check_name
 from iris.security.files import load_credential, private_home
+from iris.security.files.local_realm import iris_home
 from iris.security.files.private_files import read_private, write_private
 
 VARIABLE: Final = "IRIS_CONTEXT"
@@ -47,11 +48,12 @@ def chosen_context() -> Context | None:
 
 
 def _home() -> Path:
-    return private_home("contexts", "contexts")
+    """Return where contexts are; ``add`` makes it."""
+    return iris_home() / "contexts"
 
 
 def _chosen(home: Path) -> str | None:
-    if not (home / _CHOSEN).exists():
+    if not (home / _CHOSEN).exists():  # as for most
         return None
     return read_private(home / _CHOSEN, _WHAT).decode(errors="replace").strip() or None
 
@@ -101,6 +103,7 @@ def add(name: str, credential: Path | None, seeds: tuple[str, ...], site: str | 
     path = _path(name)
     if credential is not None:
         load_credential(credential)
+    private_home("contexts", "contexts")
     fields = {"credential": None if credential is None else str(credential.absolute()), "seeds": seeds, "site": site}
     write_private(path, json.dumps(fields).encode(), _WHAT, replace=replace)
 
@@ -114,7 +117,7 @@ def use(name: str) -> None:
 
 
 @context.command(name="list")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@takes_output
 def list_contexts(output: str) -> None:
     """Name all contexts; a star is before the one in use."""
     current = os.environ.get(VARIABLE) or _chosen(_home())
@@ -127,7 +130,7 @@ def list_contexts(output: str) -> None:
 
 @context.command()
 @click.argument("name", required=False)
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@takes_output
 def show(name: str | None, output: str) -> None:
     """Show what NAME stands for; without it, the context in use."""
     name = name or os.environ.get(VARIABLE) or _chosen(_home())

@@ -11,7 +11,7 @@ import trio
 import iris
 from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.operators.top import seconds
-from iris.cli.terminal import POSITIVE, Lines, open_lines, takes_wait
+from iris.cli.terminal import POSITIVE, Lines, open_lines, takes_output, takes_wait
 from iris.kernel.errors import IrisError
 from iris.kernel.names import NodeId, check_address
 from iris.node.report import PING
@@ -24,7 +24,7 @@ _NODE_PREFIX: Final = 4
 @click.option("--count", type=click.IntRange(1), default=4, show_default=True, metavar="N", help="Rounds.")
 @click.option("--interval", type=POSITIVE, default=1.0, show_default=True, metavar="SECONDS", help="Between rounds.")
 @click.option("--timeout", type=POSITIVE, default=2.0, show_default=True, metavar="SECONDS", help="For each answer.")
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@takes_output
 @takes_wait
 @connected
 def ping(

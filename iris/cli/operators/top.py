@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import click
 import trio
@@ -41,8 +41,8 @@ def top(
     A view comes from two surveys, INTERVAL apart: rates are those between them, and so are p50 and p99. With -o json
     each view is one JSON object on a line of its own. On a pipe, tables follow each other.
 
-    Needs a credential with the right to serve iris.nodes ('iris keys issue NAME --serves iris.nodes'), or the local
-    realm. The exit status is 1 if no node answered.
+    Needs a credential with the right to serve iris.nodes ('iris keys cluster REALM NAME --serve iris.nodes'), or the
+    local realm. The exit status is 1 if no node answered.
     """
     views = 1 if once else count
 
@@ -113,7 +113,7 @@ class _Screen:
     def __init__(self) -> None:
         self._live: Any = None
 
-    def __enter__(self) -> _Screen:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -163,8 +163,20 @@ def rows(view: RealmView, sort: str, wide: bool) -> tuple[str, _Table, _Table]:
         head,
         (("cluster", "members", "rate/s", "p50", "p99", "running", "queue", "failed", "refused", "version"), clusters),
         (
-            ("node", "name", "host", "serves", "served/s", "asked/s", "events/s", "queue", "lost", "uptime", "version")
-            + more,
+            (
+                "node",
+                "name",
+                "host",
+                "serves",
+                "served/s",
+                "asked/s",
+                "events/s",
+                "queue",
+                "lost",
+                "uptime",
+                "version",
+                *more,
+            ),
             nodes,
         ),
     )
