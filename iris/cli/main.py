@@ -101,6 +101,11 @@ class Verbs(click.Group):
             formatter.write_dl(list(SUMMARIES.items()))
 
 
+def _take_level(_: click.Context, __: click.Parameter, verbose: int) -> None:
+    if verbose:
+        logging.getLogger("iris").setLevel(logging.INFO if verbose == 1 else logging.DEBUG)
+
+
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="iris-mesh", message="iris %(version)s")
 @click.option(
@@ -108,7 +113,7 @@ class Verbs(click.Group):
     "--verbose",
     count=True,
     expose_value=False,
-    callback=lambda *given: _take_level(*given),
+    callback=_take_level,
     help="Tell who this node is and whom it found; twice: its counters at the end, too. Also after the verb.",
 )
 def iris() -> None:
@@ -126,11 +131,6 @@ def _take_verbose(command: click.Command) -> None:
         )
     for below in command.commands.values() if isinstance(command, click.Group) else ():
         _take_verbose(below)
-
-
-def _take_level(_: click.Context, __: click.Parameter, verbose: int) -> None:
-    if verbose:
-        logging.getLogger("iris").setLevel(logging.INFO if verbose == 1 else logging.DEBUG)
 
 
 def main() -> None:

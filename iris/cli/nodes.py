@@ -1,4 +1,4 @@
-"""``iris nodes``, ``iris clusters`` and ``iris describe``: the nodes and clusters that are here, and what a cluster serves."""
+"""``iris nodes``, ``iris clusters``, ``iris describe``: nodes and clusters that are here, and what a cluster serves."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def clusters(connection: NodeOptions, output: str) -> int:
         async with connection.open() as node:
             known = {name: node.members(name) for name in node.clusters()}
         if output == "table":
-            write_line("\t".join(("cluster", "members", "suspected", "draining", "sites")))
+            write_line("cluster\tmembers\tsuspected\tdraining\tsites")
         for name, members in known.items():
             counts = {
                 "members": len(members),

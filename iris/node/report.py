@@ -2,8 +2,8 @@
 
 Every node answers requests for the reserved cluster ``iris.nodes``, operation ``report``, unless ``open_node`` was told
 ``operators=False``.  The cluster is in nobody's list; nodes are asked by their id.  Who may ask: nodes of this realm
-whose certificate lets them serve ``iris.nodes`` (``iris keys cluster REALM NAME --serve iris.nodes``); in the local realm
-every node.
+whose certificate lets them serve ``iris.nodes`` (``iris keys cluster REALM NAME --serve iris.nodes``); in the local
+realm every node.
 """
 
 from __future__ import annotations
