@@ -64,6 +64,9 @@ SUMMARIES = {
 }
 """What ``iris --help`` says of each verb.  To import them all for that took a fifth of its processor time."""
 
+_LIKE = 0.65
+"""How like a verb what was typed has to be for it to be named: two letters changed places, or one is wrong."""
+
 FAILED = 1
 MISUSED = 2
 INTERRUPTED = 130
@@ -90,7 +93,7 @@ class Verbs(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the verb; of one that there is not, name the verb that is most like it."""
-        near = difflib.get_close_matches(args[0], VERBS, n=1)
+        near = difflib.get_close_matches(args[0], VERBS, n=1, cutoff=_LIKE)
         if args[0] not in VERBS and near:
             ctx.fail(f"No such command {args[0]!r}; did you mean {near[0]!r}?")
         return super().resolve_command(ctx, args)

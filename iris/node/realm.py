@@ -19,7 +19,7 @@ from typing import Final, final
 
 import trio
 
-from iris.cluster.membership.roster import NodeInfo
+from iris.cluster.membership import NodeInfo
 from iris.kernel.errors import IrisError
 from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId

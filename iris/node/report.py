@@ -13,7 +13,6 @@ import platform
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib import metadata
 from typing import Final, final
 
 from iris.kernel.frozen import dataclass
@@ -191,4 +190,6 @@ def _latency(served: bool, cluster: str, operation: str | None, latency: Latency
 
 @cache
 def _version() -> str:
+    from importlib import metadata  # with email, which only nodes that are asked need
+
     return metadata.version("iris-mesh")

@@ -18,9 +18,7 @@ from iris.cli.terminal import takes_output, write_line, write_object
 from iris.kernel.errors import ConfigError
 from iris.kernel.frozen import dataclass
 from iris.kernel.names import check_name
-from iris.security.files import load_credential, private_home
-from iris.security.files.local_realm import iris_home
-from iris.security.files.private_files import read_private, write_private
+from iris.security.files import iris_home, load_credential, private_home, read_private, write_private
 
 VARIABLE: Final = "IRIS_CONTEXT"
 _CHOSEN: Final = ".chosen"
