@@ -37,6 +37,7 @@ from iris.node.node import Node
 from iris.node.open import open_node
 from iris.node.statistics import NodeStatistics
 from iris.patterns.counters import PatternStatistics
+from iris.patterns.latency import LatencyStatistics
 from iris.patterns.messages import Answer, Message, Request, Sender
 from iris.patterns.multicast.survey import Answers
 from iris.patterns.pubsub.interest.durable_subscribers import DurableSubscriber
@@ -75,6 +76,7 @@ __all__ = [
     "EventsLost",
     "FileSummary",
     "IrisError",
+    "LatencyStatistics",
     "Limits",
     "LinkStatistics",
     "LocalProtocolError",

@@ -157,6 +157,7 @@ class Network:
         prefer_site: str | Mapping[str, int] | None = None,
         config: Config | None = None,
         revocations: Path | None = None,
+        operators: bool = True,
         dial_only: bool = False,
         dial_networks: Iterable[str] = (),
     ) -> AsyncIterator[Node]:
@@ -170,6 +171,7 @@ class Network:
             prefer_site: as for ``iris.open_node``.
             config: as for ``iris.open_node``.
             revocations: as for ``iris.open_node``; by default lists are kept in memory only.
+            operators: as for ``iris.open_node``.
             dial_only: as for ``iris.open_node``.
             dial_networks: as for ``iris.open_node``; a host whose name is no IP address is in none, and always dialled.
         """
@@ -205,6 +207,7 @@ class Network:
                 prefer_site=prefer_site,
                 config=config,
                 revocations=revocations,
+                operators=operators,
                 dial_only=dial_only,
                 dial_networks=dial_networks,
                 environment=environment,

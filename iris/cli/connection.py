@@ -16,6 +16,7 @@ import click
 import trio
 
 import iris
+from iris.cli.operators.contexts import chosen_context
 from iris.cli.terminal import note, passphrase_of_environment
 from iris.cluster.mesh import TurnedAway
 from iris.security.files import CredentialWatch
@@ -216,6 +217,18 @@ metrics_option = click.option(
 """For verbs that serve others: ``NodeOptions.open`` does it, or ``serving_metrics`` for a node of asyncio."""
 
 
+def _complete(given: dict[str, Any]) -> None:
+    """Take what was not given from the context in use.  A credential that was given has seeds of its own."""
+    if given["credential"] is not None:
+        return
+    context = chosen_context()
+    if context is None:
+        return
+    given["credential"] = None if context.credential is None else Path(context.credential)
+    given["seeds"] = given["seeds"] or context.seeds
+    given["site"] = given["site"] or context.site
+
+
 def connected(verb: Callable[Concatenate[NodeOptions, P], R]) -> Callable[P, R]:
     """Give ``verb`` the options of a connection, and the connection as its first argument."""
 
@@ -256,6 +269,7 @@ def connected(verb: Callable[Concatenate[NodeOptions, P], R]) -> Callable[P, R]:
     @functools.wraps(verb)
     def with_connection(*args: P.args, **kwargs: P.kwargs) -> R:
         given = {field.name: kwargs.pop(field.name, None) for field in dataclasses.fields(NodeOptions)}
+        _complete(given)
         if given["prefer_site"] is not None and given["site"] is None:
             raise click.UsageError("--prefer-site is for a node at a site: give --site, too")
         return verb(NodeOptions(**given), *args, **kwargs)  # type: ignore[arg-type]  # click checks what it passes

@@ -6,6 +6,7 @@ Status 0: done; 1: the verb failed and the line says why; 2: the command line or
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import logging
 import os
@@ -28,12 +29,16 @@ VERBS = {
     "pub": "iris.cli.messaging",
     "sub": "iris.cli.messaging",
     "tunnel": "iris.cli.messaging",
+    "top": "iris.cli.operators.top",
+    "ping": "iris.cli.operators.ping",
     "nodes": "iris.cli.nodes",
+    "clusters": "iris.cli.nodes",
     "describe": "iris.cli.nodes",
     "doctor": "iris.cli.doctor.command",
     "bridge": "iris.cli.bridge",
     "gateway": "iris.cli.gateway",
     "door": "iris.cli.door",
+    "context": "iris.cli.operators.contexts",
     "keys": "iris.cli.keys.keys",
     "bench": "iris.bench.command",
 }
@@ -48,16 +53,23 @@ SUMMARIES = {
     "pub": "Publish an event under a topic.",
     "sub": "Print the events of the topics that match patterns.",
     "tunnel": "Connect standard input and output to a member.",
+    "top": "Show rates, latency, queues and losses of all nodes, live.",
+    "ping": "Print round trip times to a node or a cluster.",
     "nodes": "Show the members of clusters.",
+    "clusters": "Show the clusters and how many members each has.",
     "describe": "Show what the members of a cluster serve.",
     "doctor": "Say what is wrong with the set-up of a node here.",
     "bridge": "Store the events of topics on disk, for Spark.",
     "gateway": "Link this site to others, until Ctrl-C.",
     "door": "Let programs without a node in: HTTP, MQTT, nng.",
+    "context": "Keep connections under names.",
     "keys": "Make and manage the keys of a realm.",
     "bench": "Measure Iris on this machine, or on a network.",
 }
 """What ``iris --help`` says of each verb.  To import them all for that took a fifth of its processor time."""
+
+_LIKE = 0.65
+"""How like a verb what was typed has to be for it to be named: two letters changed places, or one is wrong."""
 
 FAILED = 1
 MISUSED = 2
@@ -78,7 +90,17 @@ class Verbs(click.Group):
             return None
         command = getattr(importlib.import_module(VERBS[cmd_name]), cmd_name)
         assert isinstance(command, click.Command)
+        _take_verbose(command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb; of one that there is not, name the verb that is most like it."""
+        near = difflib.get_close_matches(args[0], VERBS, n=1, cutoff=_LIKE)
+        if args[0] not in VERBS and near:
+            ctx.fail(f"No such command {args[0]!r}; did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         """Write the list of verbs."""
@@ -86,10 +108,20 @@ class Verbs(click.Group):
             formatter.write_dl(list(SUMMARIES.items()))
 
 
+def _take_level(_: click.Context, __: click.Parameter, verbose: int) -> None:
+    if verbose:
+        logging.getLogger("iris").setLevel(logging.INFO if verbose == 1 else logging.DEBUG)
+
+
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(package_name="iris-mesh", message="iris %(version)s")
 @click.option(
-    "-v", "--verbose", count=True, help="Tell who this node is and whom it found; twice: its counters at the end, too."
+    "-v",
+    "--verbose",
+    count=True,
+    expose_value=False,
+    callback=_take_level,
+    help="Tell who this node is and whom it found; twice: its counters at the end, too. Also after the verb.",
 )
 @click.option(
     "--log-level",
@@ -103,16 +135,25 @@ class Verbs(click.Group):
     show_default=True,
     help="How the log is written to standard error, one event a line.",
 )
-def iris(verbose: int, log_level: str | None, log_format: str) -> None:
+def iris(log_level: str | None, log_format: str) -> None:
     """Talk to services by their name: clusters are addressed, never hosts.
 
     With no credential, nodes of this user on this machine find each other and nothing has to be set up.
     """
-    level = log_level or ("", "info", "debug")[min(verbose, 2)]
-    if level:
-        logging.getLogger("iris").setLevel(level.upper())
+    if log_level:
+        logging.getLogger("iris").setLevel(log_level.upper())
     if log_format == "json":
         write_log(log_format)
+
+
+def _take_verbose(command: click.Command) -> None:
+    """Let a verb, and those below it, take ``-v`` as well; ``iris --help`` tells of it."""
+    if not any("--verbose" in parameter.opts for parameter in command.params):
+        command.params.append(
+            click.Option(["-v", "--verbose"], count=True, expose_value=False, hidden=True, callback=_take_level)
+        )
+    for below in command.commands.values() if isinstance(command, click.Group) else ():
+        _take_verbose(below)
 
 
 def main() -> None:

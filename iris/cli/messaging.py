@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import contextlib
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -39,6 +40,7 @@ from iris.cli.terminal import (
 @click.option("--group", metavar="NAME", help="Share the events with the other subscribers of this group.")
 @click.option("--count", type=click.IntRange(1), help="End after this many events.")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each event.")
+@click.option("--timestamps", is_flag=True, help="Say of each event when it came: UTC, ISO 8601.")
 @connected
 def sub(
     connection: NodeOptions,
@@ -46,6 +48,7 @@ def sub(
     group: str | None,
     count: int | None,
     as_json: bool,
+    timestamps: bool,
 ) -> int:
     """Print the events of every topic that matches a PATTERN, until Ctrl-C.
 
@@ -56,12 +59,14 @@ def sub(
     async def show(event: iris.Event, lines: Lines) -> None:
         if event.missed:
             note(f"{event.missed} events were lost before this one")
+        came = datetime.now(UTC).isoformat(timespec="milliseconds") if timestamps else ""
         if as_json:
             sender = {"cluster": event.sender.cluster, "node": event.sender.node}
             fields = {"topic": event.topic, **as_fields(event.payload), "sender": sender, "missed": event.missed}
+            fields = {"received": came, **fields} if timestamps else fields
             await lines.write_object({**fields, "headers": dict(event.headers)} if event.headers else fields)
         else:
-            await lines.write(f"{event.topic} {as_text(event.payload)}")
+            await lines.write(f"{came} {event.topic} {as_text(event.payload)}".lstrip())
 
     async def follow(node: iris.Node, pattern: str, lines: Lines, scope: trio.CancelScope) -> None:
         nonlocal taken, printed

@@ -1,4 +1,4 @@
-"""``iris nodes`` and ``iris describe``: the nodes and clusters that are here, and what a cluster serves."""
+"""``iris nodes``, ``iris clusters``, ``iris describe``: nodes and clusters that are here, and what a cluster serves."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import trio
 import iris
 from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.printable import printable_line
-from iris.cli.terminal import Lines, open_lines, takes_wait, write_line, write_object
+from iris.cli.terminal import Lines, open_lines, takes_output, takes_wait, write_line, write_object
 from iris.kernel.names import check_address, check_name
 from iris.patterns.service import DESCRIBE
 
@@ -23,13 +23,15 @@ _UNKNOWN: Final = "the member describes itself in a way that this version does n
 @click.command()
 @click.argument("clusters", metavar="[CLUSTER]...", nargs=-1)
 @click.option("--watch", is_flag=True, help="Go on with what changes, until Ctrl-C.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each member or change.")
+@click.option("--json", "as_json", is_flag=True, help="As -o json: a JSON object for each member or change.")
+@takes_output
 @connected
-def nodes(connection: NodeOptions, clusters: tuple[str, ...], watch: bool, as_json: bool) -> int:
+def nodes(connection: NodeOptions, clusters: tuple[str, ...], watch: bool, as_json: bool, output: str) -> int:
     """Show the members of each CLUSTER; without one those of all clusters, and nodes that serve none.
 
     The exit status is 1 if a CLUSTER has no members.
     """
+    as_json = as_json or output == "json"
     for name in clusters:
         check_name(name, "cluster") if watch else check_address(name)
 
@@ -49,12 +51,43 @@ def nodes(connection: NodeOptions, clusters: tuple[str, ...], watch: bool, as_js
 
 
 @click.command()
+@takes_output
+@connected
+def clusters(connection: NodeOptions, output: str) -> int:
+    """Show every cluster: how many members it has, how many of them are suspected or leaving, and their sites.
+
+    Clusters that other sites export are among them.
+    """
+
+    async def show() -> int:
+        async with connection.open() as node:
+            known = {name: node.members(name) for name in node.clusters()}
+        if output == "table":
+            write_line("cluster\tmembers\tsuspected\tdraining\tsites")
+        for name, members in known.items():
+            counts = {
+                "members": len(members),
+                "suspected": sum(member.status == "suspected" for member in members),
+                "draining": sum(member.status == "draining" for member in members),
+            }
+            sites = sorted({member.site for member in members})
+            if output == "json":
+                write_object({"cluster": name, **counts, "sites": sites})
+            else:
+                write_line("\t".join((name, *map(str, counts.values()), " ".join(site or "-" for site in sites))))
+        return 0
+
+    return run_until_done(show)
+
+
+@click.command()
 @click.argument("cluster")
-@click.option("--json", "as_json", is_flag=True, help="Print it as one JSON object.")
+@click.option("--json", "as_json", is_flag=True, help="As -o json: print it as one JSON object.")
 @click.option("--asyncapi", "as_asyncapi", is_flag=True, help="Print the AsyncAPI document of the operations.")
+@takes_output
 @takes_wait
 @connected
-def describe(connection: NodeOptions, cluster: str, as_json: bool, as_asyncapi: bool, wait: float) -> int:
+def describe(connection: NodeOptions, cluster: str, as_json: bool, as_asyncapi: bool, output: str, wait: float) -> int:
     """Show what the members of CLUSTER serve: the operations, with what they take and return, and tunnels.
 
     One member says so of itself.
@@ -65,7 +98,7 @@ def describe(connection: NodeOptions, cluster: str, as_json: bool, as_asyncapi: 
             served = await node.request(cluster, None, operation=DESCRIBE, idempotent=True, wait=wait)
         if as_asyncapi:
             write_object(_asyncapi(served))
-        elif as_json:
+        elif as_json or output == "json":
             write_object(served)
         else:
             for line in _described(served):

@@ -248,6 +248,19 @@ POSITIVE = Finite(0, min_open=True)
 """More than nothing."""
 
 
+def takes_output(verb: Verb) -> Verb:
+    """Give ``verb`` the option ``-o``, as its argument ``output``."""
+    option = click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        show_default=True,
+        help="For people, or a JSON object for each line.",
+    )
+    return option(verb)
+
+
 def takes_wait(verb: Verb) -> Verb:
     """Give ``verb`` the option ``--wait``."""
     option = click.option(

@@ -31,9 +31,12 @@ from iris.node.arguments import (
 from iris.node.environment import Environment
 from iris.node.join import ClusterMembership, Joined
 from iris.node.parts import NodeParts
+from iris.node.report import LIMITS as OPERATORS
+from iris.node.report import PING, REPORT, NodeReport, NodesService, ping, report_of
 from iris.node.run_guard import RunGuard
-from iris.node.statistics import NodeStatistics, gather_statistics
+from iris.node.statistics import NODES, NodeStatistics, gather_statistics
 from iris.node.telemetry.observer import NodeObserver, ObservedRequest
+from iris.patterns.messages import Request
 from iris.patterns.multicast import Answers, Broadcasts, Relays, StopRules, Surveys
 from iris.patterns.payloads import converted_reply, reply_converter
 from iris.patterns.priority import PriorityName, check_priority
@@ -693,10 +696,33 @@ class Node:
         """
         if self._guard.is_closed:
             return "closed"
-        memberships = self._serving.memberships.values()
+        memberships = [joined for name, joined in self._serving.memberships.items() if name != NODES]
         if any(membership.draining for membership in memberships):
             return "draining"
         return "member of no cluster" if member and not memberships and not self._reports else None
+
+    def _answer_operators(self) -> AbstractAsyncContextManager[object]:
+        """Answer operators for the length of the block; see ``iris.node.report``."""
+        started = trio.current_time()
+        service = NodesService(NODES)
+        service.request(PING)(ping)
+
+        @service.request(REPORT)
+        def report(_: Request) -> NodeReport:
+            return report_of(self.statistics(), trio.current_time() - started)
+
+        return self._serving.serve(NODES, service, OPERATORS)
+
+    async def _ask_report(self, member: NodeId, timeout: float) -> NodeReport:
+        """Return the report of another node; raises as ``request`` does."""
+        reply = await self._ask_node(member, REPORT, timeout)
+        report: NodeReport = converted_reply(reply_converter(NodeReport), reply, NODES)
+        return report
+
+    async def _ask_node(self, member: NodeId, operation: str, timeout: float) -> Any:
+        """Ask one node, whether it serves a cluster or none; raises as ``request`` does."""
+        self._guard.check()
+        return await self._requests.request(NODES, None, timeout=timeout, operation=operation, member=member)
 
     @property
     def _parts(self) -> NodeParts:

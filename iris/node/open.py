@@ -65,6 +65,7 @@ async def open_node(
     config: Config | None = None,
     revocations: Path | str | None = None,
     lan: bool = True,
+    operators: bool = True,
     dial_only: bool = False,
     dial_networks: Iterable[str] = (),
     environment: Environment | None = None,
@@ -98,6 +99,8 @@ async def open_node(
             ``revocations/<fingerprint of the realm>`` in the directory ``$IRIS_HOME``.
         lan: find nodes of the realm on the local network, and be found there (multicast DNS).  Only with a credential,
             and if the node listens at an address that others can reach.
+        operators: answer nodes that the owner has given the right to ask (``iris top``): counters, latencies, host,
+            process and version, docs/operating.md.
         dial_only: listen nowhere, and dial both directions of every link: for a node behind NAT or a firewall.  It
             links to nodes that listen at a ``ws://`` address; with others, and with other such nodes, it speaks through
             one of those.  Only with a credential, and with seeds, since nobody can come to it.
@@ -116,7 +119,7 @@ async def open_node(
     check_trio()
     config = Config() if config is None else check_is(config, Config, "config")
     environment = environment or Environment()
-    check_flags(lan=lan, dial_only=dial_only)
+    check_flags(lan=lan, operators=operators, dial_only=dial_only)
     for what, values in (("listen", listen), ("seeds", seeds), ("dial_networks", dial_networks)):
         things = "networks" if what == "dial_networks" else "addresses"
         if isinstance(values, str):
@@ -254,7 +257,8 @@ async def open_node(
                 nursery.start_soon(discovery.run)
                 nursery.start_soon(_keep_identity_fresh, credential, watch, mesh, membership, joined, environment)
                 try:
-                    yield node
+                    async with node._answer_operators() if operators else nullcontext():
+                        yield node
                 finally:
                     node._close()
                 discovery.note()

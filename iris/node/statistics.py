@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import final
+from typing import Final, final
 
 from iris.cluster.membership import Membership
 from iris.cluster.mesh import Mesh
@@ -11,6 +11,7 @@ from iris.kernel.frozen import dataclass
 from iris.kernel.link import LinkStatistics
 from iris.kernel.names import NodeId
 from iris.patterns.counters import PatternStatistics
+from iris.patterns.latency import LatencyStatistics
 from iris.patterns.multicast import Broadcasts, Relays
 from iris.patterns.pubsub import PubSub
 from iris.patterns.pubsub.publish import PublishStatistics
@@ -18,6 +19,9 @@ from iris.patterns.pubsub.subscribe import SubscriptionStatistics
 from iris.patterns.request import Requests
 from iris.patterns.service import Server, ServiceStatistics, Tunnels
 from iris.patterns.tunnel import TunnelsStatistics
+
+NODES: Final = "iris.nodes"
+"""Reserved cluster that every node serves to operators; no service of the program's, and not among its statistics."""
 
 
 @final
@@ -35,6 +39,9 @@ class NodeStatistics:
     """Requests that were not, because too many were: their callers got ``Overloaded``."""
     hedged: int
     """Requests with ``hedge`` for which a second member was asked."""
+    latency: Mapping[str, Mapping[str | None, LatencyStatistics]]
+    """Of the requests that this node asked, by cluster and operation: from asking to the reply, or to the error of the
+    handler.  What this node served is in ``services``."""
     broadcasts: PatternStatistics
     """One for each message and member it goes to."""
     relayed: PatternStatistics
@@ -84,6 +91,7 @@ def gather_statistics(
         moved=requests.moved,
         not_repeated=requests.not_repeated,
         hedged=requests.hedged,
+        latency=requests.latency.statistics(),
         broadcasts=broadcasts.tally.statistics(),
         relayed=relays.tally.statistics(),
         events=publishing.tally.statistics(),
@@ -91,7 +99,7 @@ def gather_statistics(
         unheard=publishing.unheard,
         publishing=pubsub.statistics(),
         subscriptions=subscriptions,
-        services={name: member.statistics() for name, member in serving.memberships.items()},
+        services={name: member.statistics() for name, member in serving.memberships.items() if name != NODES},
         tunnels=tunnels.statistics(),
         subscriptions_ended=pubsub.ended,
         links={node: peer.link.statistics() for node, peer in mesh.peers.items()},

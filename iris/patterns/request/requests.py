@@ -51,6 +51,7 @@ from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId, check_address, cluster_of
 from iris.kernel.wire import kinds
 from iris.patterns.counters import Tally
+from iris.patterns.latency import LatencyTable
 from iris.patterns.payloads import encoded
 from iris.patterns.picker import MemberDirectory, Picker, nobody_serves
 from iris.patterns.priority import Priority, served_priority
@@ -113,6 +114,8 @@ class Requests:
 
     def __init__(self, mesh: Mesh, directory: MemberDirectory, config: Config) -> None:
         self.tally: Final = Tally()
+        self.latency: Final = LatencyTable()
+        """From asking to the reply, or to the error of the handler, at whichever attempt that was."""
         self.repeated = 0
         """Requests made once more, at another member."""
         self.moved = 0
@@ -194,8 +197,10 @@ class Requests:
                 reply = await hedging.ask(ask, hedge, has_other)
         except BaseException as error:
             self.count(error)
+            self._measure(cluster, operation, now, error)
             raise
         self.tally.answered += 1
+        self._measure(cluster, operation, now)
         return reply
 
     def begin(
@@ -283,6 +288,10 @@ class Requests:
                 self.tally.refused += 1
             case _:
                 self.tally.lost["unexpected error"] += 1
+
+    def _measure(self, cluster: str, operation: str | None, asked: float, error: BaseException | None = None) -> None:
+        if error is None or isinstance(error, RemoteError):  # the attempt that was answered has looked at the clock
+            self.latency.record(cluster.partition("@")[0], operation, self._ended - asked)
 
     @property
     def hedged(self) -> int:
@@ -501,9 +510,9 @@ class Requests:
         del self._waiting[identifier]
         outcome = waiter.outcome
         answered = outcome is not None and outcome[0] in (kinds.REPLY, kinds.FAILURE)
+        now = self._ended = trio.current_time()
         if picker is not None:
             ok = answered and outcome is not None and outcome[0] == kinds.REPLY
-            now = self._ended = trio.current_time()
             silent = outcome is None and now >= deadline
             picker.finished(
                 waiter.member, now - started, ok=ok, answered=answered or (False if silent else None), now=now
@@ -666,6 +675,8 @@ class Begun:
         if outcome is None or outcome[0] != kinds.REPLY:
             return None
         self._is_counted = True
+        operation = self.attempt.message[3]
+        requests._measure(self._cluster, operation, self._started)
         try:
             reply = requests.decode_reply_untrusted(outcome[2], self._cluster, self.attempt.member)
         except RemoteError as error:
@@ -677,12 +688,15 @@ class Begun:
     async def go_on(self) -> Any:
         """Do what follows the first attempt: try another member, or raise; see ``Requests.request``."""
         self._is_counted = True
+        requests, operation = self._requests, self.attempt.message[3]
         try:
             reply = await self._ask(None, self)
         except BaseException as error:
-            self._requests.count(error)
+            requests.count(error)
+            requests._measure(self._cluster, operation, self._started, error)
             raise
-        self._requests.tally.answered += 1
+        requests.tally.answered += 1
+        requests._measure(self._cluster, operation, self._started)
         return reply
 
 

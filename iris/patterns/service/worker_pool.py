@@ -24,6 +24,7 @@ from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import interruptible
 from iris.kernel.wire import kinds
+from iris.patterns.latency import LatencyStatistics, LatencyTable
 from iris.patterns.messages import Message, Request, Sender
 from iris.patterns.observer import Observer, Pattern
 from iris.patterns.payloads import encoded
@@ -132,6 +133,8 @@ class ServiceStatistics:
     """Broadcasts that wait, and the one that the handlers are at."""
     queue_delay: float
     """How long requests waited for a handler lately, in seconds."""
+    latency: Mapping[str | None, LatencyStatistics]
+    """Of each operation: from when a request came to when the handler's reply or error went out."""
     tunnels_received: int
     tunnels_running: int
     tunnels_served: int
@@ -181,6 +184,7 @@ class WorkerPool:
         self.observer: Observer | None = None
         """Looks on while handlers run."""
         self._waits = QueueDelay()
+        self._latency = LatencyTable()
         self._config = config
         self._nursery = nursery
         self._concurrency = limits.concurrency or config.service_concurrency
@@ -234,6 +238,7 @@ class WorkerPool:
             broadcasts_cancelled=self.broadcasts.cancelled,
             broadcasts_queued=len(self.broadcasts),
             queue_delay=self._waits.lately,
+            latency={name: of for table in self._latency.statistics().values() for name, of in table.items()},
             tunnels_received=(
                 self._tunnels_running + self._tunnels_served + self._tunnels_failed + self._tunnels_cancelled
             ),
@@ -391,6 +396,7 @@ class WorkerPool:
         job.scope = scope
         scope.deadline = job.deadline
         reply, size = await self._call(job)
+        self._latency.record(self.cluster, job.operation, trio.current_time() - job.arrived)
         self._adapt(job)
         self._answer(job, reply, size)
 

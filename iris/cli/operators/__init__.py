@@ -1,0 +1,1 @@
+"""Verbs for operators: ``iris top``, ``iris ping``, ``iris context``.  They ask nodes, and change none."""

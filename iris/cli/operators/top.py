@@ -1,0 +1,233 @@
+"""``iris top``: every node and cluster of the realm, live: rates, latency, queues, losses, versions."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable
+from typing import Any, Final, Self
+
+import click
+import trio
+
+from iris.cli.connection import NodeOptions, connected, run_until_done
+from iris.cli.printable import printable_line
+from iris.cli.terminal import POSITIVE, write_line, write_object
+from iris.node.realm import ClusterView, NodeView, RealmSurvey, RealmView
+
+_SORTS: Final[dict[str, Callable[[NodeView], Any]]] = {
+    "rate": lambda view: -(view.served_rate + view.asked_rate + view.published_rate),
+    "queue": lambda view: -sum(served.queued for served in view.report.clusters),
+    "losses": lambda view: -sum(view.report.lost.values()),
+    "uptime": lambda view: view.report.uptime,
+    "host": lambda view: (view.report.host, view.report.process),
+    "name": lambda view: view.node.speaks_for,
+}
+
+
+@click.command()
+@click.option("--sort", type=click.Choice(list(_SORTS)), default="rate", show_default=True, help="Order of the nodes.")
+@click.option("--interval", type=POSITIVE, default=2.0, show_default=True, metavar="SECONDS", help="Between surveys.")
+@click.option("--timeout", type=POSITIVE, default=2.0, show_default=True, metavar="SECONDS", help="For each node.")
+@click.option("--count", type=click.IntRange(1), metavar="N", help="End after N views.")
+@click.option("--once", is_flag=True, help="Print one view and end: as --count 1.")
+@click.option("-o", "--output", type=click.Choice(["table", "wide", "json"]), default="table", show_default=True)
+@connected
+def top(
+    connection: NodeOptions, sort: str, interval: float, timeout: float, count: int | None, once: bool, output: str
+) -> int:
+    """Show all nodes and clusters of the realm, again and again, until Ctrl-C.
+
+    A view comes from two surveys, INTERVAL apart: rates are those between them, and so are p50 and p99. With -o json
+    each view is one JSON object on a line of its own. On a pipe, tables follow each other.
+
+    Needs a credential with the right to serve iris.nodes ('iris keys cluster REALM NAME --serve iris.nodes'), or the
+    local realm. The exit status is 1 if no node answered.
+    """
+    views = 1 if once else count
+
+    async def show() -> int:
+        async with connection.open() as node:
+            survey = RealmSurvey(node, timeout=timeout)
+            first = await survey.take()
+            if not first.nodes:
+                raise click.ClickException(_nobody(first))
+            shown = 0
+            with _Screen() as screen:
+                while views is None or shown < views:
+                    await trio.sleep(interval)
+                    view = await survey.take()
+                    if output == "json":
+                        await trio.to_thread.run_sync(write_object, as_object(view, sort))
+                        sys.stdout.flush()
+                    else:
+                        await trio.to_thread.run_sync(screen.show, view, sort, output == "wide", views is None)
+                    shown += 1
+        return 0
+
+    return run_until_done(show, endless=views is None)
+
+
+def _nobody(view: RealmView) -> str:
+    if not view.silent:
+        return "no other node was found"
+    first = next(iter(view.silent.values()))
+    return f"none of {len(view.silent)} nodes answered: {first}"
+
+
+def as_object(view: RealmView, sort: str) -> dict[str, Any]:
+    """Return a view as JSON shows it: seconds and rates per second, percentiles instead of histograms."""
+    return {
+        "clusters": [dataclasses.asdict(cluster) for cluster in view.clusters()],
+        "nodes": [_node(seen) for seen in sorted(view.nodes, key=_SORTS[sort])],
+        "silent": view.silent,
+    }
+
+
+def _node(seen: NodeView) -> dict[str, Any]:
+    report = dataclasses.asdict(seen.report)
+    del report["latencies"]
+    return {
+        **dataclasses.asdict(seen.node),
+        **report,
+        "served_rate": seen.served_rate,
+        "asked_rate": seen.asked_rate,
+        "published_rate": seen.published_rate,
+        "latency": [
+            {
+                "served": served,
+                "cluster": cluster,
+                "operation": operation,
+                "count": latency.count,
+                "p50": latency.percentile(50),
+                "p99": latency.percentile(99),
+            }
+            for (served, cluster, operation), latency in seen.latency.items()
+        ],
+    }
+
+
+class _Screen:
+    """Where tables go: over each other on a terminal, else one after the other."""
+
+    def __init__(self) -> None:
+        self._live: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, view: RealmView, sort: str, wide: bool, endless: bool) -> None:
+        """Show one view; may block, so call it on a thread."""
+        if not sys.stdout.isatty():
+            for line in lines(view, sort, wide):
+                write_line(line)
+            sys.stdout.flush()
+            return
+        from rich.console import Console, Group
+        from rich.live import Live
+        from rich.table import Table
+        from rich.text import Text
+
+        head, clusters, nodes = rows(view, sort, wide)
+        tables = []
+        for title, body in clusters, nodes:
+            table = Table(*title, box=None)
+            for row in body:
+                table.add_row(*(Text(printable_line(cell)) for cell in row))
+            tables.append(table)
+        console = Console(markup=False, emoji=False)
+        shown = Group(Text(head), *tables)
+        if not endless:
+            console.print(shown)
+            return
+        if self._live is None:
+            self._live = Live(console=console, screen=True, auto_refresh=False)
+            self._live.start()
+        self._live.update(shown, refresh=True)
+
+
+_Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
+
+
+def rows(view: RealmView, sort: str, wide: bool) -> tuple[str, _Table, _Table]:
+    """Return the heading of a view, and its tables of clusters and nodes."""
+    head = f"{len(view.nodes)} nodes, {len(view.silent)} silent"
+    clusters = [_cluster_row(cluster) for cluster in view.clusters()]
+    nodes = [_node_row(seen, wide) for seen in sorted(view.nodes, key=_SORTS[sort])]
+    more = ("site", "process", "links", "sent", "status") if wide else ()
+    return (
+        head,
+        (("cluster", "members", "rate/s", "p50", "p99", "running", "queue", "failed", "refused", "version"), clusters),
+        (
+            (
+                "node",
+                "name",
+                "host",
+                "serves",
+                "served/s",
+                "asked/s",
+                "events/s",
+                "queue",
+                "lost",
+                "uptime",
+                "version",
+                *more,
+            ),
+            nodes,
+        ),
+    )
+
+
+def lines(view: RealmView, sort: str, wide: bool) -> list[str]:
+    """Return a view as lines of columns with tabs between them, for cut and awk."""
+    head, clusters, nodes = rows(view, sort, wide)
+    return [head, *("\t".join(row) for title, body in (clusters, nodes) for row in (title, *body))]
+
+
+def _cluster_row(cluster: ClusterView) -> tuple[str, ...]:
+    return (
+        cluster.cluster,
+        str(cluster.members),
+        f"{cluster.rate:.1f}",
+        seconds(cluster.p50),
+        seconds(cluster.p99),
+        str(cluster.running),
+        str(cluster.queued),
+        str(cluster.failed),
+        str(cluster.refused),
+        " ".join(cluster.versions),
+    )
+
+
+def _node_row(seen: NodeView, wide: bool) -> tuple[str, ...]:
+    report = seen.report
+    more = (
+        (seen.node.site or "-", str(report.process), str(report.links), str(report.bytes_sent), seen.node.status)
+        if wide
+        else ()
+    )
+    return (
+        seen.node.node if wide else seen.node.node[:8],
+        seen.node.speaks_for,
+        report.host,
+        " ".join(served.cluster for served in report.clusters) or "-",
+        f"{seen.served_rate:.1f}",
+        f"{seen.asked_rate:.1f}",
+        f"{seen.published_rate:.1f}",
+        str(sum(served.queued for served in report.clusters)),
+        str(sum(report.lost.values())),
+        f"{report.uptime:.0f}s",
+        report.version,
+        *more,
+    )
+
+
+def seconds(value: float | None) -> str:
+    """Return a time with its unit, - for none."""
+    if value is None:
+        return "-"
+    return f"{value:.2f}s" if value >= 1 else f"{value * 1e3:.1f}ms" if value >= 1e-3 else f"{value * 1e6:.0f}us"

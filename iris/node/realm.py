@@ -1,0 +1,182 @@
+"""Realm survey: asks every node of this site for its report, and says what changed since the survey before.
+
+::
+
+    survey = RealmSurvey(node)
+    await survey.take()
+    await trio.sleep(2)
+    view = await survey.take()
+    for cluster in view.clusters():
+        print(cluster.cluster, cluster.members, cluster.rate, cluster.p99)
+
+Needs the right that ``iris.node.report`` tells of.  A node that is lost, is busy or refuses is in ``view.silent``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, final
+
+import trio
+
+from iris.cluster.membership import NodeInfo
+from iris.kernel.errors import IrisError
+from iris.kernel.frozen import dataclass
+from iris.kernel.names import NodeId
+from iris.node.node import Node
+from iris.node.report import LatencyReport, NodeReport
+from iris.patterns.latency import LatencyStatistics
+
+_AT_ONCE: Final = 16
+"""Nodes that are asked at one time: their answers are of up to 256 KiB each."""
+
+Series = tuple[bool, str, str | None]
+"""Of a histogram: whether it was served, the cluster, the operation."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """One node: what it reported, and what it did since it was asked before.  Rates are per second, 0 at first."""
+
+    node: NodeInfo
+    report: NodeReport
+    served_rate: float
+    asked_rate: float
+    published_rate: float
+    latency: dict[Series, LatencyStatistics]
+    """Of what ended since it was asked before; of all since it started, in a first survey."""
+    rates: dict[str, float]
+    """Requests served, by cluster."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterView:
+    """One cluster: what its members that have answered reported, together.  Times are in seconds, rates per second."""
+
+    cluster: str
+    members: int
+    rate: float
+    """Requests served."""
+    p50: float | None
+    p99: float | None
+    """As the members measure them; None if nothing was served."""
+    running: int
+    queued: int
+    failed: int
+    refused: int
+    expired: int
+    versions: tuple[str, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RealmView:
+    """The realm as one survey found it."""
+
+    nodes: tuple[NodeView, ...]
+    silent: dict[NodeId, str]
+    """Nodes that did not answer, and why."""
+
+    def clusters(self) -> tuple[ClusterView, ...]:
+        """Return every cluster that a node serves, by name."""
+        names = {served.cluster for view in self.nodes for served in view.report.clusters}
+        return tuple(self._cluster(name) for name in sorted(names))
+
+    def _cluster(self, name: str) -> ClusterView:
+        members = [(view, served) for view in self.nodes for served in view.report.clusters if served.cluster == name]
+        together = LatencyStatistics(buckets={}, total=0.0)
+        for view, _ in members:
+            for (served, cluster, _operation), latency in view.latency.items():
+                if served and cluster == name:
+                    together += latency
+        return ClusterView(
+            cluster=name,
+            members=len(members),
+            rate=sum(view.rates.get(name, 0.0) for view, _ in members),
+            p50=together.percentile(50),
+            p99=together.percentile(99),
+            running=sum(served.running for _, served in members),
+            queued=sum(served.queued for _, served in members),
+            failed=sum(served.failed for _, served in members),
+            refused=sum(served.refused for _, served in members),
+            expired=sum(served.expired for _, served in members),
+            versions=tuple(sorted({view.report.version for view, _ in members})),
+        )
+
+
+@final
+class RealmSurvey:
+    """Asks every other node of this node's site, again and again.
+
+    Args:
+        node: who asks.
+        timeout: seconds that a node has to answer.
+    """
+
+    def __init__(self, node: Node, *, timeout: float = 2.0) -> None:
+        self._node = node
+        self._timeout = timeout
+        self._before: dict[NodeId, tuple[float, NodeReport]] = {}
+
+    async def take(self) -> RealmView:
+        """Ask every node; ends within ``timeout`` for each sixteen of them that do not answer.
+
+        Cancelling it leaves what the survey before found.
+        """
+        views: dict[NodeId, NodeView] = {}
+        silent: dict[NodeId, str] = {}
+        taken: dict[NodeId, tuple[float, NodeReport]] = {}
+        places = trio.CapacityLimiter(_AT_ONCE)
+
+        async def ask(node: NodeInfo) -> None:
+            async with places:
+                try:
+                    report = await self._node._ask_report(node.node, self._timeout)
+                except IrisError as error:
+                    silent[node.node] = str(error)
+                    return
+            now = trio.current_time()
+            taken[node.node] = now, report
+            views[node.node] = _view(node, report, now, self._before.get(node.node))
+
+        async with trio.open_nursery() as nursery:
+            for node in self._node.nodes():
+                nursery.start_soon(ask, node)
+        self._before = taken
+        return RealmView(nodes=tuple(views[node] for node in sorted(views)), silent=silent)
+
+
+def _view(node: NodeInfo, report: NodeReport, now: float, before: tuple[float, NodeReport] | None) -> NodeView:
+    asked_at, earlier = (now, report) if before is None else before
+    seconds = now - asked_at
+    served = {of.cluster: of.served + of.failed for of in report.clusters}
+    served_before = {of.cluster: of.served + of.failed for of in earlier.clusters}
+    known = {} if before is None else {_series(of): of for of in earlier.latencies}
+
+    def rate(count: Callable[[NodeReport], int]) -> float:
+        return _per_second(count(report) - count(earlier), seconds)
+
+    rates = {name: _per_second(count - served_before.get(name, 0), seconds) for name, count in served.items()}
+    latency = {
+        (series := _series(of)): of.latency.since(known[series].latency if series in known else None)
+        for of in report.latencies
+    }
+    return NodeView(
+        node=node,
+        report=report,
+        served_rate=sum(rates.values()),
+        asked_rate=rate(lambda of: of.asked),
+        published_rate=rate(lambda of: of.published),
+        latency=latency,
+        rates=rates,
+    )
+
+
+def _series(report: LatencyReport) -> Series:
+    return report.served, report.cluster, report.operation
+
+
+def _per_second(count: int, seconds: float) -> float:
+    return max(0, count) / seconds if seconds > 0 else 0.0

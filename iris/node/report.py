@@ -1,0 +1,195 @@
+"""Node report: what a node tells operators of itself, when a node asks that the owner has given the right to.
+
+Every node answers requests for the reserved cluster ``iris.nodes``, operation ``report``, unless ``open_node`` was told
+``operators=False``.  The cluster is in nobody's list; nodes are asked by their id.  Who may ask: nodes of this realm
+whose certificate lets them serve ``iris.nodes`` (``iris keys cluster REALM NAME --serve iris.nodes``); in the local
+realm every node.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Final, final
+
+from iris.kernel.frozen import dataclass
+from iris.node.statistics import NODES, NodeStatistics
+from iris.patterns.latency import LatencyStatistics
+from iris.patterns.messages import Request
+from iris.patterns.service import Limits, Service
+from iris.security.identity import PeerIdentity
+
+REPORT: Final = "report"
+PING: Final = "ping"
+
+LIMITS: Final = Limits(concurrency=2, queue=16)
+
+MOST: Final = 32
+"""Clusters, histograms, and reasons of losses in one report: those with the most in them.  So it stays below 256 KiB
+whatever a node has counted; what is left out is counted in ``omitted``."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterReport:
+    """One membership: what this member was asked and what became of it, since it joined."""
+
+    cluster: str
+    received: int
+    served: int
+    failed: int
+    expired: int
+    cancelled: int
+    refused: int
+    running: int
+    queued: int
+    queue_delay: float
+    """Seconds that requests waited for a handler lately."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyReport:
+    """One histogram: of a cluster and operation that this node asked, or that it served."""
+
+    served: bool
+    cluster: str
+    operation: str | None
+    total: float
+    edges: list[float]
+    counts: list[int]
+
+    @property
+    def latency(self) -> LatencyStatistics:
+        """The histogram."""
+        return LatencyStatistics(buckets=dict(zip(self.edges, self.counts, strict=False)), total=self.total)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReport:
+    """A node, as it tells operators of itself.  Counters are since it started."""
+
+    version: str
+    host: str
+    process: int
+    uptime: float
+    """Seconds."""
+    clusters: list[ClusterReport]
+    asked: int
+    """Requests that it made."""
+    answered: int
+    published: int
+    delivered: int
+    """Events that its subscriptions have given to the program."""
+    lost: dict[str, int]
+    """What is certainly or perhaps lost, by pattern and reason."""
+    refused: dict[str, int]
+    """Frames and messages that it turned away, by reason."""
+    links: int
+    waiting: int
+    """Messages that wait on its links."""
+    bytes_sent: int
+    latencies: list[LatencyReport]
+    omitted: int
+
+
+class NodesService(Service):
+    """What every node serves to operators."""
+
+    def allows(self, caller: PeerIdentity) -> bool:
+        """Tell whether the owner of the realm has given a node the right to ask."""
+        return caller.foreign is None and caller.certificate.rights.may_serve(NODES)
+
+
+async def ping(request: Request) -> None:
+    """Answer: the round trip is all that is asked for."""
+
+
+def report_of(statistics: NodeStatistics, uptime: float) -> NodeReport:
+    """Return the report of a node with these statistics."""
+    services = sorted(statistics.services.items(), key=lambda entry: -entry[1].received)
+    latencies = sorted(_latencies(statistics), key=lambda entry: -sum(entry.counts))
+    lost, lost_omitted = _most(_losses(statistics))
+    refused, refused_omitted = _most(statistics.refusals)
+    subscriptions = [one for several in statistics.subscriptions.values() for one in several]
+    return NodeReport(
+        version=_version(),
+        host=platform.node()[:256],
+        process=os.getpid(),
+        uptime=uptime,
+        clusters=[
+            ClusterReport(
+                cluster=cluster,
+                received=counted.received,
+                served=counted.served,
+                failed=counted.failed,
+                expired=counted.expired,
+                cancelled=counted.cancelled,
+                refused=counted.refused,
+                running=counted.running,
+                queued=counted.queued,
+                queue_delay=counted.queue_delay,
+            )
+            for cluster, counted in services[:MOST]
+        ],
+        asked=statistics.requests.sent,
+        answered=statistics.requests.answered,
+        published=statistics.published,
+        delivered=sum(one.delivered for one in subscriptions),
+        lost=lost,
+        refused=refused,
+        links=len(statistics.links),
+        waiting=sum(link.waiting for link in statistics.links.values()),
+        bytes_sent=sum(link.bytes_sent for link in statistics.links.values()),
+        latencies=latencies[:MOST],
+        omitted=max(0, len(services) - MOST) + max(0, len(latencies) - MOST) + lost_omitted + refused_omitted,
+    )
+
+
+def _losses(statistics: NodeStatistics) -> dict[str, int]:
+    losses = Counter[str]()
+    patterns = {"request": statistics.requests, "broadcast": statistics.broadcasts, "event": statistics.events}
+    for name, pattern in patterns.items():
+        losses.update({f"{name}: {reason}": count for reason, count in pattern.lost.items()})
+        losses[f"{name}: expired"] += pattern.expired
+    for several in statistics.subscriptions.values():
+        for subscription in several:
+            losses["subscription: dropped"] += subscription.dropped
+            losses["subscription: missed"] += subscription.missed
+    return {reason: count for reason, count in losses.items() if count}
+
+
+def _most(counts: Mapping[str, int]) -> tuple[dict[str, int], int]:
+    kept = sorted(counts.items(), key=lambda entry: -entry[1])[:MOST]
+    return {reason[:128]: count for reason, count in kept}, len(counts) - len(kept)
+
+
+def _latencies(statistics: NodeStatistics) -> Iterator[LatencyReport]:
+    for cluster, counted in statistics.services.items():
+        for operation, latency in counted.latency.items():
+            yield _latency(True, cluster, operation, latency)
+    for cluster, operations in statistics.latency.items():
+        for operation, latency in operations.items():
+            yield _latency(False, cluster, operation, latency)
+
+
+def _latency(served: bool, cluster: str, operation: str | None, latency: LatencyStatistics) -> LatencyReport:
+    return LatencyReport(
+        served=served,
+        cluster=cluster,
+        operation=operation,
+        total=latency.total,
+        edges=[*latency.buckets.keys()],
+        counts=[*latency.buckets.values()],
+    )
+
+
+@cache
+def _version() -> str:
+    from importlib import metadata  # with email, which only nodes that are asked need
+
+    return metadata.version("iris-mesh")

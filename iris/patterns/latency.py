@@ -1,0 +1,127 @@
+"""Latency: how long requests took, as one bounded histogram for each cluster and operation.
+
+Buckets grow with the time that they count: eight to each doubling, so a percentile is at most 6.3 % off.  Every power
+of two is an edge, up to which counts are exact.  Two snapshots can be added and subtracted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import frexp, ldexp
+from typing import Final, final
+
+from iris.kernel.frozen import dataclass
+
+SHORTEST: Final = 2.0**-20
+LONGEST: Final = 2.0**12
+"""Seconds: what is less counts as the first of them, what is more as the second, which keeps a histogram below 260
+buckets."""
+
+OTHERS: Final = "*"
+"""Cluster and operation of requests whose own found no room; no name can be this one."""
+
+_MAX_SERIES: Final = 256
+"""Pairs of cluster and operation of one node: what a peer may ask for is for the peer to invent."""
+
+_PER_OCTAVE: Final = 8
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyStatistics:
+    """A snapshot of one histogram.  Times are in seconds."""
+
+    buckets: Mapping[float, int]
+    """How many requests took less than so many seconds, and at least what the bucket before says; ascending, without
+    empty buckets."""
+    total: float
+    """All times together."""
+
+    @property
+    def count(self) -> int:
+        """Requests that were measured."""
+        return sum(self.buckets.values())
+
+    def below(self, seconds: float) -> int:
+        """Return how many took less time; exact if ``seconds`` is an edge, as each power of two from 2**-20 on is."""
+        return sum(count for edge, count in self.buckets.items() if edge <= seconds)
+
+    def percentile(self, percent: float) -> float | None:
+        """Return the time within which ``percent`` of the requests had their answer, at most 6.3 % off.
+
+        None if there was no request.  Of times outside of 1 us to 68 minutes only that they are.
+        """
+        before, wanted = 0, self.count * percent / 100
+        for edge, count in self.buckets.items():
+            before += count
+            if before >= wanted:
+                mantissa, exponent = frexp(edge)
+                # An edge that is a power of two ends a bucket of the octave before it.
+                width = ldexp(1 / (2 * _PER_OCTAVE), exponent - (mantissa == 0.5))
+                return edge - width / 2
+        return None
+
+    def since(self, earlier: LatencyStatistics | None) -> LatencyStatistics:
+        """Return what came since an earlier snapshot of the same histogram; all of it, if that was of another one."""
+        if earlier is None or any(self.buckets.get(edge, 0) < count for edge, count in earlier.buckets.items()):
+            return self
+        left = ((edge, count - earlier.buckets.get(edge, 0)) for edge, count in self.buckets.items())
+        return LatencyStatistics(
+            buckets={edge: count for edge, count in left if count}, total=self.total - earlier.total
+        )
+
+    def __add__(self, other: LatencyStatistics) -> LatencyStatistics:
+        """Return both together, as of two members of a cluster."""
+        edges = sorted({*self.buckets, *other.buckets})
+        return LatencyStatistics(
+            buckets={edge: self.buckets.get(edge, 0) + other.buckets.get(edge, 0) for edge in edges},
+            total=self.total + other.total,
+        )
+
+
+@final
+class LatencyTable:
+    """Measures requests by cluster and operation; of more than 256 pairs the later ones together as ``OTHERS``."""
+
+    def __init__(self) -> None:
+        self._series: dict[tuple[str, str | None], _Series] = {}
+
+    def record(self, cluster: str, operation: str | None, seconds: float) -> None:
+        """Count a request that had its answer after ``seconds``."""
+        series = self._series.get((cluster, operation)) or self._open(cluster, operation)
+        series.total += seconds
+        mantissa, exponent = frexp(min(max(seconds, SHORTEST), LONGEST))
+        index = exponent * _PER_OCTAVE + int(mantissa * (2 * _PER_OCTAVE)) - _PER_OCTAVE
+        series.counts[index] = series.counts.get(index, 0) + 1
+
+    def statistics(self) -> dict[str, dict[str | None, LatencyStatistics]]:
+        """Return a snapshot of each histogram, by cluster and operation."""
+        snapshot: dict[str, dict[str | None, LatencyStatistics]] = {}
+        for (cluster, operation), series in self._series.items():
+            snapshot.setdefault(cluster, {})[operation] = series.statistics()
+        return snapshot
+
+    def _open(self, cluster: str, operation: str | None) -> _Series:
+        if len(self._series) >= _MAX_SERIES:
+            cluster, operation = OTHERS, OTHERS
+        return self._series.setdefault((cluster, operation), _Series())
+
+
+@final
+class _Series:
+    __slots__ = ("counts", "total")
+
+    def __init__(self) -> None:
+        self.counts: dict[int, int] = {}
+        self.total = 0.0
+
+    def statistics(self) -> LatencyStatistics:
+        return LatencyStatistics(
+            buckets={_edge(index): count for index, count in sorted(self.counts.items())}, total=self.total
+        )
+
+
+def _edge(index: int) -> float:
+    """Return what the times of a bucket are below."""
+    exponent, step = divmod(index, _PER_OCTAVE)
+    return ldexp((_PER_OCTAVE + step + 1) / (2 * _PER_OCTAVE), exponent)

@@ -1,0 +1,117 @@
+"""``iris context``, ``iris ping``, ``-v`` anywhere and mistyped verbs, as people type them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.cli.operators.test_top_processes import _realm
+from tests.support.command import PATIENCE, Terminal, open_terminal
+
+
+def _lines(done: subprocess.CompletedProcess[bytes]) -> list[str]:
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode().splitlines()
+
+
+def _error(done: subprocess.CompletedProcess[bytes]) -> str:
+    assert done.returncode != 0
+    return done.stderr.decode()
+
+
+def _credential(terminal: Terminal) -> Path:
+    _lines(terminal.run("keys", "realm", "realm.key"))
+    _lines(terminal.run("keys", "cluster", "realm.key", "ops", "--out", "ops.iris", "--serve", "iris.nodes"))
+    return terminal.directory / "ops.iris"
+
+
+def test_ping_reaches_every_member_of_a_cluster_and_one_node_by_how_its_id_begins() -> None:
+    with open_terminal() as terminal, _realm(terminal, 2, 0):
+        done = _lines(terminal.run("ping", "store", "--count", "2", "--interval", "0.1", "-o", "json"))
+        rounds = [line for line in map(json.loads, done) if "round" in line]
+        summaries = [line for line in map(json.loads, done) if "sent" in line]
+        assert [line["round"] for line in rounds] == [1, 1, 2, 2]
+        assert {(line["sent"], line["answered"]) for line in summaries} == {(2, 2)}
+        node = summaries[0]["node"]
+        *_, last = _lines(terminal.run("ping", node[:12], "--count", "1"))
+        assert last.startswith(f"{node}\t1/1 answered\tmin ")
+        assert "nobody serves nothing" in _error(terminal.run("ping", "nothing"))
+
+
+def test_a_context_stands_for_options_that_are_not_given() -> None:
+    with open_terminal() as terminal:
+        assert _lines(terminal.run("context", "list")) == []
+        assert not (terminal.directory.parent / "home" / "contexts").exists()
+        assert "no context" in _error(terminal.run("context", "use", "prod"))
+        _lines(terminal.run("context", "add", "prod", "--seeds", "tcp://127.0.0.1:9", "--site", "berlin"))
+        _lines(terminal.run("context", "add", "test"))
+        assert "exists already" in _error(terminal.run("context", "add", "test"))
+        assert _lines(terminal.run("context", "list")) == ["  prod", "  test"]
+        _lines(terminal.run("context", "use", "prod"))
+        assert _lines(terminal.run("context", "list")) == ["* prod", "  test"]
+        shown = json.loads(_lines(terminal.run("context", "show", "-o", "json"))[0])
+        assert shown == {"name": "prod", "credential": None, "seeds": ["tcp://127.0.0.1:9"], "site": "berlin"}
+        terminal.environment["IRIS_CONTEXT"] = "test"
+        assert _lines(terminal.run("context", "list")) == ["  prod", "* test"]
+        terminal.environment["IRIS_CONTEXT"] = "missing"
+        assert "there is no context 'missing'" in _error(terminal.run("nodes"))
+        del terminal.environment["IRIS_CONTEXT"]
+        _lines(terminal.run("context", "remove", "prod"))
+        assert _lines(terminal.run("context", "list")) == ["  test"]
+        assert "no context is in use" in _error(terminal.run("context", "show"))
+
+
+def test_a_malformed_context_is_one_error_that_says_what_to_do() -> None:
+    with open_terminal() as terminal:
+        _lines(terminal.run("context", "add", "prod"))
+        file = terminal.directory.parent / "home" / "contexts" / "prod.json"
+        for content in ('{"seeds": 1}', "[", "[[]]", '{"credential": 1, "seeds": [], "site": null}'):
+            file.write_text(content)
+            terminal.environment["IRIS_CONTEXT"] = "prod"
+            assert "malformed; remove it and add it again" in _error(terminal.run("nodes"))
+        assert "is not a context name" in _error(terminal.run("context", "show", "../prod"))
+
+
+def test_verbs_take_credential_and_seeds_from_the_context_in_use() -> None:
+    with open_terminal() as terminal:
+        credential = _credential(terminal)
+        _lines(terminal.run("context", "add", "prod", "--credential", str(credential)))
+        _lines(terminal.run("context", "use", "prod"))
+        done = terminal.run("nodes", "-v")
+        assert "of cluster ops at" in done.stderr.decode()
+        credential.unlink()
+        assert str(credential) in _error(terminal.run("nodes"))
+
+
+def test_a_mistyped_verb_is_told_the_nearest_one() -> None:
+    with open_terminal() as terminal:
+        assert "did you mean 'nodes'?" in _error(terminal.run("ndoes"))
+        assert "did you mean" not in _error(terminal.run("xyzzy"))
+
+
+def test_verbose_stands_anywhere_on_the_command_line() -> None:
+    with open_terminal() as terminal:
+        for arguments in (("-v", "nodes"), ("nodes", "-v"), ("nodes", "--verbose"), ("nodes", "store", "-vv")):
+            assert "iris: node " in terminal.run(*arguments).stderr.decode(), arguments
+        assert terminal.run("request", "store", "--", "-v").stderr.count(b"iris: node ") == 0
+
+
+def test_clusters_and_nodes_have_one_option_for_output() -> None:
+    with open_terminal() as terminal, _realm(terminal, 2, 1):
+        assert _lines(terminal.run("clusters")) == ["cluster\tmembers\tsuspected\tdraining\tsites", "store\t2\t0\t0\t-"]
+        (line,) = _lines(terminal.run("clusters", "-o", "json"))
+        assert json.loads(line) == {"cluster": "store", "members": 2, "suspected": 0, "draining": 0, "sites": [""]}
+        with_o = [json.loads(line) for line in _lines(terminal.run("nodes", "store", "-o", "json"))]
+        assert [member["speaks_for"] for member in with_o] == ["store", "store"]
+
+
+def test_an_event_is_printed_with_the_time_when_it_came() -> None:
+    with open_terminal() as terminal:
+        with terminal.started("sub", "a.>", "--count", "1", "--timestamps", announces="subscribed to a.>") as sub:
+            _lines(terminal.run("pub", "a.b", "x"))
+            out, _ = sub.communicate(timeout=PATIENCE)
+        came, topic, payload = out.decode().split()
+        assert datetime.fromisoformat(came).tzinfo == UTC
+        assert (topic, payload) == ("a.b", "x")

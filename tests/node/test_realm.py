@@ -1,0 +1,129 @@
+"""What operators are told: reports of nodes, who may have them, and what a survey makes of them."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+import iris
+from iris.kernel.names import NodeId
+from iris.node.realm import RealmSurvey
+from iris.node.report import MOST, report_of
+from iris.patterns.payloads import encoded
+from iris.security.identity import Rights
+from iris.testing import open_network
+
+
+def _store(seconds: float = 0.25) -> iris.Service:
+    service = iris.Service("store")
+
+    @service.request("get")
+    async def get(request: iris.Request) -> object:
+        await trio.sleep(seconds)
+        return request.payload
+
+    return service
+
+
+async def test_a_survey_finds_rates_members_and_percentiles(autojump_clock: object) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("store") as one,
+        network.open_node("store") as two,
+        network.open_node("app") as app,
+        network.open_node("operator") as operator,
+        one.join("store", _store()),
+        two.join("store", _store()),
+    ):
+        await app.wait_for("store", 2)
+        await trio.sleep(1)
+        survey = RealmSurvey(operator)
+        first = await survey.take()
+        assert {view.node.node for view in first.nodes} == {one.id, two.id, app.id}
+        for _ in range(8):
+            await app.request("store", b"", operation="get")
+        view = await survey.take()
+        (cluster,) = view.clusters()
+        assert (cluster.cluster, cluster.members, cluster.queued) == ("store", 2, 0)
+        assert cluster.rate == pytest.approx(4.0, rel=0.1)
+        assert cluster.p50 == pytest.approx(0.25, rel=0.07)
+        (caller,) = (seen for seen in view.nodes if seen.node.node == app.id)
+        assert caller.asked_rate == pytest.approx(4.0, rel=0.1)
+        assert caller.latency[False, "store", "get"].count == 8
+        assert caller.report.uptime > 2
+        await trio.sleep(5)
+        (cluster,) = (await survey.take()).clusters()
+        assert (cluster.rate, cluster.p50) == (0.0, None)
+
+
+async def test_a_member_that_leaves_is_gone_from_the_next_survey(autojump_clock: object) -> None:
+    async with open_network() as network, network.open_node("operator") as operator:
+        async with network.open_node("store") as one, one.join("store", _store()):
+            await operator.wait_for("store")
+            survey = RealmSurvey(operator)
+            assert [cluster.members for cluster in (await survey.take()).clusters()] == [1]
+        await trio.sleep(1)
+        view = await survey.take()
+        assert (view.nodes, view.silent, view.clusters()) == ((), {}, ())
+
+
+async def test_a_node_that_was_told_not_to_answer_is_silent(autojump_clock: object) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("store", operators=False) as quiet,
+        network.open_node("operator") as operator,
+    ):
+        await trio.sleep(1)
+        view = await RealmSurvey(operator).take()
+        assert view.nodes == ()
+        assert set(view.silent) == {quiet.id}
+
+
+@pytest.mark.parametrize(("serves", "may"), [((), False), (("iris.nodes",), True), (("iris.*",), True)])
+async def test_only_a_certificate_that_serves_iris_nodes_gets_reports(
+    serves: tuple[str, ...], may: bool, autojump_clock: object
+) -> None:
+    async with open_network() as network, network.open_node("store") as member:
+        network.credential("operator", Rights(serves=serves))
+        async with network.open_node("operator") as operator:
+            await trio.sleep(1)
+            view = await RealmSurvey(operator).take()
+            assert [seen.node.node for seen in view.nodes] == ([member.id] if may else [])
+            assert may or "does not serve cluster 'operator'" in view.silent[member.id]
+
+
+async def test_the_reserved_cluster_is_in_no_list(autojump_clock: object) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("store") as one,
+        network.open_node("operator") as operator,
+    ):
+        await trio.sleep(1)
+        assert operator.clusters() == ()
+        assert operator.statistics().services == {}
+        assert [other.clusters for other in operator.nodes()] == [()]
+        with pytest.raises(iris.ConfigError, match=r"iris\.nodes"):
+            async with one.join("iris.nodes", iris.Service("iris.nodes")):
+                pass
+
+
+async def test_a_report_is_bounded_whatever_a_node_has_counted(autojump_clock: object) -> None:
+    async with open_network() as network, network.open_node("app") as node:
+        rng = iter(range(10**9))
+        for operation in range(400):
+            for _ in range(300):
+                node._requests.latency.record("c" * 128, f"{operation:0128}", 1.07 ** (next(rng) % 300) / 2**20)
+        for reason in range(1000):
+            node._mesh.refusals[f"{reason}" * 300] += 1
+        report = report_of(node.statistics(), 1.0)
+        assert len(report.latencies) == MOST
+        assert report.omitted == 256 + 1 - MOST + 1000 - MOST
+        payload = encoded(report, 2**20)
+        assert len(payload.data if not isinstance(payload, bytes) else payload) < 256 * 1024
+
+
+async def test_nobody_to_ask_is_an_empty_view(autojump_clock: object) -> None:
+    async with open_network() as network, network.open_node("app") as node:
+        assert (await RealmSurvey(node).take()).nodes == ()
+        with pytest.raises(iris.DeliveryError):
+            await node._ask_report(NodeId("0" * 32), 1.0)
