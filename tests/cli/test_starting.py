@@ -35,7 +35,7 @@ def run(arguments: list[str], directory: Path, name: str) -> subprocess.Complete
     [
         ("module", "trio"),
         ("module", "click"),
-        ("module", "iris.cli.nodes"),
+        ("module", "iris.cli.operators.nodes"),
         ("script", "iris.node.open"),
         ("script", "iris.cli.main"),
     ],

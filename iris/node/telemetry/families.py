@@ -14,7 +14,7 @@ from typing import Any, Final, Literal, NamedTuple, final
 from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId
 from iris.node.statistics import NodeStatistics
-from iris.node.telemetry.latency import OTHER, LatencyHistogram, Target
+from iris.node.telemetry.calls import OTHER, CallHistogram, Target
 from iris.patterns.counters import PatternStatistics
 from iris.patterns.pubsub.subscribe import SubscriptionStatistics
 from iris.patterns.service import ServiceStatistics
@@ -55,8 +55,8 @@ class NodeSnapshot:
     unready: str | None
     nodes: int
     statistics: NodeStatistics
-    calls: Mapping[Target, LatencyHistogram]
-    handlers: Mapping[Target, LatencyHistogram]
+    calls: Mapping[Target, CallHistogram]
+    handlers: Mapping[Target, CallHistogram]
     reports: Mapping[str, Any]
     """What is built on the node: statistics of a "gateway", the report of a "bridge"."""
 

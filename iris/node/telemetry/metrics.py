@@ -18,9 +18,9 @@ import trio
 from iris.kernel.errors import ConfigError
 from iris.kernel.tasks import protected_context
 from iris.node.node import Node
+from iris.node.telemetry.calls import BUCKETS, CallHistogram
 from iris.node.telemetry.endpoint import MetricsEndpoint, Page, missing, open_endpoint, text_page
 from iris.node.telemetry.families import FAMILIES, NEVER_BACK, NodeSnapshot, samples
-from iris.node.telemetry.latency import BUCKETS, LatencyHistogram
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -196,7 +196,7 @@ _FORMATS: Final = 8
 """Pages that are kept: one for each format that scrapers ask for."""
 
 
-def _cumulative(histogram: LatencyHistogram) -> list[tuple[str, float]]:
+def _cumulative(histogram: CallHistogram) -> list[tuple[str, float]]:
     """Return the counts as Prometheus has them: each bucket holds those below it."""
     bounds: Iterator[str] = iter([*map(repr, BUCKETS), "+Inf"])
     return [(bound, float(count)) for bound, count in zip(bounds, accumulate(histogram.counts), strict=True)]

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar, final
 
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import protected_context
-from iris.node.telemetry.latency import BUCKETS, LatencyHistogram, LatencyTable
+from iris.node.telemetry.calls import BUCKETS, CallHistogram, CallTable
 from iris.node.telemetry.tracing import OpenSpan, Tracing
 from iris.patterns.observer import Pattern
 from iris.patterns.request import Begun
@@ -35,7 +35,7 @@ class ObservedCall:
 
     __slots__ = ("_histogram", "_is_over", "_span", "_started", "headers")
 
-    def __init__(self, histogram: LatencyHistogram | None, span: OpenSpan | None, headers: Headers) -> None:
+    def __init__(self, histogram: CallHistogram | None, span: OpenSpan | None, headers: Headers) -> None:
         self._histogram = histogram
         self._span = span
         self._is_over = False
@@ -114,14 +114,14 @@ class NodeObserver:
     """
 
     def __init__(self) -> None:
-        self.calls: LatencyTable | None = None
-        self.handlers: LatencyTable | None = None
+        self.calls: CallTable | None = None
+        self.handlers: CallTable | None = None
         self.tracing: Tracing | None = None
 
     def measure(self) -> None:
         """Measure latencies from now on."""
         if self.calls is None:
-            self.calls, self.handlers = LatencyTable(), LatencyTable()
+            self.calls, self.handlers = CallTable(), CallTable()
 
     @property
     def is_traced(self) -> bool:

@@ -19,9 +19,9 @@ import iris
 import iris.aio
 import iris.sync
 from iris.federation.gateway import GatewayStatistics
+from iris.node.telemetry.calls import BUCKETS, OTHER, CallHistogram, LatencyTable
 from iris.node.telemetry.endpoint import MetricsEndpoint
 from iris.node.telemetry.families import FAMILIES, NodeSnapshot, bounded, samples
-from iris.node.telemetry.latency import BUCKETS, OTHER, LatencyHistogram, LatencyTable
 from iris.node.telemetry.metrics import Exposition
 from iris.spark_bridge.log.store import ShardState
 from iris.spark_bridge.server.member import BridgeReport, BridgeStatistics
@@ -190,7 +190,7 @@ async def everything() -> NodeSnapshot:
     tunnels = dataclasses.replace(statistics.tunnels, ended={"finished": 1})
     shard = ShardState(number=0, epoch="e", earliest=2, next=9, size=100, timestamp=0)
     zeros = {field.name: 0 for field in dataclasses.fields(BridgeStatistics)}
-    histogram = LatencyHistogram()
+    histogram = CallHistogram()
     histogram.observe(0.003)
     histogram.failed(ValueError())
     return NodeSnapshot(
@@ -284,7 +284,7 @@ def test_clusters_beyond_the_bound_share_one_histogram() -> None:
     assert len(copied) == 257
     assert sum(copied[OTHER, OTHER, OTHER].counts) == 744
     assert sum(sum(histogram.counts) for histogram in copied.values()) == 1000
-    histogram = LatencyHistogram()
+    histogram = CallHistogram()
     for number in range(100):
         histogram.failed(type(f"Error{number}", (Exception,), {})())
     assert len(histogram.errors) == 33
@@ -293,7 +293,7 @@ def test_clusters_beyond_the_bound_share_one_histogram() -> None:
 
 @pytest.mark.parametrize(("seconds", "bucket"), [(0.0, 0), (0.0005, 0), (0.00051, 1), (10.0, 13), (10.1, 14)])
 def test_a_bound_belongs_to_its_bucket(seconds: float, bucket: int) -> None:
-    histogram = LatencyHistogram()
+    histogram = CallHistogram()
     histogram.observe(seconds)
     assert [place for place, count in enumerate(histogram.counts) if count] == [bucket]
     assert len(histogram.counts) == len(BUCKETS) + 1

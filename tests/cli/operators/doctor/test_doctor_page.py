@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import get_args
 
-from iris.cli.doctor import Code
+from iris.cli.operators.doctor import Code
 from tests.support.broken_setups import SETUPS
 from tests.support.doctor_page import PAGE, ROWS, fits
 

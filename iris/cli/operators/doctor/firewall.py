@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator
 from typing import Any, Final
 
-from iris.cli.doctor.findings import Diagnosis, ok, warning
+from iris.cli.operators.doctor.findings import Diagnosis, ok, warning
 
 _PATIENCE: Final = 5.0
 _DROPS: Final = ("drop", "reject")

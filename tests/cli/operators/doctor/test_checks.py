@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from iris.cli.doctor.clock import ahead, clock_difference
-from iris.cli.doctor.directories import examine_home, examine_runtime
-from iris.cli.doctor.findings import split_remedy
-from iris.cli.doctor.firewall import examine_firewall
-from iris.cli.doctor.lan import examine_multicast
-from iris.cli.doctor.limits import examine_descriptors
-from iris.cli.doctor.listening import examine_listening
-from iris.cli.doctor.seeds import resolve
-from iris.cli.doctor.versions import _BOUND, examine_packages, examine_python, examine_versions
+from iris.cli.operators.doctor.clock import ahead, clock_difference
+from iris.cli.operators.doctor.directories import examine_home, examine_runtime
+from iris.cli.operators.doctor.findings import split_remedy
+from iris.cli.operators.doctor.firewall import examine_firewall
+from iris.cli.operators.doctor.lan import examine_multicast
+from iris.cli.operators.doctor.limits import examine_descriptors
+from iris.cli.operators.doctor.listening import examine_listening
+from iris.cli.operators.doctor.seeds import resolve
+from iris.cli.operators.doctor.versions import _BOUND, examine_packages, examine_python, examine_versions
 from iris.security.identity import CLOCK_TOLERANCE, NodeDelegation
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -8,7 +8,7 @@ import socket
 from pathlib import Path
 from typing import Final
 
-from iris.cli.doctor.findings import Diagnosis, ok, problem
+from iris.cli.operators.doctor.findings import Diagnosis, ok, problem
 from iris.cluster.address_rules import check_listening
 from iris.cluster.addresses import look_up, split_url
 from iris.kernel.errors import ConfigError

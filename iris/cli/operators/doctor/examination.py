@@ -17,14 +17,14 @@ from typing import Final, cast, final
 import trio
 
 import iris
-from iris.cli.doctor import clock, seeds, versions
-from iris.cli.doctor.credential import examine_credential, read_credential, revoked
-from iris.cli.doctor.directories import examine_home, examine_runtime
-from iris.cli.doctor.findings import Diagnosis, ok, problem, warning
-from iris.cli.doctor.firewall import examine_firewall, opening, read_rules
-from iris.cli.doctor.lan import examine_multicast
-from iris.cli.doctor.limits import examine_descriptors
-from iris.cli.doctor.listening import beside, examine_listening, port_of
+from iris.cli.operators.doctor import clock, seeds, versions
+from iris.cli.operators.doctor.credential import examine_credential, read_credential, revoked
+from iris.cli.operators.doctor.directories import examine_home, examine_runtime
+from iris.cli.operators.doctor.findings import Diagnosis, ok, problem, warning
+from iris.cli.operators.doctor.firewall import examine_firewall, opening, read_rules
+from iris.cli.operators.doctor.lan import examine_multicast
+from iris.cli.operators.doctor.limits import examine_descriptors
+from iris.cli.operators.doctor.listening import beside, examine_listening, port_of
 from iris.cluster.addresses import advertised, is_loopback, source_url, split_url
 from iris.kernel.errors import ConfigError, IrisError
 from iris.node.environment import Environment

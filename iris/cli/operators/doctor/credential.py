@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Final
 
-from iris.cli.doctor.findings import Code, Diagnosis, ok, problem, split_remedy, warning
+from iris.cli.operators.doctor.findings import Code, Diagnosis, ok, problem, split_remedy, warning
 from iris.kernel.errors import ConfigError
 from iris.security.authority import FaultKind, check_credential
 from iris.security.files import load_credential

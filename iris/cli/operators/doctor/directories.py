@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Literal
 
-from iris.cli.doctor.findings import Diagnosis, ok, problem, warning
+from iris.cli.operators.doctor.findings import Diagnosis, ok, problem, warning
 from iris.security.files import runtime_place
 
 _OTHERS: Final = 0o077

@@ -5,7 +5,7 @@ order.  The network is looked at by an ordinary node, which announces itself to 
 changes nothing, and one that cannot look says so.
 """
 
-from iris.cli.doctor.examination import Setup, examine
-from iris.cli.doctor.findings import Code, Diagnosis, Level
+from iris.cli.operators.doctor.examination import Setup, examine
+from iris.cli.operators.doctor.findings import Code, Diagnosis, Level
 
 __all__ = ("Code", "Diagnosis", "Level", "Setup", "examine")

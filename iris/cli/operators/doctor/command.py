@@ -10,8 +10,8 @@ from typing import Final
 import click
 
 from iris.cli.connection import NodeOptions, connected, run_until_done
-from iris.cli.doctor.examination import Setup, examine
-from iris.cli.doctor.findings import Diagnosis, Level
+from iris.cli.operators.doctor.examination import Setup, examine
+from iris.cli.operators.doctor.findings import Diagnosis, Level
 from iris.cli.printable import printable_line
 from iris.cli.terminal import note, passphrase_of_environment, write_object
 

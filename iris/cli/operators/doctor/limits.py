@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from iris.cli.doctor.findings import Diagnosis, ok, problem, warning
+from iris.cli.operators.doctor.findings import Diagnosis, ok, problem, warning
 from iris.node.descriptors import DESCRIPTORS_PER_LINK
 
 _OTHER: Final = 64

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from iris.cli.doctor.findings import Diagnosis, problem, warning
+from iris.cli.operators.doctor.findings import Diagnosis, problem, warning
 from iris.security.identity import CLOCK_TOLERANCE, NodeDelegation
 
 _SET: Final = "timedatectl set-ntp true"

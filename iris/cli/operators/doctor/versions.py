@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 from typing import Final
 
-from iris.cli.doctor.findings import Diagnosis, ok, problem, warning
+from iris.cli.operators.doctor.findings import Diagnosis, ok, problem, warning
 
 _OLDEST: Final = (3, 11)
 _REQUIREMENT: Final = re.compile(r"(?P<name>[A-Za-z0-9._-]+)\s*(?P<bounds>[^;\[]*?)\s*(;.*)?\Z")

@@ -14,9 +14,9 @@ from typing import Final, cast, final
 import trio
 
 import iris
-from iris.cli.doctor.clock import clock_difference
-from iris.cli.doctor.findings import Diagnosis, ok, problem
-from iris.cli.doctor.listening import port_of
+from iris.cli.operators.doctor.clock import clock_difference
+from iris.cli.operators.doctor.findings import Diagnosis, ok, problem
+from iris.cli.operators.doctor.listening import port_of
 from iris.cluster.addresses import look_up, split_url
 from iris.cluster.mesh import NoWayBack, Peer, TurnedAway
 from iris.kernel.errors import ConfigError, IrisError

@@ -9,7 +9,7 @@ from typing import Final
 
 import trio
 
-from iris.cli.doctor.findings import Diagnosis, ok, warning
+from iris.cli.operators.doctor.findings import Diagnosis, ok, warning
 
 _GROUP: Final = "224.0.0.251"
 _PORT: Final = 5353

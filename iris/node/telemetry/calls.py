@@ -26,7 +26,7 @@ Target = tuple[str, str, str]
 
 
 @final
-class LatencyHistogram:
+class CallHistogram:
     """Durations of the calls to one target, and how many of them failed, by reason.
 
     Attributes:
@@ -43,7 +43,7 @@ class LatencyHistogram:
         self.errors: Counter[str] = Counter()
 
     def __repr__(self) -> str:
-        return f"<LatencyHistogram of {sum(self.counts)} calls>"
+        return f"<CallHistogram of {sum(self.counts)} calls>"
 
     def observe(self, seconds: float) -> None:
         """Count one call."""
@@ -56,36 +56,36 @@ class LatencyHistogram:
         known = reason in self.errors or len(self.errors) < _MAX_REASONS
         self.errors[reason if known else OTHER] += 1
 
-    def copy(self) -> LatencyHistogram:
+    def copy(self) -> CallHistogram:
         """Return the same counts, for another thread to read."""
-        made = LatencyHistogram()
+        made = CallHistogram()
         made.counts, made.sum, made.errors = self.counts.copy(), self.sum, self.errors.copy()
         return made
 
 
 @final
-class LatencyTable:
+class CallTable:
     """The histograms of one side of a node: of its calls, or of its handlers."""
 
     def __init__(self) -> None:
-        self._histograms: dict[Target, LatencyHistogram] = {}
-        self.known: Final[dict[tuple[str, str, str | None], LatencyHistogram]] = {}
+        self._histograms: dict[Target, CallHistogram] = {}
+        self.known: Final[dict[tuple[str, str, str | None], CallHistogram]] = {}
         """The same by what is called, for who is in a hurry."""
 
     def __repr__(self) -> str:
-        return f"<LatencyTable of {len(self._histograms)} targets>"
+        return f"<CallTable of {len(self._histograms)} targets>"
 
-    def of(self, pattern: str, cluster: str, operation: str | None) -> LatencyHistogram:
+    def of(self, pattern: str, cluster: str, operation: str | None) -> CallHistogram:
         """Return the histogram of a target; beyond 256 of them all further ones share one."""
         target = (pattern, cluster, operation or "")
         known = self._histograms.get(target)
         if known is not None:
             return known
         if len(self._histograms) >= _MAX_TARGETS:
-            return self._histograms.setdefault((OTHER, OTHER, OTHER), LatencyHistogram())
-        made = self._histograms[target] = self.known[pattern, cluster, operation] = LatencyHistogram()
+            return self._histograms.setdefault((OTHER, OTHER, OTHER), CallHistogram())
+        made = self._histograms[target] = self.known[pattern, cluster, operation] = CallHistogram()
         return made
 
-    def copy(self) -> dict[Target, LatencyHistogram]:
+    def copy(self) -> dict[Target, CallHistogram]:
         """Return a snapshot, for another thread to read."""
         return {target: histogram.copy() for target, histogram in self._histograms.items()}
