@@ -18,10 +18,10 @@ help:
 	@echo "make test-long the long variants of tests that make test runs with less"
 	@echo "make check     lint, types, layers, tests"
 	@echo "make coverage  tests, with the lines and branches that none of them reaches"
-	@echo "make bench     Iris beside its peers, written to docs/benchmarks.md"
+	@echo "make bench     Iris beside its peers, written to docs/explanation/benchmarks.md"
 	@echo "make simulate  membership under faults, thousands of nodes on one heap"
 	@echo "make faults    real faults between network namespaces (Linux, root)"
-	@echo "make docs      the reference pages, links and examples"
+	@echo "make docs      the site: build/site/index.html, with the reference, links and examples checked"
 	@echo "make clean     remove what the other verbs have made"
 
 demo: $(VENV)/.ready-demo
@@ -61,8 +61,8 @@ faults: $(VENV)/.ready-test
 simulate: $(VENV)/.ready-test
 	$(BIN)/python -m benchmarks.membership $(ARGS)
 
-docs: $(VENV)/.ready-test
-	$(BIN)/python docs/build.py $(ARGS)
+docs: $(VENV)/.ready-docs
+	$(BIN)/python -m docs.build $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .coverage .coverage.* htmlcov .pytest_cache .mypy_cache .ruff_cache \

@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_links_examples_and_reference_are_up_to_date() -> None:
-    build = [sys.executable, "docs/build.py", "--check"]
+    build = [sys.executable, "-m", "docs.build", "--check"]
     done = subprocess.run(build, cwd=ROOT, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -39,7 +39,7 @@ def test_files_and_tests_that_documents_name_exist() -> None:
     files = [str(path.relative_to(ROOT)) for folder in folders for path in (ROOT / folder).rglob("*.py")]
     named = [
         (document.name, file, test)
-        for document in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]
+        for document in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
         for file, test in re.findall(
             r"`((?:(?:iris|tests|benchmarks|docs|examples)/[\w/]+|test_\w+)\.py)(?:::(\w+))?", document.read_text()
         )
