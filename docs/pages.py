@@ -5,7 +5,7 @@
 | ``python`` | a snippet | run in a session with the other snippets of its page, against nodes in memory |
 | ``{literalinclude}`` | a program that is kept in examples/ | run in a process of its own, by this page or by a test |
 | ``output`` | what the block above it prints | compared; ``...`` stands for any text, a line of it for any lines |
-| ``console`` | commands after ``$``, with what they print | run in a shell, beside the programs of the page, and compared |
+| ``console`` | commands after ``$``, with what they print | run in a shell, and compared |
 | ``sh`` | commands for other machines, or that take minutes | read: verb, options, module and target exist |
 | ``toml``, ``json``, ``ini``, ``yaml`` | a file | parsed |
 | ``text`` | a layout, a formula, a tree | nothing: it is no code |
