@@ -159,15 +159,15 @@ def test_the_terminals_of_a_page_show_what_it_says(name: str) -> None:
 
 
 def test_every_program_that_a_page_shows_is_run() -> None:
-    """By the output under it, by a terminal of its page, or by a test that names it."""
+    """By the output under it, by a terminal, or by a test that names it."""
     tests = "".join(
         path.read_text()
         for folder in ("examples", "spark_bridge")
         for path in (ROOT / "tests" / folder).rglob("test_*.py")
     )
     run = {block.file for block, _ in PROGRAMS.values()}
+    commands = "".join(block.code for page in PAGES.values() for block in page if block.language == "console")
     for page in PAGES.values():
-        commands = "".join(block.code for block in page if block.language == "console")
         for block in page:
             if block.language == "python" and block.file and block.file not in run:
                 stem = block.file.stem
