@@ -166,7 +166,7 @@ def _problem_of_verb(arguments: list[str]) -> str:
 
 def build_site() -> int:
     """Build build/site; a warning is an error."""
-    sphinx = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-q", "-j", "auto"]
+    sphinx = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-q", "-E", "-j", "auto"]
     return subprocess.run([*sphinx, "-d", "build/doctrees", "docs", "build/site"], cwd=ROOT, check=False).returncode
 
 

@@ -1,4 +1,4 @@
-"""docs/cast.svg: a terminal in which the commands of the tutorial appear line by line, with what tests saw them print."""
+"""docs/cast.svg: a terminal the commands of the tutorial line by line, with what tests saw them print."""
 
 from __future__ import annotations
 
@@ -32,11 +32,15 @@ def cast() -> dict[Path, str]:
     shown = lines()
     height = 40 + _ROW * len(shown)
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 {height}" role="img" font-size="14" '
-        'font-family="ui-monospace, Menlo, Consolas, monospace">',
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 720 {height}" role="img" font-size="14" '
+            'font-family="ui-monospace, Menlo, Consolas, monospace">'
+        ),
         "<title>A service, two members, and the loss of one</title>",
-        "<style>.l{opacity:0;animation:s .2s forwards}@keyframes s{to{opacity:1}}"
-        "@media (prefers-reduced-motion:reduce){.l{opacity:1;animation:none}}</style>",
+        (
+            "<style>.l{opacity:0;animation:s .2s forwards}@keyframes s{to{opacity:1}}"
+            "@media (prefers-reduced-motion:reduce){.l{opacity:1;animation:none}}</style>"
+        ),
         f'<rect width="720" height="{height}" rx="8" fill="#1b1f2e"/>',
     ]
     for number, line in enumerate(shown):

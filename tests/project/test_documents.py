@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import iris
 from tests.support.command import PATIENCE, open_terminal
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,3 +52,9 @@ def test_files_and_tests_that_documents_name_exist() -> None:
         if not any(not test or f"def {test}(" in (ROOT / place).read_text() for place in places):
             absent.append((document, file, test))
     assert absent == []
+
+
+def test_every_public_name_is_in_the_api_reference_once() -> None:
+    text = "".join(page.read_text() for page in (ROOT / "docs" / "reference" / "api").glob("*.md"))
+    named = re.findall(r"auto(?:class|function|exception):: iris\.(\w+)$", text, re.MULTILINE)
+    assert sorted(named) == sorted(iris.__all__)
