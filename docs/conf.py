@@ -28,7 +28,7 @@ html_css_files = ["iris.css"]
 html_copy_source = False
 html_show_copyright = False
 html_show_sphinx = False
-html_theme_options = {"top_of_page_buttons": [], "navigation_with_keys": True}
+html_theme_options: dict[str, object] = {"top_of_page_buttons": [], "navigation_with_keys": True}
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"

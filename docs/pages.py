@@ -73,8 +73,8 @@ def blocks(page: Path) -> Iterator[Block]:
             code = code.removeprefix("\n")
             info = directive[2].strip()
             if directive[1] == "literalinclude":
-                file = (page.parent / info).resolve()
-                code = file.read_text() if file.exists() else ""
+                shown = file = (page.parent / info).resolve()
+                code = shown.read_text() if shown.exists() else ""
                 info = options.get("language", "text")
         yield Block(page=page, line=line, language=info, code=code, file=file, options=options)
 

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import iris.spark_bridge
 
-database = sqlite3.connect("orders.db")
+database = sqlite3.connect("orders.db", check_same_thread=False)  # Spark calls write in a thread of its own
 database.execute("CREATE TABLE IF NOT EXISTS orders (item TEXT, price REAL)")
 database.execute("CREATE TABLE IF NOT EXISTS batches (number INTEGER PRIMARY KEY)")
 
