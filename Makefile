@@ -10,7 +10,7 @@ ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long check lint types layers coverage bench faults simulate docs clean
+.PHONY: help demo test test-long check lint types layers coverage bench faults simulate docs dist clean
 
 help:
 	@echo "make demo      the airport: every pattern and Spark on real data, with a check of every number"
@@ -18,10 +18,11 @@ help:
 	@echo "make test-long the long variants of tests that make test runs with less"
 	@echo "make check     lint, types, layers, tests"
 	@echo "make coverage  tests, with the lines and branches that none of them reaches"
-	@echo "make bench     Iris beside its peers, written to docs/benchmarks.md"
+	@echo "make bench     Iris beside its peers, written to docs/explanation/benchmarks.md"
 	@echo "make simulate  membership under faults, thousands of nodes on one heap"
 	@echo "make faults    real faults between network namespaces (Linux, root)"
-	@echo "make docs      the reference pages, links and examples"
+	@echo "make docs      the site: build/site/index.html, with the reference, links and examples checked"
+	@echo "make dist      wheel and sdist in dist/, checked; the wheel runs the first example in an empty environment"
 	@echo "make clean     remove what the other verbs have made"
 
 demo: $(VENV)/.ready-demo
@@ -61,8 +62,19 @@ faults: $(VENV)/.ready-test
 simulate: $(VENV)/.ready-test
 	$(BIN)/python -m benchmarks.membership $(ARGS)
 
-docs: $(VENV)/.ready-test
-	$(BIN)/python docs/build.py $(ARGS)
+docs: $(VENV)/.ready-docs
+	$(BIN)/python -m docs.build $(ARGS)
+
+# The wheel is tried where nothing is but what it asks for itself, and away from this tree.
+dist: $(VENV)/.ready-dist
+	rm -rf dist build/lib build/bdist.* build/empty
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/check-wheel-contents dist/*.whl
+	"$(PYTHON)" -m venv build/empty
+	build/empty/bin/python -m pip install --disable-pip-version-check --quiet dist/*.whl
+	cd build/empty && test "$$(bin/python -P ../../examples/tutorial/first.py)" = "hello world, from greeters"
+	build/empty/bin/iris --version
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .coverage .coverage.* htmlcov .pytest_cache .mypy_cache .ruff_cache \

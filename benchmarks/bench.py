@@ -21,7 +21,7 @@ from benchmarks.table import ranked, write_table
 from benchmarks.trial import TrialError, run_trial
 from iris.bench.cases import CASES, spread
 
-DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
+DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "explanation" / "benchmarks.md"
 
 
 class _Named(Protocol):

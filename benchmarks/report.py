@@ -1,6 +1,6 @@
 """What a run leaves behind: JSON for programs, a table in Markdown for people.
 
-The JSON is one object (its schema is described in docs/benchmarks.md, which this module writes)::
+The JSON is one object (its schema is described in docs/explanation/benchmarks.md, which this module writes)::
 
     schema    1
     machine   {cpu, cores, memory_gib, system, python}

@@ -1,4 +1,4 @@
-"""The report as people read it: docs/benchmarks.md."""
+"""The report as people read it: docs/explanation/benchmarks.md."""
 
 from __future__ import annotations
 

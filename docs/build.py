@@ -1,46 +1,51 @@
-"""``make docs``: writes the reference of the command, and checks what the pages promise.
+"""``make docs``: writes the reference that comes from the code, checks what the pages promise, and builds the site.
 
-- docs/command.md is what ``iris VERB --help`` says.
+- docs/reference/command.md is what ``iris VERB --help`` says, docs/reference/config.md what iris/kernel/config.py says.
+- docs/drawings.py draws the figures of docs/concepts, docs/cast.py the terminal of the README.
 - Every link to a file or heading leads somewhere.
-- Every Python example compiles; one that begins with a comment naming a file is that file, letter by letter, so that
-  the example people read is the one that tests run.
+- Every code block is of a kind that docs/pages.py knows.  Python compiles, files parse, and the verbs, options, modules
+  and targets of commands exist.  Tests run the rest.
+- The site is in build/site.  It works from files, without network.
 
-``--check`` changes nothing and fails if a page is out of date.
+``--check`` changes nothing and fails if a page is out of date; it builds no site.
 """
 
 from __future__ import annotations
 
 import argparse
+import configparser
+import importlib.util
+import json
 import re
+import shlex
+import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
+from typing import Final
 
 import click
 
+from docs.cast import cast
+from docs.config_reference import config_reference
+from docs.drawings import drawings
+from docs.pages import FENCE, LANGUAGES, ROOT, Block, blocks, pages
 from iris.cli.main import iris
 
-ROOT = Path(__file__).resolve().parents[1]
-COMMAND = ROOT / "docs" / "command.md"
-
-LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
-NAMED = re.compile(r"# (examples/[\w/]+\.py)\n")
-
-
-def pages() -> list[Path]:
-    """Every Markdown page of the project."""
-    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
+REFERENCE: Final = ROOT / "docs" / "reference"
+LINK: Final = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
+HEADING: Final = re.compile(r"^#+ +(.+)$", re.MULTILINE)
 
 
 def command_reference() -> str:
-    """Return docs/command.md."""
+    """Return docs/reference/command.md."""
     context = click.Context(iris, info_name="iris", **iris.context_settings)
     parts = [
         "# The `iris` command\n",
         "Written by `make docs` from the command itself; do not edit.\n",
-        f"```\n{_help(iris, context)}\n```\n",
+        f"```text\n{_help(iris, context)}\n```\n",
     ]
     parts.extend(_references(iris, context))
     return "\n".join(parts)
@@ -52,7 +57,7 @@ def _references(group: click.Group, context: click.Context) -> Iterator[str]:
         assert command is not None
         inner = click.Context(command, parent=context, info_name=name, **command.context_settings)
         yield f"## {inner.command_path}\n"
-        yield f"```\n{_help(command, inner)}\n```\n"
+        yield f"```text\n{_help(command, inner)}\n```\n"
         if isinstance(command, click.Group):
             yield from _references(command, inner)
 
@@ -63,10 +68,20 @@ def _help(command: click.Command, context: click.Context) -> str:
     return command.get_help(context).rstrip()
 
 
+def generated() -> dict[Path, str]:
+    """Return the files that are written from the code, and what has to stand in them."""
+    return {
+        REFERENCE / "command.md": command_reference(),
+        REFERENCE / "config.md": config_reference(),
+        **drawings(),
+        **cast(),
+    }
+
+
 def anchors(text: str) -> set[str]:
     """Return the anchors that GitHub gives to the headings of a page."""
     plain = FENCE.sub("", text)
-    titles = [re.sub(r"[`*_]", "", heading).strip().lower() for heading in HEADING.findall(plain)]
+    titles = [re.sub(r"[`*]", "", heading).strip().lower() for heading in HEADING.findall(plain)]
     return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in titles}
 
 
@@ -84,34 +99,94 @@ def broken_links(page: Path) -> Iterator[str]:
             yield f"{page.relative_to(ROOT)}: {name or 'the page'} has no heading #{anchor}"
 
 
-def broken_examples(page: Path) -> Iterator[str]:
-    """Name every Python example of ``page`` that does not compile or differs from the file that it names."""
-    for language, code in FENCE.findall(page.read_text()):
-        if language != "python":
-            continue
+def broken_blocks(page: Path) -> Iterator[str]:
+    """Name every code block of ``page`` that is of no known kind, or not what it says."""
+    for block in blocks(page):
+        if block.language not in LANGUAGES:
+            yield f"{block.place}: docs/pages.py knows no block of {block.language or 'no language'}"
+        if block.file is not None and not block.file.exists():
+            yield f"{block.place}: there is no {block.file}"
         try:
-            compile(code, str(page), "exec", flags=0x2000)  # PyCF_ALLOW_TOP_LEVEL_AWAIT: snippets of coroutines
-        except SyntaxError as error:
-            yield f"{page.relative_to(ROOT)}: an example does not compile: {error.msg}: {(error.text or '').strip()}"
-        named = NAMED.match(code)
-        if named and code[named.end() :].strip() != (ROOT / named[1]).read_text().strip():
-            yield f"{page.relative_to(ROOT)}: the example differs from {named[1]}"
+            if block.language == "python":
+                # PyCF_ALLOW_TOP_LEVEL_AWAIT: snippets of coroutines
+                compile(block.code, block.place, "exec", flags=0x2000, dont_inherit=True)
+            elif block.language == "toml":
+                tomllib.loads(block.code)
+            elif block.language == "json":
+                json.loads(block.code)
+            elif block.language == "ini":
+                configparser.ConfigParser(strict=False, interpolation=None).read_string(block.code)
+        except (SyntaxError, ValueError, configparser.Error) as error:
+            yield f"{block.place}: {error}"
+        if block.language == "sh":
+            yield from broken_commands(block)
+
+
+def broken_commands(block: Block) -> Iterator[str]:
+    """Name every command of a block whose verb, option, module, test or target is not there."""
+    for line in re.sub(r"\\\n\s*", "", block.code).splitlines():
+        words = shlex.split(line, comments=True)
+        for both, command in groupby(words, key=lambda word: word == "&&"):
+            if not both and (problem := _problem(list(command))):
+                yield f"{block.place}: {problem}"
+
+
+def _problem(words: list[str]) -> str:
+    """Return what is wrong with a command, "" for nothing that can be told without running it."""
+    program, *arguments = words or [""]
+    if program == "iris":
+        return _problem_of_verb(arguments)
+    if program == "python" and arguments[:1] == ["-m"]:
+        return "" if importlib.util.find_spec(arguments[1]) else f"there is no module {arguments[1]}"
+    if program in ("python", "pytest"):
+        files = [argument.partition("::")[0] for argument in arguments if argument.partition("::")[0].endswith(".py")]
+        return "".join(f"there is no {file}" for file in files if not (ROOT / file).exists())
+    if program == "make":
+        targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        return "".join(f"no target {name}" for name in arguments if "=" not in name and name not in targets)
+    return ""
+
+
+def _problem_of_verb(arguments: list[str]) -> str:
+    command: click.Command = iris
+    context = click.Context(iris, info_name="iris")
+    while isinstance(command, click.Group):
+        arguments = [word for word in arguments if word not in ("-v", "--verbose")]
+        if not arguments or arguments[0].startswith("-"):
+            return ""
+        name, *arguments = arguments
+        inner = command.get_command(context, name)
+        if inner is None:
+            return f"there is no iris {name}"
+        command = inner
+    options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    unknown = [word for word in arguments if word.startswith("--") and word.partition("=")[0] not in options]
+    return "".join(f"iris {command.name} has no {word}" for word in unknown if word != "--help")
+
+
+def build_site() -> int:
+    """Build build/site; a warning is an error."""
+    sphinx = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-q", "-E", "-j", "auto"]
+    return subprocess.run([*sphinx, "-d", "build/doctrees", "docs", "build/site"], cwd=ROOT, check=False).returncode
 
 
 def main() -> int:
     """Build or check; return the exit status."""
-    parser = argparse.ArgumentParser(description="Write the reference pages and check links and examples.")
+    parser = argparse.ArgumentParser(description="Write the reference pages, check the pages and build the site.")
     parser.add_argument("--check", action="store_true", help="write nothing, fail if a page is out of date")
     check: bool = parser.parse_args().check
-    wrong = [complaint for page in pages() for complaint in (*broken_links(page), *broken_examples(page))]
-    reference = command_reference()
-    if not check:
-        COMMAND.write_text(reference)
-    elif not COMMAND.exists() or COMMAND.read_text() != reference:
-        wrong.append("docs/command.md is out of date: run make docs")
+    wrong: list[str] = []
+    for file, text in generated().items():
+        if not check:
+            file.write_text(text)
+        elif not file.exists() or file.read_text() != text:
+            wrong.append(f"{file.relative_to(ROOT)} is out of date: run make docs")
+    wrong += [complaint for page in pages() for complaint in (*broken_links(page), *broken_blocks(page))]
     for complaint in wrong:
         print(complaint, file=sys.stderr)
-    return 1 if wrong else 0
+    if wrong:
+        return 1
+    return 0 if check else build_site()
 
 
 if __name__ == "__main__":

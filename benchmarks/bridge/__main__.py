@@ -1,4 +1,4 @@
-"""``python -m benchmarks.bridge kills``, ``rates``, ``latency`` and ``commits``: the figures of docs/spark.md."""
+"""``python -m benchmarks.bridge kills``, ``rates``, ``latency`` and ``commits``: figures of docs/reference/spark.md."""
 
 from __future__ import annotations
 

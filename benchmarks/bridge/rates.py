@@ -1,4 +1,4 @@
-"""Rates of the bridge beside what else does the same work on this machine: every line is one row of docs/spark.md."""
+"""Rates of the bridge beside what else does the same work: every line is one row of docs/reference/spark.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.membership``: the figures of docs/reliability.md that come from simulation.
+"""``python -m benchmarks.membership``: the figures of docs/explanation/reliability.md that come from simulation.
 
 Each line is printed as soon as it is known.  ``--quick`` takes half a minute; the soak for false deaths and what
 takes gigabytes or many minutes are asked for by name.

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.requests CASE``: the figures of docs/requests.md."""
+"""``python -m benchmarks.requests CASE``: the figures of docs/reference/requests.md."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from airport import FLIGHT, open_bridge, open_spark, publish, read_stream, read_table
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 -- everybody calls it so
+from pyspark.sql import functions as F
 
 ROWS = 5000
 

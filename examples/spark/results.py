@@ -13,7 +13,7 @@ from threading import Event, Thread
 import trio
 from airport import FLIGHT, open_bridge, open_spark, publish, read_stream, read_table
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 -- everybody calls it so
+from pyspark.sql import functions as F
 
 import iris
 

@@ -1,4 +1,4 @@
-"""The kills of docs/spark.md, a few of them: a real standalone cluster, master and two workers, loses what it runs."""
+"""The kills of docs/reference/spark.md, a few of them: a real cluster, master and two workers, loses what it runs."""
 
 from __future__ import annotations
 

@@ -7,13 +7,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import iris
 from tests.support.command import PATIENCE, open_terminal
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_links_examples_and_reference_are_up_to_date() -> None:
-    build = [sys.executable, "docs/build.py", "--check"]
+    build = [sys.executable, "-m", "docs.build", "--check"]
     done = subprocess.run(build, cwd=ROOT, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
@@ -39,7 +40,7 @@ def test_files_and_tests_that_documents_name_exist() -> None:
     files = [str(path.relative_to(ROOT)) for folder in folders for path in (ROOT / folder).rglob("*.py")]
     named = [
         (document.name, file, test)
-        for document in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]
+        for document in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]
         for file, test in re.findall(
             r"`((?:(?:iris|tests|benchmarks|docs|examples)/[\w/]+|test_\w+)\.py)(?:::(\w+))?", document.read_text()
         )
@@ -51,3 +52,9 @@ def test_files_and_tests_that_documents_name_exist() -> None:
         if not any(not test or f"def {test}(" in (ROOT / place).read_text() for place in places):
             absent.append((document, file, test))
     assert absent == []
+
+
+def test_every_public_name_is_in_the_api_reference_once() -> None:
+    text = "".join(page.read_text() for page in (ROOT / "docs" / "reference" / "api").glob("*.md"))
+    named = re.findall(r"auto(?:class|function|exception):: iris\.(\w+)$", text, re.MULTILINE)
+    assert sorted(named) == sorted(iris.__all__)

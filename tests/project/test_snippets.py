@@ -1,12 +1,18 @@
-"""The snippets in the pages run: each alone, against whole nodes in memory that serve what the pages talk about."""
+"""The code blocks of the pages run, and print what the pages say; docs/pages.py has the kinds of blocks.
+
+The snippets of a page are one session, against whole nodes in memory that serve what the pages talk about.
+"""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
 import inspect
-import re
+import os
+import subprocess
+import sys
 from contextlib import AsyncExitStack
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +22,34 @@ from trio.testing import MockClock
 
 import iris
 import iris.testing
+from docs.pages import ROOT, Block, blocks, matches, pages
 from iris.testing import Network
+from tests.support.consoles import run_console
 
-ROOT = Path(__file__).resolve().parents[2]
-FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-
-def snippets() -> dict[str, str]:
-    """Return every Python snippet that is no whole program: those import what they need, and are run elsewhere."""
-    found: dict[str, str] = {}
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]:
-        for match in FENCE.finditer(page.read_text()):
-            code = match[1]
-            if "import " not in code and "spark" not in code:
-                line = page.read_text()[: match.start()].count("\n") + 1
-                found[f"{page.name}:{line}"] = code
-    return found
+PAGES = {str(page.relative_to(ROOT)): list(blocks(page)) for page in pages() if page.name != "CHANGELOG.md"}
 
 
-SNIPPETS = snippets()
+def followers(page: list[Block]) -> dict[int, Block]:
+    """Return for each block of a page, by its line, the block ``output`` that stands under it."""
+    return {
+        block.line: after
+        for block, after in pairwise(page)
+        if after.language == "output" and block.language == "python"
+    }
+
+
+def is_snippet(block: Block) -> bool:
+    return block.language == "python" and block.file is None and ".run(main)" not in block.code
+
+
+SESSIONS = {name: page for name, page in PAGES.items() if any(map(is_snippet, page))}
+CONSOLES = {name: page for name, page in PAGES.items() if any(block.language == "console" for block in page)}
+PROGRAMS = {
+    block.place: (block, output)
+    for page in PAGES.values()
+    for block in page
+    if block.language == "python" and not is_snippet(block) and (output := followers(page).get(block.line))
+}
 
 
 @dataclasses.dataclass
@@ -104,23 +119,70 @@ async def open_world(stack: AsyncExitStack, network: Network) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("place", SNIPPETS)
-async def test_a_snippet_of_a_page_runs(
-    autojump_clock: MockClock, place: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("name", SESSIONS)
+async def test_the_snippets_of_a_page_run_and_print_what_it_says(
+    autojump_clock: MockClock, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code = compile(SNIPPETS[place], place, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+    outputs = followers(SESSIONS[name])
     async with iris.testing.open_network() as network, AsyncExitStack() as stack:
         names = await open_world(stack, network)
-        before = capsys.readouterr().out
-        with trio.move_on_after(60) as scope:  # those that listen go on for ever
-            running = eval(code, names)
-            if inspect.iscoroutine(running):
-                await running
-        said = capsys.readouterr().out
-        if scope.cancelled_caught:
-            assert said != before, "it has waited for a minute, and nothing has come"
+        for block in filter(is_snippet, SESSIONS[name]):
+            code = compile(block.code, block.place, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+            capsys.readouterr()
+            with trio.move_on_after(60) as scope:  # those that listen go on for ever
+                running = eval(code, names)
+                if inspect.iscoroutine(running):
+                    await running
+            said = capsys.readouterr().out
+            if block.line in outputs:
+                expected = outputs[block.line].code
+                assert matches(expected, said), f"{block.place} printed\n{said}\ninstead of\n{expected}"
+            elif scope.cancelled_caught:
+                assert said, f"{block.place} has waited for a minute, and nothing has come"
+
+
+@pytest.mark.parametrize("place", PROGRAMS)
+def test_a_program_of_a_page_prints_what_it_says(place: str, tmp_path: Path) -> None:
+    block, output = PROGRAMS[place]
+    done = subprocess.run(
+        [sys.executable, "-W", "error", *([str(block.file)] if block.file else ["-c", block.code])],
+        env={**os.environ, "IRIS_HOME": str(tmp_path / "home"), "XDG_RUNTIME_DIR": str(tmp_path)},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert matches(output.code, done.stdout), done.stdout
+
+
+@pytest.mark.parametrize("name", CONSOLES)
+def test_the_terminals_of_a_page_show_what_it_says(name: str) -> None:
+    run_console(CONSOLES[name])
+
+
+def test_every_program_that_a_page_shows_is_run() -> None:
+    """By the output under it, by a terminal, or by a test that names it."""
+    tests = "".join(
+        path.read_text()
+        for folder in ("examples", "spark_bridge")
+        for path in (ROOT / "tests" / folder).rglob("test_*.py")
+    )
+    run = {block.file for block, _ in PROGRAMS.values()}
+    commands = "".join(block.code for page in PAGES.values() for block in page if block.language == "console")
+    for page in PAGES.values():
+        for block in page:
+            if block.language == "python" and block.file and block.file not in run:
+                stem = block.file.stem
+                assert stem in commands or stem.removesuffix("_before").removesuffix("_after") in tests, block.place
 
 
 def test_the_pages_have_snippets() -> None:
-    assert len(SNIPPETS) >= 5
-    assert any(place.startswith("streams.md") for place in SNIPPETS)
+    assert len(SESSIONS) >= 3
+    assert len(CONSOLES) >= 1
+    assert len(PROGRAMS) >= 1
+    assert "docs/reference/streams.md" in SESSIONS
+
+
+def test_what_a_page_says_is_compared() -> None:
+    assert matches("hello ...\n", "hello world\n")
+    assert matches("first\n...\nlast\n", "first\nthis\nthat\nlast\n")
+    assert not matches("hello\n", "hello world\n")
+    assert not matches("hello\n", "hello\nworld\n")

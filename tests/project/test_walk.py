@@ -1,4 +1,4 @@
-"""docs/architecture.md follows a request and an event from file to file: here both are sent and compared with it."""
+"""docs/explanation/architecture.md follows a request and an event: here both are sent and compared with it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Step = tuple[str, str]
 
 def documented(heading: str) -> list[Step]:
     """Return the files and functions that a section lists."""
-    text = (ROOT / "docs" / "architecture.md").read_text()
+    text = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
     section = text[text.index(f"## {heading}\n") :].split("\n## ")[0]
     return [(file, function) for file, function in ROW.findall(section)]
 

@@ -1,6 +1,6 @@
 """Crashes of the log: killed processes, power cuts, flipped bits.
 
-The simulations are in tests/support; docs/spark.md says what ten thousand cases of each showed.
+The simulations are in tests/support; docs/reference/spark.md says what ten thousand cases of each showed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Permissions: who may call which operation of a bridge.  The dispatcher applies one table; docs/spark.md prints it.
+"""Permissions: who may call which operation of a bridge.  One table says it; docs/reference/spark.md prints it.
 
 Three things are checked, in this order: whether the bridge was started for certain readers only; what the certificate
 of the caller's cluster permits; and whether the named group or query belongs to the caller's cluster.  It belongs to

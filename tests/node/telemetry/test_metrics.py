@@ -19,7 +19,7 @@ import iris
 import iris.aio
 import iris.sync
 from iris.federation.gateway import GatewayStatistics
-from iris.node.telemetry.calls import BUCKETS, OTHER, CallHistogram, LatencyTable
+from iris.node.telemetry.calls import BUCKETS, OTHER, CallHistogram, CallTable
 from iris.node.telemetry.endpoint import MetricsEndpoint
 from iris.node.telemetry.families import FAMILIES, NodeSnapshot, bounded, samples
 from iris.node.telemetry.metrics import Exposition
@@ -277,7 +277,7 @@ def test_reasons_beyond_the_bound_are_one_and_none_goes_back() -> None:
 
 
 def test_clusters_beyond_the_bound_share_one_histogram() -> None:
-    table = LatencyTable()
+    table = CallTable()
     for number in range(1000):
         table.of("request", f"cluster-{number}", None).observe(0.001)
     copied = table.copy()

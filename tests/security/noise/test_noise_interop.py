@@ -85,7 +85,7 @@ def test_a_handshake_with_noiseprotocol_succeeds(suite: str, pattern: str, dials
 
 
 class IndependentNode:
-    """The other side of an Iris handshake, written from docs/protocol.md on noiseprotocol."""
+    """The other side of an Iris handshake, written from docs/reference/protocol.md on noiseprotocol."""
 
     INDEX = 77
 

@@ -27,7 +27,7 @@ from iris.spark_bridge.staging.staging import Staging
 from iris.spark_bridge.staging.usage import Usage
 from iris.testing import Rights, open_network
 
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "spark.md"
+DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "reference" / "spark.md"
 TUNNELS = ("read", "stage")
 
 

@@ -1,0 +1,59 @@
+"""Sphinx: how the pages become a site.  ``make docs`` runs it, by way of docs/build.py."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+HERE = Path(__file__).parent
+
+project = "Iris"
+copyright = "the authors of Iris"  # noqa: A001  (the name that Sphinx asks for)
+html_title = "Iris"
+html_theme = "furo"
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx_copybutton"]
+
+exclude_patterns = ["Thumbs.db", ".DS_Store"]
+myst_heading_anchors = 4  # the anchors that GitHub gives
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_links_external_new_tab = False
+highlight_language = "text"
+pygments_style = "friendly"
+pygments_dark_style = "native"
+
+html_static_path = ["_static"]
+html_css_files = ["iris.css"]
+html_copy_source = False
+html_show_copyright = False
+html_show_sphinx = False
+html_theme_options: dict[str, object] = {"top_of_page_buttons": [], "navigation_with_keys": True}
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_typehints_format = "short"
+autodoc_class_signature = "mixed"
+autodoc_preserve_defaults = True
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+python_maximum_signature_line_length = 72
+maximum_signature_line_length = 72
+
+copybutton_selector = "div:not(.highlight-output) > div.highlight pre"
+copybutton_prompt_text = "$ "
+copybutton_only_copy_prompt_lines = True
+
+
+def keep_places(_: Sphinx, __: str, source: list[str]) -> None:
+    """Drop from navigation what begins with ``/`` and is not there yet: places that are kept for pages to come."""
+    lines = source[0].splitlines(keepends=True)
+    place = re.compile(r"/[\w/]+\n")
+    source[0] = "".join(
+        line for line in lines if not place.fullmatch(line) or (HERE / f"{line.strip().lstrip('/')}.md").exists()
+    )
+
+
+def setup(app: Sphinx) -> None:
+    """Connect what is above."""
+    app.connect("source-read", keep_places)

@@ -1,0 +1,25 @@
+"""Ask 200 times, and kill a member after half of that."""
+
+import os
+import signal
+
+import trio
+from prices import Prices
+
+import iris
+
+
+async def main() -> None:
+    async with iris.open_node("desk") as node:
+        await node.wait_for("prices", members=2)
+        prices = Prices.client(node, idempotent=True)
+        answered = set[int]()
+        for number in range(200):
+            offer = await prices.look_up("tea")
+            answered.add(offer.seller)
+            if number == 100:
+                os.kill(offer.seller, signal.SIGKILL)
+        print(f"200 replies from {len(answered)} members, no error")
+
+
+trio.run(main)

@@ -1,0 +1,137 @@
+"""Terminals of the pages: runs the commands of ``console`` blocks in a shell, and compares what they print."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final, final
+
+from docs.pages import Block, matches
+
+PATIENCE: Final = 180.0
+STAYS: Final = "leave it running"
+"""A caption with these words: the last command of the block goes on until the page ends."""
+
+
+@final
+class Running:
+    """A command in a shell, and what it has printed so far."""
+
+    def __init__(self, command: str, directory: Path, environment: dict[str, str]) -> None:
+        self.command: Final = command
+        self.printed = ""
+        self.seen = 0
+        self._process: Final = subprocess.Popen(
+            ["bash", "-c", command], cwd=directory, env=environment, text=True, process_group=0,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        self._reader: Final = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                self.printed += line
+
+    def wait_end(self) -> None:
+        """Wait until it has ended."""
+        try:
+            self._process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.stop()
+            raise AssertionError(f"{self.command} does not end; it printed:\n{self.printed}") from None
+        self._reader.join(PATIENCE)
+
+    def wait_printed(self, expected: str) -> None:
+        """Wait until it has printed this, after what was expected before."""
+        ends = time.monotonic() + PATIENCE
+        while not matches(expected, self.printed[self.seen :]):
+            if self._process.poll() is not None or time.monotonic() > ends:
+                printed = self.printed[self.seen :]
+                raise AssertionError(f"{self.command} printed\n{printed}\ninstead of\n{expected}")
+            time.sleep(0.02)
+        self.seen = len(self.printed)
+
+    def stop(self) -> None:
+        """End it as Ctrl-C does."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGINT)
+        try:
+            self._process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            raise AssertionError(f"{self.command} does not end at Ctrl-C") from None
+
+
+def run_console(blocks: Iterable[Block]) -> None:
+    """Run the terminals of a page, one block after another, in a realm of their own.
+
+    They begin in a folder with the programs that stand in the folder of each program that the page shows.
+    """
+    with TemporaryDirectory(prefix="iris") as directory:  # short: the path of a socket has at most 107 bytes
+        _run_console(list(blocks), Path(directory))
+
+
+def _run_console(blocks: list[Block], directory: Path) -> None:
+    programs, work = directory / "bin", directory / "work"
+    for folder in (programs, work):
+        folder.mkdir()
+    for source in {block.file.parent for block in blocks if block.file is not None}:
+        for file in source.glob("*.py"):
+            shutil.copy(file, work)
+    for name, what in (("iris", "-m iris"), ("python", ""), ("pytest", "-m pytest -p no:cacheprovider")):
+        (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {what} "$@"\n')
+        (programs / name).chmod(0o755)
+    root = Path(__file__).resolve().parents[2]
+    environment = {
+        **os.environ,
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "PYTHONPATH": str(root),
+        "PYTHONUNBUFFERED": "1",
+        "COLUMNS": "100",
+        "NO_COLOR": "1",
+        "IRIS_HOME": str(directory / "home"),
+        "XDG_RUNTIME_DIR": str(directory),
+    }
+    terminals: dict[str, Running] = {}
+    try:
+        for block in blocks:
+            if block.language == "console":
+                _run_block(block, terminals, work, environment)
+    finally:
+        for running in reversed(terminals.values()):
+            running.stop()
+
+
+def _run_block(block: Block, terminals: dict[str, Running], work: Path, environment: dict[str, str]) -> None:
+    title = block.caption.removesuffix(f": {STAYS}")
+    code = re.sub(r"\\\n\s*", "", block.code)
+    before, *commands = re.split(r"^\$ ", code, flags=re.MULTILINE)
+    if before.rstrip() == "^C":
+        terminals.pop(title).stop()
+    elif before.strip():
+        assert title in terminals, f"{block.place}: nothing runs in {title!r}"
+        terminals[title].wait_printed(before)
+    for number, text in enumerate(commands, 1):
+        command, _, expected = text.partition("\n")
+        running = Running(command, work, environment)
+        if STAYS in block.caption and number == len(commands):
+            if title in terminals:
+                terminals.pop(title).stop()
+            terminals[title] = running
+            running.wait_printed(expected)
+        else:
+            running.wait_end()
+            assert matches(expected, running.printed), (
+                f"{block.place}: {command} printed\n{running.printed}\ninstead of\n{expected}"
+            )
