@@ -2,13 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
-from sphinx.application import Sphinx
-
-HERE = Path(__file__).parent
-
 project = "Iris"
 copyright = "the authors of Iris"  # noqa: A001  (the name that Sphinx asks for)
 html_title = "Iris"
@@ -43,17 +36,3 @@ maximum_signature_line_length = 72
 copybutton_selector = "div:not(.highlight-output) > div.highlight pre"
 copybutton_prompt_text = "$ "
 copybutton_only_copy_prompt_lines = True
-
-
-def keep_places(_: Sphinx, __: str, source: list[str]) -> None:
-    """Drop from navigation what begins with ``/`` and is not there yet: places that are kept for pages to come."""
-    lines = source[0].splitlines(keepends=True)
-    place = re.compile(r"/[\w/]+\n")
-    source[0] = "".join(
-        line for line in lines if not place.fullmatch(line) or (HERE / f"{line.strip().lstrip('/')}.md").exists()
-    )
-
-
-def setup(app: Sphinx) -> None:
-    """Connect what is above."""
-    app.connect("source-read", keep_places)
