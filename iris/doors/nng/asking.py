@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Final, final
 
 import iris.aio
@@ -50,10 +51,10 @@ class Asking:
             data, "a cluster", self._max_payload, operation=str, timeout=number, wait=number, key=str, idempotent=flag,
             hedge=number, priority=str, prefer_site=str,
         )  # fmt: skip
-        times = _times(options, _REQUEST_TIMEOUT)
+        options = _timed(options, _REQUEST_TIMEOUT)
         client.check("call", cluster)
         with client.calling():
-            reply = await self._node.request(cluster, payload, headers=_from(client), **{**options, **times})
+            reply = await self._node.request(cluster, payload, headers=_from(client), **options)
         return answer_of(reply)
 
     async def survey(self, data: bytes) -> bytes:
@@ -70,12 +71,12 @@ class Asking:
             data, "a cluster", self._max_payload, operation=str, timeout=number, wait=number, count=whole, quiet=number,
             priority=str,
         )  # fmt: skip
-        times = _times(options, SURVEY_TIMEOUT)
+        options = _timed(options, SURVEY_TIMEOUT)
         client.check("call", cluster)
         told: list[dict[str, Any]] = []
         size = 0
         with client.calling():
-            surveying = self._node.survey(cluster, payload, headers=_from(client), **{**options, **times})
+            surveying = self._node.survey(cluster, payload, headers=_from(client), **options)
             async with surveying as answers:
                 async for one in answers:
                     told.append({"member": str(one.member), **enveloped(one.payload)})
@@ -97,8 +98,9 @@ def _from(client: Client) -> dict[str, str]:
     return {CLIENT_HEADER: client.name}
 
 
-def _times(options: Any, default: float) -> dict[str, float]:
+def _timed(options: Mapping[str, Any], default: float) -> dict[str, Any]:
+    """Return options that have a timeout, and take no longer than they may."""
     timeout = options.get("timeout", default)
     if not 0 <= math.fsum((timeout, options.get("wait", 0.0))) <= LONGEST:
         raise Problem(400, "malformed", f"timeout and wait are {LONGEST:g} s together at most")
-    return {"timeout": timeout}
+    return {**options, "timeout": timeout}

@@ -30,7 +30,7 @@ class NngStatistics:
         unread: events that connections of SUB did not take: dropped as they were slow, or unsent when they ended.
     """
 
-    connections: Mapping[str, int] = field(default_factory=dict)
+    connections: Mapping[str, int] = field(default_factory=dict[str, int])
     turned_away: int = 0
     answered: int = 0
     refused: int = 0

@@ -25,7 +25,7 @@ from iris.doors.problems import Problem
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
 
-PROTOCOLS: Final = ("req", "surveyor", "push", "sub")
+PROTOCOLS: Final[tuple[str, ...]] = ("req", "surveyor", "push", "sub")
 """What clients speak, in the order of their ports."""
 
 _SECURED: Final = re.compile(r"tls\+tcp://(?:[^:/\s]+|\[[0-9a-fA-F:.]+\]):\d{1,5}\Z")

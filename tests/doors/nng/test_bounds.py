@@ -23,8 +23,8 @@ async def is_served(place: Place, within: float = 5.0) -> bool:
     """Ask, and survey, as an honest client does."""
     async with asyncio.timeout(within):
         assert await place.ask(b"greeters\nx") == b"200 bytes\nx"
-        with place.socket(pynng.Surveyor0, "surveyor") as socket:
-            await socket.asend(b"greeters")
+        with place.socket(pynng.Surveyor0, "surveyor", survey_time=10_000) as socket:
+            await socket.asend(b"greeters timeout=4")
             assert (await socket.arecv()).startswith(b"200 json")
     return True
 

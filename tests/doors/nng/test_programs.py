@@ -148,13 +148,14 @@ def test_only_certificates_of_the_clients_authority_open_a_door_by_tls(run: Run,
         assert await ask(place, *trust, *shown) == (0, "200 text\nx")
         ports = [int(url.rpartition(":")[2]) for url in place.door.addresses.values()]
         assert len(set(ports)) == 4
+        wrong: Any = {**files, "private_key": others.certificate}
         with pytest.raises(ConfigError, match="no TLS by certificate"):
             async with open_nng_door(
                 place.node,
                 place.clients,
                 "tls+tcp://127.0.0.1:0",
                 "tools",
-                **{**files, "private_key": others.certificate},
+                **wrong,
             ):
                 pass
 
