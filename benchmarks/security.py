@@ -1,4 +1,4 @@
-"""What security costs: ``python -m benchmarks.security``.  docs/explanation/security.md shows the figures.
+"""What security costs: ``python -m benchmarks.security``.  docs/explanation/measured/security.md shows the figures.
 
 ``python -m benchmarks.security strangers`` and ``revoked`` are other things: see ``benchmarks.strangers`` and
 ``benchmarks.revoked``.

@@ -1,1 +1,1 @@
-"""The Spark bridge under load and under kills: the figures of docs/reference/spark.md."""
+"""The Spark bridge under load and under kills: the figures of docs/explanation/measured/spark.md."""

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.bridge kills``, ``rates``, ``latency`` and ``commits``: figures of docs/reference/spark.md."""
+"""``python -m benchmarks.bridge kills|rates|latency|commits``: the figures of docs/explanation/measured/spark.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rates of the bridge beside what else does the same work: every line is one row of docs/reference/spark.md."""
+"""Rates of the bridge beside others that do the same work: each line a row of docs/explanation/measured/spark.md."""
 
 from __future__ import annotations
 

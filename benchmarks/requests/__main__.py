@@ -1,4 +1,4 @@
-"""``python -m benchmarks.requests CASE``: the figures of docs/reference/requests.md."""
+"""``python -m benchmarks.requests CASE``: the figures of docs/explanation/measured/requests.md."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Publish/subscribe and tunnels between real processes: the figures of docs/reference/streams.md."""
+"""Publish/subscribe and tunnels between real processes: the figures of docs/explanation/measured/streams.md."""

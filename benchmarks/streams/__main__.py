@@ -1,4 +1,4 @@
-"""``python -m benchmarks.streams [--quick] [CASE ...]``: the figures of docs/reference/streams.md.
+"""``python -m benchmarks.streams [--quick] [CASE ...]``: the figures of docs/explanation/measured/streams.md.
 
 Each line is printed as soon as it is known.  Without a name every case runs; ``--quick`` takes a minute in all.
 """

@@ -1,4 +1,4 @@
-"""Tables as they stand in docs/reference/streams.md, line by line as they become known."""
+"""Tables as they stand in docs/explanation/measured/streams.md, line by line as they become known."""
 
 from __future__ import annotations
 
