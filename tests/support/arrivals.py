@@ -12,7 +12,6 @@ from iris.kernel.wire.payload import Payload, payload_size
 from iris.patterns.messages import Sender
 from iris.patterns.pubsub.interest.start_offsets import Milestones
 from iris.spark_bridge.log.chunk import Chunk
-from iris.spark_bridge.log.lmdb_store import LmdbStore
 from iris.spark_bridge.log.recovery import open_store
 from iris.spark_bridge.log.segments import SEGMENT_BYTES, Disk
 from iris.spark_bridge.log.store import Store
@@ -61,7 +60,7 @@ def make_store(
     seed: int = 0,
     disk: Disk | None = None,
     segment_bytes: int = SEGMENT_BYTES,
-) -> LmdbStore:
+) -> Store:
     """Open a small store."""
     return open_store(
         directory,
@@ -91,7 +90,7 @@ def stored(store: Store, shard: int = 0) -> list[bytes]:
     return found
 
 
-def fill(store: LmdbStore, appends: int, *, shard: int = 0) -> list[bytes]:
+def fill(store: Store, appends: int, *, shard: int = 0) -> list[bytes]:
     """Append ten events each time; return their payloads."""
     for at in range(appends):
         store.append({shard: [FakeEvent(b"%d" % (at * 10 + n)) for n in range(10)]}, now=at * 1000)

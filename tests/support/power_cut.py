@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from iris.spark_bridge.log.lmdb_store import LmdbStore
 from iris.spark_bridge.log.segments import FileSystem
+from iris.spark_bridge.log.store import Store
 from tests.support.arrivals import FakeEvent, make_store, numbered, stored
 
 SEGMENT = 16_384
@@ -146,7 +146,7 @@ def cut_power(directory: Path, seed: int) -> str:
 
 
 def _check(directory: Path, acknowledged: list[bytes], events: Sequence[FakeEvent], payloads: list[bytes]) -> None:
-    store: LmdbStore = make_store(directory, segment_bytes=SEGMENT)
+    store: Store = make_store(directory, segment_bytes=SEGMENT)
     try:
         found = stored(store)
         assert found == acknowledged, "acknowledged events are lost, or others are there"

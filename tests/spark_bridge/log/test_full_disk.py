@@ -14,9 +14,9 @@ import trio
 
 from iris.kernel.errors import RequestTimeout
 from iris.spark_bridge.errors import StoreFull
-from iris.spark_bridge.log.lmdb_store import LmdbStore
 from iris.spark_bridge.log.recovery import open_store
 from iris.spark_bridge.log.segments import FileSystem
+from iris.spark_bridge.log.store import Store
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
 from tests.support.arrivals import FakeEvent, make_store, numbered, stored
@@ -67,7 +67,7 @@ class SmallDisk:
         self._real.close(descriptor)
 
 
-def append_until_full(store: LmdbStore) -> tuple[list[bytes], str]:
+def append_until_full(store: Store) -> tuple[list[bytes], str]:
     """Append ten numbered events at a time until there is no room; return what was taken and the error."""
     taken: list[bytes] = []
     while True:
@@ -169,7 +169,7 @@ def until_full(act: Callable[[int], object]) -> int:
     raise AssertionError("the disk is never full")
 
 
-def open_small(directory: Path) -> LmdbStore:
+def open_small(directory: Path) -> Store:
     return make_store(directory / "log", segment_bytes=256 * 1024)
 
 
@@ -214,7 +214,7 @@ async def test_what_finds_no_room_in_the_background_ends_no_bridge(
         token.run_sync_soon(tried.set)
         raise StoreFull("no room for that")
 
-    monkeypatch.setattr(LmdbStore, work, refuse)
+    monkeypatch.setattr(Store, work, refuse)
     async with (
         open_network() as network,
         network.open_node("bridge") as member,
