@@ -39,8 +39,6 @@ from iris.security.identity import seal_credential as seal_credential
 
 DAY: Final = 24 * 3600
 CERTIFICATE_LIFETIME: Final = 365 * DAY
-SEALED_LIFETIME: Final = 30 * DAY
-"""How long a sealed credential lasts by default: who steals the machine has what is left of it."""
 
 NEVER: Final = 2**40
 

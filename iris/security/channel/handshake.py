@@ -495,7 +495,7 @@ def _begin(
             realms = (identity.realm, trusted.realm.bundle.realm)
             agreed, psk = prologue_between(suite, *(realms if initiator else realms[::-1])), trusted.pair_secret
         state = identity.beginnings[key] = HandshakeState(
-            suite.protocol_name,
+            suite.protocol,
             initiator=initiator,
             entropy=entropy,
             prologue=agreed,

@@ -232,12 +232,6 @@ def _read_certificate(signed: bytes, realm: bytes) -> ClusterCertificate:
             raise AuthenticationError("certificate: malformed, or of another version")
 
 
-def forget_certificates() -> None:
-    """Forget which documents have been verified: what a process knows when it starts.  For measurements."""
-    _read_certificate.cache_clear()
-    _read_delegation.cache_clear()
-
-
 def read_delegation_untrusted(signed: bytes, certificate: ClusterCertificate) -> NodeDelegation:
     """Verify a delegation against the certified key of its cluster, then decode it.
 
