@@ -23,6 +23,7 @@ from typing import Any, Final, final
 import pyarrow as pa
 
 from iris.kernel.wire import saturated
+from iris.patterns.pubsub.subscribe import EventRun
 from iris.spark_bridge.errors import DataLost, LogDamaged, QuotaExceeded, StaleBatch, StoreFull
 from iris.spark_bridge.gaps import Gap, GapBook
 from iris.spark_bridge.log.chunk import Chunk
@@ -43,7 +44,7 @@ from iris.spark_bridge.log.local_read import FileRange
 from iris.spark_bridge.log.numbering import PublisherNumberings
 from iris.spark_bridge.log.retention import Retention, choose_expired
 from iris.spark_bridge.log.segments import Reserve, SegmentFiles
-from iris.spark_bridge.runs import PublisherRun, count_events, cut_runs
+from iris.spark_bridge.runs import count_events, cut_runs
 from iris.spark_bridge.schema import encode_events, place_rows
 
 QUERY: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
@@ -84,7 +85,7 @@ class Appended:
     """Events that are new in the log."""
     repeats: int
     """Events that were in the log before; they may be acknowledged to their publishers."""
-    stale: Sequence[PublisherRun]
+    stale: Sequence[EventRun]
     """Events so late that it is unknown whether they are in the log.  Not stored, not to be confirmed."""
     missed: int = 0
     """Events of which it has turned out that they are missing."""
@@ -158,7 +159,7 @@ class Store:
 
     def append(
         self,
-        events: Mapping[int, Sequence[PublisherRun]],
+        events: Mapping[int, Sequence[EventRun]],
         *,
         now: int,
         judged: Callable[[str], bool] = lambda _: True,
@@ -201,7 +202,7 @@ class Store:
     def _append(
         self,
         view: IndexView,
-        events: Mapping[int, Sequence[PublisherRun]],
+        events: Mapping[int, Sequence[EventRun]],
         now: int,
         judged: Callable[[str], bool],
         finished: list[FinishedSegment],
@@ -215,7 +216,7 @@ class Store:
             return found
 
         count = repeats = 0
-        stale: list[PublisherRun] = []
+        stale: list[EventRun] = []
         begins: dict[int, int] = {}
         clusters: dict[str, str] = {}
         for number, arrivals in events.items():
@@ -239,7 +240,7 @@ class Store:
 
     # -- what is missing ------------------------------------------------------------------------------------
 
-    def _count_run(self, view: IndexView, run: PublisherRun, shard: int, offset: int) -> None:
+    def _count_run(self, view: IndexView, run: EventRun, shard: int, offset: int) -> None:
         known = self._numberings.get(run.publisher)
         if known is None:
             known = PublisherNumberings(view.numberings(bytes.fromhex(run.publisher)))
@@ -296,7 +297,7 @@ class Store:
         return sorted(self._gaps, key=lambda gap: (gap.shard, gap.offset, gap.topic))
 
     def _append_to(
-        self, view: IndexView, number: int, events: Sequence[PublisherRun], now: int, finished: list[FinishedSegment]
+        self, view: IndexView, number: int, events: Sequence[EventRun], now: int, finished: list[FinishedSegment]
     ) -> int:
         """Append events to a shard; return the offset of the first one."""
         append = ShardAppend(view, self._files, number, now=now, finished=finished)

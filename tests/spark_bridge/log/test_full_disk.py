@@ -19,7 +19,7 @@ from iris.spark_bridge.log.segments import FileSystem
 from iris.spark_bridge.log.store import Store
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
-from tests.support.arrivals import FakeEvent, make_store, numbered, stored
+from tests.support.arrivals import fake_event, make_store, numbered, stored
 
 SEGMENT = 8192
 
@@ -130,7 +130,7 @@ def test_an_index_that_has_reached_its_size_refuses_appends_until_it_may_grow(tm
     assert "larger" in error
     store.close()
     store = open_store(tmp_path, shards=[0], entropy=os.urandom, map_bytes=1024 * 1024)
-    store.append({0: [FakeEvent(b"more")]}, now=0)
+    store.append({0: [fake_event(b"more")]}, now=0)
     assert stored(store) == [*taken, b"more"]
     store.close()
 
@@ -187,7 +187,7 @@ def test_a_log_is_not_begun_on_a_full_disk_and_is_with_room(small_disk: Path, le
 
 def test_trimming_makes_room_also_when_the_index_has_none_left(small_disk: Path) -> None:
     store = open_small(small_disk)
-    events = [FakeEvent(bytes(1000))] * 100
+    events = [fake_event(bytes(1000))] * 100
     taken = 100 * until_full(lambda _: store.append({0: events}, now=1))
     assert taken == store.shards()[0].next
     fill(small_disk, 0)

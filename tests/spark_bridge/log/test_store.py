@@ -20,7 +20,7 @@ from iris.spark_bridge.log.index import ChunkPlace, Index, SegmentRecord
 from iris.spark_bridge.log.recovery import open_store
 from iris.spark_bridge.log.retention import Retention
 from iris.spark_bridge.log.store import Store
-from tests.support.arrivals import PUBLISHER, FakeEvent, fill, make_store, numbered, payloads, stored
+from tests.support.arrivals import PUBLISHER, fake_event, fill, make_store, numbered, payloads, stored
 
 SMALL_SEGMENT = 8192  # a few appends fill it
 
@@ -74,8 +74,8 @@ def test_another_epoch_is_lost_data(store: Store) -> None:
 
 def test_a_large_append_is_cut_into_chunks(tmp_path: Path) -> None:
     store = make_store(tmp_path)
-    store.append({0: [FakeEvent(b"") for _ in range(CHUNK_EVENTS + 1)]}, now=0)
-    store.append({0: [FakeEvent(bytes(400_000)) for _ in range(3)]}, now=0)
+    store.append({0: [fake_event(b"") for _ in range(CHUNK_EVENTS + 1)]}, now=0)
+    store.append({0: [fake_event(bytes(400_000)) for _ in range(3)]}, now=0)
     state = store.shards()[0]
     chunks = store.read(0, state.epoch, 0, state.next, max_bytes=1 << 30)
     assert [c.count for c in chunks] == [CHUNK_EVENTS, 1, 2, 1]
@@ -84,7 +84,7 @@ def test_a_large_append_is_cut_into_chunks(tmp_path: Path) -> None:
 
 def test_timestamps_never_decrease(store: Store) -> None:
     for now in (5, 3, 9):
-        store.append({0: [FakeEvent()]}, now=now)
+        store.append({0: [fake_event()]}, now=now)
     chunks = store.read(0, store.shards()[0].epoch, 0, 3, max_bytes=1 << 20)
     assert [c.timestamp for c in chunks] == [5, 5, 9]
 
@@ -241,7 +241,7 @@ def test_a_flipped_bit_is_reported_with_its_place_and_spares_the_rest(tmp_path: 
 def test_a_chunk_in_the_wrong_place_is_noticed(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     for _ in range(2):
-        store.append({0: [FakeEvent(b"same") for _ in range(10)]}, now=0)
+        store.append({0: [fake_event(b"same") for _ in range(10)]}, now=0)
     epoch = store.shards()[0].epoch
     path = next((tmp_path / "segments").iterdir())
     size = len(store.read(0, epoch, 0, 1, max_bytes=1)[0].data) + 64
@@ -305,7 +305,7 @@ def test_a_log_that_was_trimmed_away_goes_on_numbering(store: Store, tmp_path: P
     assert store.trim(0, 1_000_000) == 200
     state = store.shards()[0]
     assert (state.earliest, state.next, state.size, segment_files(tmp_path)) == (200, 200, 0, 0)
-    store.append({0: [FakeEvent(b"more")]}, now=10**9)
+    store.append({0: [fake_event(b"more")]}, now=10**9)
     assert stored(store) == [b"more"]
     assert store.shards()[0].next == 201
 
@@ -325,7 +325,7 @@ def test_retention_removes_by_size_and_spares_unread_events(store: Store) -> Non
 def test_events_stored_while_a_clock_was_ahead_do_not_keep_those_behind_them_for_ever(store: Store) -> None:
     second, year = 10**6, 365 * 24 * 3600 * 10**6
     kept = Retention(max_age=60)
-    events = [FakeEvent(bytes(100))] * 20
+    events = [fake_event(bytes(100))] * 20
     for now in (year, 50 * year, year + second, year + 2 * second):
         for _ in range(4):  # more than a segment
             store.append({0: events}, now=now)
