@@ -13,19 +13,16 @@ import os
 import threading
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Final, Generic, TypeVar, final
 
 import trio
 
 from iris.kernel.errors import IrisError
-from iris.node.node import Node
-from iris.node.open import open_node
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.client.connection import Connection
-from iris.sync.crossing import Block
-from iris.sync.portal import Portal
+from iris.sync import open_node
 
 T = TypeVar("T")
 
@@ -136,24 +133,13 @@ class _Opened:
     """A node that is open in a thread of its own, and a client for it."""
 
     def __init__(self, connection: Connection) -> None:
-        def client_of(node: Node, _: Portal) -> BridgeClient:
-            return BridgeClient(node, connection.bridge, patience=connection.timeout)
-
-        self.portal: Final = Portal()
-        opening = partial(open_node, credential=connection.credential, seeds=connection.seeds)
-        self._block: AbstractContextManager[BridgeClient] = Block(self.portal, opening, client_of)
-        self.portal.open()
-        try:
-            self.client: Final = self._block.__enter__()
-        except BaseException:
-            self.portal.close()
-            raise
+        self._block = open_node(credential=connection.credential, seeds=connection.seeds)
+        node = self._block.__enter__()
+        self.portal: Final = node._portal
+        self.client: Final = BridgeClient(node._inner, connection.bridge, patience=connection.timeout)
 
     def close(self) -> None:
-        try:
-            self._block.__exit__(None, None, None)
-        finally:
-            self.portal.close()
+        self._block.__exit__(None, None, None)
 
 
 @final
