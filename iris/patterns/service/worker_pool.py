@@ -11,6 +11,7 @@ import inspect
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextvars import copy_context
+from dataclasses import dataclass
 from typing import Any, Final, final
 
 import trio
@@ -19,7 +20,6 @@ from iris.cluster.mesh import InboxReader, InboxWaiter, Peer
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import RemoteError, RemoteProtocolError, TunnelBroken
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import interruptible
 from iris.kernel.wire import kinds

@@ -17,10 +17,10 @@ A node takes a refreshed file without a restart (``CredentialWatch``).
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Final, final
 
 from iris.kernel.errors import ConfigError
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import Entropy, check_name, is_node_id
 from iris.security.authority.realm_root import RealmRoot
 from iris.security.authority.realm_root import create_realm as create_realm

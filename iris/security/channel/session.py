@@ -25,6 +25,7 @@ One task at a time.
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from typing import Final, Never, final
 
 from cryptography.exceptions import InvalidTag
@@ -32,7 +33,6 @@ from cryptography.exceptions import InvalidTag
 from iris.kernel.buffer_pool import LARGE, borrow
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
-from iris.kernel.frozen import dataclass
 from iris.kernel.wire import DATA, HEADER, HEADER_SIZE, VERSION
 from iris.security.channel.fork_guard import poison_after_fork
 from iris.security.noise import Suite

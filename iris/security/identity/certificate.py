@@ -16,10 +16,10 @@ import dataclasses
 import functools
 import hashlib
 import math
+from dataclasses import dataclass
 from typing import Final, cast, final
 
 from iris.kernel.errors import AuthenticationError, ConfigError, RemoteProtocolError
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId, check_name, is_name
 from iris.kernel.wire import pack, unpack_untrusted
 from iris.security.identity import signing

@@ -23,10 +23,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final, cast, final
 
 from iris.kernel.errors import AuthenticationError, ConfigError, RemoteProtocolError
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import is_name
 from iris.kernel.wire import pack, unpack_untrusted
 from iris.security.identity import signing

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final, Protocol, final
 
 from cryptography.exceptions import InvalidTag
@@ -25,7 +26,6 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import Entropy
 from iris.security.secret import Secret
 
