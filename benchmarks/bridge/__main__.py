@@ -1,4 +1,4 @@
-"""``python -m benchmarks.bridge kills|rates|latency|commits``: the figures of docs/explanation/measured/spark.md."""
+"""``python -m benchmarks.bridge kills|rates|latency``: the figures of docs/explanation/measured/spark.md."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 
-from benchmarks.bridge.commits import measure_commits
 from benchmarks.bridge.kills import choose_victims, run_kills
 from benchmarks.bridge.rates import opening, publishing, row
 
@@ -29,13 +28,9 @@ def main() -> None:
     latency = verbs.add_parser("latency", help="the way of one event through Spark, and what Spark alone takes for it")
     latency.add_argument("--default", action="store_true", help="a session without latency=True")
     latency.add_argument("--sink", action="store_true", help="only to our sink and a subscriber behind it")
-    verbs.add_parser("commits", help="a batch of many tasks with few rows each, committed by the driver")
     given = parser.parse_args()
     if given.verb == "kills":
         sys.exit(_kill(given))
-    if given.verb == "commits":
-        measure_commits()
-        return
     if given.verb == "latency":
         from benchmarks.bridge.latency import main as measure_latency
 

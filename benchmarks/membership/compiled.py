@@ -34,9 +34,6 @@ from setuptools import setup
 setup(name="compiled", packages=[], ext_modules=mypycify(["--config-file", "mypy.ini", *{modules!r}]))
 """
 
-_VALUES: Final = "from iris.kernel.frozen import dataclass\n"
-_DATACLASSES: Final = "from dataclasses import dataclass\n"
-
 _CHECKING: Final = "[mypy]\nmypy_path = typings\nexplicit_package_bases = True\n"
 
 _TRACE: Final = """
@@ -54,8 +51,8 @@ print(realm.digest, realm.events)
 
 
 def compilable(source: str) -> str:
-    """Return a module's source as mypyc takes it: it knows the dataclasses of Python, and gives all classes slots."""
-    return source.replace(", slots=True", "").replace(_VALUES, _DATACLASSES)
+    """Return a module's source as mypyc takes it: it gives all classes slots by itself."""
+    return source.replace(", slots=True", "")
 
 
 def build(directory: Path) -> None:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Final, Self, final
+from typing import Any, Self, final
 
 import trio
 
 from iris.aio.crossing import Handle, Source, awaited, direct
-from iris.aio.guest import Guest
 from iris.cluster.membership import Change
 from iris.cluster.membership import Watch as TrioWatch
 from iris.kernel.errors import IrisError
 from iris.kernel.names import NodeId
 from iris.node.join import ClusterMembership as TrioMembership
+from iris.node.shown import Shown
 from iris.patterns.messages import Answer, Sender
 from iris.patterns.multicast import Answers as TrioAnswers
 from iris.patterns.multicast import StopReason
 from iris.patterns.pubsub.publish import ConfirmedEvents as TrioConfirmed
-from iris.patterns.pubsub.subscribe import Event
+from iris.patterns.pubsub.subscribe import Event, Overflow
 from iris.patterns.pubsub.subscribe import Subscription as TrioSubscription
 from iris.patterns.tunnel import Tunnel as TrioTunnel
 
@@ -28,15 +28,16 @@ from iris.patterns.tunnel import Tunnel as TrioTunnel
 class Tunnel(Source[TrioTunnel, Any]):
     """See ``iris.Tunnel``: an ordered, throttled, two-way channel between two nodes."""
 
-    __slots__ = ("cluster", "headers", "operation", "sender")
+    __slots__ = ()
 
-    def __init__(self, inner: TrioTunnel, guest: Guest) -> None:
-        super().__init__(inner, guest)
-        self.sender: Final[Sender] = inner.sender
-        self.cluster: Final[str] = inner.cluster
-        self.operation: Final[str | None] = inner.operation
-        self.headers: Final[Mapping[str, str]] = inner.headers
-
+    sender = Shown[Sender]()
+    cluster = Shown[str]()
+    operation = Shown[str | None]()
+    headers = Shown[Mapping[str, str]]()
+    max_message = Shown[int]()
+    is_closed = Shown[bool]()
+    is_broken = Shown[bool]()
+    was_finished_by_peer = Shown[bool]()
     send = awaited(TrioTunnel.send)
     send_eof = awaited(TrioTunnel.send_eof)
     send_file = awaited(TrioTunnel.send_file)
@@ -65,40 +66,17 @@ class Tunnel(Source[TrioTunnel, Any]):
         else:
             self._inner._abort_for(error)
 
-    @property
-    def max_message(self) -> int:
-        """Largest message that ``send`` takes, in bytes."""
-        return self._inner.max_message
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether this end was closed."""
-        return self._inner.is_closed
-
-    @property
-    def is_broken(self) -> bool:
-        """Whether it has ended, or was closed here."""
-        return self._inner.is_broken
-
-    @property
-    def was_finished_by_peer(self) -> bool:
-        """Whether the other end closed the tunnel on purpose and without an error."""
-        return self._inner.was_finished_by_peer
-
 
 @final
 class Subscription(Source[TrioSubscription, Event]):
     """See ``iris.Subscription``: the events that match a pattern, in the order of each publisher."""
 
-    __slots__ = ("durable", "group", "overflow", "pattern")
+    __slots__ = ()
 
-    def __init__(self, inner: TrioSubscription, guest: Guest) -> None:
-        super().__init__(inner, guest)
-        self.pattern: Final = inner.pattern
-        self.group: Final = inner.group
-        self.durable: Final = inner.durable
-        self.overflow: Final = inner.overflow
-
+    pattern = Shown[str]()
+    group = Shown[str | None]()
+    durable = Shown[bool]()
+    overflow = Shown[Overflow]()
     confirm = awaited(TrioSubscription.confirm)
     statistics = direct(TrioSubscription.statistics)
 
@@ -121,42 +99,22 @@ class Subscription(Source[TrioSubscription, Event]):
 class Answers(Source[TrioAnswers, Answer]):
     """See ``iris.Answers``: the answers to one survey, in the order of their arrival."""
 
-    __slots__ = ("asked",)
+    __slots__ = ()
 
-    def __init__(self, inner: TrioAnswers, guest: Guest) -> None:
-        super().__init__(inner, guest)
-        self.asked: Final = inner.asked
-
-    @property
-    def errors(self) -> dict[NodeId, IrisError]:
-        """What went wrong, for each member that failed."""
-        return self._inner.errors
-
-    @property
-    def ended_by(self) -> StopReason | None:
-        """``all``, ``count``, ``quiet`` or ``deadline``; None while it goes on."""
-        return self._inner.ended_by
-
-    @property
-    def missing(self) -> tuple[NodeId, ...]:
-        """The members that have not answered."""
-        return self._inner.missing
+    asked = Shown[tuple[NodeId, ...]]()
+    errors = Shown[dict[NodeId, IrisError]]()
+    ended_by = Shown[StopReason | None]()
+    missing = Shown[tuple[NodeId, ...]]()
 
 
 @final
 class Watch(Source[TrioWatch, Change]):
     """See ``iris.Watch``: the changes of one cluster."""
 
-    __slots__ = ("cluster",)
+    __slots__ = ()
 
-    def __init__(self, inner: TrioWatch, guest: Guest) -> None:
-        super().__init__(inner, guest)
-        self.cluster: Final = inner.cluster
-
-    @property
-    def missed(self) -> int:
-        """Changes that were lost, because 65,536 of them waited."""
-        return self._inner.missed
+    cluster = Shown[str]()
+    missed = Shown[int]()
 
 
 @final
@@ -167,28 +125,17 @@ class ConfirmedEvents(Handle[TrioConfirmed]):
 
     publish = awaited(TrioConfirmed.publish)
     wait_confirmed = awaited(TrioConfirmed.wait_confirmed)
-
-    @property
-    def published(self) -> int:
-        """Events given to ``publish``."""
-        return self._inner.published
-
-    @property
-    def confirmed(self) -> int:
-        """So many of the first events are on the disk of every durable subscriber."""
-        return self._inner.confirmed
+    published = Shown[int]()
+    confirmed = Shown[int]()
 
 
 @final
 class ClusterMembership(Handle[TrioMembership]):
     """See ``iris.ClusterMembership``: this node as a member of a cluster."""
 
-    __slots__ = ("cluster",)
+    __slots__ = ()
 
-    def __init__(self, inner: TrioMembership, guest: Guest) -> None:
-        super().__init__(inner, guest)
-        self.cluster: Final = inner.cluster
-
+    cluster = Shown[str]()
     statistics = direct(TrioMembership.statistics)
 
 

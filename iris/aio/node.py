@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, final
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, final
 
 from iris.aio.crossing import Block, Handle, awaited, block, direct
 from iris.aio.guest import Guest, Waiter, enter_guest
@@ -17,6 +17,7 @@ from iris.cluster.membership import Member
 from iris.kernel.names import NodeId
 from iris.node.node import Node as TrioNode
 from iris.node.open import open_node as open_trio_node
+from iris.node.shown import Shown
 from iris.patterns.payloads import converted_reply, reply_converter
 from iris.patterns.priority import PriorityName
 from iris.patterns.service import Limits, Service
@@ -37,15 +38,13 @@ T = TypeVar("T")
 class Node(Handle[TrioNode]):
     """See ``iris.Node``.  Made by ``iris.aio.open_node``; for use in its event loop."""
 
-    __slots__ = ("addresses", "id", "name", "realm", "site")
+    __slots__ = ()
 
-    def __init__(self, inner: TrioNode, guest: Guest) -> None:
-        super().__init__(inner, guest)
-        self.id: Final = inner.id
-        self.name: Final = inner.name
-        self.realm: Final = inner.realm
-        self.site: Final = inner.site
-        self.addresses: Final = inner.addresses
+    id = Shown[NodeId]()
+    name = Shown[str]()
+    realm = Shown[str]()
+    site = Shown[str]()
+    addresses = Shown[tuple[str, ...]]()
 
     async def request(
         self,

@@ -19,10 +19,10 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final, final
 
 from iris.kernel.errors import ConfigError, NotSent
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId
 
 WEB_PATHS: Final = ("/iris", "/gateway")

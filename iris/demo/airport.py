@@ -7,13 +7,14 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, final
 
 import trio
 
+import iris
 from iris.demo.checks import Outcome, figures_from_report
 from iris.demo.data import (
     TOPICS,
@@ -25,16 +26,21 @@ from iris.demo.data import (
     read_flights,
 )
 from iris.demo.display import Stages
-from iris.demo.processes import PeakMemory, Process, Processes, describe_status, open_processes
-from iris.demo.tower import MEMBERS
-from iris.kernel.errors import IrisError
+from iris.demo.processes import PeakMemory, Process, Processes, ProcessFailed, describe_status, open_processes
+from iris.demo.tower import MEMBERS, first_third
 from iris.kernel.tasks import open_background
 
 _SILENCE: Final = 120.0
-"""Seconds without a report after which a process has failed; on a busy machine Spark takes 40 to start."""
+"""Seconds without progress after which a process has failed; on a busy machine Spark takes 40 to start."""
 
 _NOTHING_TO_READ: Final = 5.0
 """Seconds longer that Spark may be silent: it has nothing to say while the publisher is silent, who is to be named."""
+
+_LOOK: Final = 0.1
+"""Seconds between two questions how far a process is: often enough for the eye."""
+
+_LAST_WORDS: Final = 1.0
+"""Seconds in which a process that does not answer turns out to have ended."""
 
 _AT_MOST: Final = 900.0
 """Seconds after which the demo gives up whatever is still moving."""
@@ -55,12 +61,11 @@ async def run_airport(rows: int, stages: Stages) -> Outcome:
     """
     start = time.monotonic()
     with trio.move_on_after(_AT_MOST):
-        async with (
-            _open_directory() as directory,
-            open_processes(directory / "work", _environment(directory)) as processes,
-        ):
-            return await _Airport(rows, stages, processes, directory / "work").run(start)
-    raise IrisError(f"the demo was not over after {_AT_MOST:g} s")
+        async with _open_directory() as directory:
+            with _own_environment(directory):
+                async with open_processes(directory / "work") as processes, iris.open_node("airport") as node:
+                    return await _Airport(rows, stages, processes, node, directory / "work").run(start)
+    raise iris.IrisError(f"the demo was not over after {_AT_MOST:g} s")
 
 
 @contextlib.asynccontextmanager
@@ -78,25 +83,90 @@ async def _open_directory() -> AsyncGenerator[Path]:
             await trio.to_thread.run_sync(partial(shutil.rmtree, directory, ignore_errors=True))
 
 
-def _environment(directory: Path) -> dict[str, str]:
-    """Return the environment of the processes: nothing of theirs touches this user's realm, or stays behind."""
-    own = {
+@contextlib.contextmanager
+def _own_environment(directory: Path) -> Generator[None]:
+    """Let this process and those that it starts touch nothing of this user's realm, and leave nothing behind."""
+    before = dict(os.environ)
+    os.environ.pop("IRIS_CREDENTIAL", None)
+    os.environ |= {
         "IRIS_HOME": str(directory / "home"),
         # Not where they run: Python would take the folder "iris" that nodes make in it for the package.
         "XDG_RUNTIME_DIR": str(directory / "run"),
         "TMPDIR": str(directory / "work"),
     }
-    return {name: text for name, text in os.environ.items() if name != "IRIS_CREDENTIAL"} | own
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ |= before
+
+
+def _nobody_looks(done: int) -> None:
+    """Take note of how far a process is, where there is nothing to show."""
+
+
+@final
+class Worker:
+    """A process that does stages when it is asked to: the only member of its cluster."""
+
+    def __init__(self, node: iris.Node, cluster: str, process: Process, patience: float = _SILENCE) -> None:
+        self._node = node
+        self._cluster = cluster
+        self._process = process
+        self._patience = patience
+
+    async def wait(self, what: str) -> None:
+        """Wait until it is there; the arguments and errors are those of ``do``."""
+        try:
+            await self._node.wait_for(self._cluster, timeout=self._patience)
+        except iris.RequestTimeout:
+            raise self._silence(what) from None
+
+    async def do(self, operation: str | None, what: str, reach: Callable[[int], None] = _nobody_looks) -> Any:
+        """Have it do a stage, and return what comes of it.
+
+        Args:
+            operation: the stage.
+            what: it should do, for messages; such as "publish the flights".
+            reach: called with how much is done, again and again.
+
+        Raises:
+            ProcessFailed: it failed, or was silent for too long.
+        """
+        async with open_background() as nursery:
+            nursery.start_soon(self._follow, what, reach)
+            try:
+                return await self._node.request(self._cluster, operation=operation, timeout=_AT_MOST)
+            except iris.IrisError as error:
+                with trio.move_on_after(_LAST_WORDS):
+                    await self._process.wait()
+                    await trio.sleep_forever()  # that it has ended is said elsewhere
+                raise self._process.failure(f"did not {what}: {error}") from None
+
+    async def _follow(self, what: str, reach: Callable[[int], None]) -> None:
+        before, changed = 0, trio.current_time()
+        while trio.current_time() < changed + self._patience:
+            with trio.move_on_at(changed + self._patience), contextlib.suppress(iris.IrisError):
+                done: int = await self._node.request(self._cluster, operation="progress", timeout=self._patience)
+                if done != before:
+                    before, changed = done, trio.current_time()
+                    reach(done)
+            await trio.sleep(_LOOK)
+        raise self._silence(what)
+
+    def _silence(self, what: str) -> ProcessFailed:
+        return self._process.failure(f"did not {what}: nothing was heard of it for {self._patience:g} s")
 
 
 @final
 class _Airport:
     """One run of the demo."""
 
-    def __init__(self, rows: int, stages: Stages, processes: Processes, directory: Path) -> None:
+    def __init__(self, rows: int, stages: Stages, processes: Processes, node: iris.Node, directory: Path) -> None:
         self._rows = rows
         self._stages = stages
         self._processes = processes
+        self._node = node
         self._directory = directory
         self._memory = PeakMemory()
 
@@ -104,11 +174,12 @@ class _Airport:
         """Do all the stages and return what they found out."""
         async with open_background() as nursery:
             nursery.start_soon(self._memory.watch, self._processes)
-            spark = await self._start("Spark", "iris.demo.spark", str(self._directory))
+            patience = _SILENCE + _NOTHING_TO_READ
+            spark = await self._start("Spark", "spark", str(self._directory), patience=patience)
             pandas, hours, changes, size = await self._read()
             members, tower, publisher = await self._gather()
             reading = trio.Event()
-            nursery.start_soon(self._begin_to_read, spark, reading)
+            nursery.start_soon(self._wait_reading, spark, reading)
             asked, killed = await self._ask(tower, members["weather"][1], hours)
             changed = await self._change_gates(tower, changes)
             archived = await self._fill_archive(tower, size)
@@ -130,8 +201,9 @@ class _Airport:
             peak_memory=self._memory.peak,
         )
 
-    async def _start(self, name: str, module: str, *arguments: str) -> Process:
-        return await self._processes.start(name, [module, *arguments], reports=True)
+    async def _start(self, name: str, cluster: str, argument: str, *, patience: float = _SILENCE) -> Worker:
+        process = await self._processes.start(name, [f"iris.demo.{cluster}", argument])
+        return Worker(self._node, cluster, process, patience)
 
     async def _read(self) -> tuple[dict[str, CarrierFigures], int, int, int]:
         """Read the table and have pandas count; return that, and how much the stages will have to do."""
@@ -144,7 +216,7 @@ class _Airport:
         with self._stages.stage("Read the table", total=self._rows, unit="flights"):
             return await trio.to_thread.run_sync(read)
 
-    async def _gather(self) -> tuple[dict[str, list[Process]], Process, Process]:
+    async def _gather(self) -> tuple[dict[str, list[Process]], Worker, Worker]:
         """Start every node and wait until all see each other."""
         members: dict[str, list[Process]] = {}
         with self._stages.stage("Start the nodes", total=sum(MEMBERS.values()), unit="members") as stage:
@@ -155,60 +227,66 @@ class _Airport:
                     )
                     for turn in range(1, number + 1)
                 ]
-            tower = await self._start("the tower", "iris.demo.tower", str(self._rows))
-            publisher = await self._start("the publisher", "iris.demo.publisher", str(self._rows))
-            await tower.order("gather")
-            await tower.result("find every cluster", _SILENCE, stage.reach)
-            await publisher.wait_news("ready", "find the bridge", _SILENCE)
+            tower = await self._start("the tower", "tower", str(self._rows))
+            publisher = await self._start("the publisher", "publisher", str(self._rows))
+            await tower.wait("start")
+            await tower.do("gather", "find every cluster", stage.reach)
+            await publisher.wait("find the bridge")
         return members, tower, publisher
 
     @property
     def _bridge(self) -> list[str]:
         return ["iris", "bridge", "--topic", TOPICS, "--data", str(self._directory / "log")]
 
-    async def _ask(self, tower: Process, victim: Process, hours: int) -> tuple[dict[str, Any], str]:
+    async def _ask(self, tower: Worker, victim: Process, hours: int) -> tuple[dict[str, Any], str]:
         """Have the tower ask for the weather, and kill a member when a third is done."""
-        with self._stages.stage("Ask for the weather (request)", total=hours, unit="hours") as stage:
-            await tower.order("ask")
-            await tower.wait_news("kill", "ask for the weather", _SILENCE, stage.reach)
+        third = trio.Event()
+
+        async def kill() -> None:
+            await third.wait()
             await victim.kill()
-            await tower.order("killed")
-            asked = await tower.result("ask for the weather", _SILENCE, stage.reach)
+            await tower.do("killed", "take note of a death")
+
+        with self._stages.stage("Ask for the weather (request)", total=hours, unit="hours") as stage:
+
+            def reach(done: int) -> None:
+                stage.reach(done)
+                if done >= first_third(hours):
+                    third.set()
+
+            async with open_background() as nursery:
+                nursery.start_soon(kill)
+                asked = await tower.do("ask", "ask for the weather", reach)
         return asked, describe_status(victim.status)
 
-    async def _change_gates(self, tower: Process, changes: int) -> dict[str, Any]:
+    async def _change_gates(self, tower: Worker, changes: int) -> dict[str, Any]:
         with self._stages.stage("Change gates (broadcast, survey)", total=changes, unit="changes") as stage:
-            await tower.order("change-gates")
-            return await tower.result("broadcast the gate changes", _SILENCE, stage.reach)
+            changed: dict[str, Any] = await tower.do("change_gates", "broadcast the gate changes", stage.reach)
+        return changed
 
-    async def _fill_archive(self, tower: Process, size: int) -> dict[str, Any]:
+    async def _fill_archive(self, tower: Worker, size: int) -> dict[str, Any]:
         with self._stages.stage("Archive the table (tunnel)", total=size, unit="MB") as stage:
-            await tower.order("fill-archive")
-            return await tower.result("send the table to the archive", _SILENCE, stage.reach)
+            archived: dict[str, Any] = await tower.do("fill_archive", "send the table to the archive", stage.reach)
+        return archived
 
-    async def _begin_to_read(self, spark: Process, reading: trio.Event) -> None:
-        """Have Spark read the bridge's log; it takes its time to start, in which the other stages go on."""
-        await spark.wait_news("ready", "start", _SILENCE)
-        await spark.order("start")
-        await spark.wait_news("reading", "begin to read", _SILENCE)
+    async def _wait_reading(self, spark: Worker, reading: trio.Event) -> None:
+        """Wait until Spark reads the bridge's log; it takes its time to start, in which the other stages go on."""
+        await spark.wait("begin to read")
         reading.set()
 
-    async def _publish(self, publisher: Process, spark: Process) -> tuple[dict[str, Any], Mapping[str, CarrierFigures]]:
+    async def _publish(self, publisher: Worker, spark: Worker) -> tuple[dict[str, Any], Mapping[str, CarrierFigures]]:
         """Have every flight published while Spark reads."""
         figures: dict[str, CarrierFigures] = {}
 
         async def read() -> None:
-            result = await spark.result("read what the bridge has", _SILENCE + _NOTHING_TO_READ, reading.reach)
-            spark.may_end = True
-            figures.update(figures_from_report(result["carriers"]))
+            figures.update(figures_from_report(await spark.do("count", "read what the bridge has", reading.reach)))
 
         with self._stages.stage("Count by carrier (Spark)", total=self._rows, unit="flights") as reading:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(read)
                 with self._stages.stage("Publish the flights", total=self._rows, unit="flights") as stage:
-                    await publisher.order("publish")
-                    published = await publisher.result("publish the flights", _SILENCE, stage.reach)
-                await spark.order("finish")
+                    published = await publisher.do(None, "publish the flights", stage.reach)
+                await spark.do("finish", "end its count")
         return published, figures
 
 

@@ -14,13 +14,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias, final
+from typing import Final, Protocol, TypeAlias, final
 
 import trio
 
-from iris.demo.control import Report, ReportError, parse_report
 from iris.kernel.errors import IrisError
 from iris.kernel.tasks import open_background
 
@@ -124,7 +123,6 @@ class Process:
         """Whether its end is no failure any more."""
         self._process = process
         self._log = log
-        self._rest = b""
 
     def __repr__(self) -> str:
         return f"<Process {self.name}: {self._process.pid}>"
@@ -148,78 +146,6 @@ class Process:
         """Return the error that says what is wrong with this process."""
         text = self._log.read_bytes()[-_TAIL:].decode(errors="replace").strip()
         return ProcessFailed(f"{self.name} {what}", text)
-
-    async def order(self, order: str) -> None:
-        """Give an order.
-
-        Raises:
-            ProcessFailed: the process is gone.
-        """
-        assert self._process.stdin is not None
-        try:
-            await self._process.stdin.send_all(order.encode() + b"\n")
-        except trio.BrokenResourceError:
-            raise self.failure("is gone") from None
-
-    async def report(self, what: str, timeout: float) -> Report:
-        """Return its next report.
-
-        Args:
-            what: what it should do, for the message; such as "publish the flights".
-            timeout: seconds that may pass until the report.
-
-        Raises:
-            ProcessFailed: nothing has come, or it has ended, or written something else.
-        """
-        line = b""
-        with trio.move_on_after(timeout) as scope:
-            line = await self._line()
-        if scope.cancelled_caught:
-            raise self.failure(f"did not {what}: nothing was heard of it for {timeout:g} s")
-        try:
-            return parse_report(line)
-        except ReportError as error:
-            raise self.failure(f"did not {what}: {error}") from None
-
-    async def wait_news(
-        self, news: str, what: str, timeout: float, progress: Callable[[int], None] | None = None
-    ) -> None:
-        """Wait until it says that something is so; the arguments are those of ``report`` and ``result``."""
-        while True:
-            report = await self.report(what, timeout)
-            if report == Report("news", news):
-                return
-            if report.kind == "progress" and progress is not None:
-                progress(report.value)
-
-    async def result(self, what: str, timeout: float, progress: Callable[[int], None] | None = None) -> dict[str, Any]:
-        """Return the result of its stage.
-
-        Args:
-            what: see ``report``.
-            timeout: seconds that may pass from one report to the next.
-            progress: called with how much is done, again and again.
-        """
-        while True:
-            report = await self.report(what, timeout)
-            if report.kind == "result":
-                result: dict[str, Any] = report.value
-                return result
-            if report.kind == "progress" and progress is not None:
-                progress(report.value)
-
-    async def _line(self) -> bytes:
-        assert self._process.stdout is not None
-        while b"\n" not in self._rest:
-            piece = await self._process.stdout.receive_some()
-            if not piece:
-                await self._process.wait()
-                if not self.may_end:
-                    await trio.sleep_forever()  # ``watch`` says so, and once is enough
-                raise self.failure(f"ended with {describe_status(self.status)}")
-            self._rest += piece
-        line, self._rest = self._rest.split(b"\n", 1)
-        return line
 
     async def watch(self) -> None:
         """Wait for its end.
@@ -258,32 +184,29 @@ class Process:
 class Processes:
     """All processes of one demo.  Made by ``open_processes``."""
 
-    def __init__(self, nursery: trio.Nursery, directory: Path, environment: Mapping[str, str]) -> None:
+    def __init__(self, nursery: trio.Nursery, directory: Path) -> None:
         self._nursery = nursery
         self._directory = directory
-        self._environment = environment
         self._every: list[Process] = []
 
     def __iter__(self) -> Iterator[Process]:
         return iter(self._every)
 
-    async def start(self, name: str, arguments: Sequence[str], *, reports: bool = False) -> Process:
+    async def start(self, name: str, arguments: Sequence[str]) -> Process:
         """Start ``python -m`` with these arguments; if it ends by itself, the block of ``open_processes`` fails.
 
         Args:
             name: for messages, such as "the publisher".
             arguments: a module and its arguments.
-            reports: it takes orders and makes reports; else what it writes goes to its log.
         """
         log = self._directory / f"{len(self._every):02}.log"
         with log.open("wb") as output:
             process = await trio.lowlevel.open_process(
                 [sys.executable, "-m", *arguments],
-                stdin=subprocess.PIPE if reports else subprocess.DEVNULL,
-                stdout=subprocess.PIPE if reports else output,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
                 stderr=output,
                 cwd=self._directory,
-                env=self._environment,
                 start_new_session=True,
             )
             started = Process(name, process, log)
@@ -328,18 +251,17 @@ def describe_status(status: int | None) -> str:
 
 
 @contextlib.asynccontextmanager
-async def open_processes(directory: Path, environment: Mapping[str, str]) -> AsyncGenerator[Processes]:
+async def open_processes(directory: Path) -> AsyncGenerator[Processes]:
     """Open a block in which processes run; none of them is left when it ends, however it ends.
 
     Args:
         directory: where they run and where their logs go.
-        environment: their environment.
 
     Raises:
         ProcessFailed: one has ended by itself.
     """
     async with open_background() as nursery:
-        processes = Processes(nursery, directory, environment)
+        processes = Processes(nursery, directory)
         try:
             yield processes
         finally:

@@ -1,33 +1,39 @@
 """Publisher of the demo: every flight is an event, and each is on the bridge's disk before it counts as sent.
 
-``python -m iris.demo.publisher ROWS`` publishes at the order ``publish`` and ends.
+``python -m iris.demo.publisher ROWS`` is the cluster ``publisher``, as soon as it has found the bridge.  The operation
+``publish`` publishes the flights, and replies with what became of them.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import trio
 
 import iris
 from iris.demo.checks import count_since
-from iris.demo.control import Progress, receive_orders, report_news, report_result
 from iris.demo.data import flight_events, read_flights
+from iris.demo.progress import Progress
 
 _CONFIRMATION: Final = 30.0
 _BRIDGE: Final = 20.0
 _RETRY: Final = 0.05
 
 
-async def _publish_rest(node: iris.Node, events: Iterator[tuple[str, bytes]], progress: Progress) -> None:
-    before = progress.done
+async def publish_all(node: iris.Node, events: Iterator[tuple[str, bytes]], progress: Progress) -> dict[str, Any]:
+    """Publish all events; return how many were confirmed, and the counters."""
+    before = node.statistics().events
+    await _publish_first(node, *next(events))
+    progress.advance()
     async with node.confirming(timeout=_CONFIRMATION) as confirming:
         for topic, payload in events:
             await confirming.publish(topic, payload)
-            progress.reach(before + confirming.confirmed)
-    progress.reach(before + confirming.confirmed)
+            progress.done = 1 + confirming.confirmed
+    progress.done = 1 + confirming.confirmed
+    counters = count_since(before, node.statistics().events)
+    return {"confirmed": progress.done, "counters": counters.as_fields()}
 
 
 async def _publish_first(node: iris.Node, topic: str, payload: bytes) -> None:
@@ -41,23 +47,19 @@ async def _publish_first(node: iris.Node, topic: str, payload: bytes) -> None:
                 await trio.sleep(_RETRY)
 
 
-async def _publish_all(rows: int) -> None:
-    events = flight_events(read_flights(rows))
-    orders = receive_orders()
-    async with iris.open_node("publisher") as node:
+async def _serve(rows: int) -> None:
+    flights, progress, publisher = read_flights(rows), Progress(), iris.Service("publisher")
+    publisher.request("progress")(progress.tell)
+    async with iris.open_node(publisher.name) as node:
+
+        @publisher.request
+        async def publish(request: iris.Request) -> object:  # noqa: ARG001 - there is only one thing to do
+            return await publish_all(node, flight_events(flights), progress)
+
         await node.wait_for("bridge", timeout=_BRIDGE)
-        report_news("ready")
-        if await anext(orders, None) != "publish":
-            return
-        before = node.statistics().events
-        progress = Progress()
-        await _publish_first(node, *next(events))
-        progress.advance()
-        await _publish_rest(node, events, progress)
-        counters = count_since(before, node.statistics().events)
-        report_result(confirmed=progress.done, counters=counters.as_fields())
-        await anext(orders, None)  # the airport ends it
+        async with node.join(publisher.name, publisher):
+            await trio.sleep_forever()
 
 
 if __name__ == "__main__":
-    trio.run(_publish_all, int(sys.argv[1]))
+    trio.run(_serve, int(sys.argv[1]))

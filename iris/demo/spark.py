@@ -1,12 +1,14 @@
 """Spark in the demo: Structured Streaming computes flights and mean arrival delay per carrier from the bridge's log.
 
-``python -m iris.demo.spark DIRECTORY`` starts a session; at the order ``start`` it begins to read, and at ``finish``
-it reads what is left, reports and ends.  Its checkpoint and scratch files go to the directory.
+``python -m iris.demo.spark DIRECTORY`` is the cluster ``spark``, as soon as its query reads.  The operation ``count``
+replies with the figures when the operation ``finish`` has come and all that is there was read.  Its checkpoint and
+scratch files go to the directory.
 """
 
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -15,9 +17,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - everybody calls it so
 from pyspark.sql.streaming.query import StreamingQuery
 
+import iris
+import iris.sync
 from iris import spark_bridge
-from iris.demo.control import Progress, report_news, report_result, wait_orders
 from iris.demo.data import TOPICS
+from iris.demo.progress import Progress
 
 _BATCH: Final = "1 second"
 """Time between batches: each costs some 100 ms, whatever is in it, that the publisher could use."""
@@ -65,14 +69,13 @@ def by_carrier(events: DataFrame) -> DataFrame:
     )
 
 
-def start_query(session: SparkSession, directory: Path, figures: dict[str, Any]) -> StreamingQuery:
+def start_query(session: SparkSession, directory: Path, figures: dict[str, Any], progress: Progress) -> StreamingQuery:
     """Begin to read; ``figures`` holds what is known of each carrier after each batch."""
-    progress = Progress()
 
     def take(batch: DataFrame, number: int) -> None:  # noqa: ARG001 - every batch is the whole result
         rows = [row.asDict() for row in batch.collect()]
         figures.update({row.pop("carrier"): row for row in rows})
-        progress.reach(sum(row["flights"] for row in figures.values()))
+        progress.done = sum(row["flights"] for row in figures.values())
 
     events = session.readStream.format("iris").option("subscribe", TOPICS).option("startingOffsets", "earliest").load()
     return (
@@ -85,23 +88,32 @@ def start_query(session: SparkSession, directory: Path, figures: dict[str, Any])
     )
 
 
+def serve(query: StreamingQuery, figures: dict[str, Any], progress: Progress) -> iris.Service:
+    """Return what the airport asks for."""
+    service, published = iris.Service("spark"), threading.Event()
+
+    @service.request("count")
+    def count(request: iris.Request) -> object:  # noqa: ARG001 - as handlers get it
+        published.wait()
+        query.processAllAvailable()
+        return figures
+
+    @service.request("finish")
+    def finish(request: iris.Request) -> None:  # noqa: ARG001 - as handlers get it
+        published.set()
+
+    service.request("progress")(progress.tell)
+    return service
+
+
 def main(directory: Path) -> None:
-    """Follow the airport's orders."""
-    session = open_session(directory)
-    report_news("ready")
+    """Read, and serve, until the airport ends it."""
     figures: dict[str, Any] = {}
-    query: StreamingQuery | None = None
-    for order in wait_orders():
-        if order == "start":
-            query = start_query(session, directory, figures)
-            report_news("reading")
-        elif order == "finish":
-            assert query is not None
-            query.processAllAvailable()
-            report_result(carriers=figures)
-            query.stop()
-            break
-    session.stop()
+    progress = Progress()
+    # Before the bridge is there, perhaps: then the query waits for it.
+    query = start_query(open_session(directory), directory, figures, progress)
+    with iris.sync.open_node("spark") as node, node.join("spark", serve(query, figures, progress)):
+        query.awaitTermination()  # it says what was wrong, if it ends
 
 
 if __name__ == "__main__":

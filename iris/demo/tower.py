@@ -1,6 +1,7 @@
 """Tower of the demo: asks for the weather, broadcasts gate changes, surveys the boards, fills the archive.
 
-``python -m iris.demo.tower ROWS`` does one stage for each order and reports its outcome.
+``python -m iris.demo.tower ROWS`` is the cluster ``tower``.  It has an operation for each stage, which replies with
+its outcome.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ import dataclasses
 import hashlib
 import itertools
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any, Final, final
 
 import trio
@@ -17,7 +19,6 @@ import trio
 import iris
 from iris.demo.boards import DepartureBoard
 from iris.demo.checks import count_since
-from iris.demo.control import Progress, receive_orders, report_news, report_result
 from iris.demo.data import (
     GateChange,
     Hour,
@@ -28,6 +29,7 @@ from iris.demo.data import (
     read_flights,
     read_observations,
 )
+from iris.demo.progress import Progress
 
 MEMBERS: Final = {"weather": 3, "boards": 3, "archive": 1, "bridge": 1}
 """The clusters that the tower waits for, with the number of their members."""
@@ -54,26 +56,42 @@ class Tower:
         self._changes = gate_changes(flights)
         self._observations = read_observations()
         self._killed = trio.Event()
+        self._progress = Progress()
+        """Of the stage that was begun last."""
 
-    async def gather(self) -> None:
+    def service(self) -> iris.Service:
+        """Return what the airport asks for: the stages, and how far they are."""
+        service = iris.Service("tower")
+        stages = (self.gather, self.ask, self.change_gates, self.fill_archive)
+        for stage in stages:
+            service.request(stage.__name__)(partial(self._begin, stage))
+        service.request("killed")(self._note_killed)
+        service.request("progress")(self._progress.tell)
+        return service
+
+    async def _begin(self, stage: Callable[[], Awaitable[object]], request: iris.Request) -> object:  # noqa: ARG002
+        self._progress.done = 0
+        return await stage()
+
+    async def gather(self) -> dict[str, Any]:
         """Wait until every member of every cluster is here."""
-        progress = Progress()
+        progress = self._progress
         for cluster, members in MEMBERS.items():
             await self._node.wait_for(cluster, members, timeout=_START)
             progress.advance(members)
-        report_result(members=progress.done)
+        return {"members": progress.done}
 
-    async def ask(self) -> None:
+    async def ask(self) -> dict[str, Any]:
         """Ask for the weather in every hour of the flights, and go on while a member is being killed."""
         itinerary = ask_through_a_loss(self._hours, self._killed)
-        progress = Progress()
+        progress = self._progress
         outcome = WeatherRequests()
         before = self._node.statistics().requests
         async with trio.open_nursery() as nursery:
             for _ in range(_ASKING):
                 nursery.start_soon(self._ask_next, itinerary, outcome, progress)
         counters = count_since(before, self._node.statistics().requests)
-        report_result(counters=counters.as_fields(), hours=len(self._hours), **dataclasses.asdict(outcome))
+        return {"counters": counters.as_fields(), "hours": len(self._hours), **dataclasses.asdict(outcome)}
 
     async def _ask_next(self, itinerary: Iterator[Hour], outcome: WeatherRequests, progress: Progress) -> None:
         for hour in itinerary:
@@ -88,14 +106,14 @@ class Tower:
                 outcome.take(reply, self._observations.get(hour))
             progress.advance()
 
-    def note_killed(self) -> None:
+    def _note_killed(self, request: iris.Request) -> None:  # noqa: ARG002 - as handlers get it
         """The member is dead."""
         self._killed.set()
 
-    async def change_gates(self) -> None:
+    async def change_gates(self) -> dict[str, Any]:
         """Broadcast every gate change; survey the boards now and then, and at the end."""
         before = self._node.statistics()
-        progress = Progress()
+        progress = self._progress
         answers: list[dict[str, Any]] = []
         surveyed = 0
         for start in range(0, max(len(self._changes), 1), _BETWEEN_SURVEYS):
@@ -111,24 +129,24 @@ class Tower:
                 answers = await self._survey()
                 surveyed += 1
         after = self._node.statistics()
-        report_result(
-            changes=len(self._changes),
-            digest=digest_of(self._changes),
-            boards=answers,
-            surveys=surveyed,
-            counters=count_since(before.broadcasts, after.broadcasts).as_fields(),
-            survey_counters=count_since(before.requests, after.requests).as_fields(),
-        )
+        return {
+            "changes": len(self._changes),
+            "digest": digest_of(self._changes),
+            "boards": answers,
+            "surveys": surveyed,
+            "counters": count_since(before.broadcasts, after.broadcasts).as_fields(),
+            "survey_counters": count_since(before.requests, after.requests).as_fields(),
+        }
 
     async def _survey(self) -> list[dict[str, Any]]:
         async with self._node.survey("boards", None, timeout=_PATIENCE) as answers:
             found: list[dict[str, Any]] = [answer.payload async for answer in answers]
         return found
 
-    async def fill_archive(self) -> None:
+    async def fill_archive(self) -> dict[str, Any]:
         """Send the table through a tunnel and compare what the archive says it is."""
         table = flights_table(self._rows)
-        progress = Progress()
+        progress = self._progress
         before = self._node.statistics().tunnels.messages
         async with self._node.open_tunnel("archive") as tunnel:
             for start in range(0, len(table), _PIECE):
@@ -138,12 +156,12 @@ class Tower:
             await tunnel.send_eof()
             receipt = await tunnel.receive()
         counters = count_since(before, self._node.statistics().tunnels.messages)
-        report_result(
-            bytes=len(table),
-            sha256=hashlib.sha256(table).hexdigest(),
-            receipt=receipt,
-            counters=counters.as_fields(),
-        )
+        return {
+            "bytes": len(table),
+            "sha256": hashlib.sha256(table).hexdigest(),
+            "receipt": receipt,
+            "counters": counters.as_fields(),
+        }
 
 
 @final
@@ -167,14 +185,18 @@ class WeatherRequests:
             self.wrong += 1
 
 
+def first_third(hours: int) -> int:
+    """Return for how many hours is asked before a member is killed."""
+    return (hours + 2) // 3
+
+
 def ask_through_a_loss(hours: list[Hour], killed: trio.Event) -> Iterator[Hour]:
-    """Yield every hour; after a third, have a member killed and repeat the second third until it is dead.
+    """Yield every hour; a member is killed when the first third is done: repeat the second third until it is dead.
 
     So requests are certainly outstanding when it dies, however few there are and however long the killing takes.
     """
-    third = (len(hours) + 2) // 3
+    third = first_third(len(hours))
     yield from hours[:third]
-    report_news("kill")
     second = hours[third : 2 * third]
     yield from second
     for hour in itertools.cycle(second or hours):
@@ -194,20 +216,8 @@ def digest_of(changes: list[GateChange]) -> str:
 
 
 async def _serve(rows: int) -> None:
-    async with iris.open_node("tower") as node, trio.open_nursery() as nursery:
-        tower = Tower(node, rows)
-        stages = {
-            "gather": tower.gather,
-            "ask": tower.ask,
-            "change-gates": tower.change_gates,
-            "fill-archive": tower.fill_archive,
-        }
-        async for order in receive_orders():
-            if order == "killed":
-                tower.note_killed()
-            else:
-                nursery.start_soon(stages[order])
-        nursery.cancel_scope.cancel()
+    async with iris.open_node("tower") as node, node.join("tower", Tower(node, rows).service()):
+        await trio.sleep_forever()
 
 
 if __name__ == "__main__":

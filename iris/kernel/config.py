@@ -6,10 +6,10 @@ It is one frozen value, given at ``open_node``.
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from typing import final
 
 from iris.kernel.errors import ConfigError
-from iris.kernel.frozen import dataclass
 
 KIB = 1024
 MIB = 1024 * 1024

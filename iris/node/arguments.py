@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 from iris.cluster.balancing import AtSite
@@ -33,6 +34,20 @@ def check_flags(**flags: object) -> None:
     for name, value in flags.items():
         if value is not True and value is not False:
             raise ConfigError(f"{name} is {value!r}: use True or False")
+
+
+def check_lists(**lists: object) -> None:
+    """Look at lists of texts, of addresses or networks.
+
+    Raises:
+        ConfigError: one is no list, or a single text.
+    """
+    for name, values in lists.items():
+        things = "networks" if name == "dial_networks" else "addresses"
+        if isinstance(values, str):
+            raise ConfigError(f"{name} is {values!r}: use a list of {things}, [{values!r}]")
+        if not isinstance(values, Iterable):
+            raise ConfigError(f"{name} is {values!r}: use a list of {things}")
 
 
 def check_count(value: object, name: str) -> int:

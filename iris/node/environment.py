@@ -7,12 +7,12 @@ import os
 import random
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
 from iris.cluster.discovery import OpenLan, Resolve, open_lan, resolve_url
 from iris.kernel.config import Config
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import Entropy
 from iris.kernel.transport import NetworkTransport, Transport, check_url
 from iris.node.descriptors import open_descriptors

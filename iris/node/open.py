@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -24,12 +24,12 @@ from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
 from iris.kernel.tasks import open_background, protected_context
-from iris.kernel.transport import Transport
 from iris.kernel.unexpected import noting_unexpected
-from iris.node.arguments import check_flags, check_is
+from iris.node.arguments import check_flags, check_is, check_lists
 from iris.node.descriptors import DescriptorWatch
 from iris.node.environment import Environment
 from iris.node.join import RENEWAL_MARGIN, Joined, read_credential
+from iris.node.meeting_place import MeetingPlace
 from iris.node.node import Node
 from iris.node.run_guard import check_trio
 from iris.node.telemetry.tracing import tracing_if_imported
@@ -43,9 +43,6 @@ DEFAULT_NAME: Final = "local"
 
 _GOODBYE: Final = 0.5
 """Seconds that leaving may take: peers that do not answer find out by themselves."""
-
-_SWEPT: Final = 8
-"""Times that the directory is made in which nodes of this machine meet; others may sweep it until a socket is in it."""
 
 _LOOK: Final = 1.0
 """Seconds between looks whether the credential file was replaced."""
@@ -120,12 +117,7 @@ async def open_node(
     config = Config() if config is None else check_is(config, Config, "config")
     environment = environment or Environment()
     check_flags(lan=lan, operators=operators, dial_only=dial_only)
-    for what, values in (("listen", listen), ("seeds", seeds), ("dial_networks", dial_networks)):
-        things = "networks" if what == "dial_networks" else "addresses"
-        if isinstance(values, str):
-            raise ConfigError(f"{what} is {values!r}: use a list of {things}, [{values!r}]")
-        if not isinstance(values, Iterable):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ConfigError(f"{what} is {values!r}: use a list of {things}")
+    check_lists(listen=listen, seeds=seeds, dial_networks=dial_networks)
     if not isinstance(revocations, Path | str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"revocations is {revocations!r}: use the path of a file")
     listen = tuple(check_listening(environment.check_url(url)) for url in listen)
@@ -144,22 +136,17 @@ async def open_node(
     seeds = tuple(dict.fromkeys((*seeds, *credential.seeds)))
     identity = credential.new_identity(environment.entropy, environment.wall_clock())
     registry: Registry | None = None
+    place: MeetingPlace | None = None
     if environment.directory is not None and not dial_only:
-        directory = await trio.to_thread.run_sync(environment.directory, credential.realm_id)
+        make = partial(environment.directory, credential.realm_id)
+        directory = await trio.to_thread.run_sync(make)
         registry = Registry(directory, site or "", environment.random)
+        place = MeetingPlace(registry, make, identity.node_id)
         listen = (f"ipc://{directory}/{identity.node_id}", *(listen or await _way_back(seeds)))
         rules.sockets = str(directory)
-
-    async def remake() -> bool:
-        # The last node that was there may have swept it.  Once there is a socket in it, nobody can.
-        if registry is None or environment.directory is None or registry.exists:
-            return False
-        await trio.to_thread.run_sync(environment.directory, identity.realm_id)
-        return True
-
     transport = environment.transport(config)
     try:
-        bound = await _listen(transport, listen, remake)
+        bound = await (transport.listen(listen) if place is None else place.listen(transport, listen))
     except BaseException:
         transport.close()
         raise
@@ -187,7 +174,7 @@ async def open_node(
         check_peer = revoking.revocations.check
         verifier = ProofVerifier(identity, environment.wall_clock, check_peer)
         membership = _membership(verifier, identity, mesh, nursery, config, environment)
-        mesh.check_peer = lambda peer: _check_all(peer, check_peer, membership.check_peer)
+        mesh.check_peer = partial(_check_all, (check_peer, membership.check_peer))
         joined = Joined(mesh, membership, check_peer, environment)
         revoking.on_newer(joined.renew)
         revoking.on_newer(membership.recheck)
@@ -218,20 +205,8 @@ async def open_node(
         nursery.start_soon(membership.run)
         nursery.start_soon(revoking.run)
         nursery.start_soon(node._run)
-        if registry is not None:
-            registry.announce(identity.node_id, mesh.advertised)
-        had_socket = registry is not None and registry.has_socket(identity.node_id)
-        chances = [*range(_SWEPT)]
-
-        async def announce() -> None:
-            """Announce this node once more, in a directory that was cleared up: eight times at the most."""
-            if registry is not None and chances:
-                chances.pop()
-                await remake()
-                if had_socket and not registry.has_socket(identity.node_id):
-                    await transport.listen(listen[:1])
-                registry.announce(identity.node_id, mesh.advertised)
-
+        if place is not None:
+            place.enter(mesh.advertised)
         book, file = AddressBook(), None if local else await _address_file(credential.realm_id, environment)
         if file is not None:
             await trio.to_thread.run_sync(file.load, book, environment.wall_clock())
@@ -249,7 +224,7 @@ async def open_node(
                     book=book,
                     file=file,
                     wall_clock=environment.wall_clock,
-                    announce=announce,
+                    announce=None if place is None else place.announce,
                 )
                 await discovery.look()
                 if mesh.expelled() is None:  # else nobody answers
@@ -264,9 +239,8 @@ async def open_node(
                 discovery.note()
                 await discovery.save()
         finally:
-            chances.clear()  # what is withdrawn now stays so
-            if registry is not None:
-                registry.withdraw(identity.node_id)
+            if place is not None:
+                place.leave()
             # Also when the block was cancelled, as Ctrl-C does: peers then learn of a farewell and not of a death.
             with trio.CancelScope(shield=True):
                 with trio.move_on_after(_GOODBYE):
@@ -283,22 +257,9 @@ def _check_dial_only(local: bool, listen: tuple[str, ...]) -> None:
         raise ConfigError(f"a node that only dials out cannot listen at {listen[0]}: give listen or dial_only")
 
 
-def _check_all(peer: PeerIdentity, *checks: Callable[[PeerIdentity], None]) -> None:
+def _check_all(checks: Iterable[Callable[[PeerIdentity], None]], peer: PeerIdentity) -> None:
     for check in checks:
         check(peer)
-
-
-async def _listen(
-    transport: Transport, urls: tuple[str, ...], remake: Callable[[], Awaitable[bool]]
-) -> tuple[str, ...]:
-    """Listen at ``urls``, and again if the directory of the first one had gone and could be made again."""
-    for _ in range(_SWEPT):
-        try:
-            return await transport.listen(urls)
-        except ConfigError:
-            if not await remake():
-                raise
-    return await transport.listen(urls)
 
 
 @asynccontextmanager

@@ -15,13 +15,13 @@ Needs the right that ``iris.node.report`` tells of.  A node that is lost, is bus
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, final
 
 import trio
 
 from iris.cluster.membership import NodeInfo
 from iris.kernel.errors import IrisError
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId
 from iris.node.node import Node
 from iris.node.report import LatencyReport, NodeReport

@@ -12,10 +12,10 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Final, final
 
-from iris.kernel.frozen import dataclass
 from iris.node.statistics import NODES, NodeStatistics
 from iris.patterns.latency import LatencyStatistics
 from iris.patterns.messages import Request

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, final
 
 from iris.cluster.membership import Membership
 from iris.cluster.mesh import Mesh
-from iris.kernel.frozen import dataclass
 from iris.kernel.link import LinkStatistics
 from iris.kernel.names import NodeId
 from iris.patterns.counters import PatternStatistics

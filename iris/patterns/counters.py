@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import final
-
-from iris.kernel.frozen import dataclass
 
 
 @final

@@ -7,10 +7,9 @@ of two is an edge, up to which counts are exact.  Two snapshots can be added and
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import frexp, ldexp
 from typing import Final, final
-
-from iris.kernel.frozen import dataclass
 
 SHORTEST: Final = 2.0**-20
 LONGEST: Final = 2.0**12

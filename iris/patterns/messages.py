@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, final
 
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,9 +31,9 @@ from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.names import MAX_KEY
 from iris.patterns.pubsub.interest import check_topic
+from iris.patterns.pubsub.subscribe import EventRun
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.record_batches import read_batch_untrusted
-from iris.spark_bridge.runs import PublisherRun
 
 HEADER_SENDER: Final = "iris-sender"
 HEADER_ENCODING: Final = "iris-encoding"
@@ -85,7 +85,7 @@ COLUMNS_WITHOUT_HEADERS: Final = tuple(name for name in SCHEMA.names if name != 
 SPARK_SCHEMA_WITHOUT_HEADERS: Final = SPARK_SCHEMA[: SPARK_SCHEMA.index(", headers")]
 
 
-def encode_events(runs: Sequence[PublisherRun], *, shard: int, first: int, timestamp: int) -> pa.RecordBatch:
+def encode_events(runs: Sequence[EventRun], *, shard: int, first: int, timestamp: int) -> pa.RecordBatch:
     """Make the columns of events that get the offsets ``first``, ``first + 1``, ...
 
     Args:
@@ -98,8 +98,8 @@ def encode_events(runs: Sequence[PublisherRun], *, shard: int, first: int, times
     encodings: list[str | None] | None = None
     for run in runs:
         payloads = run.payloads
-        if set(map(type, payloads)) == {bytes}:
-            values += payloads
+        if run.plain:
+            values += cast("Sequence[bytes]", payloads)
             if encodings is not None:
                 encodings += [None] * len(payloads)
             continue
@@ -245,7 +245,7 @@ def _integers(kind: pa.DataType, values: array[int]) -> pa.Array[Any]:
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(memoryview(values))], 0)
 
 
-def _headers(runs: Sequence[PublisherRun], encodings: Sequence[str | None] | None) -> pa.Array[Any]:
+def _headers(runs: Sequence[EventRun], encodings: Sequence[str | None] | None) -> pa.Array[Any]:
     if encodings is None and not any(run.headers for run in runs):
         counts = [len(run.payloads) for run in runs]
         senders = _spread([run.sender.cluster.encode() for run in runs], counts, pa.binary())

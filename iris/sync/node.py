@@ -7,12 +7,13 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, final
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, final
 
 from iris.cluster.membership import Member
 from iris.kernel.names import NodeId
 from iris.node.node import Node as TrioNode
 from iris.node.open import open_node as open_trio_node
+from iris.node.shown import Shown
 from iris.patterns.priority import PriorityName
 from iris.patterns.service import Limits, Service
 from iris.security.files import CredentialWatch
@@ -36,15 +37,13 @@ T = TypeVar("T")
 class Node(Handle[TrioNode]):
     """See ``iris.Node``.  Made by ``iris.sync.open_node``; for use by any thread."""
 
-    __slots__ = ("addresses", "id", "name", "realm", "site")
+    __slots__ = ()
 
-    def __init__(self, inner: TrioNode, portal: Portal) -> None:
-        super().__init__(inner, portal)
-        self.id: Final = inner.id
-        self.name: Final = inner.name
-        self.realm: Final = inner.realm
-        self.site: Final = inner.site
-        self.addresses: Final = inner.addresses
+    id = Shown[NodeId]()
+    name = Shown[str]()
+    realm = Shown[str]()
+    site = Shown[str]()
+    addresses = Shown[tuple[str, ...]]()
 
     def request(
         self,

@@ -1,12 +1,13 @@
-"""The course of the demo: who is told what and when, with processes that only pretend to be some."""
+"""The course of the demo: who is asked for what and when, with processes that only pretend to be some."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import io
+import os
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -15,135 +16,130 @@ import trio
 from rich.console import Console
 from trio.testing import MockClock
 
+import iris
 from iris.demo import airport, processes
 from iris.demo.airport import _Airport, run_airport
 from iris.demo.checks import Outcome, check_outcome
-from iris.demo.control import Report
 from iris.demo.display import open_stages
 from iris.demo.processes import Processes, ProcessFailed
 from iris.demo.tower import MEMBERS
-from iris.kernel.errors import IrisError
 from tests.support.outcomes import right_outcome
+from tests.support.stages import open_stage
 
 ROWS: Final = 5
 RIGHT: Final = right_outcome()
+HERE: Final = "HERE"
+"""In the place of an operation: that the process is there at all."""
 
-Script = dict[str, list[Report]]
-
-
-def result(value: Mapping[str, Any]) -> Report:
-    return Report("result", dict(value))
-
-
-def progress(done: int) -> Report:
-    return Report("progress", done)
-
-
-def news(text: str) -> Report:
-    return Report("news", text)
-
-
-def scripts() -> dict[str, Script]:
-    """What each process says of itself (the empty order) and after each order."""
-    carriers = {carrier: dataclasses.asdict(figures) for carrier, figures in RIGHT.spark.items()}
-    return {
-        "the tower": {
-            "gather": [progress(4), result({"members": 8})],
-            "ask": [progress(3), news("kill")],
-            "killed": [progress(9), result(RIGHT.asked)],
-            "change-gates": [result(RIGHT.changed)],
-            "fill-archive": [result(RIGHT.archived)],
-        },
-        "the publisher": {"": [news("ready")], "publish": [progress(2), result(RIGHT.published)]},
-        "Spark": {
-            "": [news("ready")],
-            "start": [news("reading"), progress(1)],
-            "finish": [result({"carriers": carriers})],
-        },
-    }
+REPLIES: Final[dict[str, dict[str, Any]]] = {
+    "tower": {
+        "gather": {"members": 8},
+        "ask": RIGHT.asked,
+        "killed": None,
+        "change_gates": RIGHT.changed,
+        "fill_archive": RIGHT.archived,
+    },
+    "publisher": {"": RIGHT.published},
+    "spark": {
+        "count": {carrier: dataclasses.asdict(figures) for carrier, figures in RIGHT.spark.items()},
+        "finish": None,
+    },
+}
+"""What each cluster replies to each operation."""
 
 
 class Pretended:
-    """A process that answers orders from its script, and writes what happens to it into a common record."""
+    """A process that writes its death into the common record."""
 
-    def __init__(self, name: str, script: Script, record: list[str]) -> None:
+    def __init__(self, name: str, record: list[str]) -> None:
         self.name = name
-        self.may_end = False
         self.status: int | None = None
         self.session = 0
         self._record = record
-        self._script = script
-        self._sender, self._receiver = trio.open_memory_channel[Report](100)
-        self._say("")
 
-    def _say(self, order: str) -> None:
-        for report in self._script.get(order, ()):
-            self._sender.send_nowait(report)
+    def failure(self, what: str) -> ProcessFailed:
+        return ProcessFailed(f"{self.name} {what}", "")
 
-    async def order(self, order: str) -> None:
-        self._record.append(f"{self.name}: {order}")
-        self._say(order)
-        await trio.sleep(1)
-
-    async def wait_news(
-        self, wanted: str, what: str, timeout: float, progress: Callable[[int], None] | None = None
-    ) -> None:
-        while (await self._next(what, timeout, progress)) != news(wanted):
-            pass
-
-    async def result(self, what: str, timeout: float, progress: Callable[[int], None] | None = None) -> Any:
-        while (report := await self._next(what, timeout, progress)).kind != "result":
-            pass
-        return report.value
-
-    async def _next(self, what: str, timeout: float, progress: Callable[[int], None] | None) -> Report:
-        with trio.move_on_after(timeout):
-            report = await self._receiver.receive()
-            if report.kind == "progress" and progress is not None:
-                progress(report.value)
-            return report
-        raise ProcessFailed(f"{self.name} did not {what}: nothing was heard of it for {timeout:g} s", "")
+    async def wait(self) -> None:
+        await trio.sleep_forever()
 
     async def kill(self) -> None:
         self._record.append(f"{self.name}: killed")
-        self.may_end, self.status = True, -9
+        self.status = -9
         await trio.sleep(1)
 
 
 class PretendedProcesses:
     """Starts processes that only pretend."""
 
-    def __init__(self, written: dict[str, Script], record: list[str]) -> None:
+    def __init__(self, record: list[str]) -> None:
         self.started: dict[str, list[str]] = {}
-        self._scripts = written
         self._record = record
         self._every: list[Pretended] = []
 
     def __iter__(self) -> Iterator[Pretended]:
         return iter(self._every)
 
-    async def start(self, name: str, arguments: Sequence[str], *, reports: bool = False) -> Pretended:
-        assert reports == (name in self._scripts)
+    async def start(self, name: str, arguments: Sequence[str]) -> Pretended:
         self.started[name] = list(arguments)
         await trio.lowlevel.checkpoint()
-        self._every.append(Pretended(name, self._scripts.get(name, {}), self._record))
+        self._every.append(Pretended(name, self._record))
         return self._every[-1]
 
 
 class Course:
-    """A demo whose processes follow scripts, and what was told to whom."""
+    """A demo whose clusters have their replies ready, and who was asked for what."""
 
     def __init__(self, directory: Path) -> None:
-        self.scripts = scripts()
         self.record: list[str] = []
-        self.processes = PretendedProcesses(self.scripts, self.record)
+        self.silent: tuple[str, str] | None = None
+        self.failing: tuple[str, str] | None = None
+        self.processes = PretendedProcesses(self.record)
         self.shown = io.StringIO()
         self._directory = directory
+        self._published = trio.Event()
 
     async def run(self) -> Outcome:
-        with open_stages(Console(file=self.shown)) as stages:
-            airport = _Airport(ROWS, stages, cast("Processes", self.processes), self._directory)
-            return await airport.run(time.monotonic())
+        async with open_stage() as stage:
+            node = await stage.node("airport")
+            for cluster, replies in REPLIES.items():
+                if self.silent != (cluster, HERE):
+                    await stage.member(self._service(cluster, replies))
+            try:
+                with open_stages(Console(file=self.shown)) as stages:
+                    airport = _Airport(ROWS, stages, cast("Processes", self.processes), node, self._directory)
+                    return await airport.run(time.monotonic())
+            finally:
+                stage.forget_accounts()
+
+    def _service(self, cluster: str, replies: dict[str, Any]) -> iris.Service:
+        service = iris.Service(cluster)
+
+        def serve(operation: str, reply: Any) -> Callable[[iris.Request], Any]:
+            async def answer(request: iris.Request) -> object:
+                self.record.append(f"{cluster}: {operation}")
+                if self.silent == (cluster, operation):
+                    await trio.sleep_forever()
+                if self.failing == (cluster, operation):
+                    raise iris.RemoteError("broken", "so it is")
+                if operation == "finish":
+                    self._published.set()
+                if operation == "count":
+                    await self._published.wait()
+                await trio.sleep(1)
+                return reply
+
+            return answer
+
+        for operation, reply in replies.items():
+            handler = serve(operation, reply)
+            service.request(operation)(handler) if operation else service.request(handler)
+
+        @service.request("progress")
+        async def progress(request: iris.Request) -> object:
+            return 9
+
+        return service
 
     def position(self, told: str) -> int:
         assert self.record.count(told) == 1, self.record
@@ -170,7 +166,7 @@ def _returning(content: Any) -> Callable[[object], Any]:
     return lambda _: content
 
 
-async def test_what_the_processes_report_is_the_outcome(course: Course, autojump_clock: MockClock) -> None:
+async def test_what_the_processes_reply_is_the_outcome(course: Course, autojump_clock: MockClock) -> None:
     outcome = await course.run()
     assert [check.name for check in check_outcome(outcome) if not check.ok] == []
     assert (outcome.rows, outcome.killed, outcome.boards) == (ROWS, "SIGKILL", MEMBERS["boards"])
@@ -197,45 +193,60 @@ async def test_one_member_is_killed_between_the_requests_and_the_tower_is_told_w
     course: Course, autojump_clock: MockClock
 ) -> None:
     await course.run()
-    told = ["the tower: gather", "the tower: ask", "member 2 of weather: killed", "the tower: killed"]
+    told = ["tower: gather", "tower: ask", "member 2 of weather: killed"]
     assert [course.position(one) for one in told] == sorted(course.position(one) for one in told)
-    assert [one for one in course.record if one.endswith(": killed") and "member" in one] == told[2:3]
+    assert [one for one in course.record if one.endswith(": killed") and "member" in one] == told[2:]
 
 
 async def test_flights_are_published_when_spark_reads_and_it_ends_when_they_are_confirmed(
     course: Course, autojump_clock: MockClock
 ) -> None:
     await course.run()
-    told = ["Spark: start", "the publisher: publish", "Spark: finish"]
-    assert [course.position(one) for one in told] == sorted(course.position(one) for one in told)
-    assert course.record[-1] == "Spark: finish"
+    assert course.position("publisher: ") < course.position("spark: finish")
+    assert course.position("spark: count") < course.position("spark: finish")
+    assert course.record[-1] == "spark: finish"
 
 
-@pytest.mark.parametrize(
-    ("name", "order", "complaint"),
-    [
-        ("the tower", "gather", "the tower did not find every cluster: nothing was heard of it for 120 s"),
-        ("the tower", "killed", "the tower did not ask for the weather: "),
-        ("the tower", "change-gates", "the tower did not broadcast the gate changes: "),
-        ("the tower", "fill-archive", "the tower did not send the table to the archive: "),
-        ("the publisher", "", "the publisher did not find the bridge: "),
-        ("the publisher", "publish", "the publisher did not publish the flights: "),
-        ("Spark", "", "Spark did not start: "),
-        ("Spark", "start", "Spark did not begin to read: "),
-        ("Spark", "finish", "Spark did not read what the bridge has: "),
-    ],
-)
-async def test_a_process_that_falls_silent_ends_the_demo_and_is_named(
-    name: str, order: str, complaint: str, course: Course, autojump_clock: MockClock
-) -> None:
-    course.scripts[name][order] = [report for report in course.scripts[name][order] if report.kind == "progress"]
+async def failure_of(course: Course) -> str:
     with pytest.raises((ProcessFailed, ExceptionGroup)) as caught:
         await course.run()
     failure: BaseException = caught.value
     while isinstance(failure, BaseExceptionGroup):
         (failure,) = cast("BaseExceptionGroup[BaseException]", failure).exceptions
-    assert str(failure).startswith(complaint)
     assert trio.current_time() < 1000
+    return str(failure)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "operation", "complaint"),
+    [
+        ("tower", HERE, "the tower did not start: nothing was heard of it for 120 s"),
+        ("tower", "gather", "the tower did not find every cluster: nothing was heard of it for 120 s"),
+        ("tower", "ask", "the tower did not ask for the weather: "),
+        ("tower", "change_gates", "the tower did not broadcast the gate changes: "),
+        ("tower", "fill_archive", "the tower did not send the table to the archive: "),
+        ("publisher", HERE, "the publisher did not find the bridge: "),
+        ("publisher", "", "the publisher did not publish the flights: "),
+        ("spark", HERE, "Spark did not begin to read: nothing was heard of it for 125 s"),
+        ("spark", "count", "Spark did not read what the bridge has: "),
+    ],
+)
+async def test_a_process_that_falls_silent_ends_the_demo_and_is_named(
+    cluster: str, operation: str, complaint: str, course: Course, autojump_clock: MockClock
+) -> None:
+    course.silent = cluster, operation
+    assert (await failure_of(course)).startswith(complaint)
+
+
+async def test_a_stage_that_fails_is_said_with_its_reason(course: Course, autojump_clock: MockClock) -> None:
+    course.failing = "tower", "change_gates"
+    assert await failure_of(course) == "the tower did not broadcast the gate changes: broken: so it is"
+
+
+@contextlib.asynccontextmanager
+async def alone(name: str) -> AsyncGenerator[None]:
+    """Stand for ``open_node`` where nobody asks the node for anything."""
+    yield
 
 
 def contents_of(directory: Path) -> list[Path]:
@@ -248,10 +259,14 @@ async def test_a_demo_that_moves_but_does_not_end_is_given_up(
     async def run_for_ever(airport: _Airport, start: float) -> Outcome:
         return await trio.sleep_forever()
 
+    monkeypatch.setattr(iris, "open_node", alone)
     monkeypatch.setattr(_Airport, "run", run_for_ever)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     began = trio.current_time()
-    with open_stages(Console(file=io.StringIO())) as stages, pytest.raises(IrisError, match="not over after 900 s"):
+    with (
+        open_stages(Console(file=io.StringIO())) as stages,
+        pytest.raises(iris.IrisError, match="not over after 900 s"),
+    ):
         await run_airport(ROWS, stages)
     assert trio.current_time() - began == pytest.approx(900, abs=1)
     assert contents_of(tmp_path) == []
@@ -261,21 +276,21 @@ async def test_a_demo_that_moves_but_does_not_end_is_given_up(
 async def test_the_processes_live_in_a_directory_of_their_own_with_a_short_path(
     length: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
-    seen: list[tuple[Path, Mapping[str, str]]] = []
+    seen: list[tuple[Path, dict[str, str]]] = []
 
     @contextlib.asynccontextmanager
-    async def look(directory: Path, environment: Mapping[str, str]) -> AsyncGenerator[PretendedProcesses]:
+    async def look(directory: Path) -> AsyncGenerator[PretendedProcesses]:
         assert contents_of(directory) == []
-        seen.append((directory, environment))
-        raise IrisError("seen")
-        yield PretendedProcesses({}, [])
+        seen.append((directory, dict(os.environ)))
+        raise iris.IrisError("seen")
+        yield PretendedProcesses([])
 
     long = tmp_path / ("x" * length)
     long.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(long))
     monkeypatch.setenv("IRIS_CREDENTIAL", "of-the-user")
     monkeypatch.setattr(airport, "open_processes", look)
-    with open_stages(Console(file=io.StringIO())) as stages, pytest.raises(IrisError, match="seen"):
+    with open_stages(Console(file=io.StringIO())) as stages, pytest.raises(iris.IrisError, match="seen"):
         await run_airport(ROWS, stages)
     ((work, environment),) = seen
     assert work.parent.parent == Path("/tmp")
@@ -283,3 +298,4 @@ async def test_the_processes_live_in_a_directory_of_their_own_with_a_short_path(
     assert "IRIS_CREDENTIAL" not in environment
     for name in ("IRIS_HOME", "XDG_RUNTIME_DIR", "TMPDIR"):
         assert Path(environment[name]).parent == work.parent
+    assert os.environ["IRIS_CREDENTIAL"] == "of-the-user"

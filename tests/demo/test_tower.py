@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from iris.demo.boards import DepartureBoard
 from iris.demo.checks import Counters, count_since
-from iris.demo.control import Report, parse_report
 from iris.demo.data import GateChange, Hour
-from iris.demo.tower import WeatherRequests, ask_through_a_loss, digest_of
+from iris.demo.tower import WeatherRequests, ask_through_a_loss, digest_of, first_third
 from iris.patterns.counters import PatternStatistics
 
 
@@ -22,15 +21,10 @@ def hours(number: int) -> list[Hour]:
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 4, 10, 100])
-def test_every_hour_is_asked_for_and_requests_go_on_until_the_member_is_dead(
-    number: int, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_hour_is_asked_for_and_requests_go_on_until_the_member_is_dead(number: int) -> None:
     killed = trio.Event()
     itinerary = ask_through_a_loss(hours(number), killed)
-    asked: list[Hour] = []
-    while not capsys.readouterr().out:
-        asked.append(next(itinerary))
-    assert len(asked) <= (number + 2) // 3 + 1
+    asked = [next(itinerary) for _ in range(first_third(number))]
     asked += [next(itinerary) for _ in range(3 * number)]
     assert set(asked) <= set(hours(number))
     killed.set()
@@ -39,11 +33,10 @@ def test_every_hour_is_asked_for_and_requests_go_on_until_the_member_is_dead(
     assert set(asked) | set(rest) == set(hours(number))
 
 
-def test_the_kill_is_ordered_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_member_that_is_dead_already_holds_nothing_up() -> None:
     killed = trio.Event()
     killed.set()
     assert list(ask_through_a_loss(hours(9), killed)) == hours(9)
-    assert parse_report(capsys.readouterr().out.encode()) == Report("news", "kill")
 
 
 def test_replies_are_compared_with_the_table() -> None:

@@ -13,13 +13,14 @@ import trio
 from iris.kernel.config import Config
 from iris.kernel.errors import RequestTimeout
 from iris.node.node import Node
+from iris.patterns.pubsub.subscribe.events import EventRun
 from iris.spark_bridge import gaps as gap_books
 from iris.spark_bridge.gaps import Gap, GapBook, read_gap
 from iris.spark_bridge.log.retention import Retention
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, open_network
-from tests.support.arrivals import FakeEvent, make_store, stored
+from tests.support.arrivals import fake_event, make_store, stored
 
 
 @asynccontextmanager
@@ -262,8 +263,8 @@ def test_a_number_that_is_made_up_is_counted_as_far_as_numbers_go() -> None:
     assert [one.count for one in book] == [2**62]
 
 
-def run(first: int, count: int = 1, **fields: object) -> FakeEvent:
-    return FakeEvent(b"x" * 1000, first=first, milestones=(0,), **fields)  # type: ignore[arg-type]
+def run(first: int, count: int = 1, **fields: object) -> EventRun:
+    return fake_event(b"x" * 1000, first=first, milestones=(0,), **fields)  # type: ignore[arg-type]
 
 
 def test_gaps_go_with_the_events_around_them(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from iris.spark_bridge.schema import MAX_VALUE, SINK_SCHEMA, decode_events, enco
 from iris.spark_bridge.staging.staging import cut_rows, write_rows
 from iris.testing import open_network
 from tests.project.test_source import named, source_files
-from tests.support.arrivals import FakeEvent, stored
+from tests.support.arrivals import fake_event, stored
 from tests.support.staged import open_pair, part
 
 PREFIX = 8
@@ -99,7 +99,7 @@ async def test_a_compressed_batch_is_refused_before_it_is_decoded(tmp_path: Path
 
 @pytest.mark.parametrize("compression", ["zstd", "lz4"])
 def test_a_bridge_cannot_make_its_reader_decode_a_compressed_batch(compression: str) -> None:
-    events = [FakeEvent(bytes(MIB)) for _ in range(64)]
+    events = [fake_event(bytes(MIB)) for _ in range(64)]
     options = pa.ipc.IpcWriteOptions(compression=compression)
     file = io.BytesIO()
     whole = encode_events(events, shard=0, first=0, timestamp=0)

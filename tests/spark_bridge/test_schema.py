@@ -24,13 +24,14 @@ from iris.kernel.config import MIB
 from iris.kernel.names import NodeId
 from iris.kernel.wire.payload import encode_payload, join_payload
 from iris.patterns.messages import Sender
+from iris.patterns.pubsub.subscribe.events import EventRun
 from iris.spark_bridge.errors import LogDamaged
-from iris.spark_bridge.runs import Part, stored_size
+from iris.spark_bridge.runs import stored_size
 from iris.spark_bridge.schema import SCHEMA, decode_events, encode_events
-from tests.support.arrivals import FakeEvent
+from tests.support.arrivals import fake_event
 
 
-def rows(events: list[FakeEvent], **place: int) -> list[dict[str, Any]]:
+def rows(events: list[EventRun], **place: int) -> list[dict[str, Any]]:
     batch = encode_events(events, **({"shard": 3, "first": 40, "timestamp": 1_000_000} | place))
     batch.validate(full=True)
     again = decode_events(batch.serialize().to_pybytes())
@@ -56,7 +57,7 @@ def test_the_columns_are_exactly_those_that_spark_derives() -> None:
 
 
 def test_a_row_holds_the_event_and_its_place() -> None:
-    first, second = rows([FakeEvent(b"one", topic="x.y", key="k"), FakeEvent(b"two")])
+    first, second = rows([fake_event(b"one", topic="x.y", key="k"), fake_event(b"two")])
     assert (first["key"], first["value"], first["topic"]) == (b"k", b"one", "x.y")
     assert (first["partition"], first["offset"], first["timestampType"]) == (3, 40, 1)
     assert first["timestamp"].timestamp() == 1.0
@@ -64,12 +65,12 @@ def test_a_row_holds_the_event_and_its_place() -> None:
 
 
 def test_the_sender_stands_in_a_header() -> None:
-    (row,) = rows([FakeEvent(b"")])
+    (row,) = rows([fake_event(b"")])
     assert row["headers"] == [{"key": "iris-sender", "value": b"publishers"}]
 
 
 def test_a_payload_that_was_not_bytes_is_stored_as_msgpack_and_marked() -> None:
-    events = [FakeEvent(encode_payload({"a": [1, None]}, MIB)), FakeEvent(b"plain")]
+    events = [fake_event(encode_payload({"a": [1, None]}, MIB)), fake_event(b"plain")]
     packed, plain = rows(events)
     assert packed["value"] == bytes.fromhex("81a1619201c0")
     assert {"key": "iris-encoding", "value": b"msgpack"} in packed["headers"]
@@ -79,7 +80,7 @@ def test_a_payload_that_was_not_bytes_is_stored_as_msgpack_and_marked() -> None:
 @pytest.mark.parametrize("size", [0, 1, 31, 32, 255, 256, 65_535, 65_536])
 def test_a_text_is_stored_as_utf8_and_marked(size: int) -> None:
     text = ("ü" * size)[:size]
-    row, plain = rows([FakeEvent(encode_payload(text, MIB)), FakeEvent(text.encode())])
+    row, plain = rows([fake_event(encode_payload(text, MIB)), fake_event(text.encode())])
     assert row["value"] == plain["value"] == text.encode()
     assert {"key": "iris-encoding", "value": b"utf-8"} in row["headers"]
     assert plain["headers"] == [{"key": "iris-sender", "value": b"publishers"}]
@@ -90,13 +91,13 @@ def test_a_text_is_stored_as_utf8_and_marked(size: int) -> None:
 )
 def test_what_is_no_text_is_stored_as_it_came(data: bytes) -> None:
     """A publisher may send anything: the log holds it, and readers find out."""
-    (row,) = rows([FakeEvent(join_payload(data, packed=True))])
+    (row,) = rows([fake_event(join_payload(data, packed=True))])
     assert row["value"] == data
     assert {"key": "iris-encoding", "value": b"msgpack"} in row["headers"]
 
 
 def test_publishers_cannot_forge_the_headers_of_the_bridge() -> None:
-    (row,) = rows([FakeEvent(b"", headers={"iris-sender": "root", "trace": "7"})])
+    (row,) = rows([fake_event(b"", headers={"iris-sender": "root", "trace": "7"})])
     assert row["headers"] == [
         {"key": "iris-sender", "value": b"publishers"},
         {"key": "trace", "value": b"7"},
@@ -104,7 +105,7 @@ def test_publishers_cannot_forge_the_headers_of_the_bridge() -> None:
 
 
 def test_an_empty_key_is_not_a_missing_key() -> None:
-    empty, missing = rows([FakeEvent(key=""), FakeEvent(key=None)])
+    empty, missing = rows([fake_event(key=""), fake_event(key=None)])
     assert (empty["key"], missing["key"]) == (b"", None)
 
 
@@ -115,8 +116,8 @@ texts = st.text(max_size=8)
 @given(
     st.lists(
         st.builds(
-            FakeEvent,
-            raw_payload=st.one_of(st.binary(max_size=20), st.integers(0, 9).map(lambda n: encode_payload(n, MIB))),
+            fake_event,
+            payload=st.one_of(st.binary(max_size=20), st.integers(0, 9).map(lambda n: encode_payload(n, MIB))),
             topic=st.sampled_from(["a", "a.b", "ü.ß"]),
             key=st.none() | texts,
             headers=st.dictionaries(texts, texts, max_size=3),
@@ -125,9 +126,9 @@ texts = st.text(max_size=8)
         max_size=20,
     )
 )
-def test_every_event_comes_out_as_it_went_in(events: list[FakeEvent]) -> None:
+def test_every_event_comes_out_as_it_went_in(events: list[EventRun]) -> None:
     for at, (event, row) in enumerate(zip(events, rows(events), strict=True)):
-        raw = event.raw_payload
+        (raw,) = event.payloads
         assert row["value"] == (raw if isinstance(raw, bytes) else raw.data)
         assert row["topic"] == event.topic
         assert row["key"] == (None if event.key is None else event.key.encode())
@@ -145,9 +146,6 @@ def test_what_is_no_batch_is_refused(data: bytes) -> None:
 
 def test_headers_and_key_that_a_run_shares_count_for_each_of_its_events() -> None:
     sender = Sender("publishers", NodeId("a" * 32))
-    run = Part(
-        topic="t", key="k" * 50, sender=sender, publisher=sender.node, confirm=0, headers={"h": "x" * 1000},
-        payloads=(b"",) * 100, size=0,
-    )  # fmt: skip
+    run = EventRun(sender, "t", 0, 0, {"h": "x" * 1000}, "k" * 50, (b"",) * 100, 0, plain=True)
     columns = encode_events([run], shard=0, first=0, timestamp=0).nbytes
     assert columns / 2 < stored_size(run) <= columns

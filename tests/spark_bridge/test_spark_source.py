@@ -169,7 +169,7 @@ def test_a_batch_that_is_repeated_after_a_crash_has_the_same_rows(
     assert output.values == numbers(1, 12)
 
 
-def test_small_batches_come_with_the_plan_and_are_the_same_when_repeated(
+def test_batches_that_come_with_the_plan_are_the_same_when_repeated_by_a_worker(
     spark: SparkSession, bridge: BridgeProcess, output: Output
 ) -> None:
     publish(numbers(1, 10))
@@ -177,10 +177,10 @@ def test_small_batches_come_with_the_plan_and_are_the_same_when_repeated(
     last = output.forget_last_commit()
     before = output.batches.pop(last)
     publish(numbers(11, 40))
-    output.run(stream(spark, inlineRows="8"))  # 30 of them by workers
+    output.run(stream(spark, inlineRows="8"))
     assert output.batches[last] == before
     assert sorted(output.values, key=int) == numbers(1, 40)
-    assert [len(output.batches[number]) for number in sorted(output.batches)] == [5, 5, 30]
+    assert [len(output.batches[number]) for number in sorted(output.batches)] == [5, 5, 8, 8, 8, 6]
 
 
 def test_the_first_batch_is_the_same_when_it_is_repeated_and_latest_has_moved(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
@@ -11,8 +10,8 @@ from iris.kernel.names import NodeId
 from iris.kernel.wire.payload import Payload, payload_size
 from iris.patterns.messages import Sender
 from iris.patterns.pubsub.interest.start_offsets import Milestones
+from iris.patterns.pubsub.subscribe.events import EventRun
 from iris.spark_bridge.log.chunk import Chunk
-from iris.spark_bridge.log.lmdb_store import LmdbStore
 from iris.spark_bridge.log.recovery import open_store
 from iris.spark_bridge.log.segments import SEGMENT_BYTES, Disk
 from iris.spark_bridge.log.store import Store
@@ -21,37 +20,38 @@ from iris.spark_bridge.schema import decode_events
 PUBLISHER = "ab" * 16
 
 
-@dataclass(slots=True)
-class FakeEvent:
-    """A run of one event."""
+def fake_event(
+    payload: Payload = b"",
+    topic: str = "a.b",
+    sequence: int = 0,
+    publisher: str = PUBLISHER,
+    key: str | None = None,
+    headers: Mapping[str, str] | None = None,
+    sender: Sender | None = None,
+    first: int = 0,
+    owed: int = 0,
+    milestones: Milestones = (),
+) -> EventRun:
+    """Return a run of one event."""
+    run = EventRun(
+        sender or Sender("publishers", NodeId(publisher)),
+        topic,
+        first,
+        sequence,
+        headers or {},
+        key,
+        (payload,),
+        payload_size(payload),
+        plain=isinstance(payload, bytes),
+        milestones=milestones,
+    )
+    run.owed = owed
+    return run
 
-    raw_payload: Payload = b""
-    topic: str = "a.b"
-    sequence: int = 0
-    publisher: str = PUBLISHER
-    key: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict[str, str])
-    sender: Sender = field(default_factory=lambda: Sender("publishers", NodeId(PUBLISHER)))
-    first: int = 0
-    owed: int = 0
-    milestones: Milestones = ()
 
-    @property
-    def payloads(self) -> tuple[Payload, ...]:
-        return (self.raw_payload,)
-
-    @property
-    def confirm(self) -> int:
-        return self.sequence
-
-    @property
-    def size(self) -> int:
-        return payload_size(self.raw_payload)
-
-
-def numbered(first: int, last: int, *, publisher: str = PUBLISHER) -> list[FakeEvent]:
+def numbered(first: int, last: int, *, publisher: str = PUBLISHER) -> list[EventRun]:
     """Return the events that a publisher numbered ``first`` to ``last``; the payload is the number."""
-    return [FakeEvent(b"%d" % number, sequence=number, publisher=publisher) for number in range(first, last + 1)]
+    return [fake_event(b"%d" % number, sequence=number, publisher=publisher) for number in range(first, last + 1)]
 
 
 def make_store(
@@ -61,7 +61,7 @@ def make_store(
     seed: int = 0,
     disk: Disk | None = None,
     segment_bytes: int = SEGMENT_BYTES,
-) -> LmdbStore:
+) -> Store:
     """Open a small store."""
     return open_store(
         directory,
@@ -91,8 +91,8 @@ def stored(store: Store, shard: int = 0) -> list[bytes]:
     return found
 
 
-def fill(store: LmdbStore, appends: int, *, shard: int = 0) -> list[bytes]:
+def fill(store: Store, appends: int, *, shard: int = 0) -> list[bytes]:
     """Append ten events each time; return their payloads."""
     for at in range(appends):
-        store.append({shard: [FakeEvent(b"%d" % (at * 10 + n)) for n in range(10)]}, now=at * 1000)
+        store.append({shard: [fake_event(b"%d" % (at * 10 + n)) for n in range(10)]}, now=at * 1000)
     return [b"%d" % n for n in range(appends * 10)]

@@ -13,9 +13,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
-from iris.spark_bridge.log.lmdb_store import LmdbStore
+from iris.patterns.pubsub.subscribe.events import EventRun
 from iris.spark_bridge.log.segments import FileSystem
-from tests.support.arrivals import FakeEvent, make_store, numbered, stored
+from iris.spark_bridge.log.store import Store
+from tests.support.arrivals import make_store, numbered, stored
 
 SEGMENT = 16_384
 PAGE = 4096
@@ -145,8 +146,8 @@ def cut_power(directory: Path, seed: int) -> str:
     return kind
 
 
-def _check(directory: Path, acknowledged: list[bytes], events: Sequence[FakeEvent], payloads: list[bytes]) -> None:
-    store: LmdbStore = make_store(directory, segment_bytes=SEGMENT)
+def _check(directory: Path, acknowledged: list[bytes], events: Sequence[EventRun], payloads: list[bytes]) -> None:
+    store: Store = make_store(directory, segment_bytes=SEGMENT)
     try:
         found = stored(store)
         assert found == acknowledged, "acknowledged events are lost, or others are there"

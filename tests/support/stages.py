@@ -41,6 +41,10 @@ class Stage:
         await self._stack.enter_async_context(node.join(service.name, service, limits=limits))
         return node
 
+    async def join(self, node: iris.Node, service: iris.Service) -> None:
+        """Have a node be a member of one more cluster."""
+        await self._stack.enter_async_context(node.join(service.name, service))
+
     async def pair(self, service: iris.Service, **options: Any) -> tuple[iris.Node, iris.Node]:
         """Bring up one member of the service's cluster, and a node ``shop`` that knows of it."""
         member = await self.member(service, **options)
@@ -52,6 +56,10 @@ class Stage:
         """Kill a host; the counters of its node are nobody's business any more."""
         self.network.memory.crash(host)
         self._nodes.pop(host, None)
+
+    def forget_accounts(self) -> None:
+        """Let the counters of all nodes be nobody's business: what was under way was given up."""
+        self._nodes.clear()
 
     def check_accounts(self) -> None:
         """Assert that every message of every living node is accounted for, and none is under way."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast, final
 
@@ -16,7 +17,6 @@ import click
 
 from iris.cli.terminal import takes_output, write_line, write_object
 from iris.kernel.errors import ConfigError
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import check_name
 from iris.security.files import iris_home, load_credential, private_home, read_private, write_private
 

@@ -6,10 +6,10 @@ tag then begins with ``>``.  Nodes reached through gateways may be anywhere: the
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, final
 
 from iris.kernel.errors import AuthenticationError
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import is_name
 
 _BETWEEN: Final = ">"

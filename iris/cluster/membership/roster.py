@@ -8,12 +8,12 @@ from __future__ import annotations
 import dataclasses
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
 from typing import Final, Literal, final
 
 import trio
 
 from iris.cluster.swim import Changed, MemberState, NodeRecord
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
 

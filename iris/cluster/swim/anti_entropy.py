@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final, final
 
 from iris.cluster.swim.gossip import MAX_SIGNATURES, Update, signatures_of, update_size
 from iris.cluster.swim.records import MemberState
 from iris.cluster.swim.view import BUCKETS, View, bucket_of
 from iris.kernel.errors import RemoteProtocolError
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId
 from iris.kernel.wire import MAX_COUNTER, bytes_untrusted
 

@@ -11,6 +11,7 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Final, Protocol, final
 
@@ -30,7 +31,6 @@ from iris.cluster.swim.records import MemberState, NodeRecord
 from iris.cluster.swim.suspicion import witnesses_needed
 from iris.cluster.swim.view import NodeState, View
 from iris.kernel.config import Config
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId
 
 Action = Callable[[], None]

@@ -22,12 +22,12 @@ import enum
 import math
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, assert_never, cast, final
 
 from iris.cluster.swim.records import MAX_SIGNATURE, NodeRecord, record_from_tuple_untrusted, statement_bytes
 from iris.kernel.config import Config
 from iris.kernel.errors import RemoteProtocolError
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId
 from iris.kernel.wire import Message, bytes_untrusted, counter_untrusted, kinds, node_untrusted, tuple_untrusted
 

@@ -11,10 +11,10 @@ Rules of this file:
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
 from typing import Final, final
 
 from iris.kernel.errors import RemoteProtocolError
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId, is_name
 from iris.kernel.wire import bytes_untrusted, counter_untrusted, node_untrusted, tuple_untrusted
 

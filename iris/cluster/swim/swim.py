@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from random import Random
 from types import MappingProxyType
 from typing import Final, final
@@ -31,7 +32,6 @@ from iris.cluster.swim.state import StateExchange
 from iris.cluster.swim.view import View
 from iris.kernel.config import Config
 from iris.kernel.errors import RemoteProtocolError
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId
 from iris.kernel.wire import counter_untrusted, kinds, node_untrusted
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, NoReturn, Protocol, final
 
 import trio
@@ -28,7 +29,6 @@ import trio
 from iris.kernel.buffer_pool import LARGE
 from iris.kernel.config import MIB, Config
 from iris.kernel.errors import LocalProtocolError, NotSent
-from iris.kernel.frozen import dataclass
 from iris.kernel.link.bulk import BulkQueue, BulkSource
 from iris.kernel.link.run import OpenRun
 from iris.kernel.names import NodeId

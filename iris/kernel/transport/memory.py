@@ -10,13 +10,13 @@ import dataclasses
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final, final
 
 import trio
 
 from iris.kernel.config import KIB
 from iris.kernel.errors import ConfigError, NotSent
-from iris.kernel.frozen import dataclass
 from iris.kernel.transport.port import ConnectionObserver, Permit, Refused
 from iris.kernel.wire import MAX_FRAME
 

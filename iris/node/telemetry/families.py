@@ -9,9 +9,9 @@ label is the id of a peer.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, final
 
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId
 from iris.node.statistics import NodeStatistics
 from iris.node.telemetry.calls import OTHER, CallHistogram, Target

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final, cast, final
 
 import trio
@@ -16,7 +17,6 @@ from iris.cluster.mesh import Mesh, MessageReceiver, Peer
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, NotSent, RemoteProtocolError
-from iris.kernel.frozen import dataclass
 from iris.kernel.link import CONTROL_RESERVE, Link
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, final
 
@@ -17,7 +18,6 @@ import trio
 from iris.cluster.mesh import Mesh
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, IrisError, RequestTimeout
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import open_background, protected_context
 from iris.patterns.messages import Answer

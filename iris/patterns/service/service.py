@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final, Protocol, Self, TypeVar, cast, final, overload
 
 from iris.kernel.errors import ConfigError
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import check_name
 from iris.patterns.messages import Message, Request
 from iris.patterns.service import asyncapi

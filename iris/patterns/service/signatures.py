@@ -11,11 +11,11 @@ import dataclasses
 import inspect
 import typing
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, cast, final
 
 from iris.kernel.errors import ConfigError, RemoteError
-from iris.kernel.frozen import dataclass
 from iris.kernel.tasks import interruptible
 from iris.patterns.messages import Request
 from iris.patterns.payloads import Converter, Mismatch, converter

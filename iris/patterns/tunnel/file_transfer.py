@@ -11,6 +11,7 @@ import hashlib
 import os
 import secrets
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO, Final, final
@@ -18,7 +19,6 @@ from typing import Any, BinaryIO, Final, final
 import trio
 
 from iris.kernel.errors import PayloadTooLarge
-from iris.kernel.frozen import dataclass
 from iris.kernel.tasks import interruptible
 
 _PIECE: Final = 256 * 1024

@@ -16,11 +16,11 @@ How nothing is lost, over links that may lose what was in flight:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, cast, final
 
 from iris.kernel.config import Config
 from iris.kernel.errors import RemoteProtocolError
-from iris.kernel.frozen import dataclass
 from iris.kernel.wire import Message, kinds
 from iris.patterns.tunnel.messages import (
     ASK,

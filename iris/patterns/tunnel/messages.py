@@ -13,10 +13,10 @@ Rules of this file:
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
 from typing import Final, NamedTuple, final
 
 from iris.kernel.errors import RemoteProtocolError
-from iris.kernel.frozen import dataclass
 from iris.kernel.wire import MAX_NUMBER, Message, kinds
 
 CHUNK_COST: Final = 128

@@ -14,11 +14,11 @@ import dataclasses
 from bisect import bisect_right
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final, final
 
 from iris.kernel.config import KIB, Config
 from iris.kernel.errors import NotSent, RemoteProtocolError
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId
 from iris.kernel.wire import Headers, Message, kinds
 from iris.patterns.counters import PatternStatistics

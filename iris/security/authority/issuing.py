@@ -17,10 +17,10 @@ A node takes a refreshed file without a restart (``CredentialWatch``).
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Final, Literal, final
 
 from iris.kernel.errors import ConfigError
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import Entropy, check_name, is_node_id
 from iris.security.authority.realm_root import RealmRoot
 from iris.security.authority.realm_root import create_realm as create_realm
@@ -39,8 +39,6 @@ from iris.security.identity import seal_credential as seal_credential
 
 DAY: Final = 24 * 3600
 CERTIFICATE_LIFETIME: Final = 365 * DAY
-SEALED_LIFETIME: Final = 30 * DAY
-"""How long a sealed credential lasts by default: who steals the machine has what is left of it."""
 
 NEVER: Final = 2**40
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import final
 
 from iris.kernel.errors import ConfigError
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import Entropy
 from iris.security.identity import GATE_SECRET_SIZE, MAX_GATE_SECRETS, SigningKey, TrustedRealm, realm_fingerprint
 from iris.security.secret import secrets_of

@@ -46,13 +46,13 @@ from __future__ import annotations
 import dataclasses
 import struct
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, final
 
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey, MLKEM768PublicKey
 
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import Entropy, NodeId
 from iris.kernel.wire import HANDSHAKE_FINISH, HANDSHAKE_INIT, HANDSHAKE_RESPONSE, HEADER, HEADER_SIZE, VERSION
 from iris.security.channel.fork_guard import poison_after_fork
@@ -495,7 +495,7 @@ def _begin(
             realms = (identity.realm, trusted.realm.bundle.realm)
             agreed, psk = prologue_between(suite, *(realms if initiator else realms[::-1])), trusted.pair_secret
         state = identity.beginnings[key] = HandshakeState(
-            suite.protocol_name,
+            suite.protocol,
             initiator=initiator,
             entropy=entropy,
             prologue=agreed,

@@ -15,8 +15,8 @@ Rules of this file:
   The session does not care which connection its frames came by.
 - Each 2^16 frames or 1 GiB the sender takes the next key (Noise REKEY) and says so in the header's epoch.  The
   receiver follows only when a frame of the new epoch has proved genuine.
-- Nothing here looks at a clock: the mesh asks ``needs_renewal(now)`` and ``expired(now)``.  It calls ``close`` on an
-  expired session, after which no frame of it is accepted.
+- Nothing here looks at a clock: the mesh asks ``expired(now)``, and calls ``close`` on an expired session, after
+  which no frame of it is accepted.
 
 Plain calls and no effects: one call per frame on the path of every message, beyond the AEAD's own 7 us for 64 KiB.
 One task at a time.
@@ -25,6 +25,7 @@ One task at a time.
 from __future__ import annotations
 
 import struct
+from dataclasses import dataclass
 from typing import Final, Never, final
 
 from cryptography.exceptions import InvalidTag
@@ -32,7 +33,6 @@ from cryptography.exceptions import InvalidTag
 from iris.kernel.buffer_pool import LARGE, borrow
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
-from iris.kernel.frozen import dataclass
 from iris.kernel.wire import DATA, HEADER, HEADER_SIZE, VERSION
 from iris.security.channel.fork_guard import poison_after_fork
 from iris.security.noise import Suite
@@ -130,7 +130,6 @@ class Session:
         "_received_frames",
         "_refused",
         "_reject_after",
-        "_renew_after",
         "_replayed",
         "_seal_aead",
         "_seal_epoch",
@@ -158,7 +157,6 @@ class Session:
         self.remote_index = remote_index
         self.established = established
         self.lost_frames: int = 0
-        self._renew_after = config.session_lifetime
         self._reject_after = config.session_rejected
         self._cipher = noise.CIPHERS[suite.cipher]
         self._nonce = NONCE[suite].pack
@@ -255,10 +253,6 @@ class Session:
         self._received_frames += 1
         self._received_bytes += len(body)
         return body
-
-    def needs_renewal(self, now: float) -> bool:
-        """Tell whether a fresh handshake should replace this session by now."""
-        return now - self.established >= self._renew_after
 
     def expired(self, now: float) -> bool:
         """Tell whether frames of this session must be refused by now; the owner then calls ``close``."""

@@ -4,7 +4,7 @@ Use::
 
     realm = open_local_realm(entropy=os.urandom)  # made on first use
     credential = realm.credential("databases", wall_now=wall_now)  # for any name; remembered
-    directory = realm.runtime_directory()  # for ipc sockets and the registry
+    directory = runtime_directory(realm.fingerprint)  # for ipc sockets and the registry
 
 Below ``$IRIS_HOME/local`` (default ``$XDG_DATA_HOME/iris/local``, ``~/.local/share/iris/local``), all 0600 in
 directories of 0700::
@@ -134,13 +134,6 @@ def open_local_realm(*, home: Path | None = None, entropy: Entropy = os.urandom)
     return LocalRealm(directory, root, gate_secret, entropy)
 
 
-def local_credential(
-    name: str, *, wall_now: float, home: Path | None = None, entropy: Entropy = os.urandom
-) -> Credential:
-    """Return the credential of the local realm for any cluster name; see ``LocalRealm.credential``."""
-    return open_local_realm(home=home, entropy=entropy).credential(name, wall_now=wall_now)
-
-
 @final
 class LocalRealm:
     """The local realm of this user.  Made by ``open_local_realm``; the repr shows no secret."""
@@ -182,10 +175,6 @@ class LocalRealm:
             fresh = self._mint(name, known, wall_now)
             save_credential(file, fresh, replace=True)
             return fresh
-
-    def runtime_directory(self, environment: Mapping[str, str] = os.environ) -> Path:
-        """Return the directory for sockets and the registry of this realm; see ``runtime_directory``."""
-        return runtime_directory(self.fingerprint, environment)
 
     def _known(self, file: Path) -> Credential | None:
         return load_credential(file) if os.path.lexists(file) else None

@@ -16,10 +16,10 @@ import dataclasses
 import functools
 import hashlib
 import math
+from dataclasses import dataclass
 from typing import Final, cast, final
 
 from iris.kernel.errors import AuthenticationError, ConfigError, RemoteProtocolError
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId, check_name, is_name
 from iris.kernel.wire import pack, unpack_untrusted
 from iris.security.identity import signing
@@ -230,12 +230,6 @@ def _read_certificate(signed: bytes, realm: bytes) -> ClusterCertificate:
             )
         case _:
             raise AuthenticationError("certificate: malformed, or of another version")
-
-
-def forget_certificates() -> None:
-    """Forget which documents have been verified: what a process knows when it starts.  For measurements."""
-    _read_certificate.cache_clear()
-    _read_delegation.cache_clear()
 
 
 def read_delegation_untrusted(signed: bytes, certificate: ClusterCertificate) -> NodeDelegation:

@@ -15,10 +15,10 @@ delegation ends or is revoked, and cannot make others.
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Final, final
 
 from iris.kernel.errors import AuthenticationError, ConfigError
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import Entropy, NodeId
 from iris.security.identity.certificate import (
     CLOCK_TOLERANCE,

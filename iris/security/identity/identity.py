@@ -7,10 +7,10 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from typing import final
 
 from iris.kernel.errors import AuthenticationError
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId, is_node_id
 from iris.security.identity import certificate as certificates
 from iris.security.identity import signing

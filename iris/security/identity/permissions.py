@@ -6,10 +6,10 @@ more.  For topics None means unrestricted; an empty tuple means nothing at all.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, final
 
 from iris.kernel.errors import ConfigError
-from iris.kernel.frozen import dataclass
 from iris.kernel.topic_syntax import MAX_TOKENS, MAX_TOPIC, is_pattern
 
 MAX_PATTERNS: Final = 256

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from dataclasses import dataclass
 from typing import Final, cast, final
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from iris.kernel.errors import AuthenticationError, ConfigError, RemoteProtocolError
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import check_name, is_alias, is_name
 from iris.kernel.topic_syntax import is_pattern
 from iris.kernel.wire import pack, unpack_untrusted

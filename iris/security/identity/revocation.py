@@ -23,10 +23,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final, cast, final
 
 from iris.kernel.errors import AuthenticationError, ConfigError, RemoteProtocolError
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import is_name
 from iris.kernel.wire import pack, unpack_untrusted
 from iris.security.identity import signing
@@ -81,28 +81,21 @@ class RevocationList:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RevocationStatistics:
-    """Counters: lists taken, lists that were not newer, peers refused."""
-
-    number: int
-    taken: int
-    not_newer: int
-    refused_peers: int
-
-
-@final
 class Revocations:
-    """The newest revocation list that this node has seen.  Sans-IO."""
+    """The newest revocation list that this node has seen.  Sans-IO.
 
-    __slots__ = ("_current", "_not_newer", "_realm", "_refused_peers", "_taken")
+    Attributes:
+        taken: how many lists were newer than the one before.
+        not_newer: how many were not.
+    """
+
+    __slots__ = ("_current", "_realm", "not_newer", "taken")
 
     def __init__(self, realm: bytes, current: RevocationList | None = None) -> None:
         self._realm = realm
         self._current = current
-        self._taken = 0
-        self._not_newer = 0
-        self._refused_peers = 0
+        self.taken = 0
+        self.not_newer = 0
 
     @property
     def current(self) -> RevocationList | None:
@@ -121,15 +114,15 @@ class Revocations:
             AuthenticationError: the root of this realm did not sign it, or it is malformed.
         """
         if self._current is not None and signed == self._current.signed:
-            self._not_newer += 1
+            self.not_newer += 1
             return False
         received = read_revocations_untrusted(signed, self._realm)
         if not received.supersedes(self._current):
-            self._not_newer += 1
+            self.not_newer += 1
             return False
         # From here on the list is in force, be it saved or not: a full disk must not keep a stolen key in use.
         self._current = received
-        self._taken += 1
+        self.taken += 1
         return True
 
     def reason(self, peer: PeerIdentity) -> str | None:
@@ -144,17 +137,7 @@ class Revocations:
         """
         reason = self.reason(peer)
         if reason is not None:
-            self._refused_peers += 1
             raise AuthenticationError(reason)
-
-    def statistics(self) -> RevocationStatistics:
-        """Return the counters."""
-        return RevocationStatistics(
-            number=self.number,
-            taken=self._taken,
-            not_newer=self._not_newer,
-            refused_peers=self._refused_peers,
-        )
 
 
 def issue_revocations(

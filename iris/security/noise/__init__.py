@@ -1,7 +1,7 @@
 """The Noise Protocol Framework, revision 34: handshake state, patterns, cipher suites.
 
-It promises that the public test vectors pass for every pattern listed here.  It is a pure state machine without input
-or output.  It knows no certificates and does not read payloads (iris.security.channel).
+It promises that the public test vectors pass, of every pattern.  It is a pure state machine without input or output.
+It knows no certificates and does not read payloads (iris.security.channel).
 """
 
 from iris.security.noise.handshake_state import DHLEN, HandshakeState, KeyPair

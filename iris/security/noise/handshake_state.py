@@ -1,9 +1,8 @@
 """Handshake state of the Noise Protocol Framework, revision 34, over X25519.
 
 Names are those of the specification (https://noiseprotocol.org/noise.html): ``CipherState``, ``SymmetricState``,
-``HandshakeState``, ``ck``, ``h``, ``mix_key``.  The patterns are data, in ``iris.security.noise.patterns``.  Iris runs
-one of them (``iris.security.channel.handshake``), but a core that passes 1,104 vectors is one whose single pattern
-can be believed.
+``HandshakeState``, ``ck``, ``h``, ``mix_key``.  A pattern is data.  Iris runs one (``iris.security.noise.suites``); the
+tests run all that there are, as 1,104 public vectors have them.
 
 Not part of the framework's text, and therefore decided here:
 
@@ -17,6 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final, Protocol, final
 
 from cryptography.exceptions import InvalidTag
@@ -27,7 +27,6 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
 from iris.kernel.names import Entropy
-from iris.security.noise.patterns import read_protocol_name
 from iris.security.secret import Secret
 
 DHLEN: Final = 32
@@ -213,6 +212,27 @@ class SymmetricState:
 
 
 @final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoiseProtocol:
+    """A Noise protocol: a pattern with its modifiers, over X25519, a cipher and a hash.
+
+    Args:
+        initiator_pre_message: "s" if the responder knows the initiator's static key beforehand, else "".
+        responder_pre_message: likewise, the other way round.
+        messages: the tokens of each message; ``pskN`` stands where its key is mixed in.
+        psk_mode: whether there is any pre-shared key, which changes the meaning of ``e`` (section 9.2).
+    """
+
+    name: bytes
+    initiator_pre_message: str
+    responder_pre_message: str
+    messages: tuple[tuple[str, ...], ...]
+    psk_mode: bool
+    cipher: str
+    hash_name: str
+
+
+@final
 class HandshakeState:
     """Section 5.3: one side of one handshake.
 
@@ -224,7 +244,7 @@ class HandshakeState:
 
     def __init__(
         self,
-        protocol_name: str,
+        protocol: NoiseProtocol,
         *,
         initiator: bool,
         entropy: Entropy,
@@ -233,7 +253,6 @@ class HandshakeState:
         rs: bytes | None = None,
         psks: Mapping[int, bytes] | None = None,
     ) -> None:
-        protocol = read_protocol_name(protocol_name)
         self._protocol = protocol
         self._initiator = initiator
         self._entropy = entropy

@@ -12,6 +12,8 @@ import functools
 from pathlib import Path
 from typing import final
 
+from iris.security.noise.handshake_state import NoiseProtocol
+
 _CPU_FEATURES = Path("/proc/cpuinfo")
 
 
@@ -28,9 +30,17 @@ class Suite(enum.IntEnum):
         return "AESGCM" if self is Suite.AESGCM else "ChaChaPoly"
 
     @property
-    def protocol_name(self) -> str:
-        """The whole Noise protocol name."""
-        return f"Noise_XXpsk0+psk2_25519_{self.cipher}_SHA256"
+    def protocol(self) -> NoiseProtocol:
+        """The whole protocol: pattern XX (section 7.5) with two pre-shared keys (section 9.4)."""
+        return NoiseProtocol(
+            name=f"Noise_XXpsk0+psk2_25519_{self.cipher}_SHA256".encode(),
+            initiator_pre_message="",
+            responder_pre_message="",
+            messages=(("psk0", "e"), ("e", "ee", "s", "es", "psk2"), ("s", "se")),
+            psk_mode=True,
+            cipher=self.cipher,
+            hash_name="SHA256",
+        )
 
 
 def choose_suite(cpuinfo: str | None) -> Suite:

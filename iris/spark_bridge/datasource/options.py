@@ -49,7 +49,7 @@ class SourceOptions:
     max_offsets: int | None = None
     min_partitions: int | None = None
     inline_rows: int = 0
-    """Events of the largest micro-batch that needs no worker; see ``iris.spark_bridge.datasource.inline_source``."""
+    """Events of the largest micro-batch of a query that needs no workers, see ``inline_source``; 0: it has workers."""
     fail_on_data_loss: bool = True
     include_headers: bool = True
     local_files: bool = True

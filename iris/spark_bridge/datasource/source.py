@@ -23,6 +23,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamWriter,
     DataSourceWriter,
     InputPartition,
+    SimpleDataSourceStreamReader,
 )
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
@@ -104,10 +105,20 @@ class IrisSource(DataSource):
         return IrisReader(_with_schema(parse_source_options(self._given, streaming=False), schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 -- Spark's name
-        """Return the reader of a stream."""
+        """Return the reader of a stream, or have Spark ask for a simple one."""
+        reader, inline_rows = self._stream_reader(schema)
+        return super().streamReader(schema) if inline_rows else reader
+
+    def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:  # noqa: N802 -- Spark's name
+        """Return the reader of a stream whose batches need no worker."""
+        return InlineStreamReader(*self._stream_reader(schema))
+
+    def _stream_reader(self, schema: StructType) -> tuple[IrisStreamReader, int]:
         options = _with_schema(parse_source_options(self._given, streaming=True), schema)
-        reader = IrisStreamReader(options)
-        return InlineStreamReader(reader, options.inline_rows) if options.inline_rows else reader
+        rows = options.inline_rows
+        if rows and options.max_offsets is not None:
+            rows = min(rows, options.max_offsets)
+        return IrisStreamReader(options), rows
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a table; see ``iris.spark_bridge.datasource.sink``."""

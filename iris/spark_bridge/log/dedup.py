@@ -17,7 +17,8 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
-from iris.spark_bridge.runs import PublisherRun, cut_run
+from iris.patterns.pubsub.subscribe import EventRun
+from iris.spark_bridge.runs import cut_run
 
 BLOCK: Final = 4096
 BLOCK_BYTES: Final = BLOCK // 8
@@ -103,8 +104,8 @@ class PublisherWindow:
 
 
 def admit_runs(
-    runs: Sequence[PublisherRun], window: Callable[[str], PublisherWindow]
-) -> tuple[Sequence[PublisherRun], int, list[PublisherRun]]:
+    runs: Sequence[EventRun], window: Callable[[str], PublisherWindow]
+) -> tuple[Sequence[EventRun], int, list[EventRun]]:
     """Sort out repeats.
 
     Args:
@@ -116,8 +117,8 @@ def admit_runs(
     """
     if not any(run.confirm for run in runs):
         return runs, 0, []
-    new: list[PublisherRun] = []
-    stale: list[PublisherRun] = []
+    new: list[EventRun] = []
+    stale: list[EventRun] = []
     repeats = 0
     for run in runs:
         if run.confirm == 0 or window(run.publisher).admit_all(run.confirm, len(run.payloads)):

@@ -12,8 +12,8 @@ from iris.kernel.names import Entropy
 from iris.security.files import make_directories
 from iris.spark_bridge.errors import LogDamaged, StoreBusy
 from iris.spark_bridge.log.index import MAP_BYTES, Index, ShardRecord
-from iris.spark_bridge.log.lmdb_store import LmdbStore
 from iris.spark_bridge.log.segments import SEGMENT_BYTES, Disk, FileSystem, Reserve, SegmentFiles, sync_directory
+from iris.spark_bridge.log.store import Store
 
 
 def open_store(
@@ -25,7 +25,7 @@ def open_store(
     segment_bytes: int = SEGMENT_BYTES,
     map_bytes: int = MAP_BYTES,
     look_only: bool = False,
-) -> LmdbStore:
+) -> Store:
     """Open the log in ``directory``, made if it is not there.
 
     Takes the same short time for any number of events: nothing is scanned.
@@ -87,7 +87,7 @@ def open_store(
     except BaseException:
         os.close(lock)
         raise
-    return LmdbStore(directory, index, files, lock)
+    return Store(directory, index, files, lock)
 
 
 def _remove_strangers(directory: Path, index: Index, files: SegmentFiles) -> None:

@@ -1,4 +1,4 @@
-"""Store: the interface of a durable log, as the bridge uses it.
+"""Store: the durable log on a local disk, with chunks in segment files and everything else in an LMDB index.
 
 Every call blocks (the service makes them in threads) and is all or nothing.  A shard has an *epoch*, a random id made
 when the shard is made.  Offsets mean something only together with the epoch, so a log that was wiped is noticed instead
@@ -7,18 +7,45 @@ of read from a position that no longer means the same.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import hashlib
+import json
+import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final, Protocol, final
+import threading
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, final
 
 import pyarrow as pa
 
-from iris.spark_bridge.gaps import Gap
+from iris.kernel.wire import saturated
+from iris.patterns.pubsub.subscribe import EventRun
+from iris.spark_bridge.errors import DataLost, LogDamaged, QuotaExceeded, StaleBatch, StoreFull
+from iris.spark_bridge.gaps import Gap, GapBook
 from iris.spark_bridge.log.chunk import Chunk
+from iris.spark_bridge.log.chunk_io import (
+    CHUNK_BYTES,
+    CHUNK_EVENTS,
+    ROOM,
+    FinishedSegment,
+    ShardAppend,
+    find_offset,
+    read_places,
+    take_pieces,
+    take_places,
+)
+from iris.spark_bridge.log.dedup import PublisherWindow, admit_runs
+from iris.spark_bridge.log.index import ChunkPlace, Index, IndexView, ShardRecord
 from iris.spark_bridge.log.local_read import FileRange
-from iris.spark_bridge.log.retention import Retention
-from iris.spark_bridge.runs import PublisherRun
+from iris.spark_bridge.log.numbering import PublisherNumberings
+from iris.spark_bridge.log.retention import Retention, choose_expired
+from iris.spark_bridge.log.segments import Reserve, SegmentFiles
+from iris.spark_bridge.runs import count_events, cut_runs
+from iris.spark_bridge.schema import encode_events, place_rows
 
 QUERY: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 """Ids of the queries whose batches Spark writes; Spark's own are UUIDs."""
@@ -58,7 +85,7 @@ class Appended:
     """Events that are new in the log."""
     repeats: int
     """Events that were in the log before; they may be acknowledged to their publishers."""
-    stale: Sequence[PublisherRun]
+    stale: Sequence[EventRun]
     """Events so late that it is unknown whether they are in the log.  Not stored, not to be confirmed."""
     missed: int = 0
     """Events of which it has turned out that they are missing."""
@@ -78,16 +105,61 @@ class Cursor:
     """Microseconds since 1970 of the last change."""
 
 
-class Store(Protocol):
-    """A durable log of events in shards.  Safe in any thread."""
+_WINDOWS: Final = 4096
+"""Publishers whose windows stay in memory; those of others are read again when they publish."""
+
+_NUMBERINGS: Final = 65_536
+"""Topics whose numbers stay in memory, of all publishers; others are read again."""
+
+_VERIFIED_AT_ONCE: Final = 8 * 1024 * 1024
+
+_DELETED_AT_ONCE: Final = 20_000
+"""Chunks that one transaction deletes: about 20 ms in which nothing is appended."""
+
+
+@final
+class Store:
+    """A durable log of events in shards, in one directory.  Safe in any thread.  Made by ``open_store``."""
+
+    def __init__(self, directory: Path, index: Index, files: SegmentFiles, lock: int) -> None:
+        self._directory = directory
+        self._index = index
+        self._files = files
+        self._lock = lock
+        self._windows: OrderedDict[str, PublisherWindow] = OrderedDict()
+        self._numberings: OrderedDict[str, PublisherNumberings] = OrderedDict()
+        with index.read() as view:
+            self._gaps = GapBook(view.gaps())
+        self._writing = threading.Lock()
+        self._owned: Counter[tuple[str, str]] | None = None
+        """How many names of each kind belong to each cluster; None: they are not counted."""
+        self._sinks_complete = False
+        """Whether the table of queries has been read in full since the log was opened."""
+
+    def __repr__(self) -> str:
+        return f"<Store {self._directory}>"
 
     def shards(self) -> list[ShardState]:
         """Return every shard by number."""
-        ...
+        with self._index.read() as view:
+            return [
+                ShardState(
+                    number=shard.number,
+                    epoch=shard.epoch,
+                    earliest=shard.earliest,
+                    next=shard.next,
+                    size=shard.size,
+                    timestamp=shard.timestamp,
+                    gap=self._gaps.last(shard.number),
+                )
+                for shard in view.shards()
+            ]
+
+    # -- appending ------------------------------------------------------------------------------------------
 
     def append(
         self,
-        events: Mapping[int, Sequence[PublisherRun]],
+        events: Mapping[int, Sequence[EventRun]],
         *,
         now: int,
         judged: Callable[[str], bool] = lambda _: True,
@@ -105,105 +177,135 @@ class Store(Protocol):
         Raises:
             StoreFull: there is no room; nothing was stored.
         """
-        ...
+        with self._writing:
+            finished: list[FinishedSegment] = []
+            try:
+                # One transaction for the events, their places and the publishers' windows. It commits at the end of the
+                # block, after ``ShardAppend.finish`` has synced the chunks: the index never names bytes that are not on
+                # disk.
+                with self._index.write() as view:
+                    appended = self._append(view, events, now, judged, finished)
+            except BaseException:
+                # They count what was not stored; the truth is in the index.
+                self._windows.clear()
+                self._numberings.clear()
+                with self._index.read() as view:
+                    self._gaps = GapBook(view.gaps())
+                raise
+            self._finish_segments(finished)
+            while len(self._windows) > _WINDOWS:
+                self._windows.popitem(last=False)
+            while len(self._numberings) > 1 and sum(map(len, self._numberings.values())) > _NUMBERINGS:
+                self._numberings.popitem(last=False)
+            return appended
 
-    def read(self, shard: int, epoch: str, start: int, end: int, *, max_bytes: int) -> list[Chunk]:
-        """Return the chunks that hold the events from ``start``, in order, verified.
+    def _append(
+        self,
+        view: IndexView,
+        events: Mapping[int, Sequence[EventRun]],
+        now: int,
+        judged: Callable[[str], bool],
+        finished: list[FinishedSegment],
+    ) -> Appended:
+        touched: dict[str, PublisherWindow] = {}
 
-        At least one chunk, then more up to ``end`` or ``max_bytes``.  The first and the last may hold events outside of
-        the range.
+        def window(publisher: str) -> PublisherWindow:
+            found = touched.get(publisher)
+            if found is None:
+                found = touched[publisher] = self._window(view, publisher)
+            return found
 
-        Raises:
-            DataLost: the shard has another epoch, or events from ``start`` on were trimmed.
-            LogDamaged: what is stored is not what was written.
-            ValueError: the range is empty or goes beyond the last event.
-        """
-        ...
+        count = repeats = 0
+        stale: list[EventRun] = []
+        begins: dict[int, int] = {}
+        clusters: dict[str, str] = {}
+        for number, arrivals in events.items():
+            # Judged in the transaction that stores the events: a crash leaves both the event and its mark, or neither.
+            new, repeated, late = admit_runs(arrivals, window)
+            count += count_events(new)
+            repeats += repeated
+            stale += late
+            if new:
+                at = begins[number] = self._append_to(view, number, new, now, finished)
+                for run in new:
+                    if run.first and judged(run.publisher):
+                        window(run.publisher)  # that is where its last arrival is recorded
+                        clusters[run.publisher] = run.sender.cluster
+                        self._count_run(view, run, number, at)
+                    at += len(run.payloads)
+        missed = self._settle(view, clusters, begins, now)
+        for publisher, changes in touched.items():
+            self._write_window(view, publisher, changes, now)
+        return Appended(count=count, repeats=repeats, stale=stale, missed=missed)
 
-    def locate(self, shard: int, epoch: str, start: int, end: int, *, max_bytes: int) -> FileRange:
-        """Return the file in which the events from ``start`` lie, for a reader on this machine.
+    # -- what is missing ------------------------------------------------------------------------------------
 
-        It names at least one chunk, then more up to ``end``, to ``max_bytes`` or to the end of the file.  Nothing is
-        read or verified.  Errors are those of ``read``.
-        """
-        ...
+    def _count_run(self, view: IndexView, run: EventRun, shard: int, offset: int) -> None:
+        known = self._numberings.get(run.publisher)
+        if known is None:
+            known = PublisherNumberings(view.numberings(bytes.fromhex(run.publisher)))
+            self._numberings[run.publisher] = known
+        self._numberings.move_to_end(run.publisher)
+        known.topic(run.topic).arrive(
+            run.first,
+            len(run.payloads),
+            owed=run.owed,
+            milestones=run.milestones,
+            shard=shard,
+            offset=offset,
+        )
+
+    def _settle(self, view: IndexView, clusters: Mapping[str, str], begins: Mapping[int, int], now: int) -> int:
+        """Write what publishers have numbered, and what turns out to be missing; return how many events that is."""
+        missed = 0
+        for publisher, cluster in clusters.items():
+            key, numberings = bytes.fromhex(publisher), self._numberings[publisher]
+            for topic in numberings.changed:
+                numbering = numberings.topics[topic]
+                for hole in numbering.settle(begins):
+                    missed = saturated(missed + hole.size)
+                    self._gaps.note(
+                        Gap(
+                            shard=hole.shard,
+                            offset=hole.offset,
+                            upto=hole.offset,
+                            topic=topic,
+                            cluster=cluster,
+                            publisher=publisher,
+                            count=saturated(hole.size),
+                            timestamp=now,
+                        )
+                    )
+                view.put_numbering(key, topic, numbering, now)
+            for topic in numberings.expired:
+                view.delete_numbering(key, topic)
+            numberings.changed.clear()
+            numberings.expired.clear()
+        self._write_gaps(view)
+        return missed
+
+    def _write_gaps(self, view: IndexView) -> None:
+        for key in self._gaps.removed:
+            view.delete_gap(key)
+        for key in self._gaps.changed:
+            view.put_gap(self._gaps.get(key))
+        self._gaps.removed.clear()
+        self._gaps.changed.clear()
 
     def gaps(self) -> list[Gap]:
         """Return the gaps, by shard and offset."""
-        ...
+        return sorted(self._gaps, key=lambda gap: (gap.shard, gap.offset, gap.topic))
 
-    def offset_at(self, shard: int, timestamp: int) -> int:
-        """Return the first offset whose event is not older than ``timestamp``; ``next`` if there is none."""
-        ...
-
-    def pin_cursor(self, group: str, start: Mapping[str, int], *, now: int) -> Cursor:
-        """Return the group's cursor; made with ``start`` if there is none."""
-        ...
-
-    def move_cursor(self, group: str, offsets: Mapping[str, int], *, now: int) -> None:
-        """Write down how far a group has come; one without cursor gets one."""
-        ...
-
-    def cursors(self) -> list[Cursor]:
-        """Return every cursor by group."""
-        ...
-
-    def drop_cursor(self, group: str) -> bool:
-        """Forget a group and whose it was; tell whether it was known."""
-        ...
-
-    def drop_query(self, query: str) -> bool:
-        """Forget a query, its last batch and whose it was; tell whether it was known."""
-        ...
-
-    def members(self) -> dict[int, str]:
-        """Return every shard that the bridge is known to have, with the cluster at which it was found last."""
-        ...
-
-    def note_members(self, found: Mapping[int, str]) -> None:
-        """Write down which shards the bridge has, and the cluster at which each is found.
-
-        Raises:
-            StoreFull: there is no room for that.
-        """
-        ...
-
-    def forget_member(self, shard: int) -> bool:
-        """Forget that the bridge has a shard; tell whether that was known."""
-        ...
-
-    def claim(self, kind: str, name: str, owner: str, *, most: int, most_of_owner: int, now: int) -> str:
-        """Return the owner of a name: ``owner`` from now on, if it had none.
-
-        Args:
-            kind: ``group`` or ``query``.
-            name: of the group or query.
-            owner: the cluster.
-            most: names of this kind that may belong to somebody.
-            most_of_owner: of them, to ``owner``.
-            now: microseconds since 1970.
-
-        Raises:
-            QuotaExceeded: it belonged to nobody, and would be one too many.
-            StoreFull: there is no room to write that down.
-        """
-        ...
-
-    def owners(self, kind: str) -> dict[str, str]:
-        """Return the owner of each name of a kind that has one."""
-        ...
-
-    def transfer(self, kind: str, name: str, owner: str, *, now: int) -> bool:
-        """Let a name belong to another cluster; tell whether it was known."""
-        ...
-
-    def trim(self, shard: int, before: int) -> int:
-        """Remove the events of a shard below offset ``before``; return how many are gone now.
-
-        Raises:
-            StoreFull: there is no room even to write that down; some of it may be done.
-        """
-        ...
+    def _append_to(
+        self, view: IndexView, number: int, events: Sequence[EventRun], now: int, finished: list[FinishedSegment]
+    ) -> int:
+        """Append events to a shard; return the offset of the first one."""
+        append = ShardAppend(view, self._files, number, now=now, finished=finished)
+        first = append.next
+        for part in cut_runs(events, max_events=CHUNK_EVENTS, max_bytes=ROOM):
+            append.add(count_events(part), partial(encode_events, part, shard=number))
+        append.finish()
+        return first
 
     def append_batch(
         self,
@@ -232,30 +334,114 @@ class Store(Protocol):
             StaleBatch: a later batch of the query is in the log; nothing was stored.
             StoreFull: there is no room; nothing was stored.
         """
-        ...
+        with self._writing:
+            finished: list[FinishedSegment] = []
+            count = 0
+            with self._index.write() as view:
+                last = view.sink(query.encode(), complete=self._sinks_complete)
+                # Read in full, once, before a query is taken for new: damage could hide its record.
+                self._sinks_complete = self._sinks_complete or last is None
+                # The commit had succeeded and the reply or Spark's own note was lost: the repeat changes nothing.
+                if last == batch:
+                    return None
+                if last is not None and batch < last:
+                    # Spark repeats its last batch only.  Who repeats an earlier one was put back to an older state, and
+                    # its next batches hold other rows than those in the log: to leave them out would lose some.
+                    raise StaleBatch(
+                        f"batch {batch} of query {query} comes after batch {last}, which is in the log: the checkpoint "
+                        "is older than that, or not the only one. Begin with a new checkpoint, or name the batches of "
+                        "this query anew"
+                    )
+                appends: dict[int, ShardAppend] = {}
+                for part in rows:
+                    for number, own in split(part).items():
+                        if number not in appends:
+                            appends[number] = ShardAppend(view, self._files, number, now=now, finished=finished)
+                        appends[number].add(own.num_rows, partial(place_rows, own, sender=sender, shard=number))
+                        count += own.num_rows
+                for append in appends.values():
+                    append.finish()
+                # In one transaction with the rows: from its commit on the batch counts once, and every repeat finds
+                # this note.
+                view.put_sink(query.encode(), batch, now)
+            self._finish_segments(finished)
+            return count
 
-    def retain(self, retention: Retention, *, now: int) -> int:
-        """Remove what ``retention`` no longer wants; return how many events are gone now."""
-        ...
+    def _finish_segments(self, finished: Iterable[FinishedSegment]) -> None:
+        for shard, epoch, first, size in finished:
+            with contextlib.suppress(OSError, LogDamaged):  # it is committed; the room comes back later
+                self._files.finish(shard, epoch, first, size)
 
-    def forget_publishers(self, before: int) -> int:
-        """Forget the publishers whose last event arrived before ``before``; return how many.
+    def _window(self, view: IndexView, publisher: str) -> PublisherWindow:
+        window = self._windows.get(publisher)
+        if window is None:
+            window = self._windows[publisher] = PublisherWindow(view.publisher_blocks(bytes.fromhex(publisher)))
+        self._windows.move_to_end(publisher)
+        return window
 
-        Their repeats are recognized no more.  So it is with Spark's jobs; streaming queries are remembered for ever.
-        """
-        ...
+    @staticmethod
+    def _write_window(view: IndexView, publisher: str, window: PublisherWindow, now: int) -> None:
+        key = bytes.fromhex(publisher)
+        for block in window.changed:
+            view.put_publisher_block(key, block, bytes(window.blocks[block]))
+        for block in window.expired:
+            view.delete_publisher_block(key, block)
+        window.changed.clear()
+        window.expired.clear()
+        view.put_publisher(key, len(window.blocks), now)
 
-    def subscribers(self) -> list[bytes]:
-        """Return the records of durable subscribers that were kept."""
-        ...
+    # -- reading --------------------------------------------------------------------------------------------
 
-    def keep_subscribers(self, records: Sequence[bytes]) -> None:
-        """Replace the records of durable subscribers, for which publishers wait.
+    def read(self, shard: int, epoch: str, start: int, end: int, *, max_bytes: int) -> list[Chunk]:
+        """Return the chunks that hold the events from ``start``, in order, verified.
+
+        At least one chunk, then more up to ``end`` or ``max_bytes``.  The first and the last may hold events outside of
+        the range.
 
         Raises:
-            StoreFull: there is no room; those before are kept.
+            DataLost: the shard has another epoch, or events from ``start`` on were trimmed.
+            LogDamaged: what is stored is not what was written.
+            ValueError: the range is empty or goes beyond the last event.
         """
-        ...
+        with self._reading(shard, epoch, start, end, max_bytes) as places:
+            return read_places(self._files, shard, epoch, places)
+
+    def locate(self, shard: int, epoch: str, start: int, end: int, *, max_bytes: int) -> FileRange:
+        """Return the file in which the events from ``start`` lie, for a reader on this machine.
+
+        It names at least one chunk, then more up to ``end``, to ``max_bytes`` or to the end of the file.  Nothing is
+        read or verified.  Errors are those of ``read``.
+        """
+        with self._reading(shard, epoch, start, end, max_bytes) as places:
+            path, device, inode = self._files.identify(shard, epoch, places[0].segment)
+        sizes = take_pieces(places, CHUNK_BYTES)
+        return FileRange(path=path, device=device, inode=inode, position=places[0].position, sizes=sizes)
+
+    @contextlib.contextmanager
+    def _reading(self, shard: int, epoch: str, start: int, end: int, max_bytes: int) -> Generator[list[ChunkPlace]]:
+        """Yield the places of a range; a range that was trimmed while it was read is not reported as damaged."""
+        with self._index.read() as view:
+            self._check_range(view, shard, epoch, start, end)
+            places = take_places(view, shard, start, end, max_bytes)
+        try:
+            yield places
+        except LogDamaged:
+            with self._index.read() as view:
+                self._check_range(view, shard, epoch, start, end)
+            raise
+
+    @staticmethod
+    def _check_range(view: IndexView, number: int, epoch: str, start: int, end: int) -> ShardRecord:
+        shard = view.shard(number)
+        if shard is None or shard.epoch != epoch:
+            raise DataLost(f"shard {number}@{epoch} is not there: the log was wiped or is another one")
+        if start < shard.earliest:
+            raise DataLost(
+                f"offset {start} of shard {number}@{epoch} was trimmed: the earliest event there is {shard.earliest}"
+            )
+        if not start < end <= shard.next:
+            raise ValueError(f"no events {start} to {end}: shard {number}@{epoch} ends at {shard.next}")
+        return shard
 
     def verify(self) -> Iterator[tuple[int, int, str | None]]:
         """Read everything; yield shard, offset and what is wrong there, if anything is, for each stretch of chunks.
@@ -265,8 +451,292 @@ class Store(Protocol):
         Raises:
             LogDamaged: at the end, if what the log knows besides events, such as its publishers, is damaged.
         """
-        ...
+        for state in self.shards():
+            at = state.earliest
+            while at < state.next:
+                begin = at
+                try:
+                    at = self.read(state.number, state.epoch, at, state.next, max_bytes=_VERIFIED_AT_ONCE)[-1].end
+                    yield state.number, begin, None
+                except LogDamaged:
+                    # Somewhere in this stretch: chunk by chunk.
+                    with self._index.read() as view:
+                        places = [place for place, _ in zip(view.chunks(state.number, at), range(64), strict=False)]
+                    if not places or places[0].first > at:
+                        at = places[0].first if places else state.next
+                        yield state.number, begin, f"the index names no chunk for offsets {begin} to {at}"
+                    for place in places:
+                        try:
+                            read_places(self._files, state.number, state.epoch, [place])
+                        except LogDamaged as error:
+                            yield state.number, place.first, str(error)
+                        at = place.end
+        with self._index.read() as view:
+            view.check()
+
+    def offset_at(self, shard: int, timestamp: int) -> int:
+        """Return the first offset whose event is not older than ``timestamp``; ``next`` if there is none."""
+        with self._index.read() as view:
+            record = view.shard(shard)
+            if record is None:
+                raise ValueError(f"there is no shard {shard}")
+            return find_offset(view, record, timestamp)
+
+    # -- cursors --------------------------------------------------------------------------------------------
+
+    def pin_cursor(self, group: str, start: Mapping[str, int], *, now: int) -> Cursor:
+        """Return the group's cursor; made with ``start`` if there is none."""
+        with self._writing:
+            with self._index.read() as view:
+                record = view.cursors().get(group.encode())
+            if record is not None:
+                return _unpack_cursor(group, record)
+            return self._put_cursor(Cursor(group=group, start=start, offsets=start, timestamp=now))
+
+    def move_cursor(self, group: str, offsets: Mapping[str, int], *, now: int) -> None:
+        """Write down how far a group has come; one without cursor gets one."""
+        with self._writing:
+            with self._index.read() as view:
+                record = view.cursors().get(group.encode())
+            start = offsets if record is None else _unpack_cursor(group, record).start
+            self._put_cursor(Cursor(group=group, start=start, offsets=offsets, timestamp=now))
+
+    def _put_cursor(self, cursor: Cursor) -> Cursor:
+        record = {"start": dict(cursor.start), "offsets": dict(cursor.offsets), "timestamp": cursor.timestamp}
+        with self._index.write() as view:
+            view.put_cursor(cursor.group.encode(), json.dumps(record).encode())
+        return cursor
+
+    def cursors(self) -> list[Cursor]:
+        """Return every cursor by group."""
+        with self._index.read() as view:
+            return [_unpack_cursor(name.decode(), record) for name, record in view.cursors().items()]
+
+    def drop_cursor(self, group: str) -> bool:
+        """Forget a group and whose it was; tell whether it was known."""
+        with self._writing, self._index.write() as view:
+            owned = view.delete_owner(_owned("group", group))
+            self._owned = None
+            return view.delete_cursor(group.encode()) or owned
+
+    # -- members --------------------------------------------------------------------------------------------
+
+    def members(self) -> dict[int, str]:
+        """Return every shard that the bridge is known to have, with the cluster at which it was found last."""
+        with self._index.read() as view:
+            return view.members()
+
+    def note_members(self, found: Mapping[int, str]) -> None:
+        """Write down which shards the bridge has, and the cluster at which each is found.
+
+        Raises:
+            StoreFull: there is no room for that.
+        """
+        with self._writing:
+            with self._index.read() as view:
+                known = view.members()
+            if found.items() <= known.items():
+                return
+            with self._index.write() as view:
+                for shard, address in found.items():
+                    view.put_member(shard, address)
+
+    def forget_member(self, shard: int) -> bool:
+        """Forget that the bridge has a shard; tell whether that was known."""
+        with self._writing, self._index.write() as view:
+            return view.delete_member(shard)
+
+    # -- owners ---------------------------------------------------------------------------------------------
+
+    def claim(self, kind: str, name: str, owner: str, *, most: int, most_of_owner: int, now: int) -> str:
+        """Return the owner of a name: ``owner`` from now on, if it had none.
+
+        Args:
+            kind: ``group`` or ``query``.
+            name: of the group or query.
+            owner: the cluster.
+            most: names of this kind that may belong to somebody.
+            most_of_owner: of them, to ``owner``.
+            now: microseconds since 1970.
+
+        Raises:
+            QuotaExceeded: it belonged to nobody, and would be one too many.
+            StoreFull: there is no room to write that down.
+        """
+        key = _owned(kind, name)
+        with self._index.read() as view:
+            known = view.owner(key)
+        if known is not None:
+            return known
+        with self._writing:
+            with self._index.read() as view:
+                if self._owned is None:
+                    # Read in full, once, before a name is taken for free: damage could hide its record.
+                    self._owned = Counter((_kind(other), cluster) for other, cluster in view.owners())
+                known = view.owner(key)
+            if known is not None:
+                return known
+            if self._owned[kind, owner] >= most_of_owner:
+                raise _too_many(kind, name, f"cluster {owner!r}", most_of_owner)
+            if sum(count for (alike, _), count in self._owned.items() if alike == kind) >= most:
+                raise _too_many(kind, name, "all clusters together", most)
+            with self._index.write() as view:
+                view.put_owner(key, owner, now)
+            self._owned[kind, owner] += 1
+        return owner
+
+    def owners(self, kind: str) -> dict[str, str]:
+        """Return the owner of each name of a kind that has one."""
+        prefix = _owned(kind, "")
+        with self._index.read() as view:
+            return {name[len(prefix) :].decode(): owner for name, owner in view.owners() if name.startswith(prefix)}
+
+    def transfer(self, kind: str, name: str, owner: str, *, now: int) -> bool:
+        """Let a name belong to another cluster; tell whether it was known."""
+        with self._writing, self._index.write() as view:
+            known = view.owner(_owned(kind, name)) is not None
+            if kind == "group":
+                known = known or name.encode() in view.cursors()
+            else:
+                known = known or view.sink(name.encode()) is not None
+            if known:
+                view.put_owner(_owned(kind, name), owner, now)
+                self._owned = None
+            return known
+
+    def drop_query(self, query: str) -> bool:
+        """Forget a query, its last batch and whose it was; tell whether it was known."""
+        with self._writing, self._index.write() as view:
+            owned = view.delete_owner(_owned("query", query))
+            self._owned = None
+            return view.delete_sink(query.encode()) or owned
+
+    # -- durable subscribers --------------------------------------------------------------------------------
+
+    def subscribers(self) -> list[bytes]:
+        """Return the records of durable subscribers that were kept."""
+        with self._index.read() as view:
+            return list(view.subscribers().values())
+
+    def keep_subscribers(self, records: Sequence[bytes]) -> None:
+        """Replace the records of durable subscribers, for which publishers wait.
+
+        Raises:
+            StoreFull: there is no room; those before are kept.
+        """
+        wanted = {hashlib.blake2b(record, digest_size=16).digest(): record for record in records}
+        with self._writing, self._index.write() as view:
+            known = view.subscribers()
+            for digest in known.keys() - wanted.keys():
+                view.delete_subscriber(digest)
+            for digest in wanted.keys() - known.keys():
+                view.put_subscriber(digest, wanted[digest])
+
+    # -- making room ----------------------------------------------------------------------------------------
+
+    def trim(self, shard: int, before: int) -> int:
+        """Remove the events of a shard below offset ``before``; return how many are gone now.
+
+        Raises:
+            StoreFull: there is no room even to write that down; some of it may be done.
+        """
+        reserve = Reserve(self._directory / "reserve")
+        with self._writing:
+            with self._index.read() as view:
+                record = view.shard(shard)
+            if record is None:
+                raise ValueError(f"there is no shard {shard}")
+            try:
+                try:
+                    earliest = self._trim(shard, before)
+                except StoreFull:
+                    reserve.give_up()
+                    earliest = self._trim(shard, before)
+            finally:
+                reserve.make()
+            return earliest - record.earliest
+
+    def _trim(self, number: int, before: int) -> int:
+        with self._index.write() as view:
+            shard = view.shard(number)
+            assert shard is not None
+            earliest = min(max(before, shard.earliest), shard.next)
+            # From here no reader gets these events any more; what follows only gives their room back.
+            view.put_shard(dataclasses.replace(shard, earliest=earliest))
+            self._gaps.trim(number, earliest)
+            self._write_gaps(view)
+            dead = [segment for segment in view.segments(number) if segment.end <= earliest]
+        size = shard.size
+        for segment in dead:
+            deleted = _DELETED_AT_ONCE
+            while deleted == _DELETED_AT_ONCE:
+                with self._index.write() as view:
+                    deleted = view.delete_chunks(number, segment.end, _DELETED_AT_ONCE)
+                    if deleted < _DELETED_AT_ONCE:
+                        view.delete_segment(number, segment.first)
+                        size -= segment.size
+                        view.put_shard(dataclasses.replace(shard, earliest=earliest, size=size))
+            # The index first: a crash in between leaves a file that nothing names, which the next start removes. The
+            # other way round it would leave an index without its file, which is damage.
+            self._files.remove(number, shard.epoch, segment.first)
+        return earliest
+
+    def retain(self, retention: Retention, *, now: int) -> int:
+        """Remove what ``retention`` no longer wants; return how many events are gone now."""
+        with self._index.read() as view:
+            shards = view.shards()
+            segments = {shard.number: view.segments(shard.number) for shard in shards}
+            cursors = [_unpack_cursor(name.decode(), record) for name, record in view.cursors().items()]
+        unread = {
+            shard.number: min(
+                (cursor.offsets.get(f"{shard.number}@{shard.epoch}", shard.earliest) for cursor in cursors),
+                default=shard.next,
+            )
+            for shard in shards
+        }
+        expired = choose_expired(segments, retention, now=now, unread=unread)
+        return sum(self.trim(shard, before) for shard, before in expired.items())
+
+    def forget_publishers(self, before: int) -> int:
+        """Forget the publishers whose last event arrived before ``before``; return how many.
+
+        Their repeats are recognized no more.  So it is with Spark's jobs; streaming queries are remembered for ever.
+        """
+        with self._writing, self._index.write() as view:
+            view.delete_sinks(JOB_PREFIX.encode(), before)
+            if view.delete_owners(_owned("query", JOB_PREFIX), before):
+                self._owned = None
+            publishers = view.publishers_seen_before(before)
+            for publisher in publishers:
+                view.delete_publisher(publisher)
+                self._windows.pop(publisher.hex(), None)
+                self._numberings.pop(publisher.hex(), None)
+            return len(publishers)
 
     def close(self) -> None:
         """Close the log.  Appended events are on the disk already."""
-        ...
+        with self._writing:
+            self._files.close()
+            self._index.close()
+            os.close(self._lock)
+
+
+def _owned(kind: str, name: str) -> bytes:
+    """Return the key of a name in the table of owners."""
+    return f"{kind}/{name}".encode()
+
+
+def _kind(owned: bytes) -> str:
+    return owned.partition(b"/")[0].decode()
+
+
+def _too_many(kind: str, name: str, whose: str, most: int) -> QuotaExceeded:
+    return QuotaExceeded(
+        f"{kind} {name!r} would be one too many: {whose} may have {most} at this bridge. 'iris bridge drop --{kind} "
+        "NAME' forgets one that does not come back"
+    )
+
+
+def _unpack_cursor(group: str, record: bytes) -> Cursor:
+    value: dict[str, Any] = json.loads(record)
+    return Cursor(group=group, start=value["start"], offsets=value["offsets"], timestamp=value["timestamp"])

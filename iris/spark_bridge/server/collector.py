@@ -20,9 +20,9 @@ from iris.kernel.config import MIB
 from iris.kernel.names import Entropy
 from iris.kernel.wire import encode_payload, payload_size
 from iris.patterns.messages import Message, Sender
+from iris.patterns.pubsub.subscribe import EventRun
 from iris.patterns.service import Service
 from iris.patterns.tunnel import Tunnel
-from iris.spark_bridge.runs import Part
 from iris.spark_bridge.server.member import BridgeMember
 
 _LARGEST: Final = 16 * MIB
@@ -65,15 +65,8 @@ def gathering_service(cluster: str, member: BridgeMember, entropy: Entropy) -> S
     return service
 
 
-def _event(topic: str, payload: Any, sender: Sender, key: str | None, headers: Mapping[str, str]) -> Part:
+def _event(topic: str, payload: Any, sender: Sender, key: str | None, headers: Mapping[str, str]) -> EventRun:
     encoded = encode_payload(payload, _LARGEST)
-    return Part(
-        topic=topic,
-        key=key,
-        sender=sender,
-        publisher=sender.node,
-        confirm=0,
-        headers=headers,
-        payloads=[encoded],
-        size=payload_size(encoded),
+    return EventRun(
+        sender, topic, 0, 0, headers, key, [encoded], payload_size(encoded), plain=isinstance(encoded, bytes)
     )

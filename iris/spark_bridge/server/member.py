@@ -20,10 +20,10 @@ from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import saturated
 from iris.patterns.pubsub.interest import Matcher
-from iris.patterns.pubsub.subscribe import Subscription
+from iris.patterns.pubsub.subscribe import EventRun, Subscription
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.log import Appended, Retention, ShardState, Store
-from iris.spark_bridge.runs import PublisherRun, count_events, stored_size
+from iris.spark_bridge.runs import count_events, stored_size
 from iris.spark_bridge.schema import HEADER_BRIDGE
 from iris.spark_bridge.server.clock_check import MemberClock
 from iris.spark_bridge.server.group_commit import GroupCommit, GroupLimits
@@ -92,7 +92,7 @@ class _Batch:
         stored: called when they are on the disk.
     """
 
-    runs: Sequence[PublisherRun]
+    runs: Sequence[EventRun]
     subscription: Subscription | None = None
     stored: Callable[[], None] | None = None
 
@@ -246,7 +246,7 @@ class BridgeMember:
                 continue
             await self._gather(_Batch(runs=runs, subscription=subscription))
 
-    def _is_own(self, run: PublisherRun) -> bool:
+    def _is_own(self, run: EventRun) -> bool:
         """Tell whether Spark wrote these events: a member has stored them before it published them."""
         # The header counts only from nodes of this realm: those of another one could have their events pass for stored.
         own = bool(run.headers) and run.headers.get(HEADER_BRIDGE) == self._bridge and "/" not in run.sender.cluster
@@ -260,7 +260,7 @@ class BridgeMember:
         """Tell whether all events of a publisher come here, so that numbers that are missing are events that are."""
         return self.of is None and publisher not in self._tellers
 
-    async def take(self, runs: Sequence[PublisherRun], stored: Callable[[], None] | None = None) -> None:
+    async def take(self, runs: Sequence[EventRun], stored: Callable[[], None] | None = None) -> None:
         """Store events that did not come through a subscription, after all that was taken before.
 
         Args:
@@ -322,7 +322,7 @@ class BridgeMember:
         self.refresh()
         unstored = [*appended.stale, *strays]
         # What a subscription brought is confirmed at once: a message for each batch was a sixth of this task's time.
-        to_confirm: dict[Subscription, list[PublisherRun]] = {}
+        to_confirm: dict[Subscription, list[EventRun]] = {}
         for batch in batches:
             if batch.subscription is not None:
                 to_confirm.setdefault(batch.subscription, []).extend(batch.runs)
@@ -332,7 +332,7 @@ class BridgeMember:
             if batch.stored is not None:
                 batch.stored()
 
-    async def _append(self, parts: Mapping[int, Sequence[PublisherRun]]) -> Appended | None:
+    async def _append(self, parts: Mapping[int, Sequence[EventRun]]) -> Appended | None:
         try:
             append = partial(self.store.append, parts, now=self.now(), judged=self._is_judged)
             return await trio.to_thread.run_sync(append)
@@ -367,7 +367,7 @@ def _explain(batches: Sequence[_Batch]) -> None:
             batch.subscription._explain_delay(publishers, "its log has no room for more events")
 
 
-def _confirmations(runs: Sequence[PublisherRun], unstored: Sequence[PublisherRun]) -> dict[NodeId, list[int]]:
+def _confirmations(runs: Sequence[EventRun], unstored: Sequence[EventRun]) -> dict[NodeId, list[int]]:
     """Return, by publisher, the first and the last number of each range of events that are stored now."""
     unknown = {(run.publisher, run.confirm + at) for run in unstored for at in range(len(run.payloads))}
     ranges: dict[NodeId, list[int]] = {}

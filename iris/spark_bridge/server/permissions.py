@@ -12,7 +12,7 @@ writers and monitoring need them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, Literal, final
 
 from iris.cluster.mesh import Peer
@@ -26,57 +26,36 @@ Kind = Literal["group", "query"]
 
 Caller = Literal["reader", "subscriber", "writer", "bridge"]
 
-CALLERS: Final[Mapping[Caller, str]] = {
-    "reader": "clusters that `--reader` names; without it all that may use the bridge's cluster",
-    "subscriber": "readers that `--reader` names; without it, those that may subscribe to something: they get that",
-    "writer": "readers of the bridge's realm that may publish something",
-    "bridge": "the bridge's own cluster",
-}
-
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Permission:
     """Permission for one operation: who may call it."""
 
-    purpose: str
     caller: Caller
     owns: Kind | None = None
     """What the payload names under this word must belong to the caller's cluster, or to nobody: then it does now."""
 
 
 PERMISSIONS: Final[Mapping[str, Permission]] = {
-    "shards": Permission(purpose="which shards there are, and what they hold", caller="reader"),
-    "offsets": Permission(purpose="wait for events", caller="reader"),
-    "gaps": Permission(purpose="what is missing of the topics that it may subscribe to", caller="subscriber"),
-    "times": Permission(purpose="find offsets by time", caller="reader"),
-    "status": Permission(purpose="counters", caller="reader"),
-    "cursors": Permission(purpose="groups, and how far they are", caller="reader"),
-    "read": Permission(purpose="events", caller="subscriber"),
-    "locate": Permission(purpose="the file that holds events", caller="subscriber"),
-    "pin": Permission(purpose="begin as a group", caller="subscriber", owns="group"),
-    "move": Permission(purpose="write down how far a group is", caller="subscriber", owns="group"),
-    "stage": Permission(purpose="leave rows of a batch", caller="writer", owns="query"),
-    "commit": Permission(
-        purpose="let a batch become part of the log, each row on a topic that the caller may publish on",
-        caller="writer",
-        owns="query",
-    ),
-    "abort": Permission(purpose="give a batch up", caller="writer", owns="query"),
-    "drop": Permission(purpose="forget a group, a query, or a shard whose log is gone", caller="bridge"),
-    "transfer": Permission(purpose="give a group or a query to another cluster", caller="bridge"),
-    "trim": Permission(purpose="remove events", caller="bridge"),
+    "shards": Permission("reader"),
+    "offsets": Permission("reader"),
+    "gaps": Permission("subscriber"),
+    "times": Permission("reader"),
+    "status": Permission("reader"),
+    "cursors": Permission("reader"),
+    "read": Permission("subscriber"),
+    "locate": Permission("subscriber"),
+    "pin": Permission("subscriber", owns="group"),
+    "move": Permission("subscriber", owns="group"),
+    "stage": Permission("writer", owns="query"),
+    "commit": Permission("writer", owns="query"),
+    "abort": Permission("writer", owns="query"),
+    "drop": Permission("bridge"),
+    "transfer": Permission("bridge"),
+    "trim": Permission("bridge"),
 }
 """Every operation of ``iris.spark_bridge.server.operations``."""
-
-
-def permission_table() -> Iterator[str]:
-    """Yield the lines of the table as the documentation has it."""
-    yield "| operation | what for | who may |"
-    yield "|---|---|---|"
-    for operation, permission in PERMISSIONS.items():
-        owned = "" if permission.owns is None else f"; the {permission.owns} is its own"
-        yield f"| `{operation}` | {permission.purpose} | {permission.caller}{owned} |"
 
 
 @final

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final, final
 
 from iris.patterns.pubsub.interest import ShardMap
-from iris.spark_bridge.runs import PublisherRun
+from iris.patterns.pubsub.subscribe import EventRun
 
 
 @final
@@ -22,11 +22,11 @@ class Sharding:
         self._own = frozenset(shards)
         self._map: Final = ShardMap(tuple(shards) if of is None else range(of))
 
-    def split(self, runs: Sequence[PublisherRun]) -> tuple[dict[int, list[PublisherRun]], list[PublisherRun]]:
+    def split(self, runs: Sequence[EventRun]) -> tuple[dict[int, list[EventRun]], list[EventRun]]:
         """Return the events by shard, each in the order given, and those of shards that other members have."""
         if self.only is not None:
             return {self.only: list(runs)}, []
-        parts: dict[int, list[PublisherRun]] = {}
+        parts: dict[int, list[EventRun]] = {}
         for run in runs:
             parts.setdefault(self.shard_of(run.key, run.publisher, run.topic), []).append(run)
         strays = [run for shard in parts.keys() - self._own for run in parts.pop(shard)]

@@ -222,7 +222,7 @@ def test_version_suite_and_realm_are_bound_by_the_prologue() -> None:
 def hostile_initiator(payload: bytes, *, ephemeral: bytes | None = None) -> bytes:
     """A first frame from somebody who knows the gate secret and does what he likes."""
     state = HandshakeState(
-        Suite.AESGCM.protocol_name,
+        Suite.AESGCM.protocol,
         initiator=True,
         entropy=seeded_entropy(8),
         prologue=prologue(Suite.AESGCM, REALM.root.public),

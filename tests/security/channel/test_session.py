@@ -374,14 +374,11 @@ def test_a_closed_session_seals_and_opens_nothing() -> None:
     assert "closed" in repr(near)
 
 
-def test_a_session_tells_when_to_replace_and_when_to_refuse_it() -> None:
+def test_a_session_tells_when_to_refuse_it() -> None:
     near, _ = sessions(now=1000.0)
-    assert not near.needs_renewal(1119.9)
-    assert near.needs_renewal(1120.0)
     assert not near.expired(1179.9)
     assert near.expired(1180.0)
     near, _ = sessions(config=Config(session_lifetime=5.0, session_rejected=7.0), now=1000.0)
-    assert near.needs_renewal(1005.0)
     assert near.expired(1007.0)
 
 

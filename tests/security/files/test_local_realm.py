@@ -19,9 +19,9 @@ from iris.security.files.local_realm import (
     CERTIFICATE_LIFETIME,
     _unfit,
     iris_home,
-    local_credential,
     open_local_realm,
     private_home,
+    runtime_directory,
 )
 from iris.security.identity.signing import SigningKey
 from tests.support.realms import DAY, WALL, seeded_entropy
@@ -72,8 +72,8 @@ def test_credentials_of_any_two_names_understand_each_other(home: Path) -> None:
 
 @pytest.mark.parametrize("name", ["a", ".", "..", "...", "x" * 128, "A-b_c.9"])
 def test_every_valid_name_has_a_credential_which_is_remembered(home: Path, name: str) -> None:
-    first = local_credential(name, home=home, wall_now=WALL)
-    again = local_credential(name, home=home, wall_now=WALL + DAY)
+    first = open_local_realm(home=home).credential(name, wall_now=WALL)
+    again = open_local_realm(home=home).credential(name, wall_now=WALL + DAY)
     assert first.name == name
     assert encode_credential(again) == encode_credential(first)
 
@@ -103,9 +103,9 @@ def test_a_clock_that_was_set_back_makes_a_certificate_that_is_valid_now(home: P
 
 
 def test_credentials_of_a_realm_that_was_removed_are_made_anew(home: Path) -> None:
-    first = local_credential("orders", home=home, wall_now=WALL)
+    first = open_local_realm(home=home).credential("orders", wall_now=WALL)
     (home / "local" / "realm.json").unlink()
-    second = local_credential("orders", home=home, wall_now=WALL)
+    second = open_local_realm(home=home).credential("orders", wall_now=WALL)
     assert second.realm != first.realm
     assert second.realm_id == open_local_realm(home=home).fingerprint
 
@@ -161,10 +161,10 @@ def test_processes_that_start_at_the_same_moment_get_the_same_realm(home: Path) 
 def test_what_is_open_to_others_is_refused_with_the_command_that_mends_it(
     home: Path, path: str, mode: int, mend: str
 ) -> None:
-    local_credential("orders", home=home, wall_now=WALL)
+    open_local_realm(home=home).credential("orders", wall_now=WALL)
     (home / path).chmod(mode)
     with pytest.raises(ConfigError, match=f"run: {mend} {home / path}"):
-        local_credential("orders", home=home, wall_now=WALL)
+        open_local_realm(home=home).credential("orders", wall_now=WALL)
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"iris": "realm", "version": 1, "kind": "local"}'])
@@ -261,10 +261,10 @@ def test_sockets_are_in_the_runtime_directory_of_the_session(
 ) -> None:
     monkeypatch.setattr("iris.security.files.local_realm._MAX_DIRECTORY", 1000)
     realm = open_local_realm(home=home)
-    directory = realm.runtime_directory({"XDG_RUNTIME_DIR": str(tmp_path)})
+    directory = runtime_directory(realm.fingerprint, {"XDG_RUNTIME_DIR": str(tmp_path)})
     assert directory == tmp_path / "iris" / realm.fingerprint
     assert stat.S_IMODE(directory.stat().st_mode) == stat.S_IMODE(directory.parent.stat().st_mode) == 0o700
-    assert realm.runtime_directory({"XDG_RUNTIME_DIR": str(tmp_path)}) == directory
+    assert runtime_directory(realm.fingerprint, {"XDG_RUNTIME_DIR": str(tmp_path)}) == directory
     assert list(temporary.iterdir()) == []
 
 
@@ -274,7 +274,7 @@ def test_otherwise_they_are_in_a_directory_of_this_user_below_tmp(
 ) -> None:
     realm = open_local_realm(home=home)
     environment = {} if runtime is None else {"XDG_RUNTIME_DIR": runtime}
-    directory = realm.runtime_directory(environment)
+    directory = runtime_directory(realm.fingerprint, environment)
     assert directory == temporary / f"iris-{os.geteuid()}" / realm.fingerprint
     assert caplog.messages == []
 
@@ -291,7 +291,7 @@ def test_a_runtime_directory_of_somebody_else_is_not_used_and_that_is_said_once(
 
     monkeypatch.setattr("iris.security.files.local_realm._unfit", another_users)
     for _ in range(3):
-        directory = realm.runtime_directory({"XDG_RUNTIME_DIR": str(tmp_path / "r")})
+        directory = runtime_directory(realm.fingerprint, {"XDG_RUNTIME_DIR": str(tmp_path / "r")})
         assert directory == temporary / f"iris-{user}" / realm.fingerprint
     (line,) = caplog.messages
     assert line.startswith(f"XDG_RUNTIME_DIR is not used: {tmp_path / 'r'} belongs to user {user}, not to user")
@@ -315,7 +315,7 @@ def test_a_runtime_directory_that_others_can_write_to_is_not_used(
     base = tmp_path / f"r{mode:o}"
     base.mkdir()
     base.chmod(mode)
-    directory = realm.runtime_directory({"XDG_RUNTIME_DIR": str(base)})
+    directory = runtime_directory(realm.fingerprint, {"XDG_RUNTIME_DIR": str(base)})
     if fits:
         assert directory == base / "iris" / realm.fingerprint
         assert caplog.messages == []
@@ -334,7 +334,7 @@ def test_a_directory_that_somebody_else_has_put_there_is_refused_and_nobody_is_t
     squatted.mkdir(mode=0o700)
     monkeypatch.setattr(os, "geteuid", lambda: user + 1)
     with pytest.raises(ConfigError) as caught:
-        realm.runtime_directory({})
+        runtime_directory(realm.fingerprint, {})
     text = str(caught.value)
     assert f"runtime directory {squatted}: belongs to user {user}, not to user {user + 1}" in text
     assert "set XDG_RUNTIME_DIR to a directory of this user with mode 0700" in text
@@ -348,10 +348,10 @@ def test_where_everybody_can_replace_what_others_have_nothing_is_put(home: Path,
     with pytest.raises(
         ConfigError, match=r"anybody can replace what is in .* without the sticky bit.* set XDG_RUNTIME_DIR"
     ):
-        realm.runtime_directory({})
+        runtime_directory(realm.fingerprint, {})
     assert list(temporary.iterdir()) == []
     temporary.chmod(0o700)
-    realm.runtime_directory({})
+    runtime_directory(realm.fingerprint, {})
 
 
 def test_a_link_that_somebody_has_put_there_is_refused(home: Path, temporary: Path, tmp_path: Path) -> None:
@@ -359,7 +359,7 @@ def test_a_link_that_somebody_has_put_there_is_refused(home: Path, temporary: Pa
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (temporary / f"iris-{os.geteuid()}").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match="is a symbolic link"):
-        realm.runtime_directory({})
+        runtime_directory(realm.fingerprint, {})
 
 
 def test_the_path_of_a_socket_fits_whatever_the_user(home: Path) -> None:

@@ -8,7 +8,8 @@ import pytest
 
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
 from iris.security.noise.handshake_state import MAX_MESSAGE, CipherState, HandshakeState, KeyPair
-from iris.security.noise.patterns import PATTERNS, read_protocol_name
+from iris.security.noise.suites import Suite
+from tests.support.noise_patterns import PATTERNS, read_protocol_name
 from tests.support.realms import seeded_entropy
 
 NAME = "Noise_XXpsk0+psk2_25519_AESGCM_SHA256"
@@ -27,7 +28,9 @@ def pair(name: str = NAME) -> tuple[HandshakeState, HandshakeState]:
     entropy = seeded_entropy(4)
     psks = {0: bytes(32), 2: bytes(32)}
     first, second = (
-        HandshakeState(name, initiator=initiator, entropy=entropy, s=KeyPair(entropy(32)), psks=psks)
+        HandshakeState(
+            read_protocol_name(name), initiator=initiator, entropy=entropy, s=KeyPair(entropy(32)), psks=psks
+        )
         for initiator in (True, False)
     )
     return first, second
@@ -154,6 +157,7 @@ def test_names_of_other_protocols_are_refused(name: str) -> None:
 
 
 def test_the_pattern_that_iris_runs_has_its_keys_where_they_belong() -> None:
-    messages = read_protocol_name(NAME).messages
-    assert messages == (("psk0", "e"), ("e", "ee", "s", "es", "psk2"), ("s", "se"))
+    assert [suite.protocol for suite in Suite] == [
+        read_protocol_name(f"Noise_XXpsk0+psk2_25519_{cipher}_SHA256") for cipher in ("AESGCM", "ChaChaPoly")
+    ]
     assert len(PATTERNS) == 38

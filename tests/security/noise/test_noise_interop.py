@@ -16,6 +16,7 @@ from iris.security.channel.handshake import Initiator, Responder
 from iris.security.identity.identity import NodeIdentity
 from iris.security.noise.handshake_state import CIPHERS, HandshakeState, KeyPair, next_key
 from iris.security.noise.suites import Suite
+from tests.support.noise_patterns import read_protocol_name
 from tests.support.realms import WALL, TestRealm
 
 with warnings.catch_warnings():
@@ -46,7 +47,7 @@ def local(name: str, *, initiator: bool, static: KeyPair, remote_static: bytes, 
     positions = [int(m) for m in modifiers.split("+psk")] if modifiers else []
     known = base == "KK" or (base == "IK" and initiator)
     return HandshakeState(
-        name,
+        read_protocol_name(name),
         initiator=initiator,
         entropy=os.urandom,
         prologue=PROLOGUE,
@@ -92,7 +93,7 @@ class IndependentNode:
     def __init__(self, identity: NodeIdentity, suite: Suite, *, initiator: bool) -> None:
         self.identity = identity
         self.suite = suite
-        self.connection = NoiseConnection.from_name(suite.protocol_name.encode())
+        self.connection = NoiseConnection.from_name(suite.protocol.name)
         self.connection.set_as_initiator() if initiator else self.connection.set_as_responder()
         self.connection.set_psks(psks=[identity.gate_secrets[0], bytes(32)])
         self.connection.set_prologue(

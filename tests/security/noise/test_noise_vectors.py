@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from iris.security.noise.handshake_state import CipherState, HandshakeState, KeyPair
+from tests.support.noise_patterns import read_protocol_name
 
 VECTORS = Path(
     os.environ.get("IRIS_NOISE_VECTORS") or Path(__file__).resolve().parents[3] / ".." / "shared" / "vectors"
@@ -47,7 +48,7 @@ def side(vector: dict[str, Any], role: str) -> HandshakeState:
     modifiers = name_of(vector).split("_")[1].partition("psk")[2]
     positions = [int(position) for position in modifiers.split("+psk")] if modifiers else []
     return HandshakeState(
-        name_of(vector),
+        read_protocol_name(name_of(vector)),
         initiator=role == "init",
         entropy=lambda _: given("ephemeral") or b"",
         prologue=given("prologue") or b"",

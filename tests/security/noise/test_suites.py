@@ -34,7 +34,7 @@ def test_a_machine_that_does_not_tell_is_taken_for_one_with_aes(
 
 
 def test_protocol_names_are_those_of_the_protocol_document() -> None:
-    assert [s.protocol_name for s in Suite] == [
-        "Noise_XXpsk0+psk2_25519_AESGCM_SHA256",
-        "Noise_XXpsk0+psk2_25519_ChaChaPoly_SHA256",
+    assert [s.protocol.name for s in Suite] == [
+        b"Noise_XXpsk0+psk2_25519_AESGCM_SHA256",
+        b"Noise_XXpsk0+psk2_25519_ChaChaPoly_SHA256",
     ]

@@ -39,19 +39,19 @@ def until(condition: Callable[[], bool]) -> None:
 
 
 def portal_threads() -> int:
-    return sum(thread.name.startswith("iris portal") for thread in threading.enumerate())
+    return sum(thread.name == "iris" for thread in threading.enumerate())
 
 
 def test_a_call_runs_in_the_nodes_thread(portal: BlockingPortal) -> None:
-    assert portal.call(thread_name) == "iris portal bridge"
-    assert portal.call(thread_name) == "iris portal bridge"
+    assert portal.call(thread_name) == "iris"
+    assert portal.call(thread_name) == "iris"
 
 
 def test_an_unused_node_is_closed_and_opened_again(portal: BlockingPortal) -> None:
     portal.call(thread_name)
     assert portal_threads() == 1
     until(lambda: portal_threads() == 0)
-    assert portal.call(thread_name) == "iris portal bridge"
+    assert portal.call(thread_name) == "iris"
 
 
 def test_errors_come_to_the_caller(portal: BlockingPortal) -> None:
@@ -86,7 +86,7 @@ def test_a_stream_is_fetched_ahead_but_not_without_bound(portal: BlockingPortal)
     stream = portal.stream(endless)
     assert next(stream) == 0
     portal.call(settled)
-    assert 10 < len(fetched) < 50
+    assert 10 <= len(fetched) < 50, "one was taken, eight wait, and one is in the hand of the source"
     stream.close()
 
 
@@ -141,7 +141,7 @@ def test_many_threads_share_one_node(portal: BlockingPortal) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert names == ["iris portal bridge"] * 8
+    assert names == ["iris"] * 8
     assert portal_threads() <= 1
 
 

@@ -23,7 +23,7 @@ from iris.spark_bridge.datasource.options import SourceOptions
 from iris.spark_bridge.errors import DataLost
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
-from tests.support.arrivals import FakeEvent, make_store
+from tests.support.arrivals import fake_event, make_store
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ def missing(directory: Path, *topics: str) -> None:
     """Make a log of four events on each topic, with two missing before the last of them."""
     store = make_store(directory)
     for topic in topics:
-        numbers = [FakeEvent(b"", topic=topic, first=number, milestones=(0,)) for number in (1, 2, 3, 6)]
+        numbers = [fake_event(b"", topic=topic, first=number, milestones=(0,)) for number in (1, 2, 3, 6)]
         store.append({0: numbers}, now=1_000_000)
     store.close()
 

@@ -15,7 +15,7 @@ from iris.kernel.wire.payload import Payload, encode_payload, join_payload, spli
 from iris.spark_bridge.datasource.msgpack_json import packed_reader
 from iris.spark_bridge.datasource.payload_columns import typed_columns
 from iris.spark_bridge.schema import decode_events, encode_events
-from tests.support.arrivals import FakeEvent
+from tests.support.arrivals import fake_event
 
 FIELDS: list[tuple[str, pa.DataType]] = [
     ("a", pa.int64()),
@@ -43,7 +43,7 @@ WHOLE: dict[str, Any] = {
 
 
 def read(payloads: list[Payload]) -> list[dict[str, Any]]:
-    stored = encode_events([FakeEvent(payload) for payload in payloads], shard=3, first=40, timestamp=0)
+    stored = encode_events([fake_event(payload) for payload in payloads], shard=3, first=40, timestamp=0)
     typed = typed_columns(pa.schema(FIELDS), corrupt="_corrupt_record", fail=False)
     return typed.parse(decode_events(stored.serialize().to_pybytes())).to_pylist()
 

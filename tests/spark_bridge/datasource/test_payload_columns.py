@@ -17,7 +17,7 @@ from iris.kernel.wire.payload import Payload, encode_payload, split_payload
 from iris.spark_bridge.datasource.payload_columns import check_log_columns, typed_columns
 from iris.spark_bridge.errors import PayloadUnfit
 from iris.spark_bridge.schema import SCHEMA, decode_events, encode_events
-from tests.support.arrivals import FakeEvent
+from tests.support.arrivals import fake_event
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 FIELDS: list[tuple[str, pa.DataType]] = [("a", pa.int64()), ("b", pa.string())]
@@ -27,7 +27,7 @@ def read(
     payloads: list[Payload], fields: list[tuple[str, pa.DataType]] = FIELDS, *, fail: bool = False
 ) -> list[dict[str, Any]]:
     """Return the rows of events with these payloads, as they come out of the log."""
-    stored = encode_events([FakeEvent(payload) for payload in payloads], shard=3, first=40, timestamp=0)
+    stored = encode_events([fake_event(payload) for payload in payloads], shard=3, first=40, timestamp=0)
     typed = typed_columns(pa.schema(fields), corrupt="_corrupt_record", fail=fail)
     batch = typed.parse(decode_events(stored.serialize().to_pybytes()))
     batch.validate(full=True)
@@ -52,7 +52,7 @@ def test_a_text_is_read_as_json_also_from_older_logs() -> None:
     text = '{"a": 1, "b": "ü"}'
     assert read([packed(text), text.encode(), packed({"a": 2})]) == [{"a": 1, "b": "ü"}] * 2 + [{"a": 2, "b": None}]
     # Before texts were stored as such they were in the log as msgpack.
-    stored = encode_events([FakeEvent(packed([]))] * 2, shard=0, first=0, timestamp=0)
+    stored = encode_events([fake_event(packed([]))] * 2, shard=0, first=0, timestamp=0)
     values = pa.array([split_payload(packed(text))[0], split_payload(packed({"a": 3}))[0]], pa.binary())
     former = pa.RecordBatch.from_arrays([stored.column(0), values, *stored.columns[2:]], schema=SCHEMA)
     typed = typed_columns(pa.schema(FIELDS), corrupt="_corrupt_record", fail=True)

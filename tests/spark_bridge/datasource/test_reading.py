@@ -15,7 +15,7 @@ from iris.spark_bridge.datasource.reader import to_batches
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.log.chunk import Chunk, decode_frames, frame_header
 from iris.spark_bridge.schema import SCHEMA, encode_events
-from tests.support.arrivals import FakeEvent
+from tests.support.arrivals import fake_event
 
 EPOCH = "00112233445566ff"
 
@@ -26,7 +26,7 @@ def frames_of(sizes: Sequence[int], payload: bytes = b"") -> list[bytes]:
     first = 0
     for count in sizes:
         events = [
-            FakeEvent(b"%d" % number + payload, topic=f"t.{number % 2}") for number in range(first, first + count)
+            fake_event(b"%d" % number + payload, topic=f"t.{number % 2}") for number in range(first, first + count)
         ]
         data = encode_events(events, shard=0, first=first, timestamp=0).serialize().to_pybytes()
         frames.append(frame_header(data, shard=0, epoch=EPOCH, first=first, count=count, timestamp=0) + data)

@@ -6,13 +6,13 @@ import pytest
 
 from iris.spark_bridge.datasource.reader import TopicFilter
 from iris.spark_bridge.schema import encode_events
-from tests.support.arrivals import FakeEvent
+from tests.support.arrivals import fake_event
 
 TOPICS = ["a.b", "a.c", "x", "a.b", "a.b.c"]
 
 
 def kept(wanted: TopicFilter) -> list[str]:
-    batch = encode_events([FakeEvent(topic=topic) for topic in TOPICS], shard=0, first=0, timestamp=0)
+    batch = encode_events([fake_event(topic=topic) for topic in TOPICS], shard=0, first=0, timestamp=0)
     return wanted.keep(batch).column("topic").to_pylist()
 
 
@@ -36,5 +36,5 @@ def test_a_regular_expression_is_for_the_whole_topic(regex: str, expected: list[
 
 
 def test_a_batch_that_is_wanted_as_a_whole_is_not_copied() -> None:
-    batch = encode_events([FakeEvent(topic="a")], shard=0, first=0, timestamp=0)
+    batch = encode_events([fake_event(topic="a")], shard=0, first=0, timestamp=0)
     assert TopicFilter(["a"]).keep(batch) is batch

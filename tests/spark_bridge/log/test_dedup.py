@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iris.spark_bridge.log.dedup import BLOCK, BLOCK_BYTES, WINDOW, PublisherWindow, Verdict, admit_runs
-from tests.support.arrivals import FakeEvent, numbered
+from tests.support.arrivals import fake_event, numbered
 
 
 def test_a_late_number_below_the_newest_is_new() -> None:
@@ -52,7 +52,7 @@ def test_within_the_window_each_number_is_new_exactly_once(numbers: list[int]) -
 
 def test_events_without_number_are_never_repeats() -> None:
     windows = {"ab" * 16: PublisherWindow({})}
-    event = FakeEvent(b"x")
+    event = fake_event(b"x")
     new, repeats, stale = admit_runs([event, event, *numbered(1, 2), *numbered(2, 3)], windows.__getitem__)
     assert [payload for run in new for payload in run.payloads] == [b"x", b"x", b"1", b"2", b"3"]
     assert (repeats, stale) == (1, [])

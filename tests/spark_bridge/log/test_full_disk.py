@@ -14,12 +14,12 @@ import trio
 
 from iris.kernel.errors import RequestTimeout
 from iris.spark_bridge.errors import StoreFull
-from iris.spark_bridge.log.lmdb_store import LmdbStore
 from iris.spark_bridge.log.recovery import open_store
 from iris.spark_bridge.log.segments import FileSystem
+from iris.spark_bridge.log.store import Store
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
-from tests.support.arrivals import FakeEvent, make_store, numbered, stored
+from tests.support.arrivals import fake_event, make_store, numbered, stored
 
 SEGMENT = 8192
 
@@ -67,7 +67,7 @@ class SmallDisk:
         self._real.close(descriptor)
 
 
-def append_until_full(store: LmdbStore) -> tuple[list[bytes], str]:
+def append_until_full(store: Store) -> tuple[list[bytes], str]:
     """Append ten numbered events at a time until there is no room; return what was taken and the error."""
     taken: list[bytes] = []
     while True:
@@ -130,7 +130,7 @@ def test_an_index_that_has_reached_its_size_refuses_appends_until_it_may_grow(tm
     assert "larger" in error
     store.close()
     store = open_store(tmp_path, shards=[0], entropy=os.urandom, map_bytes=1024 * 1024)
-    store.append({0: [FakeEvent(b"more")]}, now=0)
+    store.append({0: [fake_event(b"more")]}, now=0)
     assert stored(store) == [*taken, b"more"]
     store.close()
 
@@ -169,7 +169,7 @@ def until_full(act: Callable[[int], object]) -> int:
     raise AssertionError("the disk is never full")
 
 
-def open_small(directory: Path) -> LmdbStore:
+def open_small(directory: Path) -> Store:
     return make_store(directory / "log", segment_bytes=256 * 1024)
 
 
@@ -187,7 +187,7 @@ def test_a_log_is_not_begun_on_a_full_disk_and_is_with_room(small_disk: Path, le
 
 def test_trimming_makes_room_also_when_the_index_has_none_left(small_disk: Path) -> None:
     store = open_small(small_disk)
-    events = [FakeEvent(bytes(1000))] * 100
+    events = [fake_event(bytes(1000))] * 100
     taken = 100 * until_full(lambda _: store.append({0: events}, now=1))
     assert taken == store.shards()[0].next
     fill(small_disk, 0)
@@ -214,7 +214,7 @@ async def test_what_finds_no_room_in_the_background_ends_no_bridge(
         token.run_sync_soon(tried.set)
         raise StoreFull("no room for that")
 
-    monkeypatch.setattr(LmdbStore, work, refuse)
+    monkeypatch.setattr(Store, work, refuse)
     async with (
         open_network() as network,
         network.open_node("bridge") as member,

@@ -21,10 +21,10 @@ from iris.spark_bridge.errors import DataLost, LogDamaged
 from iris.spark_bridge.log.chunk import Chunk
 from iris.spark_bridge.log.chunk_io import take_pieces
 from iris.spark_bridge.log.index import ChunkPlace
-from iris.spark_bridge.log.lmdb_store import LmdbStore
 from iris.spark_bridge.log.local_read import FileRange, file_range_untrusted, machine, read_file_range
 from iris.spark_bridge.log.recovery import open_store
 from iris.spark_bridge.log.retention import Retention
+from iris.spark_bridge.log.store import Store
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
 from tests.support.arrivals import numbered, payloads
@@ -35,7 +35,7 @@ EACH = 10
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[LmdbStore]:
+def store(tmp_path: Path) -> Iterator[Store]:
     """A log of six chunks in three segments."""
     opened = open_store(tmp_path, shards=[0], entropy=os.urandom, segment_bytes=4000)
     for first in range(1, EVENTS + 1, EACH):
@@ -44,7 +44,7 @@ def store(tmp_path: Path) -> Iterator[LmdbStore]:
     opened.close()
 
 
-def locate(store: LmdbStore, start: int, end: int, max_bytes: int = 1 << 20) -> FileRange:
+def locate(store: Store, start: int, end: int, max_bytes: int = 1 << 20) -> FileRange:
     return store.locate(0, store.shards()[0].epoch, start, end, max_bytes=max_bytes)
 
 
@@ -56,7 +56,7 @@ def numbers(first: int, last: int) -> list[bytes]:
     return [b"%d" % number for number in range(first, last + 1)]
 
 
-def test_a_range_is_read_from_its_file_up_to_the_end_of_that_file(store: LmdbStore) -> None:
+def test_a_range_is_read_from_its_file_up_to_the_end_of_that_file(store: Store) -> None:
     assert len(list(Path(locate(store, 0, 1).path).parent.glob("*.segment"))) == 3
     assert read(locate(store, 0, 60)) == numbers(1, 20)
     assert read(locate(store, 15, 60)) == numbers(11, 20), "whole chunks, as by session"
@@ -65,7 +65,7 @@ def test_a_range_is_read_from_its_file_up_to_the_end_of_that_file(store: LmdbSto
     assert read(locate(store, 59, 60)) == numbers(51, 60)
 
 
-def test_chunks_are_read_in_pieces_and_a_large_one_alone(store: LmdbStore) -> None:
+def test_chunks_are_read_in_pieces_and_a_large_one_alone(store: Store) -> None:
     def place(position: int, size: int, segment: int = 0) -> ChunkPlace:
         return ChunkPlace(first=0, count=1, timestamp=0, segment=segment, position=position, size=size)
 
@@ -83,7 +83,7 @@ def test_chunks_are_read_in_pieces_and_a_large_one_alone(store: LmdbStore) -> No
         pytest.param({"path": "/nowhere/at/all"}, True, id="nothing"),
     ],
 )
-def test_another_file_than_the_members_is_not_read(store: LmdbStore, change: dict[str, Any], gone: bool) -> None:
+def test_another_file_than_the_members_is_not_read(store: Store, change: dict[str, Any], gone: bool) -> None:
     found = dataclasses.replace(locate(store, 0, 60), **change)
     if gone:
         with pytest.raises(OSError, match="No such file"):
@@ -92,20 +92,20 @@ def test_another_file_than_the_members_is_not_read(store: LmdbStore, change: dic
         assert read(found) == []
 
 
-def test_a_path_that_leads_elsewhere_is_not_followed(store: LmdbStore, tmp_path: Path) -> None:
+def test_a_path_that_leads_elsewhere_is_not_followed(store: Store, tmp_path: Path) -> None:
     found = locate(store, 0, 60)
     (tmp_path / "link").symlink_to(found.path)
     assert read(dataclasses.replace(found, path=str(tmp_path / "link"))) == []
 
 
-def test_what_is_no_file_is_not_even_opened(store: LmdbStore, tmp_path: Path) -> None:
+def test_what_is_no_file_is_not_even_opened(store: Store, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")  # to open it would wait for a writer
     at = (tmp_path / "pipe").stat()
     found = locate(store, 0, 60)
     assert read(dataclasses.replace(found, path=str(tmp_path / "pipe"), device=at.st_dev, inode=at.st_ino)) == []
 
 
-def test_a_reader_keeps_what_it_has_opened_while_retention_removes_it(store: LmdbStore) -> None:
+def test_a_reader_keeps_what_it_has_opened_while_retention_removes_it(store: Store) -> None:
     found = locate(store, 0, 60)
     singly = dataclasses.replace(found, sizes=[len(chunk.frame) for chunk in read_file_range(found)])
     chunks = read_file_range(singly)
@@ -117,7 +117,7 @@ def test_a_reader_keeps_what_it_has_opened_while_retention_removes_it(store: Lmd
         locate(store, 0, 60)
 
 
-def test_a_flipped_bit_is_noticed_by_the_reader(store: LmdbStore) -> None:
+def test_a_flipped_bit_is_noticed_by_the_reader(store: Store) -> None:
     found = locate(store, 0, 60)
     data = bytearray(Path(found.path).read_bytes())
     data[found.position + found.sizes[0] - 1] ^= 1
@@ -126,7 +126,7 @@ def test_a_flipped_bit_is_noticed_by_the_reader(store: LmdbStore) -> None:
         read(found)
 
 
-def test_a_segment_that_is_missing_is_said(store: LmdbStore) -> None:
+def test_a_segment_that_is_missing_is_said(store: Store) -> None:
     Path(locate(store, 0, 60).path).unlink()
     with pytest.raises(LogDamaged, match="is missing"):
         locate(store, 0, 60)
@@ -158,7 +158,7 @@ def test_what_a_member_says_is_checked(change: dict[str, Any]) -> None:
 class Reached:
     """A portal and a client in one: to a log without a bridge.  It counts the events that a session brought."""
 
-    def __init__(self, store: LmdbStore) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
         self.change: Callable[[FileRange], FileRange | None] = lambda found: found
         self.by_session: list[int] = []
@@ -193,7 +193,7 @@ class Reached:
 
 
 @pytest.fixture
-def reached(store: LmdbStore) -> Reached:
+def reached(store: Store) -> Reached:
     return Reached(store)
 
 

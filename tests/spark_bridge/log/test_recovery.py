@@ -9,7 +9,7 @@ import pytest
 
 from iris.kernel.errors import ConfigError
 from iris.spark_bridge.errors import LogDamaged, StoreBusy
-from tests.support.arrivals import FakeEvent, fill, make_store, stored
+from tests.support.arrivals import fake_event, fill, make_store, stored
 
 
 def test_a_log_is_the_same_when_it_is_opened_again(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_a_log_is_the_same_when_it_is_opened_again(tmp_path: Path) -> None:
     store = make_store(tmp_path, seed=1, segment_bytes=8192)
     assert store.shards() == before
     assert stored(store) == expected
-    store.append({0: [FakeEvent(b"more")]}, now=99)
+    store.append({0: [fake_event(b"more")]}, now=99)
     assert stored(store)[-1] == b"more"
     store.close()
 

@@ -16,7 +16,7 @@ from iris.spark_bridge.admin import drop_shard, read_events
 from iris.spark_bridge.client.bridge_watch import BridgeWatch
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.errors import BridgeUnreachable, StoreFull
-from iris.spark_bridge.log.lmdb_store import LmdbStore
+from iris.spark_bridge.log.store import Store
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, open_network
@@ -148,14 +148,14 @@ async def test_a_member_whose_disk_is_full_goes_on_and_remembers_later_whom_it_h
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     full = True
-    note = LmdbStore.note_members
+    note = Store.note_members
 
-    def refuse(self: LmdbStore, found: Mapping[int, str]) -> None:
+    def refuse(self: Store, found: Mapping[int, str]) -> None:
         if full:
             raise StoreFull("no room")
         note(self, found)
 
-    monkeypatch.setattr(LmdbStore, "note_members", refuse)
+    monkeypatch.setattr(Store, "note_members", refuse)
     monkeypatch.setattr("iris.spark_bridge.server.shard_claim._AGAIN", 0.01)
     async with (
         open_network() as network,

@@ -15,8 +15,7 @@ from iris.kernel.errors import ConfigError, NotAllowed, RemoteError
 from iris.spark_bridge.admin import drop_group, drop_query, read_status, transfer, verify_log
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.errors import LogDamaged, QuotaExceeded
-from iris.spark_bridge.log.lmdb_store import LmdbStore
-from iris.spark_bridge.log.store import JOB_PREFIX
+from iris.spark_bridge.log.store import JOB_PREFIX, Store
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, Rights, open_network
@@ -218,7 +217,7 @@ def test_a_job_is_its_clusters_for_a_day(tmp_path: Path) -> None:
     store.close()
 
 
-def claim(store: LmdbStore, name: str, owner: str, *, now: int) -> str:
+def claim(store: Store, name: str, owner: str, *, now: int) -> str:
     return store.claim("query", name, owner, most=10, most_of_owner=10, now=now)
 
 

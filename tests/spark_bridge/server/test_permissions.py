@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Collection
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -20,7 +22,7 @@ from iris.spark_bridge.server.clock_check import MemberClock
 from iris.spark_bridge.server.group_commit import GroupLimits
 from iris.spark_bridge.server.member import BridgeMember
 from iris.spark_bridge.server.operations import Operations
-from iris.spark_bridge.server.permissions import CALLERS, PERMISSIONS, Permissions, permission_table
+from iris.spark_bridge.server.permissions import PERMISSIONS, Caller, Permissions
 from iris.spark_bridge.server.sharding import Sharding
 from iris.spark_bridge.server.sink_commits import BatchCommitter
 from iris.spark_bridge.staging.staging import Staging
@@ -59,9 +61,11 @@ async def test_every_operation_has_a_row_and_every_row_an_operation(tmp_path: Pa
 
 def test_the_documentation_has_the_table() -> None:
     text = DOCUMENT.read_text()
-    assert "\n".join(permission_table()) in text
-    for caller, words in CALLERS.items():
-        assert f"- *{caller}*: {words}" in text
+    for operation, permission in PERMISSIONS.items():
+        owned = "" if permission.owns is None else f"; the {permission.owns} is its own"
+        assert re.search(rf"^\| `{operation}` \| .+ \| {permission.caller}{owned} \|$", text, re.MULTILINE), operation
+    for caller in get_args(Caller):
+        assert f"\n- *{caller}*: " in text
 
 
 async def refused(node: Node, operations: Collection[str]) -> set[str]:
@@ -107,6 +111,6 @@ async def test_each_operation_is_refused_to_whom_the_table_does_not_name(tmp_pat
             assert await refused(node, PERMISSIONS) == set()
 
 
-@pytest.mark.parametrize("caller", CALLERS)
+@pytest.mark.parametrize("caller", get_args(Caller))
 def test_every_kind_of_caller_is_in_use(caller: str) -> None:
     assert called_by(caller)

@@ -112,16 +112,16 @@ async def test_a_full_disk_does_not_end_a_bridge_that_hears_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from iris.spark_bridge.errors import StoreFull
-    from iris.spark_bridge.log.lmdb_store import LmdbStore
+    from iris.spark_bridge.log.store import Store
 
-    keep, full = LmdbStore.keep_subscribers, True
+    keep, full = Store.keep_subscribers, True
 
-    def refuse(self: LmdbStore, records: list[bytes]) -> None:
+    def refuse(self: Store, records: list[bytes]) -> None:
         if full:
             raise StoreFull("no room")
         keep(self, records)
 
-    monkeypatch.setattr(LmdbStore, "keep_subscribers", refuse)
+    monkeypatch.setattr(Store, "keep_subscribers", refuse)
     async with (
         open_network() as network,
         network.open_node("east") as east,

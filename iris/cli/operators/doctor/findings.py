@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Final, Literal, final
-
-from iris.kernel.frozen import dataclass
 
 Level = Literal["ok", "warning", "problem"]
 """``warning``: the node works, but not for long, or not as fast or as widely as it could; ``problem``: it does not."""

@@ -16,11 +16,11 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from typing import Final, cast, final
 
 from iris.cluster.membership import proof_of
 from iris.kernel.errors import AuthenticationError, RemoteProtocolError
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId, is_name
 from iris.kernel.wire import MAX_NUMBER, pack, unpack_untrusted
 from iris.patterns.pubsub.interest.shards import is_share

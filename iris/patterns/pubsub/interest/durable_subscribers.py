@@ -13,6 +13,7 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final, cast, final
 
 from iris.cluster.directory import Border
@@ -20,7 +21,6 @@ from iris.cluster.mesh import Mesh, Peer
 from iris.kernel import wire
 from iris.kernel.config import KIB, Config
 from iris.kernel.errors import AuthenticationError, ConfigError, NotAllowed, NotSent, RemoteProtocolError
-from iris.kernel.frozen import dataclass
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId, check_name
 from iris.kernel.wire import kinds

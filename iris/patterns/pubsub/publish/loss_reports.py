@@ -8,6 +8,7 @@ is lost.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final, cast, final
 
 import trio
@@ -15,7 +16,6 @@ import trio
 from iris.cluster.mesh import Mesh, Peer
 from iris.kernel import wire
 from iris.kernel.errors import EventsLost, NotSent, RemoteProtocolError
-from iris.kernel.frozen import dataclass
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup

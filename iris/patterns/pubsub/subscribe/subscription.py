@@ -12,6 +12,7 @@ import itertools
 import operator
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Literal, cast, final
 
 import trio
@@ -19,7 +20,6 @@ import trio
 from iris.kernel import wire
 from iris.kernel.config import MIB
 from iris.kernel.errors import ConfigError, RemoteProtocolError
-from iris.kernel.frozen import dataclass
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
 from iris.patterns.observer import Observer

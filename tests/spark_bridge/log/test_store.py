@@ -17,16 +17,16 @@ from iris.spark_bridge.admin import verify_log
 from iris.spark_bridge.errors import DataLost, LogDamaged
 from iris.spark_bridge.log.chunk_io import CHUNK_EVENTS
 from iris.spark_bridge.log.index import ChunkPlace, Index, SegmentRecord
-from iris.spark_bridge.log.lmdb_store import LmdbStore
 from iris.spark_bridge.log.recovery import open_store
 from iris.spark_bridge.log.retention import Retention
-from tests.support.arrivals import PUBLISHER, FakeEvent, fill, make_store, numbered, payloads, stored
+from iris.spark_bridge.log.store import Store
+from tests.support.arrivals import PUBLISHER, fake_event, fill, make_store, numbered, payloads, stored
 
 SMALL_SEGMENT = 8192  # a few appends fill it
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Iterator[LmdbStore]:
+def store(tmp_path: Path) -> Iterator[Store]:
     store = make_store(tmp_path / "log", shards=(0, 1), segment_bytes=SMALL_SEGMENT)
     yield store
     store.close()
@@ -35,7 +35,7 @@ def store(tmp_path: Path) -> Iterator[LmdbStore]:
 # -- appending and reading -----------------------------------------------------------------------------------
 
 
-def test_events_are_numbered_from_0_in_each_shard(store: LmdbStore) -> None:
+def test_events_are_numbered_from_0_in_each_shard(store: Store) -> None:
     appended = store.append({0: numbered(1, 3), 1: numbered(4, 5)}, now=7)
     assert (appended.count, appended.repeats) == (5, 0)
     assert [(s.number, s.earliest, s.next, s.timestamp) for s in store.shards()] == [(0, 0, 3, 7), (1, 0, 2, 7)]
@@ -43,7 +43,7 @@ def test_events_are_numbered_from_0_in_each_shard(store: LmdbStore) -> None:
     assert stored(store, 1) == [b"4", b"5"]
 
 
-def test_reading_gives_the_chunks_that_hold_the_range(store: LmdbStore) -> None:
+def test_reading_gives_the_chunks_that_hold_the_range(store: Store) -> None:
     fill(store, 5)
     epoch = store.shards()[0].epoch
     chunks = store.read(0, epoch, 15, 35, max_bytes=1 << 20)
@@ -51,7 +51,7 @@ def test_reading_gives_the_chunks_that_hold_the_range(store: LmdbStore) -> None:
     assert payloads(chunks[:1]) == [b"%d" % n for n in range(10, 20)]
 
 
-def test_reading_stops_at_its_limit_but_gives_one_chunk_in_any_case(store: LmdbStore) -> None:
+def test_reading_stops_at_its_limit_but_gives_one_chunk_in_any_case(store: Store) -> None:
     fill(store, 5)
     epoch = store.shards()[0].epoch
     assert [c.first for c in store.read(0, epoch, 0, 50, max_bytes=1)] == [0]
@@ -60,13 +60,13 @@ def test_reading_stops_at_its_limit_but_gives_one_chunk_in_any_case(store: LmdbS
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 51), (5, 5), (6, 5), (50, 51)])
-def test_a_range_that_is_empty_or_beyond_the_end_is_refused(store: LmdbStore, start: int, end: int) -> None:
+def test_a_range_that_is_empty_or_beyond_the_end_is_refused(store: Store, start: int, end: int) -> None:
     fill(store, 5)
     with pytest.raises(ValueError, match="ends at 50"):
         store.read(0, store.shards()[0].epoch, start, end, max_bytes=1)
 
 
-def test_another_epoch_is_lost_data(store: LmdbStore) -> None:
+def test_another_epoch_is_lost_data(store: Store) -> None:
     fill(store, 1)
     with pytest.raises(DataLost, match="wiped"):
         store.read(0, "00" * 8, 0, 1, max_bytes=1)
@@ -74,17 +74,17 @@ def test_another_epoch_is_lost_data(store: LmdbStore) -> None:
 
 def test_a_large_append_is_cut_into_chunks(tmp_path: Path) -> None:
     store = make_store(tmp_path)
-    store.append({0: [FakeEvent(b"") for _ in range(CHUNK_EVENTS + 1)]}, now=0)
-    store.append({0: [FakeEvent(bytes(400_000)) for _ in range(3)]}, now=0)
+    store.append({0: [fake_event(b"") for _ in range(CHUNK_EVENTS + 1)]}, now=0)
+    store.append({0: [fake_event(bytes(400_000)) for _ in range(3)]}, now=0)
     state = store.shards()[0]
     chunks = store.read(0, state.epoch, 0, state.next, max_bytes=1 << 30)
     assert [c.count for c in chunks] == [CHUNK_EVENTS, 1, 2, 1]
     store.close()
 
 
-def test_timestamps_never_decrease(store: LmdbStore) -> None:
+def test_timestamps_never_decrease(store: Store) -> None:
     for now in (5, 3, 9):
-        store.append({0: [FakeEvent()]}, now=now)
+        store.append({0: [fake_event()]}, now=now)
     chunks = store.read(0, store.shards()[0].epoch, 0, 3, max_bytes=1 << 20)
     assert [c.timestamp for c in chunks] == [5, 5, 9]
 
@@ -92,32 +92,32 @@ def test_timestamps_never_decrease(store: LmdbStore) -> None:
 @pytest.mark.parametrize(
     ("timestamp", "offset"), [(-1, 0), (0, 0), (1, 10), (1000, 10), (1001, 20), (4000, 40), (4001, 50)]
 )
-def test_an_offset_is_found_by_time(store: LmdbStore, timestamp: int, offset: int) -> None:
+def test_an_offset_is_found_by_time(store: Store, timestamp: int, offset: int) -> None:
     fill(store, 5)
     assert store.offset_at(0, timestamp) == offset
 
 
-def test_an_offset_found_by_time_is_not_below_the_earliest(store: LmdbStore) -> None:
+def test_an_offset_found_by_time_is_not_below_the_earliest(store: Store) -> None:
     fill(store, 5)
     store.trim(0, 15)
     assert [store.offset_at(0, t) for t in (0, 1000, 1001)] == [15, 15, 20]
 
 
-def test_an_empty_shard_has_no_offset_by_time_but_its_next(store: LmdbStore) -> None:
+def test_an_empty_shard_has_no_offset_by_time_but_its_next(store: Store) -> None:
     assert store.offset_at(1, 0) == 0
 
 
 # -- repeats -------------------------------------------------------------------------------------------------
 
 
-def test_repeats_are_stored_once(store: LmdbStore) -> None:
+def test_repeats_are_stored_once(store: Store) -> None:
     store.append({0: numbered(1, 5)}, now=0)
     again = store.append({0: numbered(4, 8)}, now=1)
     assert (again.count, again.repeats) == (3, 2)
     assert stored(store) == [b"%d" % n for n in range(1, 9)]
 
 
-def test_an_append_of_repeats_alone_leaves_the_log_as_it_is(store: LmdbStore) -> None:
+def test_an_append_of_repeats_alone_leaves_the_log_as_it_is(store: Store) -> None:
     store.append({0: numbered(1, 5)}, now=0)
     before = store.shards()
     assert store.append({0: numbered(1, 5)}, now=1).repeats == 5
@@ -134,7 +134,7 @@ def test_repeats_are_known_after_the_log_was_opened_again(tmp_path: Path) -> Non
     store.close()
 
 
-def test_publishers_that_are_silent_for_long_are_forgotten(store: LmdbStore) -> None:
+def test_publishers_that_are_silent_for_long_are_forgotten(store: Store) -> None:
     other = "cd" * 16
     store.append({0: numbered(1, 2)}, now=100)
     store.append({0: numbered(1, 2, publisher=other)}, now=200)
@@ -241,7 +241,7 @@ def test_a_flipped_bit_is_reported_with_its_place_and_spares_the_rest(tmp_path: 
 def test_a_chunk_in_the_wrong_place_is_noticed(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     for _ in range(2):
-        store.append({0: [FakeEvent(b"same") for _ in range(10)]}, now=0)
+        store.append({0: [fake_event(b"same") for _ in range(10)]}, now=0)
     epoch = store.shards()[0].epoch
     path = next((tmp_path / "segments").iterdir())
     size = len(store.read(0, epoch, 0, 1, max_bytes=1)[0].data) + 64
@@ -257,7 +257,7 @@ def test_a_chunk_in_the_wrong_place_is_noticed(tmp_path: Path) -> None:
 # -- cursors -------------------------------------------------------------------------------------------------
 
 
-def test_a_pinned_cursor_stays_where_the_first_pin_put_it(store: LmdbStore) -> None:
+def test_a_pinned_cursor_stays_where_the_first_pin_put_it(store: Store) -> None:
     assert store.pin_cursor("g", {"0@x": 5}, now=1).start == {"0@x": 5}
     assert store.pin_cursor("g", {"0@x": 9}, now=2).start == {"0@x": 5}
     store.move_cursor("g", {"0@x": 7}, now=3)
@@ -266,7 +266,7 @@ def test_a_pinned_cursor_stays_where_the_first_pin_put_it(store: LmdbStore) -> N
     assert (cursor.group, cursor.offsets, cursor.timestamp) == ("g", {"0@x": 7}, 3)
 
 
-def test_a_dropped_cursor_can_be_pinned_anew(store: LmdbStore) -> None:
+def test_a_dropped_cursor_can_be_pinned_anew(store: Store) -> None:
     store.pin_cursor("g", {"0@x": 5}, now=1)
     assert store.drop_cursor("g")
     assert not store.drop_cursor("g")
@@ -289,7 +289,7 @@ def segment_files(tmp_path: Path) -> int:
     return len(list((tmp_path / "log" / "segments").iterdir()))
 
 
-def test_trimmed_events_are_gone_and_the_rest_stays(store: LmdbStore, tmp_path: Path) -> None:
+def test_trimmed_events_are_gone_and_the_rest_stays(store: Store, tmp_path: Path) -> None:
     expected = fill(store, 20)
     before = segment_files(tmp_path)
     assert store.trim(0, 105) == 105
@@ -300,17 +300,17 @@ def test_trimmed_events_are_gone_and_the_rest_stays(store: LmdbStore, tmp_path: 
     assert store.trim(0, 50) == 0
 
 
-def test_a_log_that_was_trimmed_away_goes_on_numbering(store: LmdbStore, tmp_path: Path) -> None:
+def test_a_log_that_was_trimmed_away_goes_on_numbering(store: Store, tmp_path: Path) -> None:
     fill(store, 20)
     assert store.trim(0, 1_000_000) == 200
     state = store.shards()[0]
     assert (state.earliest, state.next, state.size, segment_files(tmp_path)) == (200, 200, 0, 0)
-    store.append({0: [FakeEvent(b"more")]}, now=10**9)
+    store.append({0: [fake_event(b"more")]}, now=10**9)
     assert stored(store) == [b"more"]
     assert store.shards()[0].next == 201
 
 
-def test_retention_removes_by_size_and_spares_unread_events(store: LmdbStore) -> None:
+def test_retention_removes_by_size_and_spares_unread_events(store: Store) -> None:
     fill(store, 20)
     state = store.shards()[0]
     store.pin_cursor("g", {state.id: 60}, now=0)
@@ -322,10 +322,10 @@ def test_retention_removes_by_size_and_spares_unread_events(store: LmdbStore) ->
     assert SMALL_SEGMENT <= store.shards()[0].size < 2 * SMALL_SEGMENT
 
 
-def test_events_stored_while_a_clock_was_ahead_do_not_keep_those_behind_them_for_ever(store: LmdbStore) -> None:
+def test_events_stored_while_a_clock_was_ahead_do_not_keep_those_behind_them_for_ever(store: Store) -> None:
     second, year = 10**6, 365 * 24 * 3600 * 10**6
     kept = Retention(max_age=60)
-    events = [FakeEvent(bytes(100))] * 20
+    events = [fake_event(bytes(100))] * 20
     for now in (year, 50 * year, year + second, year + 2 * second):
         for _ in range(4):  # more than a segment
             store.append({0: events}, now=now)
@@ -370,7 +370,7 @@ def test_a_log_is_a_list_that_forgets_its_beginning(
     directory = tmp_path_factory.mktemp("log")
     entropy = Random(0).randbytes
 
-    def opened() -> LmdbStore:
+    def opened() -> Store:
         return open_store(
             directory, shards=(0, 1), entropy=entropy, segment_bytes=SMALL_SEGMENT, map_bytes=64 * 1024 * 1024
         )
