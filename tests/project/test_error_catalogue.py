@@ -16,19 +16,23 @@ ERRORS = {name for name, _ in inspect.getmembers(errors, inspect.isclass) if iss
 OF_CALLS = {name for name in ERRORS if issubclass(getattr(errors, name), errors.DeliveryError | errors.PayloadTooLarge)}
 ROOMS = ("cluster", "federation", "kernel", "node", "patterns")
 
+KINDS = {"OutOfDate": "AuthenticationError"}
+"""Errors that are not public, and what programs catch them as."""
+
 
 def messages() -> Iterator[tuple[str, str]]:
     """Yield each error that the code makes with a text, and the text, with … for what is filled in."""
     for room in (*ROOMS, "security"):
         for file in (ROOT / "iris" / room).rglob("*.py"):
             for node in ast.walk(ast.parse(file.read_text())):
-                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ERRORS:
-                    text = node.args[0] if node.args else None
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                    error = KINDS.get(node.func.id, node.func.id)
+                    text = node.args[0] if node.args and error in ERRORS else None
                     if isinstance(text, ast.Constant) and isinstance(text.value, str):
-                        yield node.func.id, text.value
+                        yield error, text.value
                     elif isinstance(text, ast.JoinedStr):
                         parts = (part.value if isinstance(part, ast.Constant) else "…" for part in text.values)
-                        yield node.func.id, "".join(map(str, parts))
+                        yield error, "".join(map(str, parts))
 
 
 def families() -> Iterator[tuple[str, str]]:
