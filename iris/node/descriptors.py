@@ -65,6 +65,7 @@ class DescriptorWatch:
                 "%d of the %d files that this process may open are open, with %d nodes linked, each by %d of them: "
                 "raise the limit (ulimit -n %d, or LimitNOFILE=%d of systemd), or further nodes cannot be linked",
                 *(opened, limit, links, DESCRIPTORS_PER_LINK, 16 * limit, 16 * limit),
+                extra={"cause": "file descriptors"},
             )
 
     def frames_lost(self, peer: Peer) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.deployments import DEPLOY, Place, documents, end, free_port, has_metrics, open_place
+from tests.support.deployments import DEPLOY, Place, documents, end, free_port, open_place
 
 FILE = DEPLOY / "compose" / "compose.yaml"
 (COMPOSE,) = documents(FILE)
@@ -82,7 +82,6 @@ def test_the_script_makes_a_credential_for_each_service_that_only_the_containers
     assert {(status.st_uid, status.st_mode & 0o777) for status in made.values()} == {(10001, 0o400)}
 
 
-@pytest.mark.skipif(not has_metrics(), reason="the commands of the Compose file need --metrics of iris run")
 def test_the_shop_runs_and_what_it_publishes_is_on_the_bridges_disk(tmp_path: Path) -> None:
     with open_place() as place:
         ports = {name: free_port() for name in ("prices", "orders", "bridge")}

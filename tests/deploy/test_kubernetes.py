@@ -16,7 +16,6 @@ from tests.support.deployments import (
     documents,
     end,
     free_port,
-    has_metrics,
     is_healthy,
     manifests,
     open_place,
@@ -99,7 +98,6 @@ def test_the_bridge_has_as_many_shards_as_pods() -> None:
     assert f"--of={WORKLOADS['bridge']['spec']['replicas']}" in container_of("bridge")["args"]
 
 
-@pytest.mark.skipif(not has_metrics(), reason="the manifests' readiness needs --metrics of iris run")
 def test_the_containers_run_as_the_manifests_have_them_become_ready_and_drain(tmp_path: Path) -> None:
     with open_place() as place:
         first = run_container(place, tmp_path, "prices", {})

@@ -16,7 +16,6 @@ from tests.support.deployments import (
     Place,
     end,
     free_port,
-    has_metrics,
     is_healthy,
     missing,
     open_place,
@@ -56,7 +55,6 @@ def test_the_credential_comes_by_systemd_and_files_are_many(name: str) -> None:
     assert drain is None or int(settings["TimeoutStopSec"][0]) >= int(drain[1]) + 5
 
 
-@pytest.mark.skipif(not has_metrics(), reason="the units' ExecStart needs --metrics of iris run")
 def test_the_command_lines_run_and_end_in_order(tmp_path: Path) -> None:
     with open_place() as place:
         seeds = ""

@@ -18,7 +18,7 @@ from urllib.request import urlopen
 
 import yaml
 
-from tests.support.command import COMMAND, PATIENCE, Terminal, open_terminal
+from tests.support.command import Terminal, open_terminal
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -54,12 +54,6 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as one:
         port: int = one.getsockname()[1]
         return port
-
-
-def has_metrics() -> bool:
-    """Tell whether ``iris run`` has the option ``--metrics`` that readiness probes rest on."""
-    done = subprocess.run([*COMMAND, "run", "--help"], capture_output=True, text=True, timeout=PATIENCE, check=True)
-    return "--metrics" in done.stdout
 
 
 @final

@@ -233,7 +233,7 @@ async def test_every_family_is_filled_with_its_labels_and_no_other_is(everything
 
 
 LEFT_ASIDE: dict[type, set[str]] = {
-    iris.ServiceStatistics: set(),
+    iris.ServiceStatistics: {"latency"},  # see the histograms of handlers
     BridgeStatistics: set(),
     GatewayStatistics: set(),
     iris.LinkStatistics: {"posted"},  # sent + lost + waiting
@@ -241,7 +241,7 @@ LEFT_ASIDE: dict[type, set[str]] = {
     iris.TunnelsStatistics: set(),
     iris.PublishStatistics: {"published", "unheard", "sent", "handed_over", "lost"},  # see those of the node
     iris.PatternStatistics: set(),
-    iris.NodeStatistics: set(),
+    iris.NodeStatistics: {"latency"},  # see the histograms of calls
 }
 
 

@@ -24,7 +24,7 @@ from iris.cli.operators.doctor.seeds import resolve
 from iris.cli.operators.doctor.versions import _BOUND, examine_packages, examine_python, examine_versions
 from iris.security.identity import CLOCK_TOLERANCE, NodeDelegation
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 USER = os.geteuid()
 NOW = 1_800_000_000.0
 DAY = 86_400
