@@ -51,11 +51,13 @@ class Client:
         self._limits = limits
         self._wall_clock = wall_clock
         self._calls = 0
+        self._ended = False
         self._bytes = 0
         self._streams: set[asyncio.Timeout] = set()
 
     def check(self, right: Right, wanted: str) -> None:
-        """Raise ``Problem`` unless it may do this with a cluster, topic or pattern."""
+        """Raise ``Problem`` unless it may do this with a cluster, topic or pattern, and its token still counts."""
+        self._check_token()
         if not self.token.may(right, wanted):
             raise Problem(403, "not_allowed", f"client {self.name} may not {right} {wanted!r:.300}")
 
@@ -68,6 +70,10 @@ class Client:
         """Return headers that it gives, and the one that tells who it is, which it cannot give in any spelling."""
         kept = {name: value for name, value in given if name.strip().lower() != CLIENT_HEADER}
         return {**kept, CLIENT_HEADER: self.name}
+
+    def _check_token(self) -> None:
+        if self._ended or self.is_expired:
+            raise Problem(401, "ended", "the token has ended, or the door closes")
 
     @contextmanager
     def calling(self) -> Generator[None]:
@@ -109,6 +115,7 @@ class Client:
             raise Problem(
                 429, "too_many_streams", f"{len(self._streams)} streams at a time are the limit", retry_after=1
             )
+        self._check_token()
         expires, now = self.token.expires, asyncio.get_running_loop().time()
         scope = asyncio.timeout_at(None if expires is None else now + expires - self._wall_clock())
         try:
@@ -122,6 +129,11 @@ class Client:
             if scope.expired():
                 raise Problem(401, "ended", "the token has ended, or the door closes") from None
             raise
+
+    def withdraw(self) -> None:
+        """End what is open for it, and begin nothing any more: its token has been taken away."""
+        self._ended = True
+        self.end_streams()
 
     def end_streams(self) -> None:
         """End what is open for it."""
@@ -205,7 +217,7 @@ class Clients:
                 self._by_name[name] = Client(name, token, self._limits, self._wall_clock)
         self._by_digest = {client.token.digest: client for client in self._by_name.values()}
         for client in old.values():
-            client.end_streams()
+            client.withdraw()
 
     def _state(self) -> tuple[int, int, int] | None:
         try:

@@ -211,3 +211,20 @@ def test_what_is_open_ends_when_the_token_expires(tmp_path: Path) -> None:
                 raise TimeoutError
 
     run(hold)
+
+
+def test_nothing_begins_for_a_client_whose_token_was_taken_away_meanwhile(tmp_path: Path) -> None:
+    async def work() -> None:
+        file = tmp_path / "tokens"
+        secret = grant(file, "web", call=(">",))
+        clients = Clients(file, Clock())
+        client = clients.admit(secret)
+        client.check("call", "shop")
+        client.withdraw()
+        with pytest.raises(Problem, match="token has ended"):
+            client.check("call", "shop")
+        with pytest.raises(Problem, match="token has ended"):
+            async with client.streaming():
+                raise AssertionError("it has begun")
+
+    run(work)

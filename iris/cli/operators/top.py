@@ -133,7 +133,7 @@ class _Screen:
         from rich.text import Text
 
         head, clusters, nodes = rows(view, sort, wide)
-        tables = []
+        tables: list[Table] = []
         for title, body in clusters, nodes:
             table = Table(*title, box=None)
             for row in body:

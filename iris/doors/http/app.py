@@ -113,6 +113,7 @@ class _Door:
 
         async def work() -> Response:
             payload = await reading.payload_of(http, self._limits)
+            client.check(right, name)  # the body took its time
             calling = function(name, payload, headers=headers, **options)
             response = reply(await while_connected(http.receive, _awaited(calling)))
             self._counted.answered += 1
@@ -133,6 +134,7 @@ class _Door:
 
         async def work() -> Response:
             payload = await reading.payload_of(http, self._limits)
+            client.check("call", cluster)
 
             async def write(begin: Begin, send: Write) -> None:
                 async with self._node.survey(cluster, payload, headers=headers, **options) as answers:

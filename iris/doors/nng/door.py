@@ -103,7 +103,9 @@ async def open_nng_door(
     surveys = Answering(opened(pynng.Respondent0), max_connections, counted, asking.survey)
     taken = Endpoint(opened(pynng.Pull0), max_connections)
     followed = Endpoint(opened(pynng.Pub0, send_buffer_size=WAITING), max_connections)
-    endpoints = dict(zip(PROTOCOLS, (requests.endpoint, surveys.endpoint, taken, followed), strict=True))
+    endpoints: dict[str, Endpoint] = dict(
+        zip(PROTOCOLS, (requests.endpoint, surveys.endpoint, taken, followed), strict=True)
+    )
     taking = Taking(node, clients, client_name, max_payload, taken, counted)
     following = Following(node, clients, client_name, followed, counted)
     tasks: list[asyncio.Task[None]] = []

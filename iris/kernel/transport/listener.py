@@ -312,7 +312,7 @@ class Acceptor:
         self._numbers = itertools.count(1)
         self._tokens = PendingReverseTable()
         self._doors: dict[tuple[str, int], WebSocketListener] = {}
-        self._files: list[str] = []
+        self._files: list[tuple[Path, os.stat_result]] = []
         self._arrived: dict[int, tuple[socket.socket, str | None, Greeting]] = {}
         """Connections that the trio thread has not seen yet, and their hosts; the task that pops one has it."""
         self.order: Final[deque[int]] = deque()
@@ -345,7 +345,7 @@ class Acceptor:
         path = url.removeprefix("ipc://")
         with _named_errors(url):
             self._get_reception().listen_file(path, SpGreeting)
-        self._files.append(path)
+            self._files.append((Path(path), Path(path).lstat()))
         return url
 
     def listen_web(self, url: str) -> str:
@@ -427,7 +427,10 @@ class Acceptor:
         while self._arrived:
             self._arrived.popitem()[1][0].close()
         while self._files:
-            Path(self._files.pop()).unlink(missing_ok=True)
+            path, made = self._files.pop()
+            with contextlib.suppress(OSError):
+                if os.path.samestat(made, path.lstat()):  # else another node has replaced it
+                    path.unlink()
 
     # -- on the thread of the listener ----------------------------------------------------------------------
 

@@ -33,14 +33,29 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class TextFormatter(logging.Formatter):
-    """One event a line: the message, and the fields that it does not say; a traceback follows on lines of its own."""
+    """One event a line: the message, and the fields that it does not say; a traceback follows on indented lines.
+
+    Of what peers and errors say nothing commands a terminal or begins a line: what is not printable is escaped.
+    """
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 -- logging calls it so
         """Return the line."""
         message = record.getMessage()
-        unsaid = [f"{name}={value}" for name, value in fields_of(record).items() if str(value) not in message]
-        record.message = " ".join((message, *unsaid)).replace("\n", "\\n")
+        unsaid = [
+            f"{name}={value}"
+            for name, value in fields_of(record).items()
+            if name in ("count", "left_out") or str(value) not in message
+        ]
+        record.message = _printable(" ".join((message, *unsaid)))
         return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 -- logging calls it so
+        """Return the traceback."""
+        return "\n".join(f"  {_printable(line)}" for line in super().formatException(ei).split("\n"))
+
+
+def _printable(text: str) -> str:
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 @final
@@ -64,11 +79,14 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
             **fields_of(record),
-            **_trace_of_here(),
+            **vars(record).get(_TRACE, _trace_of_here()),
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
         return self._encode(line)
+
+
+_TRACE: Final = "iris_trace"
 
 
 def _trace_of_here() -> dict[str, str]:
@@ -97,7 +115,7 @@ class RateLimit:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._causes: OrderedDict[_Cause, tuple[float, int, logging.LogRecord]] = OrderedDict()
+        self._causes: OrderedDict[_Cause, tuple[float, int, logging.LogRecord | None]] = OrderedDict()
         """When each was let through last, how many were left out since then, and the last of these."""
 
     def __repr__(self) -> str:
@@ -108,13 +126,13 @@ class RateLimit:
         now = self._clock()
         cause = _cause_of(record)
         written = self._due(now, but=cause)
-        let_through, left_out, _ = self._causes.get(cause, (None, 0, record))
+        let_through, left_out, _ = self._causes.get(cause, (None, 0, None))
         if let_through is not None and let_through <= now < let_through + _PAUSE:
             self._causes[cause] = (let_through, left_out + 1, record)
             return written
         if left_out:
             record.left_out = left_out
-        self._causes[cause] = (now, 0, record)
+        self._causes[cause] = (now, 0, None)
         self._causes.move_to_end(cause)
         return [*written, record]
 
@@ -135,7 +153,7 @@ class RateLimit:
             if cause == but:
                 continue
             del self._causes[cause]
-            if left_out:
+            if last is not None:
                 last.left_out = left_out - 1 or None  # it is one of them
                 due.append(last)
         return due
@@ -169,6 +187,7 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, or leave it out and count it."""
+        setattr(record, _TRACE, _trace_of_here())  # it may be written later, from within another trace
         for due in self._limit.take(record):
             super().emit(due)
 

@@ -132,7 +132,8 @@ def test_watching_50_processes_costs_each_at_most_a_fifth_of_a_percent_of_a_core
     seconds = 20.0
     with open_terminal() as terminal, _realm(terminal, 40, 10) as started:
         pids = [process.pid for several in started.values() for process in several]
-        without, watched = [], []
+        without: list[float] = []
+        watched: list[float] = []
         for _ in range(3):
             without.append(_share(pids, seconds))
             with terminal.started("top", "-o", "json") as top:

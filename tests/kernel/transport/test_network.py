@@ -159,6 +159,16 @@ async def test_a_socket_file_that_a_dead_process_has_left_is_replaced(tmp_path: 
         way.close()
 
 
+async def test_a_socket_that_has_taken_the_place_of_ours_stays(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    async with open_transports() as (transport,):
+        await transport.listen([f"ipc://{path}"])
+        path.unlink()
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(str(path))
+    assert path.exists()
+
+
 async def test_a_file_that_is_no_socket_stays(tmp_path: Path) -> None:
     (tmp_path / "s").write_text("precious")
     async with open_transports() as (transport,):

@@ -146,6 +146,38 @@ def test_json_names_the_trace_that_it_is_in() -> None:
     assert (told["trace_id"], told["span_id"]) == (f"{5:032x}", f"{7:016x}")
 
 
+def test_what_an_error_says_begins_no_line_and_commands_no_terminal() -> None:
+    try:
+        raise ValueError("x\nWARNING iris forged\x1b[2J")
+    except ValueError:
+        made = record("%s", "a\x1b[2J\rb\u2028c")
+        made.exc_info = sys.exc_info()
+    first, *rest = TextFormatter().format(made).split("\n")
+    assert first == "a\\x1b[2J\\rb\\u2028c"
+    assert rest
+    assert all(line.startswith("  ") and line.isprintable() for line in rest)
+
+
+def test_the_number_of_those_left_out_is_told_whatever_the_message_says() -> None:
+    assert TextFormatter().format(record("%s", "at port 7002", left_out=2)) == "at port 7002 left_out=2"
+
+
+def test_a_line_that_is_written_late_names_its_own_trace() -> None:
+    spans = [NonRecordingSpan(SpanContext(5, n, is_remote=False, trace_flags=TraceFlags(1))) for n in (7, 8)]
+    stream = io.StringIO()
+    handler = LimitedHandler(stream)
+    handler.setFormatter(JsonFormatter())
+    with use_span(spans[0]):
+        handler.handle(record("%s again", "a"))
+        handler.handle(record("%s again", "b"))
+    with use_span(spans[1]):
+        handler.close()
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [(line["message"], line["span_id"]) for line in lines] == [
+        ("a again", f"{7:016x}"), ("b again", f"{7:016x}"),
+    ]  # fmt: skip
+
+
 def test_every_log_call_of_iris_has_fields_that_are_known() -> None:
     """A call without ``extra`` says something about nothing in particular."""
     calls = [
