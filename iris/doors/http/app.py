@@ -23,7 +23,7 @@ from iris.doors.http.answering import Begin, CallAnswer, HungUp, Stream, Write, 
 from iris.doors.http.limits import HttpLimits, HttpStatistics
 from iris.doors.http.tunnels import serve_tunnel
 from iris.doors.problems import Problem, problem_of
-from iris.doors.values import enveloped
+from iris.doors.values import enveloped, flag, number
 from iris.kernel.errors import IrisError
 
 MODULE: Final = Path(__file__).with_name("iris.js")
@@ -82,19 +82,19 @@ class _Door:
     async def request(self, http: Request) -> Response:
         """``POST /request/CLUSTER``: ask one member; the answer is its reply."""
         return self._call(
-            http, "call", self._node.request, lambda reply: answer(http, reply), operation=str, timeout=reading.number,
-            wait=reading.number, key=str, idempotent=reading.flag, hedge=reading.number, priority=str, prefer_site=str,
+            http, "call", self._node.request, lambda reply: answer(http, reply), operation=str, timeout=number,
+            wait=number, key=str, idempotent=flag, hedge=number, priority=str, prefer_site=str,
         )  # fmt: skip
 
     async def broadcast(self, http: Request) -> Response:
         """``POST /broadcast/CLUSTER``: tell all members."""
-        return self._call(http, "call", self._node.broadcast, _done, wait=reading.number)
+        return self._call(http, "call", self._node.broadcast, _done, wait=number)
 
     async def publish(self, http: Request) -> Response:
         """``POST /publish/TOPIC``: send an event to all subscribers."""
         return self._call(
-            http, "publish", self._node.publish, _done, confirm=reading.flag, timeout=reading.number, key=str,
-            retain=reading.flag,
+            http, "publish", self._node.publish, _done, confirm=flag, timeout=number, key=str,
+            retain=flag,
         )  # fmt: skip
 
     def _call(
@@ -127,7 +127,7 @@ class _Door:
         cluster = http.path_params["name"]
         client.check("call", cluster)
         options = reading.options_of(
-            http, operation=str, timeout=reading.number, wait=reading.number, count=int, quiet=reading.number,
+            http, operation=str, timeout=number, wait=number, count=int, quiet=number,
             priority=str,
         )  # fmt: skip
         headers = reading.headers_of(http, client)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -12,7 +11,7 @@ from starlette.requests import HTTPConnection, Request
 from iris.doors.clients import Client, Clients
 from iris.doors.http.limits import HttpLimits
 from iris.doors.problems import Problem
-from iris.doors.values import from_json, unpacked
+from iris.doors.values import flag, from_json, number, unpacked
 
 HEADER_PREFIX: Final = "iris-header-"
 """What an HTTP header begins with that goes to the member as a header of the name that follows."""
@@ -34,19 +33,6 @@ def client_of(http: HTTPConnection, clients: Clients) -> Client:
         if protocol.startswith(TOKEN_PROTOCOL):
             return clients.admit(protocol.removeprefix(TOKEN_PROTOCOL))
     raise Problem(401, "no_token", "show a token: Authorization: Bearer TOKEN")
-
-
-def number(text: str) -> float:
-    """Read a number."""
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(text)
-    return value
-
-
-def flag(text: str) -> bool:
-    """Read true or false."""
-    return {"true": True, "false": False}[text]
 
 
 def options_of(http: HTTPConnection, **known: Callable[[str], Any]) -> dict[str, Any]:

@@ -18,9 +18,9 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 import iris.aio
 from iris.doors.clients import Client
 from iris.doors.http.answering import first_of
-from iris.doors.http.reading import headers_of, number, options_of
+from iris.doors.http.reading import headers_of, options_of
 from iris.doors.problems import Problem, problem_of
-from iris.doors.values import enveloped, from_json, opened
+from iris.doors.values import enveloped, from_json, number, opened
 from iris.kernel.errors import IrisError
 
 PROTOCOL: Final = "iris.tunnel.1"

@@ -8,9 +8,9 @@ from typing import Any, Final, final
 
 import iris.aio
 from iris.doors.clients import CLIENT_HEADER, Client, Clients
-from iris.doors.nng.messages import answer_of, flag, number, read_message, whole
+from iris.doors.nng.messages import answer_of, read_message, whole
 from iris.doors.problems import Problem, problem_of
-from iris.doors.values import enveloped, to_json
+from iris.doors.values import enveloped, flag, number, to_json
 
 LONGEST: Final = 50.0
 """Seconds that a request or survey may take in all.  A REQ without an answer asks again after 60, if its program does

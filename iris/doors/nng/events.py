@@ -18,9 +18,10 @@ from typing import Final, final
 import iris.aio
 from iris.doors.clients import CLIENT_HEADER, Clients
 from iris.doors.nng.counters import LoggedOnce, NngStatistics
-from iris.doors.nng.messages import MAX_SENT, event_of, flag, read_message
+from iris.doors.nng.messages import MAX_SENT, event_of, read_message
 from iris.doors.nng.sockets import Closed, Endpoint, NngError, receive
 from iris.doors.problems import Problem, problem_of
+from iris.doors.values import flag
 from iris.kernel.errors import IrisError
 from iris.patterns.pubsub.subscribe import Event, SubscriptionLimits
 from iris.security.identity import covers

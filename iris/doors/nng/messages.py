@@ -13,12 +13,11 @@ what clients send; options follow as ``NAME=VALUE``.  A message without a line e
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from iris.doors.problems import Problem
-from iris.doors.values import from_json, packed, to_json, unpacked
+from iris.doors.values import flag, from_json, number, packed, to_json, unpacked
 
 MAX_LINE: Final = 2048
 """Bytes of the first line."""
@@ -34,19 +33,6 @@ class Received(NamedTuple):
     name: str
     payload: Any
     options: Mapping[str, Any]
-
-
-def number(text: str) -> float:
-    """Read a number."""
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(text)
-    return value
-
-
-def flag(text: str) -> bool:
-    """Read true or false."""
-    return {"true": True, "false": False}[text]
 
 
 def whole(text: str) -> int:

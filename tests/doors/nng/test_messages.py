@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iris.doors.nng.messages import MAX_SENT, answer_of, event_of, flag, number, read_message, refusal_of, whole
+from iris.doors.nng.messages import MAX_SENT, answer_of, event_of, read_message, refusal_of, whole
 from iris.doors.problems import Problem
+from iris.doors.values import flag, number
 
 KNOWN: Any = {"operation": str, "timeout": number, "count": whole, "idempotent": flag}
 
