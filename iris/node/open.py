@@ -80,7 +80,7 @@ async def open_node(
         name: the cluster that this node speaks for; with a credential it is taken from that.
         credential: a credential, or the path of a credential file (or a ``CredentialWatch``, for a file that is
             wrapped with a passphrase): joins the realm that issued it.  The file is private to this user, or mounted
-            as Kubernetes, Docker and systemd mount secrets (docs/explanation/security.md).  One that is replaced while
+            as Kubernetes, Docker and systemd mount secrets (docs/reference/credentials.md).  One that is replaced while
             the node runs is taken into use within seconds.
         listen: URLs (``tcp://HOST:PORT``, ``ws://HOST:PORT/PATH``, ``ipc:///PATH``); port 0 takes a free one.
         seeds: URLs of nodes to join through, besides those in the credential.  A host name stands for all its

@@ -1,4 +1,4 @@
-"""The Noise core against public test vectors, which are kept elsewhere (see docs/explanation/security.md)."""
+"""The Noise core against public test vectors, which are kept elsewhere (see docs/explanation/measured/security.md)."""
 
 from __future__ import annotations
 
