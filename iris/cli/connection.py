@@ -264,7 +264,7 @@ def connected(verb: Callable[Concatenate[NodeOptions, P], R]) -> Callable[P, R]:
         "--dial-networks",
         multiple=True,
         metavar="CIDR",
-        help="Connect to IP addresses in this network only, whoever names them; may be repeated.",
+        help="Connect to IP addresses in this network only, no matter who names them; may be repeated.",
     )
     @functools.wraps(verb)
     def with_connection(*args: P.args, **kwargs: P.kwargs) -> R:

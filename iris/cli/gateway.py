@@ -92,7 +92,7 @@ _NOTHING_YET: Final = GatewayStatistics(
     "--dial-networks",
     multiple=True,
     metavar="CIDR",
-    help="Connect to IP addresses in this network only, whoever names them; may be repeated.",
+    help="Connect to IP addresses in this network only, no matter who names them; may be repeated.",
 )
 def gateway(
     site: str,

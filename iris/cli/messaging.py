@@ -179,7 +179,7 @@ def broadcast(
 @click.option("--operation", metavar="NAME", help="Which of the service's request handlers.")
 @click.option("--timeout", type=POSITIVE, default=1.0, show_default=True, help="Seconds.")
 @takes_wait
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each answer and one for who is missing.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each answer and one for those missing.")
 @connected
 def survey(
     connection: NodeOptions,

@@ -63,8 +63,8 @@ class Config:
     failed_dials: int = 128
     """Dials to one host (for IPv6 to one network of 64 bits) that may lead to nobody, of those to addresses that the
     members of one cluster, or one stranger, say that they have.  A node that is found there does not count, so hundreds
-    on one host are linked as fast as ever; whoever makes up thousands has each node dial an address of his choice this
-    often."""
+    on one host are linked as fast as ever.  A cluster that makes up thousands has each node dial an address of its
+    choice this often."""
 
     failed_dial_rate: float = 2.0
     """And so many more per second in the long run: a host that restarts is found again, and notices nothing of it."""
@@ -130,7 +130,7 @@ class Config:
     """Members that this node takes in.  Twice the largest realm simulated; a record costs about 3 KiB."""
 
     records_per_cluster_key: int = 5_000
-    """Of these and of the gone, how many may be of one cluster's key, since whoever holds it can make up any number.  A
+    """Of these and of the gone, how many may be of one cluster's key: anyone with that key can make up any number.  A
     quarter of ``member_limit``: the members of other clusters find room.  Beyond it those go that are gone already, and
     then, for a member that is linked, one that nobody could be linked to."""
 
@@ -158,8 +158,8 @@ class Config:
     # -- broadcasts --------------------------------------------------------------------------------------
     broadcast_window: int = 4 * MIB
     """Broadcasts of one sender on their way to a member and waiting there, in bytes; each counts 4 KiB more than it
-    has.  1,024 small ones: members report at half of that, so that 100 of them cost the sender one message for five
-    broadcasts.  A sixteenth of ``service_queue_bytes``, which all senders share."""
+    has.  So there are 1,024 small ones.  Members report at half of that, so that 100 of them cost the sender one
+    message for five broadcasts.  A sixteenth of ``service_queue_bytes``, which all senders share."""
 
     broadcast_patience: float = 5.0
     """A member that was asked for credit and has granted none for so long is passed over by broadcasts, until half of

@@ -267,7 +267,7 @@ class Node:
             cluster: name of the cluster; those who are its members now are told.
             payload: as for ``request``.
             headers: as for ``request``.
-            wait: as for ``request``; who comes after the first member is not waited for, see ``wait_for``.
+            wait: as for ``request``; members after the first are not waited for, see ``wait_for``.
 
         Raises:
             NoSuchCluster: nobody serves it.
@@ -321,7 +321,7 @@ class Node:
             operation: as for ``request``.
             headers: as for ``request``.
             priority: as for ``request``.
-            wait: as for ``request``; who comes after the first member is not waited for, see ``wait_for``.
+            wait: as for ``request``; members after the first are not waited for, see ``wait_for``.
 
         Raises:
             NoSuchCluster: nobody serves it.
@@ -629,7 +629,7 @@ class Node:
             yield opened
 
     async def wait_for(self, cluster: str, members: int = 1, timeout: float = 5.0) -> None:
-        """Wait until a cluster has at least so many members that are linked, of which one or more can be asked now.
+        """Wait until ``members`` members of a cluster are linked, and at least one of them can be asked now.
 
         Raises:
             RequestTimeout: it does not within ``timeout`` seconds.

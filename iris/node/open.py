@@ -102,7 +102,7 @@ async def open_node(
             links to nodes that listen at a ``ws://`` address; with others, and with other such nodes, it speaks through
             one of those.  Only with a credential, and with seeds, since nobody can come to it.
         dial_networks: networks in CIDR notation (``10.0.0.0/8``, ``2001:db8::/32``); the node connects to IP addresses
-            in these only, whoever names them.  By default to any: members tell each other where they are, and a
+            in these only, no matter who names them.  By default to any: members tell each other where they are, and a
             stranger who has the gate secret says where he is to be answered.
         environment: network, randomness and wall clock, for tests.
 

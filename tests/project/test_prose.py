@@ -1,21 +1,36 @@
-"""The English of the pages: no turn of phrase that this project has banned, and no misspelling that codespell knows."""
+"""The English of the pages, of ``--help`` and of public docstrings: what a colleague would say, in sentences that end.
+
+Tables, headings and code are left out.  codespell looks at all of a page.
+"""
 
 from __future__ import annotations
 
+import inspect
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 
+import click
 import pytest
 
+import iris
 from docs.pages import FENCE, ROOT, pages
+from iris.cli.main import iris as command
 
 BANNED = {
     "whoever": "name the one who does it: the node, the caller, you",
     "of which one or more": "say how many",
     "held for lost": "presumed dead",
+    "held for dead": "presumed dead",
     "holds back none": "say what goes on",
     "at most as many being": "one idea a sentence",
+    "at the most": "at most",
+    "to who": "to the node, to the caller, to you",
+    "for who": "for the node, for the caller, for you",
+    "from who": "from the node, from the caller",
+    "by who": "by the node, by the caller",
+    "such a one": "say what it is",
     "it should be noted": "note it, or leave it out",
     "please note": "leave it out",
     "in order to": "to",
@@ -26,23 +41,92 @@ BANNED = {
     "blazing": "give the figure",
     "seamless": "say what it does",
 }
-GENERATED = {"command.md", "config.md"}  # the words of the code
-ON_THE_WIRE = {"protocol.md", "membership.md"}  # specifications
-PROSE = [page for page in pages() if page.name not in {"CHANGELOG.md"} | GENERATED | ON_THE_WIRE]
+LONGEST = 40
+"""Words of a sentence."""
+
+WRITTEN_BY_PROGRAMS = {"CHANGELOG.md", "benchmarks.md"}
+"""A history, and what ``make bench`` has written: the versions of all peers are one sentence."""
+
+DOORS = {"doors.md", "doors_nng.md"}
+"""Their sentences may be longer."""
+
+PROSE = [page for page in pages() if page.name not in WRITTEN_BY_PROGRAMS]
+TABLE, HEADING, COMMENT = r"^ *\|.*$", r"^#+ .*$", r"<!--.*?-->"
+INDENTED = r"(?:(?<=\n\n)|\A)(?: {4}.*\n)+"
+PARAGRAPH = re.compile(r"\n\s*\n|^\s*(?:[-*]|\d+\.) |^\s+\w+: |^(?:Args|Raises|Returns|Yields):$", re.MULTILINE)
 
 
 def prose(text: str) -> str:
-    """Return a page without code."""
-    return re.sub(r"`[^`\n]*`", "", FENCE.sub("", text))
+    """Return a page or docstring without code."""
+    return re.sub(r"`[^`\n]*`", "`code`", re.sub(r"``[^`]*``", "`code`", FENCE.sub("\n\n", text)))
+
+
+def sentences(text: str) -> Iterator[str]:
+    """Yield the sentences of a page or docstring, but not those of tables and headings."""
+    text = re.sub(INDENTED, "\n", prose(text))
+    text = re.sub(rf"{TABLE}|{HEADING}", "", re.sub(COMMENT, "", text, flags=re.DOTALL), flags=re.MULTILINE)
+    text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
+    for paragraph in PARAGRAPH.split(text):
+        yield from filter(None, re.split(r"(?<=[.?!])[)*]*\s+(?=[A-Z*(`])", " ".join(paragraph.split())))
+
+
+def helps(group: click.Command = command, path: str = "iris") -> Iterator[tuple[str, str]]:
+    """Yield what ``--help`` says of each verb and option."""
+    yield path, group.help or ""
+    for option in group.params:
+        if isinstance(option, click.Option):
+            yield f"{path} {option.opts[0]}", option.help or ""
+    if isinstance(group, click.Group):
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            verb = group.get_command(context, name)
+            assert verb is not None
+            yield from helps(verb, f"{path} {name}")
+
+
+def docstrings() -> Iterator[tuple[str, str]]:
+    """Yield the docstrings that are in the API reference."""
+    for name in iris.__all__:
+        value = getattr(iris, name)
+        yield name, inspect.getdoc(value) or ""
+        for attribute, member in inspect.getmembers_static(value) if inspect.isclass(value) else ():
+            member = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+            if not attribute.startswith("_") and inspect.isfunction(member):
+                yield f"{name}.{attribute}", inspect.getdoc(member) or ""
+
+
+TEXTS = [
+    *((str(page.relative_to(ROOT)), page.read_text()) for page in PROSE),
+    *helps(),
+    *docstrings(),
+]
 
 
 @pytest.mark.parametrize("phrase", BANNED)
-def test_no_page_has_a_banned_phrase(phrase: str) -> None:
+def test_no_text_has_a_banned_phrase(phrase: str) -> None:
     pattern = re.compile(rf"\b{re.escape(phrase)}\b", re.IGNORECASE)
+    found = [f"{place}: {phrase!r}: {BANNED[phrase]}" for place, text in TEXTS if pattern.search(prose(text))]
+    assert found == []
+
+
+def test_no_sentence_is_longer_than_a_reader_holds() -> None:
+    long = [
+        f"{place}: {len(sentence.split())} words: {sentence}"
+        for place, text in TEXTS
+        if place.rpartition("/")[2] not in DOORS
+        for sentence in sentences(text)
+        if len(sentence.split()) > LONGEST
+    ]
+    assert long == []
+
+
+def test_a_sentence_that_begins_with_who_is_a_question() -> None:
     found = [
-        f"{page.relative_to(ROOT)}: {phrase!r}: {BANNED[phrase]}"
-        for page in PROSE
-        if pattern.search(prose(page.read_text()))
+        f"{place}: {sentence}: name the one who does it"
+        for place, text in TEXTS
+        if place.endswith(".md") and place.rpartition("/")[2] not in DOORS
+        for sentence in sentences(text)
+        if sentence.startswith("Who ") and len(sentence.split()) > 4 and not sentence.endswith("?")
     ]
     assert found == []
 
@@ -50,6 +134,18 @@ def test_no_page_has_a_banned_phrase(phrase: str) -> None:
 def test_code_is_no_prose() -> None:
     assert "whoever" not in prose("`whoever`\n\n```python\nwhoever\n```\n")
     assert "whoever" in prose("whoever\n")
+
+
+def test_a_page_falls_into_sentences_and_tables_and_headings_are_none() -> None:
+    page = "# A title. Here\n\nOne [link. Two](x.md). (Two `a. B` c.)\n\n| a. B | c |\n|---|---|\n\n- Three\n- Four.\n"
+    assert list(sentences(page)) == ["One link.", "Two.", "(Two `code` c.)", "Three", "Four."]
+    docstring = "Do it.\n\nArgs:\n    one: first.\n    two: second\n        line.\n"
+    assert list(sentences(docstring)) == ["Do it.", "first.", "second line."]
+
+
+def test_every_kind_of_text_is_looked_at() -> None:
+    places = {place for place, _ in TEXTS}
+    assert {"docs/reference/protocol.md", "docs/reference/config.md", "iris keys", "Node.request"} <= places
 
 
 def test_codespell_finds_nothing() -> None:

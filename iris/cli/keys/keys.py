@@ -1,4 +1,4 @@
-"""``iris keys``: realms, credentials, rotation and revocation, for whoever owns a realm."""
+"""``iris keys``: realms, credentials, rotation and revocation, for the owner of a realm."""
 
 from __future__ import annotations
 

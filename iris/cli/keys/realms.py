@@ -83,7 +83,7 @@ def trust(
 ) -> None:
     """Have nodes of REALM speak with those of the realm that BUNDLE is of; or take a newer bundle of it.
 
-    Compare the fingerprint with what its owner says: whoever handed you the file may have made it. The other owner has
+    Compare the fingerprint with what its owner says: the sender of the file may have made it. The other owner has
     to trust the bundle of REALM in the same way. Lists that are not given stay as they are.
     """
     taken = load_bundle(bundle_file)

@@ -5,7 +5,7 @@ Rules of this file:
 - A record is verified before it is used, and only if it is newer than what is held.
 - A node id belongs to the keys that first spoke for it: while a node is remembered, dead or alive, a record under
   other keys or of another cluster is refused.
-- Of one cluster's key only so many records are held, alive and gone together: whoever holds it can make up any number.
+- Of one cluster's key only so many records are held, alive and gone together: it can make up any number.
 - Who is not believed any more (revoked) is forgotten: neither asked nor probed, and named to nobody.
 - What a joining node learns it does not pass on: everybody else knows it already.
 """

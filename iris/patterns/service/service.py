@@ -300,11 +300,11 @@ class Service:
 
         Used bare, the handler takes the requests that name no operation.  Surveys call it as well.
 
-        The handler's parameter is the ``Request``, or the payload: if it is annotated with a dataclass, a model of
-        msgspec or pydantic or another type made of such, the payload is converted, and a caller whose payload does
-        not fit gets ``RemoteError`` with the code ``bad_request``.  With several typed parameters the payload is a
-        map of them by name, and one with a default may be left out.  One more parameter, of type ``Request`` or
-        without a type, gets the request.  Replies may be dataclasses and models, too.
+        The handler's parameter is the ``Request``, or the payload.  If it is annotated with a dataclass, a model of
+        msgspec or pydantic or another type made of such, the payload is converted.  A caller whose payload does not
+        fit gets ``RemoteError`` with the code ``bad_request``.  With several typed parameters the payload is a map of
+        them by name, and one with a default may be left out.  One more parameter, of type ``Request`` or without a
+        type, gets the request.  Replies may be dataclasses and models, too.
 
         A ``def`` handler is called in the node's own thread, where it must not block; with ``thread=True`` in a
         worker thread, of which each handler has 40.  At the deadline the caller has its error and the place is free,

@@ -116,7 +116,7 @@ class PeerIdentity:
 
     @property
     def owner(self) -> str:
-        """Who can make any number of nodes like it: whoever has its cluster's key; of another realm, the realm's."""
+        """The owner of the key that can make any number of such nodes: its cluster; for another realm, the realm."""
         return self.foreign_id or self.cluster
 
     @property

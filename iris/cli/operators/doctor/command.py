@@ -33,8 +33,9 @@ def doctor(connection: NodeOptions, output: str, quiet: bool) -> int:
     """Say what is wrong with the set-up of a node here, and the command that mends it.
 
     Give it the options of the node. It looks at Python and the packages, the home and runtime directory, the
-    credential, the addresses to listen at, the seeds (by name, connection, and a handshake in both directions), the
-    clock, the members' versions, the limit on open files, multicast DNS and the firewall, and changes nothing.
+    credential, the addresses to listen at, and the seeds (by name, connection, and a handshake in both directions).
+    It also looks at the clock, the members' versions, the limit on open files, multicast DNS and the firewall. It
+    changes nothing.
 
     The exit status is 1 if there is a problem; warnings do not count.
     """

@@ -26,8 +26,9 @@ _REMEMBERED: Final = 65536
 class Share(NamedTuple):
     """The part of a durable group's events that one subscriber takes, see ``Node.subscribe``.
 
-    Each event belongs to one shard, by its key or else by its publisher and topic, and goes to who has that shard and
-    to nobody else: while nobody does, a confirmed event waits and another one is lost, counted by its publisher.
+    Each event belongs to one shard, by its key or else by its publisher and topic, and goes to the member with that
+    shard and to nobody else.  While no member has it, a confirmed event waits, and another one is lost and counted by
+    its publisher.
     """
 
     of: int

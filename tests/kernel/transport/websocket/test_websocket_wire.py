@@ -355,7 +355,7 @@ async def test_a_reader_that_does_not_read_holds_up_its_sender_and_costs_one_fra
 
 @pytest.mark.parametrize("is_reverse", [False, True], ids=["dialled", "reverse"])
 async def test_connections_that_break_while_they_send_harm_nobody(is_reverse: bool) -> None:
-    """nng 1.11 uses memory then that it has freed, and aborts.  20,000 by hand: ``docs/explanation/measured/security.md``."""
+    """nng 1.11 uses memory then that it has freed, and aborts.  20,000 by hand: measured/security.md."""
     rng = random.Random(1)
     async with open_transports(2) as (near, far):
         (url,) = await (near if is_reverse else far).listen([HERE])
