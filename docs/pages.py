@@ -6,7 +6,7 @@
 | ``{literalinclude}`` | a program that is kept in examples/ | run in a process of its own, by this page or by a test |
 | ``output`` | what the block above it prints | compared; ``...`` stands for any text, a line of it for any lines |
 | ``console`` | commands after ``$``, with what they print | run in a shell, and compared |
-| ``sh`` | commands for other machines, or that take minutes | read: verb, options, module and target exist |
+| ``sh`` | commands that no test of a page can run, for a reason in ``NOT_RUN`` | read: verb, options, module and target exist |
 | ``toml``, ``json``, ``ini``, ``yaml`` | a file | parsed |
 | ``text`` | a layout, a formula, a tree | nothing: it is no code |
 """
@@ -21,6 +21,17 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 LANGUAGES: Final = frozenset({"python", "output", "console", "sh", "toml", "json", "ini", "yaml", "text"})
+NOT_RUN: Final = {
+    "make": "each verb sets up what it needs and takes minutes; CI runs them",
+    "iris demo": "a minute with Spark; tests/demo runs it with fewer rows",
+    "python -m benchmarks": "minutes to hours; tests/benchmarks runs a small version of each case",
+    "spark-submit": "needs a cluster of Spark; tests/spark_bridge starts one",
+    "python3 -m venv": "makes an environment; `make dist` does",
+    ". .venv/bin/activate": "the same",
+    "pip install": "needs the index; `make dist` installs the wheel into an empty environment",
+}
+"""How the commands of ``sh`` blocks begin, and why no test runs them as they stand."""
+
 FENCE: Final = re.compile(r"^(```+)([^\n`]*)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
 _DIRECTIVE: Final = re.compile(r"\{([\w-]+)\}\s*(.*)")
 _OPTION: Final = re.compile(r"^:([\w-]+):\s*(.*)\n", re.MULTILINE)

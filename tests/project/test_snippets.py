@@ -9,6 +9,7 @@ import ast
 import dataclasses
 import inspect
 import os
+import re
 import subprocess
 import sys
 from contextlib import AsyncExitStack
@@ -22,7 +23,7 @@ from trio.testing import MockClock
 
 import iris
 import iris.testing
-from docs.pages import ROOT, Block, blocks, matches, pages
+from docs.pages import NOT_RUN, ROOT, Block, blocks, matches, pages
 from iris.testing import Network
 from tests.support.consoles import run_console
 
@@ -178,6 +179,20 @@ def test_every_program_that_a_page_shows_is_run() -> None:
             if block.language == "python" and block.file and block.file not in run:
                 stem = block.file.stem
                 assert stem in commands or stem.removesuffix("_before").removesuffix("_after") in tests, block.place
+
+
+def test_a_command_that_is_not_run_has_a_reason() -> None:
+    begun = {
+        (block.place, line)
+        for page in PAGES.values()
+        for block in page
+        if block.language == "sh"
+        for line in re.sub(r"\\\n\s*", "", block.code).splitlines()
+        if line and not line.startswith("#")
+    }
+    assert begun
+    assert [(place, line) for place, line in begun if not line.startswith(tuple(NOT_RUN))] == []
+    assert [start for start in NOT_RUN if not any(line.startswith(start) for _, line in begun)] == []
 
 
 def test_pages_whose_terminals_are_run_elsewhere_are() -> None:

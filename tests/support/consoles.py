@@ -43,14 +43,15 @@ class Running:
             for line in lines:
                 self.printed += line
 
-    def wait_end(self) -> None:
-        """Wait until it has ended."""
+    def wait_end(self) -> int:
+        """Wait until it has ended; return its exit status."""
         try:
             self._process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             self.stop()
             raise AssertionError(f"{self.command} does not end; it printed:\n{self.printed}") from None
         self._reader.join(PATIENCE)
+        return self._process.returncode
 
     def wait_printed(self, expected: str) -> None:
         """Wait until it has printed this, after what was expected before."""
@@ -131,7 +132,8 @@ def _run_block(block: Block, terminals: dict[str, Running], work: Path, environm
             terminals[title] = running
             running.wait_printed(expected)
         else:
-            running.wait_end()
+            status = running.wait_end()
+            assert status == 0 or expected.strip() != "...", f"{block.place}: {command} failed:\n{running.printed}"
             assert matches(expected, running.printed), (
                 f"{block.place}: {command} printed\n{running.printed}\ninstead of\n{expected}"
             )
