@@ -35,6 +35,8 @@ from docs.pages import FENCE, LANGUAGES, ROOT, Block, blocks, pages
 from iris.cli.main import iris
 
 REFERENCE: Final = ROOT / "docs" / "reference"
+SITE: Final = ROOT / "build" / "site"
+DOCTREES: Final = ROOT / "build" / "doctrees"
 LINK: Final = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 HEADING: Final = re.compile(r"^#+ +(.+)$", re.MULTILINE)
 
@@ -164,10 +166,10 @@ def _problem_of_verb(arguments: list[str]) -> str:
     return "".join(f"iris {command.name} has no {word}" for word in unknown if word != "--help")
 
 
-def build_site() -> int:
-    """Build build/site; a warning is an error."""
-    sphinx = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-q", "-E", "-j", "auto"]
-    return subprocess.run([*sphinx, "-d", "build/doctrees", "docs", "build/site"], cwd=ROOT, check=False).returncode
+def sphinx(site: Path, doctrees: Path) -> list[str]:
+    """Return the command that builds the site from all pages anew; a warning is an error."""
+    command = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-q", "-E", "-j", "auto"]
+    return [*command, "-d", str(doctrees), "docs", str(site)]
 
 
 def main() -> int:
@@ -186,7 +188,7 @@ def main() -> int:
         print(complaint, file=sys.stderr)
     if wrong:
         return 1
-    return 0 if check else build_site()
+    return 0 if check else subprocess.run(sphinx(SITE, DOCTREES), cwd=ROOT, check=False).returncode
 
 
 if __name__ == "__main__":

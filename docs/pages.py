@@ -6,7 +6,7 @@
 | ``{literalinclude}`` | a program that is kept in examples/ | run in a process of its own, by this page or by a test |
 | ``output`` | what the block above it prints | compared; ``...`` stands for any text, a line of it for any lines |
 | ``console`` | commands after ``$``, with what they print | run in a shell, and compared |
-| ``sh`` | commands that no test of a page can run, for a reason in ``NOT_RUN`` | read: verb, options, module and target exist |
+| ``sh`` | commands that are not run: ``NOT_RUN`` | read: verb, options, module and target exist |
 | ``toml``, ``json``, ``ini``, ``yaml`` | a file | parsed |
 | ``text`` | a layout, a formula, a tree | nothing: it is no code |
 """
