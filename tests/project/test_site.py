@@ -60,12 +60,8 @@ def local(pages: dict[Path, Page]) -> Iterator[tuple[Path, str, Path, str]]:
         for target in page.targets:
             parts = urlsplit(target)
             if not parts.scheme and not parts.netloc:
-                yield (
-                    path,
-                    target,
-                    (path.parent / unquote(parts.path)).resolve() if parts.path else path,
-                    parts.fragment,
-                )
+                file = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+                yield path, target, file, parts.fragment
 
 
 def test_every_link_of_the_site_leads_to_a_file_and_a_place_in_it(built_site: Path) -> None:

@@ -44,7 +44,10 @@ def is_snippet(block: Block) -> bool:
 
 
 SESSIONS = {name: page for name, page in PAGES.items() if any(map(is_snippet, page))}
-ELSEWHERE = {"docs/doors.md": "tests/doors/process/test_page_of_doors.py"}
+ELSEWHERE = {
+    "docs/doors.md": "tests/doors/process/test_page_of_doors.py",
+    "docs/howto/spark/lake.md": "tests/spark_bridge/test_lake_page.py",
+}
 """Pages whose terminals need programs that others wrote, and the test that runs them where these are installed."""
 CONSOLES = {
     name: page

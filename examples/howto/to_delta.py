@@ -1,0 +1,23 @@
+"""Spark writes each batch of orders into a Delta table, once."""
+
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from pyspark.sql import DataFrame, SparkSession
+
+import iris.spark_bridge
+
+QUERY = "orders-1"  # the name of this query in the table, for ever
+
+
+def write(batch: DataFrame, number: int) -> None:
+    last = DeltaTable("orders").transaction_version(QUERY) if DeltaTable.is_deltatable("orders") else None
+    if last is None or number > last:  # the rows and their number are one commit
+        note = CommitProperties(app_transactions=[Transaction(QUERY, number)])
+        write_deltalake("orders", batch.toArrow(), mode="append", commit_properties=note)
+
+
+spark = iris.spark_bridge.configure(SparkSession.builder).getOrCreate()
+orders = spark.readStream.format("iris").option("subscribe", "orders.>").schema("item STRING, price DOUBLE").load()
+for checkpoint in ("first", "repeated"):  # another checkpoint: the same batch comes with the same number again
+    query = orders.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
+    query.trigger(availableNow=True).start().awaitTermination()
+print(f"after a repeat: {DeltaTable('orders').to_pyarrow_table().to_pylist()}")
