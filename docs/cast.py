@@ -1,4 +1,4 @@
-"""docs/cast.svg: a terminal the commands of the tutorial line by line, with what tests saw them print."""
+"""docs/cast.svg: a terminal with the commands of the tutorial line by line, with what tests saw them print."""
 
 from __future__ import annotations
 
