@@ -29,66 +29,67 @@ class Config:
     """Largest sum of all header names and values of one message, sent or received."""
 
     batch_bytes: int = 256 * KIB
-    """A link seals what has gathered when it reaches this size, as happens while somebody sends without pause.  Events
-    take 5 to 25 % less processor time at either end than with 64 KiB, and 20 % less at each of four receivers."""
+    """A link seals its batch when that has this size, as happens while you send without pause.  Events take 5 to 25
+    % less processor time at either end than with 64 KiB, and 20 % less at each of four receivers."""
 
     batch_messages: int = 512
-    """It does so, too, when there are so many messages: receivers take no more in one batch, 10 us of work for each."""
+    """The same for the number of messages.  Receivers take no more in one batch: 10 us of work for each."""
 
     link_bytes: int = 16 * MIB
-    """Messages waiting on one link.  Beyond it requests end in ``NotSent`` and publishers wait or drop, counted."""
+    """Messages waiting on one link.  Beyond it requests end in ``NotSent``; publishers wait or drop, and count it."""
 
     # -- security ----------------------------------------------------------------------------------------
     handshake_timeout: float = 5.0
-    """A handshake that has not finished by then is forgotten."""
+    """A handshake that has not finished by then is given up."""
 
     session_lifetime: float = 120.0
     """A fresh handshake replaces a session of this age."""
 
     session_rejected: float = 180.0
-    """Frames of a session older than this are refused: late enough for everything in flight at the change."""
+    """Frames of a session older than this are refused.  It is late enough for everything in flight at the change."""
 
     half_open_handshakes: int = 1024
     """Handshakes under way at one time as the answering side, and connections that have not shown a genuine frame.
     Beyond it the oldest one is dropped and counted: an honest handshake is over within milliseconds."""
 
     half_open_per_address: int = 32
-    """Of each of these, how many may come from one address: one attacker cannot take all slots."""
+    """The same for one address, so that one attacker cannot take all places."""
 
     dial_backs: int = 64
-    """Dials at one time to where strangers say that they are, to answer them; half of ``half_open_per_address`` for one
-    address.  Each is to two addresses at most: half of the dials that a transport makes at one time, so its own ones go
-    on.  Beyond it the oldest one is dropped and counted: an honest one is over within milliseconds."""
+    """Dials at one time to the addresses that strangers give, to answer them; half of ``half_open_per_address`` for
+    one address.  Each is to two addresses at most, so all of them are half of what a transport dials at one time,
+    and the node's own dials go on.  Beyond it the oldest one is dropped and counted: an honest one is over within
+    milliseconds."""
 
     failed_dials: int = 128
-    """Dials to one host (for IPv6 to one network of 64 bits) that may lead to nobody, of those to addresses that the
-    members of one cluster, or one stranger, say that they have.  A node that is found there does not count, so hundreds
-    on one host are linked as fast as ever.  A cluster that makes up thousands has each node dial an address of its
-    choice this often."""
+    """Dials to one host (for IPv6 to one network of 64 bits) that may lead to nobody, by the word of one cluster's
+    members or of one stranger.  A dial that finds a node does not count, so hundreds of nodes on one host are linked
+    as fast as ever.  A cluster that makes up thousands has each node dial an address of its choice this often."""
 
     failed_dial_rate: float = 2.0
-    """And so many more per second in the long run: a host that restarts is found again, and notices nothing of it."""
+    """Further such dials per second in the long run.  A host that restarts is found again, and notices nothing of
+    it."""
 
     handshake_rate: float = 50.0
-    """First frames per second from one address in the long run.  At 20 us for junk and 0.5 ms for an insider's, one
-    address can take at most 2.5 % of this node's time."""
+    """First frames per second from one address in the long run.  Junk takes 20 us and an insider's frame 0.5 ms, so
+    one address can take at most 2.5 % of this node's time."""
 
     handshake_burst: int = 100
-    """First frames from one address that are taken at once: a machine full of nodes that start together."""
+    """First frames from one address that are taken at once: enough for a machine full of nodes that start together."""
 
     frame_timeout: float = 10.0
-    """Of several connections of one peer, those by which no whole frame has come for so long are closed, but for the
-    one by which the last one came."""
+    """Of several connections of one peer, those without a whole frame for so long are closed.  The one by which the
+    last frame came stays."""
 
     # -- membership --------------------------------------------------------------------------------------
     probe_interval: float = 0.5
-    """Every this often one random member is probed.  Enters the detection time linearly."""
+    """One random member is probed this often.  Enters the detection time linearly."""
 
     probe_timeout: float = 0.25
-    """An answer later than this makes others be asked to probe.  Above any round trip, below the interval."""
+    """After this time without an answer others are asked to probe.  Above any round trip, below the interval."""
 
     gossip_interval: float = 0.1
-    """Every this often pending updates go to ``gossip_fanout`` random members, less often from a starved node."""
+    """Pending updates go to ``gossip_fanout`` random members this often, less often from a starved node."""
 
     gossip_fanout: int = 3
     """Members that get each round of updates; an update reaches n members in about log_fanout(n) rounds."""
@@ -97,7 +98,7 @@ class Config:
     """Members that are asked to probe one that did not answer.  With 5 % loss all three fail in 0.6 % of cases."""
 
     update_sends: int = 12
-    """Each member sends each update this often at least: all of n senders miss one given member with e**-12."""
+    """Each member sends each update at least this often: all of n senders miss one given member with e**-12."""
 
     update_bytes: int = 32 * KIB
     """Updates in one gossip message: 46 whole records, or 340 renewals, of which a healed partition brings many."""
@@ -109,69 +110,70 @@ class Config:
     """Without further witnesses the suspicion lasts this many times longer (Lifeguard)."""
 
     suspicion_witnesses: int = 3
-    """Members that must have seen the same for a suspicion to be shortest.  So many would have to conspire."""
+    """Members that must have seen the same for the shortest suspicion.  As many would have to conspire."""
 
     refused_grace: float = 0.4
     """After enough witnesses were refused, the suspect has this long to show that it only lost its links."""
 
     doubts: int = 16
-    """Probes at one time of members from which an answer is overdue."""
+    """Members with an overdue answer that are probed at one time."""
 
     synchronize_interval: float = 15.0
-    """Every this often the whole state is compared with one random member (anti-entropy)."""
+    """The whole state is compared with one random member this often (anti-entropy)."""
 
     state_bytes: int = 48 * KIB
-    """Records in one message of a state transfer; whole states are sent in as many as it takes."""
+    """Records in one message of a state transfer; a whole state takes several."""
 
     lost_interval: float = 1.0
-    """Every this often a dead member is tried again, at most 16 tries per interval by all members together."""
+    """A dead member is tried again this often, at most 16 per interval by all members together."""
 
     member_limit: int = 20_000
     """Members that this node takes in.  Twice the largest realm simulated; a record costs about 3 KiB."""
 
     records_per_cluster_key: int = 5_000
-    """Of these and of the gone, how many may be of one cluster's key: anyone with that key can make up any number.  A
-    quarter of ``member_limit``: the members of other clusters find room.  Beyond it those go that are gone already, and
-    then, for a member that is linked, one that nobody could be linked to."""
+    """How many of these, and of the gone, may be of one cluster's key: anyone with that key can make up any number.
+    A quarter of ``member_limit``, so the members of other clusters find room.  Beyond it those go that are gone
+    already; then, for a member that is linked, one that nobody could be linked to."""
 
     gone_limit: int = 20_000
-    """The dead and the left that are remembered: a partition heals by itself if its other side is no larger."""
+    """Dead and left members that are remembered.  A partition heals by itself if its other side is no larger."""
 
     dead_retention: float = 600.0
-    """Those who left are remembered this long, so that late gossip cannot bring them back."""
+    """Members that left are remembered this long, so that late gossip cannot bring them back."""
 
     # -- services ----------------------------------------------------------------------------------------
     service_concurrency: int = 256
     """Handlers of one service that run at the same time."""
 
     queue_delay_target: float = 0.02
-    """A request that would wait longer for a handler is refused, once the queue has stood for three times as long.  The
-    mean time that handlers take counts instead where it is longer."""
+    """A request that would wait longer than this for a handler is refused, once the queue has stood for three times
+    as long.  If handlers take longer on average, that time counts instead."""
 
     service_queue_bytes: int = 64 * MIB
-    """Payloads and headers of requests that wait for a handler of one service, in bytes; beyond it the same as beyond
-    ``service_queue``."""
+    """Payloads and headers of requests that wait for a handler of one service.  Beyond it ``Overloaded`` is answered
+    at once."""
 
     service_queue: int = 1024
-    """Requests that wait for a handler of one service; beyond it ``Overloaded`` is answered at once."""
+    """Requests that wait for a handler of one service.  Beyond it ``Overloaded`` is answered at once."""
 
     # -- broadcasts --------------------------------------------------------------------------------------
     broadcast_window: int = 4 * MIB
-    """Broadcasts of one sender on their way to a member and waiting there, in bytes; each counts 4 KiB more than it
-    has.  So there are 1,024 small ones.  Members report at half of that, so that 100 of them cost the sender one
-    message for five broadcasts.  A sixteenth of ``service_queue_bytes``, which all senders share."""
+    """Broadcasts of one sender on their way to a member and waiting there.  Each counts 4 KiB more than it has, so
+    1,024 small ones have room.  Members report at half of that: 100 of them cost the sender one message for five
+    broadcasts.  It is a sixteenth of ``service_queue_bytes``, which all senders share."""
 
     broadcast_patience: float = 5.0
-    """A member that was asked for credit and has granted none for so long is passed over by broadcasts, until half of
-    its window is free again.  Longer than a busy machine keeps a process waiting; and what a member that hangs costs
-    those who broadcast, once."""
+    """Broadcasts pass over a member that was asked for credit and has granted none for so long, until half of its
+    window is free again.  It is longer than a busy machine keeps a process waiting, and a member that hangs costs
+    its senders this much once."""
 
     # -- relay trees -------------------------------------------------------------------------------------
     relay_above: int = 32
-    """More receivers than this are reached through others.  Up to here one frame each costs less than a second hop."""
+    """Above this many receivers a message goes through others.  Up to here one frame each costs less than a second
+    hop."""
 
     relay_fan_out: int = 10
-    """Nodes to which each node hands a message: 110 receivers are two hops away, 1,110 three."""
+    """Nodes to which each node hands a message on: 110 receivers are two hops away, 1,110 three."""
 
     # -- publish/subscribe -------------------------------------------------------------------------------
     subscription_messages: int = 65536
@@ -181,22 +183,22 @@ class Config:
     """Events waiting for one subscriber, in bytes."""
 
     interest_bytes: int = 16 * MIB
-    """What the patterns that one node subscribes to may take in the memory of this one: about 26,000 of 20 bytes.  A
-    node of another realm has an eighth of it.  Enters the memory of every publisher, times the number of nodes."""
+    """Memory that the patterns of one node may take at this one: about 26,000 of 20 bytes.  A node of another realm
+    has an eighth.  Every publisher holds it, times the number of nodes."""
 
     published_topics: int = 65_536
-    """Topics of which this node, as a publisher, knows the numbering and the routes: about 400 bytes each.  Beyond it
-    the one that was not published on for longest is forgotten, and begins anew with its next event."""
+    """Topics of which this node, as a publisher, knows the numbering and the routes: about 400 bytes each.  Beyond
+    it the topic that was not published on for longest is forgotten, and begins anew with its next event."""
 
     retained_events: int = 4096
-    """Topics of which this node, as a publisher, retains the last value for subscribers who come later."""
+    """Topics of which this node, as a publisher, keeps the last value for later subscribers."""
 
     retained_bytes: int = 4 * MIB
-    """Of all retained values: they go to a new subscriber at once, and take no more than half of a link's room."""
+    """All such values.  They go to a new subscriber at once, and take no more than half of a link's room."""
 
     durable_bytes: int = 2 * MIB
-    """Records of durable subscribers that are remembered, some 0.7 KiB each; one cluster has a quarter.  A bridge may
-    so have its 512 shards at as many members.  Each node tells all of it to each new peer."""
+    """Records of durable subscribers that are remembered, some 0.7 KiB each; one cluster has a quarter.  So the 512
+    shards of a bridge may be at as many members.  Each node tells all records to each new peer."""
 
     subscribe_timeout: float = 5.0
     """A member that has not confirmed a new subscription by then is passed over, and counted."""
@@ -206,13 +208,13 @@ class Config:
     """Bytes that may be on the way in one direction of one tunnel: throughput <= window / round trip."""
 
     site_tunnel_window: int = 8 * MIB
-    """The same for tunnels to other sites: over a round trip of 40 ms it is 200 MiB/s, where 1 MiB is 25."""
+    """The same for tunnels to other sites: over a round trip of 40 ms it gives 200 MiB/s, where 1 MiB gives 25."""
 
     tunnel_chunk: int = 64 * KIB
-    """Tunnel payloads travel in pieces of this size, so that other messages find gaps between them."""
+    """Tunnels send payloads in pieces of this size, so that other messages find gaps between them."""
 
     tunnel_retry: float = 1.0
-    """Without an acknowledgement for this long the other end is asked how far it is.  Above any round trip."""
+    """After this long without an acknowledgement the other end is asked how far it is.  Above any round trip."""
 
     tunnel_keepalive: float = 15.0
     """A tunnel with nothing under way asks this often whether the other end still has it."""
@@ -221,55 +223,55 @@ class Config:
     """A tunnel whose other end answers nothing for this long is broken, though its node may be alive elsewhere."""
 
     tunnel_idle: float = 3600.0
-    """A tunnel in which nothing has moved for this long is closed at both ends: forgotten ones do not pile up."""
+    """A tunnel in which nothing has moved for this long is closed at both ends, so forgotten ones do not pile up."""
 
     tunnels_per_node: int = 4096
     """Tunnels that one node may have open to this one; the next is refused as ``Overloaded``."""
 
     # -- sites -------------------------------------------------------------------------------------------
     site_patience: float = 120.0
-    """A link to a node of another site waits this long for a route there.  Below the age at which sessions are refused,
-    so that what is lost to a longer cut is known to be lost."""
+    """A link to a node of another site waits this long for a route there.  It is below the age at which sessions are
+    refused, so that what is lost to a longer cut is known to be lost."""
 
     site_settling: float = 10.0
-    """A gateway that came so lately may not know its site yet: what it does not name is no proof that it is not there.
-    Twice the longest pause after which a node dials its seeds again."""
+    """A gateway that came less than this ago may not know its site yet: what it does not name may be there all the
+    same.  Twice the longest pause after which a node dials its seeds again."""
 
     # -- bridges -----------------------------------------------------------------------------------------
     bridge_groups: int = 1024
-    """Groups of readers that a member of a bridge remembers.  Whatever reads one of them reads all: 2 ms."""
+    """Groups of readers that a member of a bridge remembers.  A look-up of one reads all: 2 ms."""
 
     bridge_groups_per_owner: int = 128
-    """Of them, those that belong to one cluster: a group is a query that somebody runs for long."""
+    """Groups of one cluster.  A group is a query that somebody runs for long."""
 
     bridge_queries: int = 65_536
-    """Queries whose last batch a member of a bridge remembers, so that it is stored once: 8 MiB of its index.  Twice a
-    minute all of them are read, to forget old ones, while nothing is appended: 0.1 s."""
+    """Queries whose last batch a member of a bridge remembers, so that it is stored once: 8 MiB of its index.  Twice
+    a minute all of them are read, to forget old ones, and nothing is appended meanwhile: 0.1 s."""
 
     bridge_queries_per_owner: int = 32_768
-    """Of them, those that belong to one cluster.  Batch jobs are forgotten after a day: one each 2.6 s."""
+    """Queries of one cluster.  Batch jobs are forgotten after a day, so a cluster may start one each 2.6 s."""
 
     bridge_staged_bytes: int = 16 * 1024 * MIB
     """Rows that Spark has left on the disk of a bridge's member, and not committed.  A file counts 64 KiB at least."""
 
     bridge_staged_bytes_per_owner: int = 4 * 1024 * MIB
-    """Of them, those of one cluster: a batch of four million rows of 1 KB.  A batch is stored in one step, for which
-    confirmations wait; so much takes 10 to 20 s."""
+    """Such rows of one cluster: a batch of four million rows of 1 KB.  A batch is stored in one step, and
+    confirmations wait for it: 10 to 20 s for so much."""
 
     bridge_stagings_per_owner: int = 32
-    """Parts that one cluster stages at a member at a time, each an open file; others wait for their turn."""
+    """Parts that one cluster stages at a member at a time, each an open file.  Others wait for their turn."""
 
     bridge_reads_per_owner: int = 64
-    """Ranges that one cluster reads from a member at a time, each of which takes up to 4 MiB there; others wait."""
+    """Ranges that one cluster reads from a member at a time, each of which takes up to 4 MiB there.  Others wait."""
 
     bridge_polls_per_owner: int = 64
-    """Questions of one cluster that wait at a member for news, of which each idle query has one and takes one of the
-    slots for handlers (``service_concurrency``).  One more is answered at once."""
+    """Questions of one cluster that wait at a member for news.  Each idle query has one, and takes one of the places
+    for handlers (``service_concurrency``).  One more is answered at once."""
 
     # -- requests ----------------------------------------------------------------------------------------
     absence_patience: float = 10.0
-    """An idempotent request to a cluster whose last member has gone waits for another one as long as that is not longer
-    ago: a process that is restarted is back within seconds.  Later it is ``NoSuchCluster`` at once."""
+    """An idempotent request to a cluster whose last member went less than this ago waits for another one: a process
+    that is restarted is back within seconds.  Later it is ``NoSuchCluster`` at once."""
 
     # -- shutdown ----------------------------------------------------------------------------------------
     drain_timeout: float = 5.0
