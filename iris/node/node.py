@@ -264,7 +264,7 @@ class Node:
         get it.  Broadcasts of several tasks to one cluster that have to wait go in the order in which they came.
 
         Args:
-            cluster: name of the cluster; those who are its members now are told.
+            cluster: name of the cluster; its present members are told.
             payload: as for ``request``.
             headers: as for ``request``.
             wait: as for ``request``; members after the first are not waited for, see ``wait_for``.
@@ -313,7 +313,7 @@ class Node:
         members' request handlers answer.
 
         Args:
-            cluster: name of the cluster; those who are its members now are asked.
+            cluster: name of the cluster; its present members are asked.
             payload: as for ``request``.
             timeout: seconds that the survey takes at most.
             count: end it after so many answers.
@@ -648,8 +648,8 @@ class Node:
     def watch(self, cluster: str) -> AbstractAsyncContextManager[Watch]:
         """Follow a cluster's members at this node's own site: an async iterator of changes, see ``Watch``.
 
-        The present members come first, as joined; then who joins, leaves, is suspected or lost, and load.  Those at
-        other sites are never among them: see ``members``.  Leaving the block, also cancelled, leaves nothing behind.
+        The present members come first, as joined; then each member that joins, leaves, is suspected or lost, and load.
+        Members at other sites are never among them: see ``members``.  Leaving the block, also cancelled, leaves nothing behind.
         """
         self._guard.check()
         check_name(cluster, "cluster")

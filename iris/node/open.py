@@ -100,10 +100,10 @@ async def open_node(
             process and version, docs/operating.md.
         dial_only: listen nowhere, and dial both directions of every link: for a node behind NAT or a firewall.  It
             links to nodes that listen at a ``ws://`` address; with others, and with other such nodes, it speaks through
-            one of those.  Only with a credential, and with seeds, since nobody can come to it.
+            one of those.  Only with a credential, and with seeds, because nobody can dial it.
         dial_networks: networks in CIDR notation (``10.0.0.0/8``, ``2001:db8::/32``); the node connects to IP addresses
             in these only, no matter who names them.  By default to any: members tell each other where they are, and a
-            stranger who has the gate secret says where he is to be answered.
+            stranger with the gate secret says where to answer.
         environment: network, randomness and wall clock, for tests.
 
     Raises:

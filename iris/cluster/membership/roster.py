@@ -157,9 +157,9 @@ _MAX_WAITING: Final = 65_536
 class Watch:
     """Changes of one cluster, as an async iterator for one task.  Made by ``node.watch``.
 
-    Of the members at the node's own site only: what gateways tell of others is who can be asked now, which
-    ``node.members`` returns, and not what happens to each.  Changes come in the order in which this node saw them;
-    other nodes may see another one.
+    It shows members at the node's own site only.  Gateways tell which others can be asked now, as ``node.members``
+    returns them, and not what happens to each.  Changes come in the order in which this node saw them; other nodes may
+    see another one.
 
     It ends when the node is closed.
 
