@@ -649,7 +649,8 @@ class Node:
         """Follow a cluster's members at this node's own site: an async iterator of changes, see ``Watch``.
 
         The present members come first, as joined; then each member that joins, leaves, is suspected or lost, and load.
-        Members at other sites are never among them: see ``members``.  Leaving the block, also cancelled, leaves nothing behind.
+        Members at other sites are never among them: see ``members``.  Leaving the block, also cancelled, leaves
+        nothing behind.
         """
         self._guard.check()
         check_name(cluster, "cluster")
