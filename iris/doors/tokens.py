@@ -34,7 +34,8 @@ class Token:
         digest: SHA-256 of the token, in hexadecimal.
         call: patterns of clusters that it may ask, tell and survey, and open tunnels to.
         publish: patterns of topics that it may publish.
-        subscribe: patterns of topics that it may subscribe to.
+        subscribe: patterns of topics that it may subscribe to.  Patterns are of the door's realm; one with ``REALM/``
+            before it is of that other realm, and there is none for all realms.
         expires: seconds of Unix time at which it ends; None: never.
     """
 
@@ -47,7 +48,32 @@ class Token:
     def may(self, right: str, wanted: str) -> bool:
         """Tell whether its bearer may ``call``, ``publish`` or ``subscribe`` all that ``wanted`` matches."""
         patterns: tuple[str, ...] = getattr(self, right)
-        return any(covers(pattern, wanted) for pattern in patterns)
+        return any(permits(pattern, wanted) for pattern in patterns)
+
+
+def permits(pattern: str, wanted: str) -> bool:
+    """Tell whether a right to a pattern is one to all that ``wanted`` matches: in the realm it names and no other."""
+    realm, name = _parts(pattern)
+    wanted_realm, wanted_name = _parts(wanted)
+    return realm == wanted_realm and covers(name, wanted_name)
+
+
+def _parts(pattern: str) -> tuple[str, str]:
+    """Return ``REALM/`` that a name or pattern begins with, empty for the door's own, and the rest."""
+    realm, slash, name = pattern.partition("/")
+    return (realm + slash, name) if slash else ("", pattern)
+
+
+def _check(patterns: tuple[str, ...], client: str, right: str) -> None:
+    """Check the patterns of a right.
+
+    Raises:
+        ConfigError: one of them is malformed, or they are too many.
+    """
+    for realm, _ in map(_parts, patterns):
+        if realm:
+            check_name(realm[:-1], "realm")
+    check_patterns(tuple(_parts(pattern)[1] for pattern in patterns), f"client {client}", right)
 
 
 RIGHTS: Final = ("call", "publish", "subscribe")
@@ -84,7 +110,7 @@ def _token(name: str, fields: Mapping[str, Any]) -> Token:
         raise TypeError(name)
     rights = {right: tuple(patterns) for right, patterns in lists.items()}
     for right, patterns in rights.items():
-        check_patterns(patterns, f"client {name}", right)
+        _check(patterns, name, right)
     return Token(digest=digest, expires=expires, **rights)
 
 
@@ -108,7 +134,7 @@ def grant(
     secret = _PREFIX + secrets.token_urlsafe(32)
     token = Token(digest=digest_of(secret), call=call, publish=publish, subscribe=subscribe, expires=expires)
     for right in RIGHTS:
-        check_patterns(getattr(token, right), f"client {name}", right)
+        _check(getattr(token, right), name, right)
     with locked(path.with_name(path.name + ".lock"), _WHAT):
         tokens = load_tokens(path) if path.exists() else {}
         _save(path, {**tokens, name: token})

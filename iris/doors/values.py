@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-import math
 from typing import Any, Final, cast
 
 from iris.doors.problems import Problem
@@ -93,16 +92,3 @@ def opened(envelope: Any) -> Any:
     except binascii.Error:
         raise Problem(400, "malformed", "the payload is no base64") from None
     return data if encoding == "base64" else unpacked(data)
-
-
-def number(text: str) -> float:
-    """Read a number."""
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(text)
-    return value
-
-
-def flag(text: str) -> bool:
-    """Read true or false."""
-    return {"true": True, "false": False}[text]

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from starlette.requests import HTTPConnection, Request
 
 from iris.doors.clients import Client, Clients
 from iris.doors.http.limits import HttpLimits
+from iris.doors.options import TIMEOUT, Readers, read_options
 from iris.doors.problems import Problem
-from iris.doors.values import flag, from_json, number, unpacked
+from iris.doors.values import from_json, unpacked
 
 HEADER_PREFIX: Final = "iris-header-"
 """What an HTTP header begins with that goes to the member as a header of the name that follows."""
@@ -35,24 +36,13 @@ def client_of(http: HTTPConnection, clients: Clients) -> Client:
     raise Problem(401, "no_token", "show a token: Authorization: Bearer TOKEN")
 
 
-def options_of(http: HTTPConnection, **known: Callable[[str], Any]) -> dict[str, Any]:
-    """Return the options in the query of a request, each read by what is given for its name.
+def options_of(http: HTTPConnection, known: Readers, timeout: float = TIMEOUT) -> dict[str, Any]:
+    """Return the options in the query of a request; see ``read_options``.
 
     Raises:
-        Problem: one is unknown, stands twice or cannot be read.
+        Problem: one is unknown, stands twice or cannot be read, or the call would take too long.
     """
-    options: dict[str, Any] = {}
-    for name, text in http.query_params.multi_items():
-        if name not in known or name in options:
-            told = ", ".join(known)
-            raise Problem(400, "malformed", f"{name!r:.60} is no option here, or stands twice; there are {told}")
-        try:
-            options[name] = known[name](text)
-        except (ValueError, KeyError):
-            kinds: dict[Callable[[str], Any], str] = {number: "a number", int: "a whole number", flag: "true or false"}
-            wanted = kinds.get(known[name], "something else")
-            raise Problem(400, "malformed", f"option {name}: expected {wanted}, got {text!r:.60}") from None
-    return options
+    return read_options(http.query_params.multi_items(), known, timeout)
 
 
 def headers_of(http: HTTPConnection, client: Client) -> Mapping[str, str]:

@@ -130,7 +130,7 @@ def test_bodies_are_bounded_in_size_and_time(run: Run) -> None:
 def test_a_client_that_hangs_up_stops_its_request(run: Run) -> None:
     async def work(place: Place) -> None:
         async with place.dial() as (_, writer):
-            writer.write(place.head("POST", "/request/greeters?operation=never&timeout=60", "content-length: 0"))
+            writer.write(place.head("POST", "/request/greeters?operation=never&timeout=50", "content-length: 0"))
             await place.counted.working.wait()
         while not place.counted.stopped:
             await asyncio.sleep(0.01)

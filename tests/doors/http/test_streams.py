@@ -10,7 +10,6 @@ import pytest
 
 from iris.doors import ClientLimits, withdraw
 from iris.doors import clients as clients_module
-from iris.doors.http import HttpLimits
 from iris.patterns.pubsub.subscribe import SubscriptionLimits
 from tests.support.doors import Place, Run, next_event, open_place, run_in_realm
 
@@ -71,7 +70,7 @@ def test_a_client_that_does_not_read_is_told_what_it_has_missed(run: Run) -> Non
             counted = place.door.statistics()
             assert (counted.delivered, counted.missed) == (seen, missed)
 
-    run(work, door_limits=HttpLimits(waiting=SubscriptionLimits(events=64, bytes=1 << 20)))
+    run(work, limits=ClientLimits(waiting=SubscriptionLimits(events=64, bytes=1 << 20)))
 
 
 @pytest.mark.parametrize("query", ["", "topic=", "group=a", "topic=a&group=b&group=c", "topic=a&limit=3", "topic=a..b"])
@@ -79,8 +78,6 @@ def test_what_cannot_be_followed_is_refused(run: Run, query: str) -> None:
     async def work(place: Place) -> None:
         told = await place.fetch("GET", f"/subscribe?{query}")
         assert told.status in (400, 403)
-        many = await place.fetch("GET", "/subscribe?" + "&".join(f"topic=a{n}" for n in range(17)))
-        assert "topic= once to 16 times" in many.json()["detail"]
 
     run(work)
 

@@ -13,7 +13,7 @@ import mqtt5
 import pytest
 
 from iris.doors import ClientLimits
-from iris.doors.mqtt import delivering, door, publishing, wire
+from iris.doors.mqtt import door, publishing, wire
 from iris.patterns.pubsub.subscribe import SubscriptionLimits
 from tests.doors.mqtt.place import Place, Run, connect_3, frame, publish_3, subscribe_3, text
 
@@ -167,17 +167,21 @@ def test_what_one_token_may_have_open_is_bounded(run: Run) -> None:
     run(work, limits=ClientLimits(streams=1))
 
 
-def test_filters_are_bounded(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivering, "MAX_FILTERS", 3)
-
+def test_subscriptions_of_all_connections_of_a_client_are_bounded(run: Run) -> None:
     async def work(place: Place) -> None:
-        async with place.client() as raw:
-            assert await raw.follow("a", "b", "c", "d", "a") == [0, 0, 0, 0x97, 0]
+        async with place.client() as raw, place.client() as other:
+            assert await raw.follow("a", "b") == [0, 0]
+            assert await other.follow("c/#", "c", "d", "c") == [0x97, 0, 0x97, 0x97]  # the first one is two of them
             raw.send(mqtt5.UnsubscribePacket(3, ["b"]))
             await raw.hear()
-            assert await raw.follow("d") == [0]
+            assert await other.follow("d") == [0]
+            await place.member.publish("c", b"still followed")
+            assert (await other.hear()).payload == b"still followed"
+        await place.until(lambda: not place.door.statistics().connections)
+        async with place.client() as raw:
+            assert await raw.follow("a/#", "b") == [0, 0]
 
-    run(work)
+    run(work, limits=ClientLimits(subscriptions=3))
 
 
 def test_a_thousand_idle_clients_disturb_nobody(run: Run) -> None:
@@ -206,8 +210,7 @@ def test_a_thousand_idle_clients_disturb_nobody(run: Run) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_client_that_does_not_read_is_told_what_it_has_missed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivering, "LIMITS", SubscriptionLimits(events=64, bytes=1 << 20))
+def test_a_client_that_does_not_read_is_told_what_it_has_missed(run: Run) -> None:
     total = 12_000
 
     async def work(place: Place) -> None:
@@ -228,7 +231,7 @@ def test_a_client_that_does_not_read_is_told_what_it_has_missed(run: Run, monkey
             counted = place.door.statistics()
             assert (counted.delivered, counted.missed) == (seen, missed)
 
-    run(work)
+    run(work, limits=ClientLimits(waiting=SubscriptionLimits(events=64, bytes=1 << 20)))
 
 
 def test_a_client_that_does_not_read_at_all_is_disconnected(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

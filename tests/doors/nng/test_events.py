@@ -8,8 +8,8 @@ import re
 import pynng
 import pytest
 
+from iris.doors import ClientLimits, grant, withdraw
 from iris.doors import clients as clients_module
-from iris.doors import grant, withdraw
 from iris.doors.nng import events
 from iris.doors.nng.events import TopicNumbers
 from iris.patterns.pubsub.subscribe import SubscriptionLimits
@@ -151,9 +151,7 @@ def test_who_does_not_read_loses_events_and_sees_which_and_holds_up_nobody(run: 
     run(work)
 
 
-def test_what_the_door_itself_misses_is_told_with_the_next_event(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "LIMITS", SubscriptionLimits(events=16, bytes=1 << 20))
-
+def test_what_the_door_itself_misses_is_told_with_the_next_event(run: Run) -> None:
     async def work(place: Place) -> None:
         with await following(place, b"a ", recv_buffer_size=8192) as sub:
             await until_followed(place, "b")
@@ -168,7 +166,7 @@ def test_what_the_door_itself_misses_is_told_with_the_next_event(run: Run, monke
                     break
             assert missed_in_all == place.door.statistics().missed > 0
 
-    run(work)
+    run(work, limits=ClientLimits(waiting=SubscriptionLimits(events=16, bytes=1 << 20)))
 
 
 def test_an_event_too_large_for_clients_is_a_gap(run: Run, caplog: pytest.LogCaptureFixture) -> None:
