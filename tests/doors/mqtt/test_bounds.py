@@ -12,7 +12,7 @@ from typing import Any
 import mqtt5
 import pytest
 
-from iris.doors import ClientLimits
+from iris.doors import ClientLimits, accepting
 from iris.doors.mqtt import door, publishing, wire
 from iris.patterns.pubsub.subscribe import SubscriptionLimits
 from tests.doors.mqtt.place import Place, Run, connect_3, frame, publish_3, subscribe_3, text
@@ -52,15 +52,28 @@ def test_what_is_no_connect_costs_its_connection(run: Run, sent: bytes) -> None:
 
 def test_who_does_not_say_who_it_is_in_time_is_turned_away(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door, "_CONNECT_WITHIN", 0.2)
-    monkeypatch.setattr(door, "_STRANGERS", 4)
 
     async def work(place: Place) -> None:
         async with AsyncExitStack() as stack:
-            for number in range(12):  # more than may be there at a time: those wait
+            for number in range(12):
                 raw = await stack.enter_async_context(place.dial())
                 raw.send(connect_3(place.token)[: number % 9])
             await is_well(place)
         await place.until(lambda: place.door.statistics().turned_away == 12)
+
+    run(work)
+
+
+def test_strangers_who_say_nothing_make_room_for_those_who_do(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accepting, "STRANGERS", 4)
+
+    async def work(place: Place) -> None:
+        async with AsyncExitStack() as stack:
+            silent = [await stack.enter_async_context(place.dial()) for _ in range(12)]
+            async with asyncio.timeout(5):  # half of what those have to say who they are
+                await is_well(place)
+                for raw in silent[:8]:
+                    assert await raw.end() == b""
 
     run(work)
 
