@@ -12,8 +12,9 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, Response
-from starlette.routing import Route, WebSocketRoute
+from starlette.responses import Response
+from starlette.routing import Mount, Route, WebSocketRoute
+from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 import iris.aio
@@ -29,6 +30,9 @@ from iris.kernel.errors import IrisError
 
 MODULE: Final = Path(__file__).with_name("iris.js")
 """The module for pages and for Node.js, which the door hands out itself."""
+
+_MODULE_TEXT: Final = MODULE.read_bytes()
+"""Kept, and handed out as a whole: a range of a file is of no use here, and many of them in one request are dear."""
 
 _SURVEY_TIMEOUT: Final = 1.0
 """Seconds that a survey takes if the client does not say."""
@@ -47,9 +51,6 @@ def make_app(
         origins: of pages elsewhere that may use it, as browsers name them; ``*`` for all.
     """
     door = _Door(node, clients, limits, counted)
-    cors = Middleware(
-        CORSMiddleware, allow_origins=list(origins), allow_methods=["GET", "POST"], allow_headers=["*"], max_age=3600
-    )
     app = Starlette(
         routes=[
             # a path, as names of other realms have a slash: acme/databases
@@ -59,9 +60,10 @@ def make_app(
             Route("/publish/{name:path}", door.publish, methods=["POST"]),
             Route("/subscribe", door.subscribe, methods=["GET"]),
             WebSocketRoute("/tunnel/{name:path}", door.tunnel),
+            WebSocketRoute("/{name:path}", door.no_such_tunnel),
             Route("/iris.js", _module, methods=["GET"]),
         ],
-        middleware=[cors] if origins else [],
+        middleware=_middleware(origins),
         exception_handlers={
             Problem: door.problem,
             IrisError: door.problem,
@@ -72,6 +74,27 @@ def make_app(
     )
     app.router.redirect_slashes = False  # an address is one of those above, or none
     return app
+
+
+def make_full_app(origins: Sequence[str]) -> Starlette:
+    """Return the application that tells everybody that the door is full; pages may read it, too."""
+
+    async def tell(scope: Scope, receive: Receive, send: Send) -> None:
+        told = "this door has as many connections as it may: close some that are idle, or try again"
+        await refusal(Problem(503, "too_many_connections", told, retry_after=1))(scope, receive, send)
+
+    return Starlette(routes=[Mount("/", tell)], middleware=_middleware(origins))
+
+
+def _middleware(origins: Sequence[str]) -> list[Middleware]:
+    if not origins:
+        return []
+    return [
+        Middleware(
+            CORSMiddleware, allow_origins=list(origins), allow_methods=["GET", "POST"], allow_headers=["*"],
+            max_age=3600,
+        )
+    ]  # fmt: skip
 
 
 class _Door:
@@ -163,7 +186,7 @@ class _Door:
         try:
             client = reading.client_of(socket, self._clients)
         except Problem as error:
-            await socket.send_denial_response(self.problem(Request({**socket.scope, "type": "http"}), error))
+            await socket.send_denial_response(self._refuse(error))
             return
         status = await serve_tunnel(self._node, client, socket)
         if status:
@@ -173,8 +196,16 @@ class _Door:
         """Tell a client why it does not get what it has asked for."""
         told = problem_of(error) if isinstance(error, IrisError) else error
         assert isinstance(told, Problem)
-        self._counted.problems[told.status] += 1
-        return refusal(told)
+        return self._refuse(told)
+
+    def _refuse(self, problem: Problem) -> Response:
+        self._counted.problems[problem.status] += 1
+        return refusal(problem)
+
+    async def no_such_tunnel(self, socket: WebSocket) -> None:
+        """Tell a client that there is no WebSocket at an address."""
+        told = f"there is no WebSocket at {socket.url.path:.200}: tunnels are at /tunnel/CLUSTER"
+        await socket.send_denial_response(self._refuse(Problem(404, "no_such_address", told)))
 
     def no_such_address(self, http: Request, error: Exception) -> Response:
         """Tell a client that there is nothing at an address, or nothing for its method."""
@@ -205,7 +236,7 @@ def _line(told: dict[str, Any]) -> bytes:
 
 async def _module(_: Request) -> Response:
     anywhere = {"access-control-allow-origin": "*", "cache-control": "max-age=300"}
-    return FileResponse(MODULE, media_type="text/javascript", headers=anywhere)
+    return Response(_MODULE_TEXT, media_type="text/javascript", headers=anywhere)
 
 
 def _nobody(_: Request, __: Exception) -> Response:

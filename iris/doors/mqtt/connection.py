@@ -178,6 +178,7 @@ class MqttConnection:
                 packet = decode(first, body, self._level)
                 if isinstance(packet, Ping):
                     await self._wire.send(writing.PINGRESP)
+                    await asyncio.sleep(0)  # of many that are here already, others wait for one only
                 elif isinstance(packet, Disconnect):
                     raise _Goodbye(packet.wants_will)
                 elif isinstance(packet, Publish) and packet.qos > 1:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,3 +24,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         run_in_realm(tmp_path, monkeypatch, main)
 
     return run_with_place
+
+
+@pytest.fixture
+def silent_log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Check that nothing is logged as an error: what a client does wrong is told to that client, and counted."""
+    with caplog.at_level(logging.DEBUG):
+        yield
+    records = caplog.get_records("call")
+    assert [record.getMessage() for record in records if record.levelno >= logging.ERROR] == []
