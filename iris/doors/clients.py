@@ -9,12 +9,13 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, final
+from typing import Any, Final, Literal, final
 
 import iris.aio
 from iris.doors.problems import Problem
 from iris.doors.tokens import Token, digest_of, load_tokens
-from iris.kernel.errors import ConfigError
+from iris.doors.values import packed
+from iris.kernel.errors import ConfigError, IrisError, RequestTimeout
 from iris.kernel.names import is_name
 from iris.patterns.pubsub.subscribe import SubscriptionLimits
 
@@ -47,6 +48,8 @@ class ClientLimits:
         waiting: what waits in each of them for a client that does not read; beyond it the oldest events are lost and
             counted.  So its events take ``subscriptions`` times as many bytes at most.
         bytes: of messages that came by its tunnels and that members have not taken yet.
+        retained: topics whose last value the door's node keeps for it.
+        retained_bytes: of all these values.  A node keeps four times as much, see ``Config``.
     """
 
     calls: int = 64
@@ -54,6 +57,8 @@ class ClientLimits:
     subscriptions: int = 64
     waiting: SubscriptionLimits = _WAITING
     bytes: int = 64 << 20
+    retained: int = 1024
+    retained_bytes: int = 1 << 20
 
 
 @final
@@ -69,6 +74,8 @@ class Client:
         self._ended = False
         self._bytes = 0
         self._subscriptions = 0
+        self._retained: dict[str, int] = {}
+        """The bytes of the value of each topic that is kept for it."""
         self._streams: set[asyncio.Timeout] = set()
 
     def check(self, right: Right, wanted: str) -> None:
@@ -119,6 +126,48 @@ class Client:
     def release(self, size: int) -> None:
         """Count bytes no more."""
         self._bytes -= size
+
+    async def publish(
+        self, node: iris.aio.Node, topic: str, payload: Any, *, retain: bool = False, **options: Any
+    ) -> None:
+        """Publish for it.  To retain bytes of which there are none is to forget what was retained.
+
+        Args:
+            node: whose place is lent.
+            topic: that it may publish; ``check`` has said so.
+            payload: of the event.
+            retain: keep it for those who subscribe later.
+            options: of ``Node.publish``.
+
+        Raises:
+            Problem: it retains as much as it may.
+            IrisError: as ``Node.publish``.
+        """
+        if not retain:
+            await node.publish(topic, payload, **options)
+            return
+        clears = isinstance(payload, bytes) and not payload
+        former = self._retained.pop(topic, None)
+        if not clears:
+            self._retained[topic] = len(packed(payload))
+        try:
+            self._check_retained()
+            await node.publish(topic, payload, retain=not clears, **options)
+        except RequestTimeout:  # it is retained, though not everybody has confirmed it
+            raise
+        except (Problem, IrisError):
+            self._retained.pop(topic, None)
+            if former is not None:
+                self._retained[topic] = former
+            raise
+        if clears:
+            node.forget_retained(topic)
+
+    def _check_retained(self) -> None:
+        topics, size = self._limits.retained, self._limits.retained_bytes
+        if len(self._retained) > topics or sum(self._retained.values()) > size:
+            told = f"{topics} topics and {size} bytes are retained for a client at most: clear some by an empty payload"
+            raise Problem(429, "too_much_retained", told)
 
     @asynccontextmanager
     async def subscribed(

@@ -16,7 +16,7 @@ from typing import Any, Final, final
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
-from iris.security.files import locked, read_private, write_private
+from iris.security.files import MAX_FILE, locked, read_private, write_private
 from iris.security.identity import check_patterns, covers
 
 _WHAT: Final = "tokens file"
@@ -76,6 +76,9 @@ def _check(patterns: tuple[str, ...], client: str, right: str) -> None:
     check_patterns(tuple(_parts(pattern)[1] for pattern in patterns), f"client {client}", right)
 
 
+_LAST: Final = 1e11
+"""Seconds of Unix time, in the year 5138: what says more is a mistake."""
+
 RIGHTS: Final = ("call", "publish", "subscribe")
 
 
@@ -106,12 +109,20 @@ def _token(name: str, fields: Mapping[str, Any]) -> Token:
     digest, expires = fields["sha256"], fields.get("expires")
     if set(fields) - {"sha256", "expires", *RIGHTS} or not isinstance(digest, str) or len(digest) != 64:
         raise ValueError(name)
-    if not isinstance(expires, int | float | None) or not all(isinstance(one, list) for one in lists.values()):
+    if expires is not None:
+        expires = _time(expires)
+    if not all(isinstance(one, list) for one in lists.values()):
         raise TypeError(name)
     rights = {right: tuple(patterns) for right, patterns in lists.items()}
     for right, patterns in rights.items():
         _check(patterns, name, right)
     return Token(digest=digest, expires=expires, **rights)
+
+
+def _time(expires: Any) -> float:
+    if isinstance(expires, bool) or not isinstance(expires, int | float) or not 0 <= expires <= _LAST:
+        raise TypeError(expires)
+    return float(expires)
 
 
 def grant(
@@ -164,4 +175,8 @@ def _save(path: Path, tokens: Mapping[str, Token]) -> None:
         }
         for name, token in tokens.items()
     }
-    write_private(path, json.dumps({"format": _FORMAT, "tokens": told}, indent=2).encode() + b"\n", _WHAT)
+    data = json.dumps({"format": _FORMAT, "tokens": told}, indent=2).encode() + b"\n"
+    if len(data) > MAX_FILE:
+        many = f"{len(tokens)} clients take {len(data)} bytes, and {MAX_FILE} are the limit"
+        raise ConfigError(f"{_WHAT} {path}: {many}: withdraw some, or give another door a file of its own")
+    write_private(path, data, _WHAT)

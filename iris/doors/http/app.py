@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -116,7 +117,8 @@ class _Door:
 
     async def publish(self, http: Request) -> Response:
         """``POST /publish/TOPIC``: send an event to all subscribers."""
-        return self._call(http, "publish", self._node.publish, PUBLISH, _done)
+        client = reading.client_of(http, self._clients)
+        return self._call(http, "publish", partial(client.publish, self._node), PUBLISH, _done)
 
     def _call(
         self,

@@ -188,5 +188,5 @@ class Taking:
         topic, payload, options = read_message(data, "a topic", self._max_payload, PUSH)
         client.check("publish", topic)
         with client.calling():
-            await self._node.publish(topic, payload, headers={CLIENT_HEADER: client.name}, **options)
+            await client.publish(self._node, topic, payload, headers={CLIENT_HEADER: client.name}, **options)
         self._counted.published += 1

@@ -105,6 +105,8 @@ class Endpoint:
         """
         library, made = pynng.lib, pynng.ffi.new("nng_listener *")
         is_file = url.startswith("ipc://")
+        if is_file:
+            _check_no_file(Path(url.removeprefix("ipc://")))
         try:
             pynng.exceptions.check_err(library.nng_listener_create(made, self.socket.socket, url.encode()))
             if is_file:
@@ -195,6 +197,16 @@ def open_socket(
     library, nothing = pynng.lib, pynng.ffi.NULL
     pynng.exceptions.check_err(library.nng_pipe_notify(socket.socket, library.NNG_PIPE_EV_ADD_POST, nothing, nothing))
     return socket
+
+
+def _check_no_file(path: Path) -> None:
+    """See that nng, which takes away what is left of a socket, takes away no file.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    if path.is_symlink() or (path.exists() and not path.is_socket()):
+        raise ConfigError(f"cannot listen at {path}: there is a file that is no socket: move it, or give another path")
 
 
 def make_tls(certificate: Path, private_key: Path, client_ca: Path) -> pynng.TLSConfig:

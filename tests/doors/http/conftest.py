@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.doors import Place, Run, open_place, run_in_realm
+from tests.support.doors import Run, open_place, runner
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Return what runs a program of asyncio with a door; options are those of ``open_place``."""
-
-    def run_with_place(work: Callable[[Place], Awaitable[None]], **options: Any) -> None:
-        async def main() -> None:
-            async with open_place(tmp_path, **options) as place:
-                await work(place)
-
-        run_in_realm(tmp_path, monkeypatch, main)
-
-    return run_with_place
+    """Return what runs a program with a door, of which no task may be left when it is closed."""
+    return runner(tmp_path, monkeypatch, open_place, within=100)
 
 
 @pytest.fixture

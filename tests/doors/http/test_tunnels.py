@@ -98,7 +98,7 @@ def test_a_client_that_goes_away_breaks_the_tunnel(run: Run) -> None:
 WRONG: list[tuple[str | bytes, int, str]] = [
     ("", 4400, "no JSON"), ("{", 4400, "no JSON"), ("1", 4400, "expected a map"), ("[" * 9999, 4400, "nested"),
     ('{"credit": 0}', 4400, "whole number"), ('{"credit": true}', 4400, "whole number"),
-    ('{"credit": 1e400}', 4400, "whole number"), ('{"credit": 1048577}', 4400, "may be lent"),
+    ('{"credit": 1e400}', 4400, "no JSON"), ('{"credit": 1048577}', 4400, "may be lent"),
     ('{"eof": true, "payload": 1}', 4400, "expected a map"), ('{"payload": 1, "encoding": "x"}', 4400, "encoding"),
     ('{"payload": "\\ud800"}', 4400, "not allowed"), (b"x" * 2001, 1009, ""),
 ]  # fmt: skip

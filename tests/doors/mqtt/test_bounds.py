@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import resource
+import time
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -15,7 +17,8 @@ import pytest
 from iris.doors import ClientLimits, accepting
 from iris.doors.mqtt import door, publishing, wire
 from iris.patterns.pubsub.subscribe import SubscriptionLimits
-from tests.doors.mqtt.place import Place, Run, connect_3, frame, publish_3, subscribe_3, text
+from tests.doors.mqtt.place import Place, Raw, connect_3, frame, publish_3, subscribe_3, text
+from tests.support.doors import Run
 
 
 async def is_well(place: Place) -> None:
@@ -342,6 +345,34 @@ def test_noise_costs_its_connection(run: Run) -> None:
             await asyncio.gather(*(attack(place, sent) for sent in noisy))
         await place.until(lambda: not place.door.statistics().connections)
         await is_well(place)
+
+    run(work)
+
+
+def test_a_flood_of_pings_holds_up_nobody(run: Run) -> None:
+    async def flood(raw: Raw) -> None:
+        with contextlib.suppress(ConnectionError):
+            while True:
+                raw.writer.write(b"\xc0\x00" * 30_000)
+                await raw.writer.drain()
+
+    async def drink(raw: Raw) -> None:
+        with contextlib.suppress(ConnectionError):
+            while await raw.reader.read(65_536):
+                pass
+
+    async def work(place: Place) -> None:
+        async with place.client() as raw:
+            tasks = [asyncio.ensure_future(flood(raw)), asyncio.ensure_future(drink(raw))]
+            took: list[float] = []
+            for _ in range(5):
+                began = time.monotonic()
+                await is_well(place)
+                took.append(time.monotonic() - began)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        assert min(took) < 0.5
 
     run(work)
 

@@ -15,8 +15,8 @@ import pytest
 
 from iris.doors.nng import answering, open_nng_door
 from iris.kernel.errors import ConfigError
-from tests.doors.nng.place import GREETINGS, Place, Run, framed, open_place
-from tests.support.doors import run_in_realm
+from tests.doors.nng.place import GREETINGS, Place, framed, open_place
+from tests.support.doors import Run, run_in_realm
 
 
 async def is_served(place: Place, within: float = 5.0) -> bool:

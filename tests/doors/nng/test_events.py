@@ -13,7 +13,8 @@ from iris.doors import clients as clients_module
 from iris.doors.nng import events
 from iris.doors.nng.events import TopicNumbers
 from iris.patterns.pubsub.subscribe import SubscriptionLimits
-from tests.doors.nng.place import Place, Run
+from tests.doors.nng.place import Place
+from tests.support.doors import Run
 
 EVENT = re.compile(
     rb"(\S+) (bytes|text|json|msgpack) id=([0-9a-f]{8})-(\d+)(?: missed=(\d+))?( retained=true)?\n(.*)", re.DOTALL

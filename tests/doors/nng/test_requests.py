@@ -11,7 +11,8 @@ import pytest
 
 from iris.doors import ClientLimits, grant, withdraw
 from iris.doors import clients as clients_module
-from tests.doors.nng.place import Place, Run
+from tests.doors.nng.place import Place
+from tests.support.doors import Run
 
 ANSWERS = [
     (b"greeters", b"200 bytes\n"),
