@@ -44,7 +44,7 @@ REFUSALS = [
     (b"greeters timeout=-1", b"400 malformed", b"50 s together at most"),
     (b"greeters idempotent=yes", b"400 malformed", b"expected true or false"),
     (b"greeters priority=highest", b"400 malformed", b"priority"),
-    (b"not/a/cluster/at/all", b"400 malformed", b""),
+    (b"not/a/cluster/at/all", b"403 not_allowed", b"may not call"),
     (b"nobody", b"404 no_such_cluster", b"'nobody'"),
     (b"greeters operation=nothing", b"404 no_such_operation", b"nothing"),
     (b"greeters json operation=square\ntrue", b"400 bad_request", b"expected int"),
