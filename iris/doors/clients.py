@@ -47,7 +47,7 @@ class ClientLimits:
         subscriptions: by all of its streams and connections, at a time.
         waiting: what waits in each of them for a client that does not read; beyond it the oldest events are lost and
             counted.  So its events take ``subscriptions`` times as many bytes at most.
-        bytes: of messages that came by its tunnels and that members have not taken yet.
+        bytes: of messages that come by its tunnels and by MQTT, until members have taken them.
         retained: topics whose last value the door's node keeps for it.
         retained_bytes: of all these values.  A node keeps four times as much, see ``Config``.
     """

@@ -49,6 +49,9 @@ _UNREADABLE: Final = Problem(
 _MAX_FRAGMENTS: Final = 1024
 """Frames of one WebSocket message: empty ones cost nothing of its size."""
 
+_MESSAGE_WITHIN: Final = 30.0
+"""Seconds that a WebSocket message may take from its first byte to its last."""
+
 _CLOSING: Final = 3.0
 """Seconds that a client has to answer the close of a WebSocket."""
 
@@ -280,6 +283,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     """uvicorn's protocol, which does not read while its client does not, and takes no message of endless pieces."""
 
     _turns: _Turns
+    _unfinished: asyncio.TimerHandle | None = None
 
     def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any]) -> None:
         super().__init__(config, server_state, app_state)
@@ -294,6 +298,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
         self._turns.end()
+        self._finish()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -302,6 +307,11 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
     def _take(self, piece: bytes) -> None:
         super().data_received(piece)
+        if not (self.frames or self.conn.reader.buffer):
+            self._finish()
+        elif self._unfinished is None:
+            late = f"a message is whole after {_MESSAGE_WITHIN:g} s"
+            self._unfinished = self.loop.call_later(_MESSAGE_WITHIN, self._refuse, 1008, late)
         if self.conn.handshake_exc is not None and not self.handshake_initiated:
             told = b"".join(self.conn.data_to_send())
             self.transport.write(told or self.conn.reject(HTTPStatus.BAD_REQUEST, "").serialize())
@@ -332,8 +342,14 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         else:
             super().handle_cont(event)
 
+    def _finish(self) -> None:
+        if self._unfinished is not None:
+            self._unfinished.cancel()
+            self._unfinished = None
+
     def send_receive_event_to_app(self) -> None:
         """Pass a whole message on."""
+        self._finish()
         if self.curr_msg_data_type == "text":
             try:
                 b"".join(self.frames).decode()

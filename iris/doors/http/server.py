@@ -29,7 +29,9 @@ class _ToLog(logging.Handler):
     """Puts what uvicorn has to tell into the log of Iris: it is about the door's own failures."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Log it."""
+        """Log it, but not that what still went on was stopped when the door closed."""
+        if record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError):
+            return
         _log.log(
             record.levelno, "the door for HTTP: %s", record.getMessage(), exc_info=record.exc_info,
             extra={"door": "http"},

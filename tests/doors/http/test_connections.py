@@ -177,6 +177,28 @@ def test_who_does_not_answer_the_close_of_a_tunnel_is_cut_off(run: Run, monkeypa
     run(work)
 
 
+def test_a_message_that_does_not_end_costs_its_tunnel(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_MESSAGE_WITHIN", 0.3)
+
+    async def work(place: Place) -> None:
+        for unfinished in (frame(0x02, b"x"), frame(0x82, b"x", size=1000), frame(0x82, b"x" * 9)[:4]):
+            async with place.dial() as (reader, writer):
+                writer.write(upgrade(place) + unfinished)
+                assert b"a message is whole after 0.3 s" in await rest_of(reader)
+        async with place.dial() as (reader, writer):
+            writer.write(upgrade(place) + frame(0x81, b'{"credit":9}') + frame(0x89, b"ping")[:3])
+            await reader.readuntil(b'{"credit":16}')
+            writer.write(frame(0x89, b"ping")[3:])
+            await reader.readuntil(b"ping")
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.5):
+                    await reader.read(1)
+            writer.write(frame(0x82, b"echo"))
+            await reader.readuntil(b"echo")
+
+    run(work)
+
+
 def test_a_file_is_not_handed_out_in_pieces(run: Run) -> None:
     async def work(place: Place) -> None:
         whole = await place.fetch("GET", "/iris.js", b"", {})

@@ -15,7 +15,7 @@ import mqtt5
 import pytest
 
 from iris.doors import ClientLimits, accepting
-from iris.doors.mqtt import door, publishing, wire
+from iris.doors.mqtt import door, publishing, reading, wire
 from iris.patterns.pubsub.subscribe import SubscriptionLimits
 from tests.doors.mqtt.place import Place, Raw, connect_3, frame, publish_3, subscribe_3, text
 from tests.support.doors import Run
@@ -347,6 +347,43 @@ def test_noise_costs_its_connection(run: Run) -> None:
         await is_well(place)
 
     run(work)
+
+
+def test_a_packet_that_does_not_end_costs_its_connection(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_PACKET_WITHIN", 0.2)
+
+    async def work(place: Place) -> None:
+        for unfinished in (publish_3("a", bytes(100_000))[:-1], b"\x30", b"\x30\xff"):
+            async with place.old_client(keep_alive=0) as raw:
+                raw.send(unfinished)
+                assert await raw.end() == b""
+        async with place.old_client(keep_alive=0) as idle:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.4):
+                    await idle.frame()
+            idle.send(b"\xc0\x00")
+            assert await idle.frame() == b"\xd0\x00"
+
+    run(work)
+
+
+def test_what_packets_take_is_bounded_for_each_client(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with place.client() as raw, place.client() as other, place.member.subscribe("a") as events:
+            raw.send(publish_3("a", bytes(70_000))[:-1])  # which does not end yet
+            await raw.writer.drain()
+            for number in range(3):  # what is done counts no more
+                other.send(mqtt5.PublishPacket("a", bytes(20_000 + number)))
+                assert len((await anext(events)).payload) == 20_000 + number
+            other.send(mqtt5.PublishPacket("a", bytes(50_000)))
+            told = await other.hear()
+            assert (int(told.reason_code), "100000 bytes may wait" in told.reason_str) == (0x97, True)
+        await place.until(lambda: not place.door.statistics().connections)
+        async with place.client() as raw, place.member.subscribe("a") as events:
+            raw.send(mqtt5.PublishPacket("a", bytes(90_000)))
+            await anext(events)
+
+    run(work, limits=ClientLimits(bytes=100_000))
 
 
 def test_a_flood_of_pings_holds_up_nobody(run: Run) -> None:
