@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import os
+import resource
 import signal
 import socket
 import ssl
@@ -77,6 +78,7 @@ def door(
         from iris.doors import Clients, http, mqtt, nng
     except ModuleNotFoundError as error:
         raise click.ClickException(f"a door needs {error.name}: pip install 'iris-mesh[doors]'") from None
+    _raise_descriptors()
     clients = Clients(tokens, time.time)
     tls = None
     if certificate is not None:
@@ -119,6 +121,13 @@ def door(
             await interrupted()
 
     return asyncio.run(_until_interrupted(serve))
+
+
+def _raise_descriptors() -> None:
+    """Let this process have as many descriptors as it may: the usual limit is 1,024, and each connection takes one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # the system has one that is lower still
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _listening(stack: contextlib.AsyncExitStack, places: tuple[str, ...], secured: bool) -> list[socket.socket]:

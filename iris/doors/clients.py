@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, final
+from typing import Any, Final, Literal, final
 
+import iris.aio
 from iris.doors.problems import Problem
 from iris.doors.tokens import Token, digest_of, load_tokens
-from iris.kernel.errors import ConfigError
+from iris.doors.values import packed
+from iris.kernel.errors import ConfigError, IrisError, RequestTimeout
+from iris.kernel.names import is_name
+from iris.patterns.pubsub.subscribe import SubscriptionLimits
 
 _log: Final = logging.getLogger("iris")
 
@@ -25,6 +30,12 @@ _REREAD: Final = 1.0
 Right = Literal["call", "publish", "subscribe"]
 
 
+_WAITING: Final = SubscriptionLimits(events=1024, bytes=1 << 20)
+
+_GROUP: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
+"""What a client may call a group: without dots, so that the last one of ``door.CLIENT.GROUP`` is before it."""
+
+
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientLimits:
@@ -32,13 +43,22 @@ class ClientLimits:
 
     Args:
         calls: requests, surveys, broadcasts and events that it publishes, at a time.
-        streams: subscriptions, tunnels and connections of MQTT, at a time.
-        bytes: of messages that came by its tunnels and that members have not taken yet.
+        streams: connections of MQTT, tunnels, and streams of events by HTTP, at a time.
+        subscriptions: by all of its streams and connections, at a time.
+        waiting: what waits in each of them for a client that does not read; beyond it the oldest events are lost and
+            counted.  So its events take ``subscriptions`` times as many bytes at most.
+        bytes: of messages that come by its tunnels and by MQTT, until members have taken them.
+        retained: topics whose last value the door's node keeps for it.
+        retained_bytes: of all these values.  A node keeps four times as much, see ``Config``.
     """
 
     calls: int = 64
     streams: int = 256
+    subscriptions: int = 64
+    waiting: SubscriptionLimits = _WAITING
     bytes: int = 64 << 20
+    retained: int = 1024
+    retained_bytes: int = 1 << 20
 
 
 @final
@@ -53,6 +73,9 @@ class Client:
         self._calls = 0
         self._ended = False
         self._bytes = 0
+        self._subscriptions = 0
+        self._retained: dict[str, int] = {}
+        """The bytes of the value of each topic that is kept for it."""
         self._streams: set[asyncio.Timeout] = set()
 
     def check(self, right: Right, wanted: str) -> None:
@@ -103,6 +126,86 @@ class Client:
     def release(self, size: int) -> None:
         """Count bytes no more."""
         self._bytes -= size
+
+    async def publish(
+        self, node: iris.aio.Node, topic: str, payload: Any, *, retain: bool = False, **options: Any
+    ) -> None:
+        """Publish for it.  To retain bytes of which there are none is to forget what was retained.
+
+        Args:
+            node: whose place is lent.
+            topic: that it may publish; ``check`` has said so.
+            payload: of the event.
+            retain: keep it for those who subscribe later.
+            options: of ``Node.publish``.
+
+        Raises:
+            Problem: it retains as much as it may.
+            IrisError: as ``Node.publish``.
+        """
+        if not retain:
+            await node.publish(topic, payload, **options)
+            return
+        clears = isinstance(payload, bytes) and not payload
+        former = self._retained.pop(topic, None)
+        if not clears:
+            self._retained[topic] = len(packed(payload))
+        try:
+            self._check_retained()
+            await node.publish(topic, payload, retain=not clears, **options)
+        except RequestTimeout:  # it is retained, though not everybody has confirmed it
+            raise
+        except (Problem, IrisError):
+            self._retained.pop(topic, None)
+            if former is not None:
+                self._retained[topic] = former
+            raise
+        if clears:
+            node.forget_retained(topic)
+
+    def _check_retained(self) -> None:
+        topics, size = self._limits.retained, self._limits.retained_bytes
+        if len(self._retained) > topics or sum(self._retained.values()) > size:
+            told = f"{topics} topics and {size} bytes are retained for a client at most: clear some by an empty payload"
+            raise Problem(429, "too_much_retained", told)
+
+    @asynccontextmanager
+    async def subscribed(
+        self, node: iris.aio.Node, pattern: str, group: str | None = None
+    ) -> AsyncGenerator[iris.aio.Subscription]:
+        """Subscribe for it.
+
+        Args:
+            node: whose place is lent.
+            pattern: of topics.
+            group: what the client calls the group with which it shares the events.  Its subscribers are those of this
+                client, at all doors: members know it as ``door.CLIENT.GROUP``, so that no client gets what is for a
+                group of theirs.
+
+        Raises:
+            Problem: it may not, has as many as it may, or the group is malformed.
+            IrisError: as ``Node.subscribe``.
+        """
+        self.check("subscribe", pattern)
+        named = None if group is None else self._group(group)
+        if self._subscriptions >= self._limits.subscriptions:
+            told = f"{self._limits.subscriptions} subscriptions of a client at a time are the limit: end another first"
+            raise Problem(429, "too_many_subscriptions", told)
+        self._subscriptions += 1
+        try:
+            async with node.subscribe(pattern, group=named, limits=self._limits.waiting) as events:
+                yield events
+        finally:
+            self._subscriptions -= 1
+
+    def _group(self, group: str) -> str:
+        named = f"door.{self.name}.{group}"
+        if not (_GROUP.match(group) and is_name(named)):
+            told = (
+                f"{group!r:.200} is no group here: use letters, digits, '-' and '_'; door.CLIENT.GROUP has 128 at most"
+            )
+            raise Problem(400, "bad_group", told)
+        return named
 
     @asynccontextmanager
     async def streaming(self) -> AsyncGenerator[None]:

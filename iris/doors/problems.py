@@ -23,6 +23,7 @@ from iris.kernel.errors import (
     RequestTimeout,
     Unknown,
 )
+from iris.kernel.names import is_name
 
 _KINDS: Final[tuple[tuple[type[IrisError], int, str], ...]] = (
     (NoSuchCluster, 404, "no_such_cluster"),
@@ -70,7 +71,8 @@ class Problem(Exception):
 def problem_of(error: IrisError) -> Problem:
     """Return what a client is told of an error that a node raises."""
     if isinstance(error, RemoteError):
-        return Problem(_BY_CODE.get(error.code, 502), error.code, error.message)
+        code = error.code if is_name(error.code) else "error"  # it stands in lines, and may be anything
+        return Problem(_BY_CODE.get(code, 502), code, error.message)
     after = error.retry_after if isinstance(error, Overloaded) else None
     for kind, status, code in _KINDS:
         if isinstance(error, kind):

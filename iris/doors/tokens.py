@@ -16,7 +16,7 @@ from typing import Any, Final, final
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
-from iris.security.files import locked, read_private, write_private
+from iris.security.files import MAX_FILE, locked, read_private, write_private
 from iris.security.identity import check_patterns, covers
 
 _WHAT: Final = "tokens file"
@@ -34,7 +34,8 @@ class Token:
         digest: SHA-256 of the token, in hexadecimal.
         call: patterns of clusters that it may ask, tell and survey, and open tunnels to.
         publish: patterns of topics that it may publish.
-        subscribe: patterns of topics that it may subscribe to.
+        subscribe: patterns of topics that it may subscribe to.  Patterns are of the door's realm; one with ``REALM/``
+            before it is of that other realm, and there is none for all realms.
         expires: seconds of Unix time at which it ends; None: never.
     """
 
@@ -47,8 +48,36 @@ class Token:
     def may(self, right: str, wanted: str) -> bool:
         """Tell whether its bearer may ``call``, ``publish`` or ``subscribe`` all that ``wanted`` matches."""
         patterns: tuple[str, ...] = getattr(self, right)
-        return any(covers(pattern, wanted) for pattern in patterns)
+        return any(permits(pattern, wanted) for pattern in patterns)
 
+
+def permits(pattern: str, wanted: str) -> bool:
+    """Tell whether a right to a pattern is one to all that ``wanted`` matches: in the realm it names and no other."""
+    realm, name = _parts(pattern)
+    wanted_realm, wanted_name = _parts(wanted)
+    return realm == wanted_realm and covers(name, wanted_name)
+
+
+def _parts(pattern: str) -> tuple[str, str]:
+    """Return ``REALM/`` that a name or pattern begins with, empty for the door's own, and the rest."""
+    realm, slash, name = pattern.partition("/")
+    return (realm + slash, name) if slash else ("", pattern)
+
+
+def _check(patterns: tuple[str, ...], client: str, right: str) -> None:
+    """Check the patterns of a right.
+
+    Raises:
+        ConfigError: one of them is malformed, or they are too many.
+    """
+    for realm, _ in map(_parts, patterns):
+        if realm:
+            check_name(realm[:-1], "realm")
+    check_patterns(tuple(_parts(pattern)[1] for pattern in patterns), f"client {client}", right)
+
+
+_LAST: Final = 1e11
+"""Seconds of Unix time, in the year 5138: what says more is a mistake."""
 
 RIGHTS: Final = ("call", "publish", "subscribe")
 
@@ -80,12 +109,20 @@ def _token(name: str, fields: Mapping[str, Any]) -> Token:
     digest, expires = fields["sha256"], fields.get("expires")
     if set(fields) - {"sha256", "expires", *RIGHTS} or not isinstance(digest, str) or len(digest) != 64:
         raise ValueError(name)
-    if not isinstance(expires, int | float | None) or not all(isinstance(one, list) for one in lists.values()):
+    if expires is not None:
+        expires = _time(expires)
+    if not all(isinstance(one, list) for one in lists.values()):
         raise TypeError(name)
     rights = {right: tuple(patterns) for right, patterns in lists.items()}
     for right, patterns in rights.items():
-        check_patterns(patterns, f"client {name}", right)
+        _check(patterns, name, right)
     return Token(digest=digest, expires=expires, **rights)
+
+
+def _time(expires: Any) -> float:
+    if isinstance(expires, bool) or not isinstance(expires, int | float) or not 0 <= expires <= _LAST:
+        raise TypeError(expires)
+    return float(expires)
 
 
 def grant(
@@ -108,7 +145,7 @@ def grant(
     secret = _PREFIX + secrets.token_urlsafe(32)
     token = Token(digest=digest_of(secret), call=call, publish=publish, subscribe=subscribe, expires=expires)
     for right in RIGHTS:
-        check_patterns(getattr(token, right), f"client {name}", right)
+        _check(getattr(token, right), name, right)
     with locked(path.with_name(path.name + ".lock"), _WHAT):
         tokens = load_tokens(path) if path.exists() else {}
         _save(path, {**tokens, name: token})
@@ -138,4 +175,8 @@ def _save(path: Path, tokens: Mapping[str, Token]) -> None:
         }
         for name, token in tokens.items()
     }
-    write_private(path, json.dumps({"format": _FORMAT, "tokens": told}, indent=2).encode() + b"\n", _WHAT)
+    data = json.dumps({"format": _FORMAT, "tokens": told}, indent=2).encode() + b"\n"
+    if len(data) > MAX_FILE:
+        many = f"{len(tokens)} clients take {len(data)} bytes, and {MAX_FILE} are the limit"
+        raise ConfigError(f"{_WHAT} {path}: {many}: withdraw some, or give another door a file of its own")
+    write_private(path, data, _WHAT)

@@ -10,6 +10,7 @@ import base64
 import binascii
 import json
 import math
+import re
 from typing import Any, Final, cast
 
 from iris.doors.problems import Problem
@@ -18,6 +19,12 @@ from iris.kernel.errors import IrisError
 
 _ANY_SIZE: Final = 1 << 31
 """Bytes: what came by the mesh has been bounded there."""
+
+MAX_CONTAINERS: Final = wire.MAX_CONTAINERS
+"""Lists in one payload, and as many maps."""
+
+_STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+"?+', re.DOTALL)
+"""A text in JSON."""
 
 _FIELDS: Final = {"payload", "encoding"}
 
@@ -36,11 +43,28 @@ def from_json(text: bytes | str) -> Any:
     Raises:
         Problem: it is not JSON, or says what no payload can hold.
     """
+    if len(text) > MAX_CONTAINERS:
+        _check_containers(text if isinstance(text, str) else text.decode("utf-8", "replace"))
     try:
-        return json.loads(text, parse_constant=_refuse)
+        return json.loads(text, parse_constant=_refuse, parse_float=_real)
     except (ValueError, RecursionError) as error:
         why = "nested too deeply" if isinstance(error, RecursionError) else str(error)[:200]
         raise Problem(400, "malformed", f"this is no JSON that can be used: {why}") from None
+
+
+def _check_containers(text: str) -> None:
+    """See that a payload is not refused in the end for what takes most of its time until then."""
+    outside = _STRING.sub("", text)
+    for opener, what in (("[", "lists"), ("{", "maps")):
+        if outside.count(opener) > MAX_CONTAINERS:
+            raise Problem(400, "malformed", f"more than {MAX_CONTAINERS} {what} in one payload: send it as bytes")
+
+
+def _real(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text:.60} is beyond what a double can hold")
+    return value
 
 
 def _refuse(constant: str) -> Any:
@@ -71,7 +95,8 @@ def unpacked(data: bytes) -> Any:
     try:
         return wire.decode_payload_untrusted(wire.join_payload(data, packed=True))
     except IrisError as error:
-        raise Problem(400, "malformed", f"this is no MessagePack that can be used: {error}") from None
+        told = f"one value, at most 1,024 levels deep, {MAX_CONTAINERS} lists and as many maps, keys that are texts"
+        raise Problem(400, "malformed", f"this is no MessagePack that can be used ({told}): {error}") from None
 
 
 def opened(envelope: Any) -> Any:
@@ -93,16 +118,3 @@ def opened(envelope: Any) -> Any:
     except binascii.Error:
         raise Problem(400, "malformed", "the payload is no base64") from None
     return data if encoding == "base64" else unpacked(data)
-
-
-def number(text: str) -> float:
-    """Read a number."""
-    value = float(text)
-    if not math.isfinite(value):
-        raise ValueError(text)
-    return value
-
-
-def flag(text: str) -> bool:
-    """Read true or false."""
-    return {"true": True, "false": False}[text]

@@ -12,6 +12,7 @@ import pytest
 import iris
 from iris.doors import ClientLimits, Clients, Problem, grant, load_tokens, withdraw
 from iris.doors import clients as clients_module
+from iris.doors import tokens as tokens_module
 
 
 class Clock:
@@ -42,6 +43,45 @@ def test_a_token_is_granted_once_and_its_file_holds_none(tmp_path: Path) -> None
         with pytest.raises(Problem, match=f"client web may not {right}") as caught:
             client.check(right, wanted)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         assert caught.value.status == 403
+
+
+def test_a_right_is_one_in_the_realm_that_it_names(tmp_path: Path) -> None:
+    file = tmp_path / "tokens"
+    grant(file, "web", call=("*", "acme/orders", "acme/shop.*"), subscribe=(">",), publish=("acme/>",))
+    client = Clients(file, Clock()).named("web")
+    for right, wanted in [
+        ("call", "quotes"), ("call", "quotes@lab"), ("call", "acme/orders"), ("call", "acme/shop.tea"),
+        ("subscribe", "a.>"), ("publish", "acme/a.b"),
+    ]:  # fmt: skip
+        client.check(right, wanted)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    for right, wanted in [
+        ("call", "acme/quotes"), ("call", "other/orders"), ("subscribe", "acme/a"), ("call", "/quotes"),
+        ("subscribe", "acme/>"), ("publish", "a"), ("call", "acme/orders@lab"),
+    ]:  # fmt: skip
+        with pytest.raises(Problem, match=f"may not {right} '{wanted}'"):
+            client.check(right, wanted)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    for wrong in ("*/x", "/x", "a b/x", "acme/", "acme/a..b"):
+        with pytest.raises(iris.ConfigError):
+            grant(file, "web", call=(wrong,))
+
+
+@pytest.mark.parametrize("expires", ["NaN", "1e400", "1" + "0" * 400, "-1", "true", '"x"', "[]"])
+def test_a_time_that_is_none_is_a_file_that_is_malformed(tmp_path: Path, expires: str) -> None:
+    file = tmp_path / "tokens"
+    grant(file, "web", expires=1e9)
+    file.write_text(file.read_text().replace("1000000000.0", expires))
+    with pytest.raises(iris.ConfigError, match="malformed"):
+        load_tokens(file)
+
+
+def test_a_file_that_could_not_be_read_again_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "tokens"
+    grant(file, "web")
+    monkeypatch.setattr(tokens_module, "MAX_FILE", 300)
+    with pytest.raises(iris.ConfigError, match=r"2 clients take [0-9]+ bytes, and 300 are the limit: withdraw some"):
+        grant(file, "other")
+    assert [*load_tokens(file)] == ["web"]
+    withdraw(file, "web")
 
 
 def test_a_second_token_of_a_client_takes_the_place_of_the_first(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -36,7 +37,8 @@ def test_what_it_cannot_hold_travels_in_an_envelope(value: Any) -> None:
     ("text", "told"),
     [
         ("", "Expecting value"), ("{", "Expecting property"), ("NaN", "NaN is not JSON"), (b"\xff", "decode"),
-        ("[" * 100_000, "nested too deeply"), ("1" * 5_000, "4300 digits"),
+        ("[" * 60_000, "nested too deeply"), ("1" * 5_000, "4300 digits"), ("[1e400]", "1e400 is beyond"),
+        ("[" + "[]," * 65_536 + "1]", "more than 65536 lists"), ("{}," * 65_537, "more than 65536 maps"),
     ],
 )  # fmt: skip
 def test_what_is_no_json_is_told(text: str | bytes, told: str) -> None:
@@ -59,6 +61,24 @@ def test_what_is_no_envelope_is_told(envelope: Any) -> None:
     assert caught.value.status == 400
 
 
-def test_messagepack_that_is_malformed_is_told() -> None:
-    with pytest.raises(Problem, match="no MessagePack"):
-        unpacked(b"\xc1")
+def test_texts_may_have_what_looks_like_lists_and_maps() -> None:
+    for value in ("[" * 70_000, '"[{\\' * 70_000, ["{" * 70_000, "\\"]):
+        assert from_json(json.dumps(value)) == value
+
+
+BOMBS = [
+    b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\x91" * 1_000_000,
+    b"\xdc\xff\xff" * 300_000, b"\xdd\x00\x0f\xff\x00" + b"\x80" * 0xFFF00, b"\xdd\x00\x0f\xff\x00" + b"\x90" * 0xFFF00,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("data", [b"\xc1", b"", b"\x01\x01", b"\xd6\xff\x00\x00\x00\x00", *BOMBS])
+def test_messagepack_that_is_malformed_or_a_bomb_is_told_and_makes_nothing(data: bytes) -> None:
+    tracemalloc.start()
+    try:
+        with pytest.raises(Problem, match=r"no MessagePack that can be used .*1,024 levels deep") as caught:
+            unpacked(data)
+        assert tracemalloc.get_traced_memory()[1] < 16 << 20
+    finally:
+        tracemalloc.stop()
+    assert caught.value.status == 400

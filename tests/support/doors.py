@@ -8,7 +8,7 @@ import http.client
 import json
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -153,21 +153,9 @@ class Place:
 
         return await asyncio.to_thread(ask)
 
-    @asynccontextmanager
-    async def dial(self, **options: Any) -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        """Open a bare connection."""
-        opened = socket.socket()
-        if "SO_RCVBUF" in options:  # before it connects: the other side is told a window then, and would wait for it
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.pop("SO_RCVBUF"))
-        opened.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(opened, self.address)
-        reader, writer = await asyncio.open_connection(sock=opened, **options)
-        try:
-            yield reader, writer
-        finally:
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
+    def dial(self, **options: Any) -> AbstractAsyncContextManager[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+        """Open a bare connection; see ``dial``."""
+        return dial(self.address, **options)
 
     def head(self, method: str, path: str, *more: str) -> bytes:
         """Return the head of a request, with the token, ready to be sent."""
@@ -182,6 +170,25 @@ class Place:
             head = await reader.readuntil(b"\r\n\r\n")
             assert head.startswith(b"HTTP/1.1 200"), head
             yield reader
+
+
+@asynccontextmanager
+async def dial(
+    address: tuple[str, int], **options: Any
+) -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Open a bare connection; options are ``SO_RCVBUF`` and those of ``asyncio.open_connection``."""
+    with socket.socket() as opened:
+        if "SO_RCVBUF" in options:  # before it connects: the other side is told a window then, and would wait for it
+            opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.pop("SO_RCVBUF"))
+        opened.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(opened, address)
+        reader, writer = await asyncio.open_connection(sock=opened, **options)
+        try:
+            yield reader, writer
+        finally:
+            writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
 
 Run = Callable[..., None]
@@ -236,6 +243,34 @@ async def open_place(
         address = made.getsockname()
         async with open_http_door(node, clients, sockets=[made], limits=door_limits or HttpLimits(), **options) as door:
             yield Place(node, member, door, clients, tokens, token, address, counted)
+
+
+def runner(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    open_one: Callable[..., AbstractAsyncContextManager[Any]],
+    within: float,
+) -> Run:
+    """Return what runs a program with a door, ``run(work, **options)``, and checks that the door has left no task.
+
+    Args:
+        tmp_path: where its realm is.
+        monkeypatch: of the test.
+        open_one: opens a door; gets the path and the options.
+        within: seconds that the program may take.
+    """
+
+    def run(work: Callable[[Any], Awaitable[None]], **options: Any) -> None:
+        async def main() -> None:
+            before = asyncio.all_tasks()
+            async with open_one(tmp_path, **options) as place:
+                async with asyncio.timeout(within):
+                    await work(place)
+            assert asyncio.all_tasks() == before
+
+        run_in_realm(tmp_path, monkeypatch, main)
+
+    return run
 
 
 def run_in_realm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Callable[[], Awaitable[None]]) -> None:

@@ -33,8 +33,9 @@ def token(
 ) -> None:
     """Write the client NAME into TOKENS with a new token for a door, and print that token, this once.
 
-    PATTERNs are those of topics: * stands for one token, a last > for the rest; options may be repeated. A client may
-    do nothing that is not said. One that has a token loses it. Doors take a changed file without a restart.
+    PATTERNs are those of topics: * stands for one token, a last > for the rest; options may be repeated. They are of
+    the door's own realm, '>' too: for another one its name stands before them, as in 'acme/>'. A client may do nothing
+    that is not said. One that has a token loses it. Doors take a changed file without a restart.
     """
     expires = None if days is None else time.time() + days * _DAY  # noqa: TID251 -- tokens are valid by the date
     click.echo(tokens.grant(file, name, call=call, publish=publish, subscribe=subscribe, expires=expires))

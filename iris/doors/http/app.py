@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -12,8 +13,9 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import FileResponse, Response
-from starlette.routing import Route, WebSocketRoute
+from starlette.responses import Response
+from starlette.routing import Mount, Route, WebSocketRoute
+from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 import iris.aio
@@ -22,12 +24,19 @@ from iris.doors.http import events, reading
 from iris.doors.http.answering import Begin, CallAnswer, HungUp, Stream, Write, answer, refusal, while_connected
 from iris.doors.http.limits import HttpLimits, HttpStatistics
 from iris.doors.http.tunnels import serve_tunnel
+from iris.doors.options import BROADCAST, PUBLISH, REQUEST, SURVEY, Readers
 from iris.doors.problems import Problem, problem_of
-from iris.doors.values import enveloped, flag, number
+from iris.doors.values import enveloped
 from iris.kernel.errors import IrisError
 
 MODULE: Final = Path(__file__).with_name("iris.js")
 """The module for pages and for Node.js, which the door hands out itself."""
+
+_MODULE_TEXT: Final = MODULE.read_bytes()
+"""Kept, and handed out as a whole: a range of a file is of no use here, and many of them in one request are dear."""
+
+_SURVEY_TIMEOUT: Final = 1.0
+"""Seconds that a survey takes if the client does not say."""
 
 
 def make_app(
@@ -43,9 +52,6 @@ def make_app(
         origins: of pages elsewhere that may use it, as browsers name them; ``*`` for all.
     """
     door = _Door(node, clients, limits, counted)
-    cors = Middleware(
-        CORSMiddleware, allow_origins=list(origins), allow_methods=["GET", "POST"], allow_headers=["*"], max_age=3600
-    )
     app = Starlette(
         routes=[
             # a path, as names of other realms have a slash: acme/databases
@@ -55,9 +61,10 @@ def make_app(
             Route("/publish/{name:path}", door.publish, methods=["POST"]),
             Route("/subscribe", door.subscribe, methods=["GET"]),
             WebSocketRoute("/tunnel/{name:path}", door.tunnel),
+            WebSocketRoute("/{name:path}", door.no_such_tunnel),
             Route("/iris.js", _module, methods=["GET"]),
         ],
-        middleware=[cors] if origins else [],
+        middleware=_middleware(origins),
         exception_handlers={
             Problem: door.problem,
             IrisError: door.problem,
@@ -68,6 +75,27 @@ def make_app(
     )
     app.router.redirect_slashes = False  # an address is one of those above, or none
     return app
+
+
+def make_full_app(origins: Sequence[str]) -> Starlette:
+    """Return the application that tells everybody that the door is full; pages may read it, too."""
+
+    async def tell(scope: Scope, receive: Receive, send: Send) -> None:
+        told = "this door has as many connections as it may: close some that are idle, or try again"
+        await refusal(Problem(503, "too_many_connections", told, retry_after=1))(scope, receive, send)
+
+    return Starlette(routes=[Mount("/", tell)], middleware=_middleware(origins))
+
+
+def _middleware(origins: Sequence[str]) -> list[Middleware]:
+    if not origins:
+        return []
+    return [
+        Middleware(
+            CORSMiddleware, allow_origins=list(origins), allow_methods=["GET", "POST"], allow_headers=["*"],
+            max_age=3600,
+        )
+    ]  # fmt: skip
 
 
 class _Door:
@@ -81,34 +109,29 @@ class _Door:
 
     async def request(self, http: Request) -> Response:
         """``POST /request/CLUSTER``: ask one member; the answer is its reply."""
-        return self._call(
-            http, "call", self._node.request, lambda reply: answer(http, reply), operation=str, timeout=number,
-            wait=number, key=str, idempotent=flag, hedge=number, priority=str, prefer_site=str,
-        )  # fmt: skip
+        return self._call(http, "call", self._node.request, REQUEST, lambda reply: answer(http, reply))
 
     async def broadcast(self, http: Request) -> Response:
         """``POST /broadcast/CLUSTER``: tell all members."""
-        return self._call(http, "call", self._node.broadcast, _done, wait=number)
+        return self._call(http, "call", self._node.broadcast, BROADCAST, _done)
 
     async def publish(self, http: Request) -> Response:
         """``POST /publish/TOPIC``: send an event to all subscribers."""
-        return self._call(
-            http, "publish", self._node.publish, _done, confirm=flag, timeout=number, key=str,
-            retain=flag,
-        )  # fmt: skip
+        client = reading.client_of(http, self._clients)
+        return self._call(http, "publish", partial(client.publish, self._node), PUBLISH, _done)
 
     def _call(
         self,
         http: Request,
         right: Literal["call", "publish"],
         function: Callable[..., Awaitable[Any]],
+        known: Readers,
         reply: Callable[[Any], Response],
-        **known: Callable[[str], Any],
     ) -> Response:
         client = reading.client_of(http, self._clients)
         name = http.path_params["name"]
         client.check(right, name)
-        options = reading.options_of(http, **known)
+        options = reading.options_of(http, known)
         headers = reading.headers_of(http, client)
 
         async def work() -> Response:
@@ -126,10 +149,7 @@ class _Door:
         client = reading.client_of(http, self._clients)
         cluster = http.path_params["name"]
         client.check("call", cluster)
-        options = reading.options_of(
-            http, operation=str, timeout=number, wait=number, count=int, quiet=number,
-            priority=str,
-        )  # fmt: skip
+        options = reading.options_of(http, SURVEY, _SURVEY_TIMEOUT)
         headers = reading.headers_of(http, client)
 
         async def work() -> Response:
@@ -156,11 +176,8 @@ class _Door:
         patterns = http.query_params.getlist("topic")
         groups = http.query_params.getlist("group")
         others = set(http.query_params) - {"topic", "group"}
-        if others or len(groups) > 1 or not 1 <= len(patterns) <= events.MAX_PATTERNS:
-            told = f"say topic= once to {events.MAX_PATTERNS} times, group= at most once, and nothing else"
-            raise Problem(400, "malformed", told)
-        for pattern in patterns:
-            client.check("subscribe", pattern)
+        if others or len(groups) > 1 or not patterns:
+            raise Problem(400, "malformed", "say topic= at least once, group= at most once, and nothing else")
         follower = events.Follower(self._node, client, self._limits, self._counted)
         group = groups[0] if groups else None
         follow = follower.follow(patterns, group, came_back="last-event-id" in http.headers)
@@ -171,7 +188,7 @@ class _Door:
         try:
             client = reading.client_of(socket, self._clients)
         except Problem as error:
-            await socket.send_denial_response(self.problem(Request({**socket.scope, "type": "http"}), error))
+            await socket.send_denial_response(self._refuse(error))
             return
         status = await serve_tunnel(self._node, client, socket)
         if status:
@@ -181,8 +198,16 @@ class _Door:
         """Tell a client why it does not get what it has asked for."""
         told = problem_of(error) if isinstance(error, IrisError) else error
         assert isinstance(told, Problem)
-        self._counted.problems[told.status] += 1
-        return refusal(told)
+        return self._refuse(told)
+
+    def _refuse(self, problem: Problem) -> Response:
+        self._counted.problems[problem.status] += 1
+        return refusal(problem)
+
+    async def no_such_tunnel(self, socket: WebSocket) -> None:
+        """Tell a client that there is no WebSocket at an address."""
+        told = f"there is no WebSocket at {socket.url.path:.200}: tunnels are at /tunnel/CLUSTER"
+        await socket.send_denial_response(self._refuse(Problem(404, "no_such_address", told)))
 
     def no_such_address(self, http: Request, error: Exception) -> Response:
         """Tell a client that there is nothing at an address, or nothing for its method."""
@@ -213,7 +238,7 @@ def _line(told: dict[str, Any]) -> bytes:
 
 async def _module(_: Request) -> Response:
     anywhere = {"access-control-allow-origin": "*", "cache-control": "max-age=300"}
-    return FileResponse(MODULE, media_type="text/javascript", headers=anywhere)
+    return Response(_MODULE_TEXT, media_type="text/javascript", headers=anywhere)
 
 
 def _nobody(_: Request, __: Exception) -> Response:

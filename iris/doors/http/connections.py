@@ -1,84 +1,260 @@
-"""uvicorn's connections, with bounds for what its clients may do to them."""
+"""uvicorn's connections, with bounds for what its clients may do to them.
+
+- A connection has the event loop for about a millisecond, and then not for as long as that: what has arrived is read in
+  pieces, as 256 KiB of tiny frames or chunks would keep all others waiting for seconds.
+- One whose client has shown no token yet is a stranger's.  Where all places are taken, the oldest of these makes room;
+  if there is none, who comes then is told that the door is full.
+"""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any, Final, final
+from urllib.parse import unquote_to_bytes
 
+import h11
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Response as Handshake
+from websockets.server import ServerProtocol
 
+from iris.doors.http.answering import refusal
 from iris.doors.http.limits import HttpLimits, HttpStatistics
+from iris.doors.problems import Problem
 
-_FULL: Final = (
-    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/problem+json\r\nconnection: close\r\n"
-    b"retry-after: 1\r\n\r\n"
-    b'{"status": 503, "code": "too_many_connections", "detail": "this door has as many connections as it may"}\n'
-)
+MAX_HEAD: Final = 32 * 1024
+"""Bytes of the head of a request."""
+
+_MAX_LINES: Final = 256
+"""Lines of it: each takes as long to read as hundreds of bytes."""
 
 _PARTING: Final = 1.0
-"""Seconds that a client which is turned away has to read why, and to end the connection."""
+"""Seconds that a client has to ask, and to read that the door is full."""
 
 _MAX_PARTING: Final = 256
 """Clients that have them at a time; others are cut off at once."""
 
+ADMIT: Final = "admit"
+"""In the state of a request: what to call when its token counts."""
+
+_UNREADABLE: Final = Problem(
+    400, "malformed",
+    f"this is no request of HTTP/1.1 that can be read: its head has at most {MAX_HEAD} bytes and {_MAX_LINES} lines, a "
+    "host, and a content-length or a transfer-encoding; its address has no control characters",
+)  # fmt: skip
+
 _MAX_FRAGMENTS: Final = 1024
 """Frames of one WebSocket message: empty ones cost nothing of its size."""
 
+_MESSAGE_WITHIN: Final = 30.0
+"""Seconds that a WebSocket message may take from its first byte to its last."""
 
-def bounded_http(limits: HttpLimits, counted: HttpStatistics) -> type[H11Protocol]:
-    """Return uvicorn's protocol with a bound for connections, and one for the time that a request's head may take."""
-    parting: set[asyncio.Transport] = set()
+_CLOSING: Final = 3.0
+"""Seconds that a client has to answer the close of a WebSocket."""
+
+_MIN_PIECE: Final = 64
+_MAX_PIECE: Final = 65_536
+_TURN: Final = 0.001
+"""Bytes that are read in one turn: twice as many the next time if it took less than these seconds, half if more."""
+
+
+@final
+class _Turns:
+    """Passes on what a connection has sent, a piece at a time, so that others have turns in between.
+
+    Args:
+        transport: which is not read while something waits here.
+        take: takes a piece.
+        wants_more: tells whether it is to be read when nothing waits any more.
+    """
+
+    def __init__(
+        self, transport: asyncio.Transport, take: Callable[[bytes], None], wants_more: Callable[[], bool]
+    ) -> None:
+        self._transport = transport
+        self._take = take
+        self._wants_more = wants_more
+        self._loop = asyncio.get_running_loop()
+        self._rest = bytearray()
+        self._piece = 4096
+        self._next: asyncio.TimerHandle | None = None
+        self._ended = False
+
+    def add(self, data: bytes) -> None:
+        """Take what has arrived."""
+        self._rest += data
+        if self._next is None:
+            self._go_on()
+        else:
+            self._transport.pause_reading()
+
+    def end(self) -> None:
+        """Forget what waits."""
+        self._ended = True
+        self._rest.clear()
+        if self._next is not None:
+            self._next.cancel()
+
+    def move(self) -> bytes:
+        """Forget what waits, and return it: another one reads it from now on."""
+        rest = bytes(self._rest)
+        self.end()
+        return rest
+
+    def _go_on(self) -> None:
+        self._next = None
+        piece = bytes(self._rest[: self._piece])
+        del self._rest[: self._piece]
+        began = self._loop.time()
+        self._take(piece)
+        took = self._loop.time() - began
+        self._piece = min(2 * self._piece, _MAX_PIECE) if took < _TURN else max(self._piece // 2, _MIN_PIECE)
+        if self._ended or self._transport.is_closing():
+            return
+        if self._rest:
+            self._transport.pause_reading()
+            self._next = self._loop.call_later(took, self._go_on)
+        elif self._wants_more():
+            self._transport.resume_reading()
+
+
+@final
+class _Connection(h11.Connection):
+    """h11's machine, which takes no endless head, and none that two programs may understand in two ways."""
+
+    def next_event(self) -> Any:
+        """Return the next thing that the client has said.
+
+        Raises:
+            h11.RemoteProtocolError: it is no HTTP that is taken here.
+        """
+        if self.their_state is h11.IDLE:
+            head = self.trailing_data[0].partition(b"\r\n\r\n")[0]
+            if len(head) > MAX_HEAD or head.count(b"\n") > _MAX_LINES:
+                raise h11.RemoteProtocolError(f"a head has at most {MAX_HEAD} bytes and {_MAX_LINES} lines")
+        event = super().next_event()
+        if isinstance(event, h11.Request):
+            names = {name for name, _ in event.headers}
+            if {b"content-length", b"transfer-encoding"} <= names:
+                raise h11.RemoteProtocolError("a body has a content-length or a transfer-encoding, not both")
+            if min(unquote_to_bytes(event.target.partition(b"?")[0])) < 0x20:
+                raise h11.RemoteProtocolError("an address has no control characters")
+        return event
+
+
+def bounded_http(limits: HttpLimits, counted: HttpStatistics, full: ASGIApp) -> type[H11Protocol]:
+    """Return uvicorn's protocol with a bound for connections, and one for the time that a request's head may take.
+
+    Args:
+        limits: of all clients together.
+        counted: where is counted what is done.
+        full: the application that tells clients that the door is full.
+    """
+    strangers: dict[Bounded, None] = {}
+    parting: set[Bounded] = set()
 
     @final
     class Bounded(H11Protocol):
         _head: asyncio.TimerHandle | None = None
-        _parting: asyncio.Transport | None = None
+        _turns: _Turns
+        _is_refused = False
+        _is_upgraded = False
+
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self.conn = _Connection(h11.SERVER, MAX_HEAD)
+            self.app_state = {ADMIT: self._admit}
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            if len(self.connections) >= limits.connections:
+            is_full = len(self.connections) - len(parting) >= limits.connections
+            if is_full:
                 counted.turned_away += 1
-                self._turn_away(transport)
+            if is_full and strangers:
+                next(iter(strangers)).make_room()
+                is_full = False
+            if is_full and len(parting) >= _MAX_PARTING:
+                self._is_refused = True
+                transport.abort()
                 return
             super().connection_made(transport)
-            self._await_head()
-
-        def data_received(self, data: bytes) -> None:
-            if self.transport is None:  # it was refused
-                return
-            super().data_received(data)
-            cycle: Any = self.cycle
-            if cycle is not None and not cycle.response_complete:
-                self._forget_head()
-            elif self._head is None and not self.transport.is_closing():
+            self._turns = _Turns(transport, self._take, lambda: not self.flow.read_paused)
+            if is_full:
+                parting.add(self)
+                self.app = full
+                self._head = self.loop.call_later(_PARTING, transport.abort)
+            else:
+                strangers[self] = None
                 self._await_head()
 
+        def data_received(self, data: bytes) -> None:
+            if not self._is_refused:
+                self._turns.add(data)
+
         def connection_lost(self, exc: Exception | None) -> None:
-            self._forget_head()
-            if self._parting is not None:
-                parting.discard(self._parting)
-            if self.transport is not None:
-                super().connection_lost(exc)
-
-        def handle_websocket_upgrade(self, event: Any) -> None:
-            self._forget_head()
-            super().handle_websocket_upgrade(event)
-
-        def _turn_away(self, transport: asyncio.Transport) -> None:
-            """Say why, and let the client read it: a socket that closes with unread bytes takes back what it said."""
-            transport.write(_FULL)
-            if len(parting) >= _MAX_PARTING or not transport.can_write_eof():
-                transport.close()
+            if self._is_refused:
                 return
-            self._parting = transport
-            parting.add(transport)
-            transport.write_eof()
-            self._head = self.loop.call_later(_PARTING, transport.abort)
+            self._stop_head()
+            self._turns.end()
+            strangers.pop(self, None)
+            parting.discard(self)
+            super().connection_lost(exc)
+
+        def make_room(self) -> None:
+            """End at once: another one has this place."""
+            strangers.pop(self, None)
+            self.connections.discard(self)
+            self.transport.abort()
+
+        def handle_websocket_upgrade(self, event: h11.Request) -> None:
+            self._stop_head()
+            self._is_upgraded = True
+            strangers.pop(self, None)
+            super().handle_websocket_upgrade(event)
+            early = self.conn.trailing_data[0] + self._turns.move()
+            if early:
+                self.transport.get_protocol().data_received(early)  # type: ignore[attr-defined]
+
+        def send_400_response(self, msg: str) -> None:  # noqa: ARG002 -- the same for all
+            if self.cycle is not None:  # what it says is heard by nobody any more
+                self.cycle.disconnected = True
+                self.cycle.message_event.set()
+            if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                counted.problems[400] += 1
+                answer = refusal(_UNREADABLE)
+                headers = [*answer.raw_headers, (b"connection", b"close")]
+                for event in (
+                    h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
+                    h11.Data(data=bytes(answer.body)),
+                    h11.EndOfMessage(),
+                ):
+                    self.transport.write(self.conn.send(event) or b"")
+            self._turns.end()
+            self.transport.close()
+
+        def _should_upgrade_to_ws(self) -> bool:
+            return self not in parting and super()._should_upgrade_to_ws()
+
+        def _admit(self) -> None:
+            """Know that its client has shown a token that counts."""
+            strangers.pop(self, None)
+
+        def _take(self, piece: bytes) -> None:
+            super().data_received(piece)
+            if self in parting or self._is_upgraded:
+                return
+            cycle: Any = self.cycle
+            if cycle is not None and not cycle.response_complete:
+                self._stop_head()
+            elif self._head is None and not self.transport.is_closing():
+                self._await_head()
 
         def _await_head(self) -> None:
             self._head = self.loop.call_later(limits.head_timeout, self.transport.abort)
 
-        def _forget_head(self) -> None:
+        def _stop_head(self) -> None:
             if self._head is not None:
                 self._head.cancel()
                 self._head = None
@@ -87,8 +263,66 @@ def bounded_http(limits: HttpLimits, counted: HttpStatistics) -> type[H11Protoco
 
 
 @final
+class _Handshakes(ServerProtocol):
+    """The machine of websockets, which refuses as the rest of the door does."""
+
+    def reject(self, status: HTTPStatus | int, text: str) -> Handshake:
+        """Return what tells a client that there is no WebSocket for it."""
+        response = super().reject(status, text)
+        told = refusal(Problem(int(status), "malformed", text.strip() or _UNREADABLE.detail))
+        response.body = bytes(told.body)
+        for name in ("Content-Length", "Content-Type"):
+            del response.headers[name]
+        response.headers["Content-Length"] = str(len(told.body))
+        response.headers["Content-Type"] = told.headers["content-type"]
+        return response
+
+
+@final
 class BoundedWebSocket(WebSocketsSansIOProtocol):
     """uvicorn's protocol, which does not read while its client does not, and takes no message of endless pieces."""
+
+    _turns: _Turns
+    _unfinished: asyncio.TimerHandle | None = None
+
+    def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any]) -> None:
+        super().__init__(config, server_state, app_state)
+        self.conn = _Handshakes(max_size=config.ws_max_size, logger=self.logger)
+        self.close_timeout = _CLOSING
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        super().connection_made(transport)
+        self._turns = _Turns(self.transport, self._take, lambda: not self.read_paused and self.writable.is_set())
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End."""
+        self._turns.end()
+        self._finish()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take what has arrived."""
+        self._turns.add(data)
+
+    def _take(self, piece: bytes) -> None:
+        super().data_received(piece)
+        if not (self.frames or self.conn.reader.buffer):
+            self._finish()
+        elif self._unfinished is None:
+            late = f"a message is whole after {_MESSAGE_WITHIN:g} s"
+            self._unfinished = self.loop.call_later(_MESSAGE_WITHIN, self._refuse, 1008, late)
+        if self.conn.handshake_exc is not None and not self.handshake_initiated:
+            told = b"".join(self.conn.data_to_send())
+            self.transport.write(told or self.conn.reject(HTTPStatus.BAD_REQUEST, "").serialize())
+            self._turns.end()
+            self.transport.close()
+
+    async def send(self, message: Any) -> None:
+        """Send what the application says."""
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
+            self.handshake_complete = True  # by a refusal: uvicorn takes it for one that was forgotten, and logs it
 
     def pause_writing(self) -> None:
         """Leave what comes unread: each ping would add to what waits."""
@@ -108,8 +342,14 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         else:
             super().handle_cont(event)
 
+    def _finish(self) -> None:
+        if self._unfinished is not None:
+            self._unfinished.cancel()
+            self._unfinished = None
+
     def send_receive_event_to_app(self) -> None:
         """Pass a whole message on."""
+        self._finish()
         if self.curr_msg_data_type == "text":
             try:
                 b"".join(self.frames).decode()

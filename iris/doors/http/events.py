@@ -13,7 +13,7 @@ import json
 import secrets
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
-from typing import Any, Final, final
+from typing import Any, final
 
 import iris.aio
 from iris.doors.clients import Client
@@ -22,9 +22,6 @@ from iris.doors.http.limits import HttpLimits, HttpStatistics
 from iris.doors.problems import Problem
 from iris.doors.values import enveloped
 from iris.patterns.pubsub.subscribe import Event
-
-MAX_PATTERNS: Final = 16
-"""Topics that one stream may follow."""
 
 
 @final
@@ -61,9 +58,8 @@ class Follower:
                         await send(b":\n\n")
 
             async with self._client.streaming(), AsyncExitStack() as stack:
-                limits = self._limits.waiting
                 opened = [
-                    await stack.enter_async_context(self._node.subscribe(pattern, group=group, limits=limits))
+                    await stack.enter_async_context(self._client.subscribed(self._node, pattern, group))
                     for pattern in patterns
                 ]
                 await begin()

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Final, final
+from typing import final
 
 from iris.kernel.config import Config
-from iris.patterns.pubsub.subscribe import SubscriptionLimits
-
-WAITING: Final = SubscriptionLimits(events=1024, bytes=1 << 20)
 
 
 @final
@@ -20,7 +17,6 @@ class HttpLimits:
     Args:
         connections: at a time; one more is refused with the status 503.
         body: bytes of a request's body, and of one WebSocket message.
-        waiting: what waits for a follower that does not read; beyond it the oldest events are lost and counted.
         head_timeout: seconds for the head of a request, and for the handshake of TLS.
         body_timeout: seconds for its body.
         stall_timeout: seconds that a client may take nothing of what was sent to it, before its connection is dropped.
@@ -30,7 +26,6 @@ class HttpLimits:
 
     connections: int = 1000
     body: int = Config().max_payload
-    waiting: SubscriptionLimits = WAITING
     head_timeout: float = 10.0
     body_timeout: float = 30.0
     stall_timeout: float = 30.0

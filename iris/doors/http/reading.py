@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 from starlette.requests import HTTPConnection, Request
 
 from iris.doors.clients import Client, Clients
+from iris.doors.http.connections import ADMIT
 from iris.doors.http.limits import HttpLimits
+from iris.doors.options import TIMEOUT, Readers, read_options
 from iris.doors.problems import Problem
-from iris.doors.values import flag, from_json, number, unpacked
+from iris.doors.values import from_json, unpacked
 
 HEADER_PREFIX: Final = "iris-header-"
 """What an HTTP header begins with that goes to the member as a header of the name that follows."""
@@ -27,40 +29,47 @@ def client_of(http: HTTPConnection, clients: Clients) -> Client:
         Problem: it shows none, or one that is unknown here.
     """
     scheme, _, secret = http.headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer":
-        return clients.admit(secret.strip())
-    for protocol in http.scope.get("subprotocols", ()):
-        if protocol.startswith(TOKEN_PROTOCOL):
-            return clients.admit(protocol.removeprefix(TOKEN_PROTOCOL))
-    raise Problem(401, "no_token", "show a token: Authorization: Bearer TOKEN")
+    shown = [secret.strip()] if scheme.lower() == "bearer" else []
+    offered = http.scope.get("subprotocols", ())
+    shown += [one.removeprefix(TOKEN_PROTOCOL) for one in offered if one.startswith(TOKEN_PROTOCOL)]
+    if not shown:
+        raise Problem(401, "no_token", "show a token: Authorization: Bearer TOKEN")
+    client = clients.admit(shown[0])
+    http.scope["state"][ADMIT]()
+    return client
 
 
-def options_of(http: HTTPConnection, **known: Callable[[str], Any]) -> dict[str, Any]:
-    """Return the options in the query of a request, each read by what is given for its name.
+def options_of(http: HTTPConnection, known: Readers, timeout: float = TIMEOUT) -> dict[str, Any]:
+    """Return the options in the query of a request; see ``read_options``.
 
     Raises:
-        Problem: one is unknown, stands twice or cannot be read.
+        Problem: one is unknown, stands twice or cannot be read, or the call would take too long.
     """
-    options: dict[str, Any] = {}
-    for name, text in http.query_params.multi_items():
-        if name not in known or name in options:
-            told = ", ".join(known)
-            raise Problem(400, "malformed", f"{name!r:.60} is no option here, or stands twice; there are {told}")
-        try:
-            options[name] = known[name](text)
-        except (ValueError, KeyError):
-            kinds: dict[Callable[[str], Any], str] = {number: "a number", int: "a whole number", flag: "true or false"}
-            wanted = kinds.get(known[name], "something else")
-            raise Problem(400, "malformed", f"option {name}: expected {wanted}, got {text!r:.60}") from None
-    return options
+    return read_options(http.query_params.multi_items(), known, timeout)
 
 
 def headers_of(http: HTTPConnection, client: Client) -> Mapping[str, str]:
-    """Return the headers that go to the member: those of the client, and who it is."""
-    all_of_it = http.headers.items()
-    return client.headers(
-        (name.removeprefix(HEADER_PREFIX), value) for name, value in all_of_it if name.startswith(HEADER_PREFIX)
-    )
+    """Return the headers that go to the member: those of the client, and who it is.
+
+    Raises:
+        Problem: one stands twice, or is no UTF-8.
+    """
+    headers: dict[str, str] = {}
+    for name, value in http.headers.items():
+        if name.startswith(HEADER_PREFIX):
+            key = name.removeprefix(HEADER_PREFIX)
+            if key in headers:
+                raise Problem(400, "malformed", f"the header {name:.100} twice: members have each name once")
+            headers[key] = _text(name, value)
+    return client.headers(headers.items())
+
+
+def _text(name: str, value: str) -> str:
+    """Return a header's value, of which Starlette has made a character of each byte."""
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        raise Problem(400, "malformed", f"the header {name:.100} is no UTF-8") from None
 
 
 async def payload_of(http: Request, limits: HttpLimits) -> Any:

@@ -6,16 +6,17 @@ import asyncio
 import logging
 import socket
 import ssl
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from typing import Final, final
 
 import uvicorn
 
 import iris.aio
+from iris.doors.accepting import accept
 from iris.doors.clients import Clients
-from iris.doors.http.app import make_app
+from iris.doors.http.app import make_app, make_full_app
 from iris.doors.http.connections import BoundedWebSocket, bounded_http
 from iris.doors.http.limits import HttpLimits, HttpStatistics
 
@@ -23,8 +24,18 @@ _log: Final = logging.getLogger("iris")
 
 _LIMITS: Final = HttpLimits()
 
-_HANDSHAKES: Final = 256
-"""Handshakes of TLS that go on at a time.  Those that come then wait to be accepted."""
+
+class _ToLog(logging.Handler):
+    """Puts what uvicorn has to tell into the log of Iris: it is about the door's own failures."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Log it, but not that what still went on was stopped when the door closed."""
+        if record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError):
+            return
+        _log.log(
+            record.levelno, "the door for HTTP: %s", record.getMessage(), exc_info=record.exc_info,
+            extra={"door": "http"},
+        )  # fmt: skip
 
 
 @final
@@ -64,7 +75,7 @@ async def open_http_door(
     Leaving the block ends all streams, waits a few seconds for requests and closes all connections.
     """
     counted = HttpStatistics()
-    bounded = bounded_http(limits, counted)
+    bounded = bounded_http(limits, counted, make_full_app(origins))
     config = uvicorn.Config(
         make_app(node, clients, limits, counted, origins),
         http=bounded,
@@ -79,10 +90,12 @@ async def open_http_door(
         server_header=False,
         proxy_headers=False,
         timeout_graceful_shutdown=max(1, round(limits.close_timeout)),
-        h11_max_incomplete_event_size=32 * 1024,
     )
+    told = logging.getLogger("uvicorn.error")
+    told.handlers, told.propagate = [_ToLog()], False
     server = _Server(config)
     config.load()
+    loop = asyncio.get_running_loop()
     serving = asyncio.ensure_future(server.serve([]))
 
     def protocol() -> asyncio.Protocol:
@@ -93,7 +106,14 @@ async def open_http_door(
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(limits.stall_timeout * 1000))
         one.listen(1024)
         one.setblocking(False)
-    accepting = [asyncio.ensure_future(_accept(one, protocol, tls, limits.head_timeout)) for one in sockets]
+
+    async def greet(accepted: socket.socket) -> None:
+        """Do the handshake of TLS.  uvicorn would let any number of them wait for a minute."""
+        timeout = None if tls is None else limits.head_timeout
+        with suppress(OSError):  # it is gone, or speaks no TLS
+            await loop.connect_accepted_socket(protocol, accepted, ssl=tls, ssl_handshake_timeout=timeout)
+
+    accepting = [asyncio.ensure_future(accept(one, "HTTP", greet)) for one in sockets]
     try:
         yield HttpDoor(counted, server)
     finally:
@@ -105,42 +125,6 @@ async def open_http_door(
         server.should_exit = True
         await serving
         await asyncio.wait([*accepting, serving])
-
-
-async def _accept(
-    listener: socket.socket, protocol: Callable[[], asyncio.Protocol], tls: ssl.SSLContext | None, within: float
-) -> None:
-    """Accept connections for ever.  uvicorn would let any number of them wait a minute in the handshake of TLS."""
-    loop = asyncio.get_running_loop()
-    room = asyncio.Semaphore(_HANDSHAKES)
-    tasks: set[asyncio.Task[None]] = set()
-
-    async def greet(accepted: socket.socket) -> None:
-        try:
-            timeout = None if tls is None else within
-            await loop.connect_accepted_socket(protocol, accepted, ssl=tls, ssl_handshake_timeout=timeout)
-        except OSError:
-            pass  # it is gone, or speaks no TLS
-        finally:
-            room.release()
-
-    try:
-        while True:
-            await room.acquire()
-            try:
-                accepted, _ = await loop.sock_accept(listener)
-            except OSError as error:
-                _log.warning("the door for HTTP cannot accept a connection: %s", error, extra={"door": "http"})
-                room.release()
-                await asyncio.sleep(1)
-                continue
-            task = asyncio.ensure_future(greet(accepted))
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
-    finally:
-        await asyncio.sleep(0)  # each task has begun, and closes what it was given
-        for task in tasks:
-            task.cancel()
 
 
 @final

@@ -19,8 +19,9 @@ import iris.aio
 from iris.doors.clients import Client
 from iris.doors.http.answering import first_of
 from iris.doors.http.reading import headers_of, options_of
+from iris.doors.options import TUNNEL
 from iris.doors.problems import Problem, problem_of
-from iris.doors.values import enveloped, from_json, number, opened
+from iris.doors.values import enveloped, from_json, opened
 from iris.kernel.errors import IrisError
 
 PROTOCOL: Final = "iris.tunnel.1"
@@ -45,7 +46,7 @@ async def serve_tunnel(node: iris.aio.Node, client: Client, socket: WebSocket) -
     status, reason = 0, ""
     with suppress(WebSocketDisconnect):
         try:
-            options = options_of(socket, operation=str, timeout=number, wait=number)
+            options = options_of(socket, TUNNEL)
             cluster = str(socket.path_params["name"])
             client.check("call", cluster)
             headers = headers_of(socket, client)

@@ -70,7 +70,9 @@ class MqttConnection:
         self._wire = wire
         self._assigned = assigned
         self._publishing = Publishing(around.node, client)
-        self._inbox = Inbox()
+        self._inbox = Inbox(self._release)
+        self._held = 0
+        """Bytes of packets that are being read, wait or are being worked on."""
         self._ended: asyncio.Future[Parting] = asyncio.get_running_loop().create_future()
         self._welcomed = False
         self._dropped = 0
@@ -101,6 +103,8 @@ class MqttConnection:
             return
         except BaseExceptionGroup as group:
             has_will = await self._end_by(group)
+        finally:
+            self._release(self._held)
         if has_will and self._connect.will is not None:
             await self._publish_will(self._connect.will)
 
@@ -160,6 +164,17 @@ class MqttConnection:
         await self._wire.send(writing.connack(self._level, Reason.SUCCESS, properties))
         self._welcomed = True
 
+    def _hold(self, size: int) -> None:
+        try:
+            self._client.hold(size)
+        except Problem as problem:
+            raise Parting(Reason.QUOTA_EXCEEDED, problem.detail) from None
+        self._held += size
+
+    def _release(self, size: int) -> None:
+        self._client.release(size)
+        self._held -= size
+
     # -- the tasks of a connection --------------------------------------------------------------------------
 
     async def _wait_end(self) -> None:
@@ -172,12 +187,15 @@ class MqttConnection:
             while True:
                 try:
                     async with asyncio.timeout(patience):
-                        first, body = await read_frame(self._wire.reader, self._around.max_payload)
+                        first, body = await read_frame(self._wire.reader, self._around.max_payload, self._hold)
                 except TimeoutError:
-                    raise Parting(Reason.KEEP_ALIVE_TIMEOUT, "nothing was heard from the client") from None
+                    raise Parting(Reason.KEEP_ALIVE_TIMEOUT, "no whole packet was heard from the client") from None
                 packet = decode(first, body, self._level)
+                if not isinstance(packet, Publish | Subscribe | Unsubscribe):
+                    self._release(len(body))
                 if isinstance(packet, Ping):
                     await self._wire.send(writing.PINGRESP)
+                    await asyncio.sleep(0)  # of many that are here already, others wait for one only
                 elif isinstance(packet, Disconnect):
                     raise _Goodbye(packet.wants_will)
                 elif isinstance(packet, Publish) and packet.qos > 1:

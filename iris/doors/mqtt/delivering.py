@@ -16,20 +16,19 @@ from iris.doors.mqtt.topics import name_of, wanted_of
 from iris.doors.problems import Problem, problem_of
 from iris.doors.values import packed, to_json
 from iris.kernel.errors import IrisError
-from iris.patterns.pubsub.subscribe import Event, SubscriptionLimits
-
-LIMITS: Final = SubscriptionLimits(events=1024, bytes=1 << 20)
-"""What waits for a client that does not read; beyond it the oldest events are lost, and the next one says how many."""
-
-MAX_FILTERS: Final = 64
-"""Filters that one connection may have."""
+from iris.patterns.pubsub.subscribe import Event
 
 MISSED: Final = "iris-missed"
 """The user property that says how many events were lost just before a message."""
 
 _MESSAGEPACK: Final = "application/msgpack"
 
-_REASONS: Final = {"not_allowed": Reason.NOT_AUTHORIZED, "bad_topic": Reason.FILTER_INVALID}
+_REASONS: Final = {
+    "not_allowed": Reason.NOT_AUTHORIZED,
+    "bad_topic": Reason.FILTER_INVALID,
+    "bad_group": Reason.FILTER_INVALID,
+    "too_many_subscriptions": Reason.QUOTA_EXCEEDED,
+}
 
 
 @final
@@ -71,8 +70,6 @@ class Subscriptions:
                 await self._add(one, packet.properties.get(Property.SUBSCRIPTION_ID))
             except Problem as problem:
                 reasons.append(_REASONS.get(problem.code, Reason.NOT_ACCEPTED))
-                if problem.code == "too_many_streams":
-                    reasons[-1] = Reason.QUOTA_EXCEEDED
                 text = text or problem.detail
             else:
                 reasons.append(Reason.SUCCESS)  # QoS 0
@@ -92,11 +89,7 @@ class Subscriptions:
             raise Parting(Reason.PROTOCOL_ERROR, "a shared subscription without local messages")
         if one.no_local:
             raise Problem(400, "malformed", "a client gets its own messages too: there is no 'no local' here")
-        for pattern in wanted.patterns:
-            self._client.check("subscribe", pattern)
         former = self._open.get(one.text)
-        if former is None and len(self._open) >= MAX_FILTERS:
-            raise Problem(429, "too_many_streams", f"{MAX_FILTERS} filters are the limit of a connection")
         handling = one.retain_handling
         options = Options(handling == 2 or (handling == 1 and former is not None), identifier)
         opened: list[asyncio.Task[None]] = []
@@ -106,21 +99,21 @@ class Subscriptions:
                 following = self._follow(pattern, wanted.group, options, ready)
                 opened.append(self._tasks.create_task(following))
                 await ready
-        except IrisError as error:
+        except (Problem, IrisError) as error:
             await _stop(opened)
-            raise problem_of(error) from None
+            raise (problem_of(error) if isinstance(error, IrisError) else error) from None
         self._open[one.text] = opened
         if former is not None:
             await _stop(former)  # after it: an event may come twice, but none is lost
 
     async def _follow(self, pattern: str, group: str | None, options: Options, ready: asyncio.Future[None]) -> None:
         try:
-            async with self._node.subscribe(pattern, group=group, limits=LIMITS) as events:
+            async with self._client.subscribed(self._node, pattern, group) as events:
                 if not ready.done():
                     ready.set_result(None)
                 async for event in events:
                     await self._deliver(event, options)
-        except IrisError as error:
+        except (Problem, IrisError) as error:
             if ready.done():
                 raise
             ready.set_exception(error)

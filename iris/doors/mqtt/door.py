@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Final, final
 
 import iris.aio
+from iris.doors.accepting import accept
 from iris.doors.clients import Client, Clients
 from iris.doors.mqtt import writing
 from iris.doors.mqtt.connection import MqttConnection
@@ -28,9 +29,6 @@ _log: Final = logging.getLogger("iris")
 
 _CONNECT_WITHIN: Final = 10.0
 """Seconds that a connection has until its CONNECT, the handshake of TLS included."""
-
-_STRANGERS: Final = 256
-"""Connections that have not said CONNECT yet.  Those that come then wait to be accepted."""
 
 _CLOSING: Final = 5.0
 """Seconds that connections have to end when the door closes."""
@@ -50,71 +48,58 @@ class MqttDoor:
         self._clients = clients
         self._tls = tls
         self._max_connections = max_connections
-        self._strangers = asyncio.Semaphore(_STRANGERS)
         self._newest: dict[tuple[str, str], MqttConnection] = {}
         """The connection of each client and identifier."""
-        self._connections: dict[MqttConnection, asyncio.Task[None]] = {}
+        self._connections: set[MqttConnection] = set()
         """All of them, those that end as well."""
         self._tasks: set[asyncio.Task[None]] = set()
-        """Those of strangers, too."""
+        """One for each."""
 
     def statistics(self) -> MqttStatistics:
         """Return a snapshot."""
         return dataclasses.replace(self._around.counted, connections=len(self._connections))
 
-    async def listen(self, listener: socket.socket) -> None:
-        """Accept connections for ever."""
-        loop = asyncio.get_running_loop()
-        while True:
-            await self._strangers.acquire()
-            try:
-                accepted, _ = await loop.sock_accept(listener)
-            except OSError as error:
-                _log.warning("the door for MQTT cannot accept a connection: %s", error, extra={"door": "mqtt"})
-                self._strangers.release()
-                await asyncio.sleep(1)
-                continue
-            task = asyncio.ensure_future(self._serve(accepted))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
     async def close(self) -> None:
         """End all connections, and wait for their end."""
-        await asyncio.sleep(0)  # each task has begun, and closes what it was given
-        serving, all_tasks = set(self._connections.values()), set(self._tasks)
+        await asyncio.sleep(0)  # each task has begun, and knows its connection
+        serving = set(self._tasks)
         for connection in self._connections:
             connection.end(Reason.SHUTTING_DOWN, "the door closes")
-        for task in all_tasks - serving:
-            task.cancel()
         if serving:
             await asyncio.wait(serving, timeout=_CLOSING)
         for task in serving:
             task.cancel()
-        if all_tasks:
-            await asyncio.wait(all_tasks)
+        if serving:
+            await asyncio.wait(serving)
 
-    async def _serve(self, accepted: socket.socket) -> None:
-        """Do all that is done for one connection.  What fails here costs this one only."""
+    async def greet(self, accepted: socket.socket) -> None:
+        """Find out whose connection this is, and begin to serve it."""
         wire: Wire | None = None
         met: tuple[Connect, Client] | None = None
         try:
-            try:
-                async with asyncio.timeout(_CONNECT_WITHIN):
-                    wire = await Wire.over(accepted, self._tls, self._around.counted)
-                    met = await self._meet(wire)
-            except (OSError, asyncio.IncompleteReadError):
-                pass  # a stranger who has gone, or has not said in time who it is
-            finally:
-                self._strangers.release()
-            if wire is not None and met is not None:
-                await self._keep(wire, *met)
-            else:
-                self._around.counted.turned_away += 1
-        except Exception:  # noqa: BLE001 -- it is told in full
-            _log.exception("the door failed a connection of MQTT", extra={"door": "mqtt"})
+            async with asyncio.timeout(_CONNECT_WITHIN):
+                wire = await Wire.over(accepted, self._tls, self._around.counted)
+                met = await self._meet(wire)
+        except (OSError, asyncio.IncompleteReadError):
+            pass  # a stranger who has gone, or has not said in time who it is
         finally:
-            if wire is not None:
-                await wire.close()
+            if wire is None or met is None:
+                self._around.counted.turned_away += 1
+                if wire is not None:
+                    await wire.close()
+        if wire is not None and met is not None:
+            task = asyncio.ensure_future(self._serve(wire, *met))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, wire: Wire, connect: Connect, client: Client) -> None:
+        """Do all that is done for a client.  What fails here costs this connection only."""
+        try:
+            await self._keep(wire, connect, client)
+        except Exception:  # noqa: BLE001 -- it is told in full
+            _log.exception("the door failed a connection of MQTT", extra={"door": "mqtt", "client": client.name})
+        finally:
+            await wire.close()
 
     async def _meet(self, wire: Wire) -> tuple[Connect, Client] | None:
         """Read the CONNECT of a stranger, and return which client it is; or tell it why it is none."""
@@ -144,13 +129,11 @@ class MqttDoor:
         if former is not None:
             former.end(Reason.TAKEN_OVER, "another connection has this client identifier")
         self._newest[key] = connection
-        task = asyncio.current_task()
-        assert task is not None
-        self._connections[connection] = task
+        self._connections.add(connection)
         try:
             await connection.run()
         finally:
-            del self._connections[connection]
+            self._connections.discard(connection)
             if self._newest.get(key) is connection:
                 del self._newest[key]
 
@@ -209,7 +192,7 @@ async def open_mqtt_door(
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_AFTER)
         one.listen(1024)
         one.setblocking(False)
-    listening = [asyncio.ensure_future(door.listen(one)) for one in sockets]
+    listening = [asyncio.ensure_future(accept(one, "MQTT", door.greet)) for one in sockets]
     try:
         yield door
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Final, final
 
 from iris.doors.mqtt.packets import Publish, Subscribe, Unsubscribe
@@ -20,9 +21,15 @@ RECEIVE_MAXIMUM: Final = 2 * _PACKETS
 
 @final
 class Inbox:
-    """Takes from one task and gives to another one."""
+    """Takes from one task and gives to another one.
 
-    def __init__(self) -> None:
+    Args:
+        release: called with the bytes of packets that are done.
+    """
+
+    def __init__(self, release: Callable[[int], None]) -> None:
+        self._release = release
+        self._taken = 0
         self._waiting: deque[Waiting] = deque()
         self._bytes = 0
         self._end: Exception | None = None
@@ -44,7 +51,12 @@ class Inbox:
         self._filled.set()
 
     async def take(self) -> list[Waiting]:
-        """Return all that waits; when there is nothing any more, raise what ``end`` was given."""
+        """Return all that waits; when there is nothing any more, raise what ``end`` was given.
+
+        What was returned before is done.
+        """
+        self._release(self._taken)
+        self._taken = 0
         while not self._waiting:
             if self._end is not None:
                 raise self._end
@@ -52,6 +64,6 @@ class Inbox:
             await self._filled.wait()
         taken = list(self._waiting)
         self._waiting.clear()
-        self._bytes = 0
+        self._taken, self._bytes = self._bytes, 0
         self._emptied.set()
         return taken

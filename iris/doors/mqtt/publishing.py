@@ -29,6 +29,7 @@ _REASONS: Final = {
     "bad_payload": Reason.PAYLOAD_INVALID,
     "too_large": Reason.QUOTA_EXCEEDED,
     "too_many_calls": Reason.QUOTA_EXCEEDED,
+    "too_much_retained": Reason.QUOTA_EXCEEDED,
     "malformed": Reason.NOT_ACCEPTED,
     "not_sent": Reason.NOT_ACCEPTED,
     "timeout": Reason.NOT_ACCEPTED,
@@ -93,17 +94,15 @@ class Publishing:
 
     async def _put(self, event: _Event, packet: Publish, *, confirm: bool) -> None:
         topic, payload, headers = event
-        clears = packet.retain and not packet.payload
-        await self._node.publish(
+        await self._client.publish(
+            self._node,
             topic,
             payload,
             headers=headers,
             confirm=confirm,
             timeout=_CONFIRMED_WITHIN,
-            retain=packet.retain and not clears,
+            retain=packet.retain,
         )
-        if clears:
-            self._node.forget_retained(topic)
 
     async def _one(self, packet: Publish) -> Problem | None:
         try:

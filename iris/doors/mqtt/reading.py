@@ -37,15 +37,31 @@ _MAX_CONNECT: Final = 2 * OVERHEAD
 
 _PUBLISH: Final = 3
 
+_PACKET_WITHIN: Final = 30.0
+"""Seconds that a packet may take from its first byte to its last."""
 
-async def read_frame(reader: asyncio.StreamReader, max_payload: int) -> tuple[int, bytes]:
+
+async def read_frame(
+    reader: asyncio.StreamReader, max_payload: int, hold: Callable[[int], None] = lambda _: None
+) -> tuple[int, bytes]:
     """Read one packet: its first byte, and what follows the length.  One that is too large is not read.
+
+    Args:
+        reader: of the connection.
+        max_payload: bytes of a message.
+        hold: called with the bytes that are about to be read; what it raises leaves them unread.
 
     Raises:
         Parting: it is too large, or says no length.
+        TimeoutError: it has begun, and did not end in time.
         asyncio.IncompleteReadError, OSError: the connection has ended.
     """
     first = (await reader.readexactly(1))[0]
+    async with asyncio.timeout(_PACKET_WITHIN):
+        return first, await _rest_of(reader, first, max_payload, hold)
+
+
+async def _rest_of(reader: asyncio.StreamReader, first: int, max_payload: int, hold: Callable[[int], None]) -> bytes:
     size = 0
     for shift in (0, 7, 14, 21):
         byte = (await reader.readexactly(1))[0]
@@ -57,7 +73,8 @@ async def read_frame(reader: asyncio.StreamReader, max_payload: int) -> tuple[in
     limit = max_payload + OVERHEAD if first >> 4 == _PUBLISH else _MAX_CONNECT if first == CONNECT else OVERHEAD
     if size > limit:
         raise Parting(Reason.TOO_LARGE, f"a packet of {size} bytes: {limit} are the limit for its kind")
-    return first, await reader.readexactly(size)
+    hold(size)
+    return await reader.readexactly(size)
 
 
 @final

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from iris.doors.problems import Problem
-from iris.kernel.names import is_name
 from iris.kernel.topic_syntax import is_pattern, is_topic
 
 _SHARED: Final = "$share/"
@@ -64,8 +63,6 @@ def wanted_of(text: str, *, sharing: bool) -> Wanted:
     group, rest = None, text
     if sharing and text.startswith(_SHARED):
         group, _, rest = text.removeprefix(_SHARED).partition("/")
-        if not is_name(group):
-            raise Problem(400, "bad_topic", f"{group!r:.300} is no name of a group: letters, digits, '-', '_' and '.'")
     levels = rest.split("/")
     has_rest = levels[-1] == "#"
     tokens = ["*" if level == "+" else level for level in (levels[:-1] if has_rest else levels)]

@@ -21,7 +21,7 @@ from typing import Final, final
 import pynng
 
 from iris.doors.clients import ClientLimits
-from iris.doors.nng.counters import NngStatistics
+from iris.doors.nng.counters import NngStatistics, keep_running
 from iris.doors.nng.messages import refusal_of
 from iris.doors.nng.sockets import Closed, Endpoint, NngError, Pipe, receive, send
 from iris.doors.problems import Problem, problem_of
@@ -77,8 +77,8 @@ class Answering:
     async def run(self) -> None:
         """Answer until the socket is closed."""
         async with asyncio.TaskGroup() as tasks:
-            late = tasks.create_task(self._end_late_ones())
-            works = [tasks.create_task(self._work()) for _ in range(CONTEXTS)]
+            late = tasks.create_task(keep_running("the look at answers that are not taken", self._end_late_ones))
+            works = [tasks.create_task(keep_running("an answer", self._work)) for _ in range(CONTEXTS)]
             await asyncio.wait(works)
             late.cancel()
 

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from typing import Any, Final, final
 
 import iris.aio
 from iris.doors.clients import CLIENT_HEADER, Client, Clients
-from iris.doors.nng.messages import answer_of, read_message, whole
+from iris.doors.nng.messages import answer_of, read_message
+from iris.doors.options import REQUEST, SURVEY
 from iris.doors.problems import Problem, problem_of
-from iris.doors.values import enveloped, flag, number, to_json
-
-LONGEST: Final = 50.0
-"""Seconds that a request or survey may take in all.  A REQ without an answer asks again after 60, if its program does
-not say otherwise (NNG_OPT_REQ_RESENDTIME): by then the first request is over."""
+from iris.doors.values import enveloped, to_json
 
 SURVEY_TIMEOUT: Final = 0.8
 """Seconds that a survey takes if the client does not say: a SURVEYOR that sets no NNG_OPT_SURVEYOR_SURVEYTIME waits
 for one second."""
-
-_REQUEST_TIMEOUT: Final = 5.0
 
 
 @final
@@ -47,11 +40,7 @@ class Asking:
             Problem, IrisError: what the client is told.
         """
         client = self._clients.named(self._name)
-        cluster, payload, options = read_message(
-            data, "a cluster", self._max_payload, operation=str, timeout=number, wait=number, key=str, idempotent=flag,
-            hedge=number, priority=str, prefer_site=str,
-        )  # fmt: skip
-        options = _timed(options, _REQUEST_TIMEOUT)
+        cluster, payload, options = read_message(data, "a cluster", self._max_payload, REQUEST)
         client.check("call", cluster)
         with client.calling():
             reply = await self._node.request(cluster, payload, headers=_from(client), **options)
@@ -67,11 +56,7 @@ class Asking:
             Problem, IrisError: what the client is told.
         """
         client = self._clients.named(self._name)
-        cluster, payload, options = read_message(
-            data, "a cluster", self._max_payload, operation=str, timeout=number, wait=number, count=whole, quiet=number,
-            priority=str,
-        )  # fmt: skip
-        options = _timed(options, SURVEY_TIMEOUT)
+        cluster, payload, options = read_message(data, "a cluster", self._max_payload, SURVEY, SURVEY_TIMEOUT)
         client.check("call", cluster)
         told: list[dict[str, Any]] = []
         size = 0
@@ -96,11 +81,3 @@ class Asking:
 
 def _from(client: Client) -> dict[str, str]:
     return {CLIENT_HEADER: client.name}
-
-
-def _timed(options: Mapping[str, Any], default: float) -> dict[str, Any]:
-    """Return options that have a timeout, and take no longer than they may."""
-    timeout = options.get("timeout", default)
-    if not 0 <= math.fsum((timeout, options.get("wait", 0.0))) <= LONGEST:
-        raise Problem(400, "malformed", f"timeout and wait are {LONGEST:g} s together at most")
-    return {**options, "timeout": timeout}

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, final
 
 from iris.doors.problems import Problem
 
 _log: Final = logging.getLogger("iris")
+
+_PAUSE: Final = 1.0
+"""Seconds until what has failed begins anew."""
 
 
 @final
@@ -23,7 +27,7 @@ class NngStatistics:
         answered: requests and surveys that were answered, by what went wrong too.
         refused: those of them that got an error, and messages of PUSH that became no events.
         given_up: requests and surveys whose client ended its connection before the answer.
-        stalled: connections that were ended because their client did not read answers.
+        stalled: connections that were ended because their client did not read answers, or events.
         published: messages of PUSH that became events.
         followed: events handed over for the clients that were connected then.
         missed: events that this node lost before they could be handed over, or that were too large.
@@ -59,3 +63,17 @@ class LoggedOnce:
                 problem.detail,
                 extra={"door": "nng", "reason": problem.code, "cause": problem.code},
             )
+
+
+async def keep_running(what: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Do work until it returns; what fails is in the log with all that is known, and begins anew after a pause."""
+    while True:
+        try:
+            await work()
+        except Exception:  # noqa: BLE001 -- it is told in full
+            _log.exception(
+                "the door for nng: %s has failed, and begins anew", what, extra={"door": "nng", "reason": what}
+            )
+            await asyncio.sleep(_PAUSE)
+        else:
+            return

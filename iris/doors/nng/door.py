@@ -17,10 +17,10 @@ import iris.aio
 from iris.doors.clients import Clients
 from iris.doors.nng.answering import Answering
 from iris.doors.nng.asking import Asking
-from iris.doors.nng.counters import NngStatistics
-from iris.doors.nng.events import WAITING, Following, Taking
+from iris.doors.nng.counters import NngStatistics, keep_running
+from iris.doors.nng.events import Following, Taking
 from iris.doors.nng.messages import MAX_LINE
-from iris.doors.nng.sockets import Endpoint, make_tls, open_socket
+from iris.doors.nng.sockets import WAITING, Endpoint, make_tls, open_socket
 from iris.doors.problems import Problem
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
@@ -111,7 +111,11 @@ async def open_nng_door(
     tasks: list[asyncio.Task[None]] = []
     try:
         addresses = {protocol: endpoints[protocol].listen(place) for protocol, place in places.items()}
-        tasks += [asyncio.ensure_future(one.run()) for one in (requests, surveys, taking, following)]
+        works = {
+            "requests": requests.run, "surveys": surveys.run, "what is pushed": taking.run,
+            "what is followed": following.run, "the look at who does not read": following.end_stalled,
+        }  # fmt: skip
+        tasks += [asyncio.ensure_future(keep_running(what, work)) for what, work in works.items()]
         yield NngDoor(addresses, endpoints, counted)
     finally:
         for task in tasks:

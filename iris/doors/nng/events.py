@@ -13,32 +13,30 @@ import logging
 import secrets
 from collections import OrderedDict
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, final
 
 import iris.aio
-from iris.doors.clients import CLIENT_HEADER, Clients
-from iris.doors.nng.counters import LoggedOnce, NngStatistics
+from iris.doors.clients import CLIENT_HEADER, Client, Clients
+from iris.doors.nng.counters import LoggedOnce, NngStatistics, keep_running
 from iris.doors.nng.messages import MAX_SENT, event_of, read_message
 from iris.doors.nng.sockets import Closed, Endpoint, NngError, receive
+from iris.doors.options import PUSH
 from iris.doors.problems import Problem, problem_of
-from iris.doors.values import flag
+from iris.doors.tokens import permits
 from iris.kernel.errors import IrisError
-from iris.patterns.pubsub.subscribe import Event, SubscriptionLimits
-from iris.security.identity import covers
+from iris.patterns.pubsub.subscribe import Event
 
 _log: Final = logging.getLogger("iris")
-
-LIMITS: Final = SubscriptionLimits(events=8192, bytes=8 << 20)
-"""What waits in the door; beyond it the oldest events are lost, and the next one says how many."""
-
-WAITING: Final = 256
-"""Events that nng keeps for a connection that is slow."""
 
 _TOPICS: Final = 4096
 """Topics of which the door remembers the number."""
 
 _AT_ONCE: Final = 64
 """Events until others have a turn, nng's threads among them."""
+
+_LOOK: Final = 15.0
+"""Seconds between looks for connections that do not read: those end that have taken nothing for two of them."""
 
 _PAUSE: Final = 1.0
 """Seconds until it is tried again where the client is gone, or its topics cannot be subscribed to."""
@@ -50,6 +48,10 @@ class TopicNumbers:
 
     def __init__(self) -> None:
         self._last: OrderedDict[str, tuple[str, int]] = OrderedDict()
+
+    def begin_anew(self) -> None:
+        """Have all topics counted anew: events of unknown number are lost."""
+        self._last.clear()
 
     def next(self, topic: str) -> str:
         """Return the number of the next event."""
@@ -83,27 +85,36 @@ class Following:
                 async with client.streaming(), asyncio.TaskGroup() as tasks:
                     patterns = client.token.subscribe
                     for number, pattern in enumerate(patterns):
-                        tasks.create_task(self._follow(pattern, patterns[:number]))
+                        follow = partial(self._follow, client, pattern, patterns[:number])
+                        tasks.create_task(keep_running(f"following {pattern}", follow))
                     await asyncio.Event().wait()  # until its token ends
             except Problem as problem:
                 self._told.once("nothing is followed", problem)
             await asyncio.sleep(_PAUSE)
 
-    async def _follow(self, pattern: str, earlier: Sequence[str]) -> None:
+    async def end_stalled(self) -> None:
+        """End connections that take nothing of what is sent to them, for ever."""
+        while True:
+            await asyncio.sleep(_LOOK)
+            self._counted.stalled += self._endpoint.end_stalled()
+
+    async def _follow(self, client: Client, pattern: str, earlier: Sequence[str]) -> None:
         """Follow one pattern, without the events that an earlier one matches too."""
         missed = 0
         while True:
+            self._numbers.begin_anew()  # nobody knows what was published before
             try:
-                async with self._node.subscribe(pattern, limits=LIMITS) as events:
+                async with client.subscribed(self._node, pattern) as events:
                     async for event in events:
                         missed += event.missed
-                        if not any(covers(one, event.topic) for one in earlier):
+                        if not any(permits(one, event.topic) for one in earlier):
                             missed = self._hand_over(event, missed)
                         self._in_a_row += 1
                         if self._in_a_row % _AT_ONCE == 0:
                             await asyncio.sleep(0)
-            except IrisError as error:
-                self._told.once(f"{pattern} is not followed", problem_of(error))
+            except (Problem, IrisError) as error:
+                problem = problem_of(error) if isinstance(error, IrisError) else error
+                self._told.once(f"{pattern} is not followed", problem)
             await asyncio.sleep(_PAUSE)
 
     def _hand_over(self, event: Event, missed: int) -> int:
@@ -174,8 +185,8 @@ class Taking:
 
     async def _publish(self, data: bytes) -> None:
         client = self._clients.named(self._name)
-        topic, payload, options = read_message(data, "a topic", self._max_payload, key=str, retain=flag)
+        topic, payload, options = read_message(data, "a topic", self._max_payload, PUSH)
         client.check("publish", topic)
         with client.calling():
-            await self._node.publish(topic, payload, headers={CLIENT_HEADER: client.name}, **options)
+            await client.publish(self._node, topic, payload, headers={CLIENT_HEADER: client.name}, **options)
         self._counted.published += 1

@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
+from iris.doors.options import TIMEOUT, Readers, read_options
 from iris.doors.problems import Problem
-from iris.doors.values import flag, from_json, number, packed, to_json, unpacked
+from iris.doors.values import from_json, packed, to_json, unpacked
 
 MAX_LINE: Final = 2048
 """Bytes of the first line."""
@@ -33,11 +34,6 @@ class Received(NamedTuple):
     name: str
     payload: Any
     options: Mapping[str, Any]
-
-
-def whole(text: str) -> int:
-    """Read a whole number."""
-    return int(text)
 
 
 def _text(data: bytes) -> str:
@@ -60,20 +56,19 @@ _FORMS: Final[Mapping[str, Callable[[bytes], Any]]] = {
 }
 """What reads each form of payload."""
 
-_KINDS: Final[Mapping[Callable[[str], Any], str]] = {number: "a number", whole: "a whole number", flag: "true or false"}
 
-
-def read_message(data: bytes, what: str, max_payload: int, **known: Callable[[str], Any]) -> Received:
+def read_message(data: bytes, what: str, max_payload: int, known: Readers, timeout: float = TIMEOUT) -> Received:
     """Read a message of a client.
 
     Args:
         data: the message.
         what: the first word is, for the text of a problem.
         max_payload: bytes.
-        known: the options that there are, and what reads the value of each.
+        known: the options that there are.
+        timeout: seconds, if the client does not say and there is such an option.
 
     Raises:
-        Problem: it is malformed or too large.
+        Problem: it is malformed or too large, or the call would take too long.
     """
     line, _, body = data.partition(b"\n")
     if len(line) > MAX_LINE:
@@ -88,25 +83,11 @@ def read_message(data: bytes, what: str, max_payload: int, **known: Callable[[st
     form = rest.pop(0) if rest and "=" not in rest[0] else "bytes"
     if form not in _FORMS:
         raise Problem(400, "malformed", f"{form!r:.60} is no form of payload: there are {', '.join(_FORMS)}")
-    options = _options_of(rest, known)
+    pairs = [(name, value) for name, _, value in (word.partition("=") for word in rest)]
+    options = read_options(pairs, known, timeout)
     if len(body) > max_payload:
         raise Problem(413, "too_large", f"the payload has {len(body)} bytes, and may have {max_payload}")
     return Received(name, _FORMS[form](body), options)
-
-
-def _options_of(words: list[str], known: Mapping[str, Callable[[str], Any]]) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    for word in words:
-        name, _, value = word.partition("=")
-        if name not in known or name in options:
-            told = ", ".join(known)
-            raise Problem(400, "malformed", f"{name!r:.60} is no option here, or stands twice; there are {told}")
-        try:
-            options[name] = known[name](value)
-        except (ValueError, KeyError):
-            wanted = _KINDS.get(known[name], "something else")
-            raise Problem(400, "malformed", f"option {name}: expected {wanted}, got {value!r:.60}") from None
-    return options
 
 
 def form_of(payload: Any) -> tuple[str, bytes]:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple, final
@@ -35,6 +36,12 @@ Closed: Final = pynng.Closed
 """The one of these that says that their socket is closed."""
 
 _IPC_MODE: Final = 0o600
+
+WAITING: Final = 256
+"""Messages to all that nng keeps for a connection that is slow; the oldest go first."""
+
+WAITING_BYTES: Final = 16 << 20
+"""Bytes of them: there are fewer if some are large."""
 
 
 @final
@@ -72,6 +79,11 @@ class Endpoint:
         self._since: dict[int, int] = {}
         """The connections, and how many messages had been sent to all before each."""
         self._sent = 0
+        self._room = WAITING
+        self._large: deque[tuple[int, int]] = deque()
+        """Those of the last ``WAITING`` messages to all of which so many would be too much: number and bytes."""
+        self._looks: deque[tuple[int, dict[int, int]]] = deque(maxlen=3)
+        """What had been sent, to all and by each connection, at the last looks for those that do not read."""
         self._file: Path | None = None
         socket.add_pre_pipe_connect_cb(self._on_added)
         socket.add_post_pipe_remove_cb(self._on_removed)
@@ -93,6 +105,8 @@ class Endpoint:
         """
         library, made = pynng.lib, pynng.ffi.new("nng_listener *")
         is_file = url.startswith("ipc://")
+        if is_file:
+            _check_no_file(Path(url.removeprefix("ipc://")))
         try:
             pynng.exceptions.check_err(library.nng_listener_create(made, self.socket.socket, url.encode()))
             if is_file:
@@ -109,13 +123,40 @@ class Endpoint:
         return f"{scheme}://{rest.rpartition(':')[0]}:{port}"
 
     def send_to_all(self, data: bytes) -> None:
-        """Send to whoever is connected and takes it; PUB waits for nobody."""
+        """Send to whoever is connected and takes it; PUB waits for nobody.
+
+        Connections that are slow share what waits for them, which is bounded in messages and in bytes.
+        """
         self._sent += 1
+        while self._large and self._large[0][0] <= self._sent - WAITING:
+            self._large.popleft()
+        if len(data) > WAITING_BYTES // WAITING:
+            self._large.append((self._sent, len(data)))
+        largest = max((size for _, size in self._large), default=1)
+        room = min(WAITING, 1 << (WAITING_BYTES // largest).bit_length() - 1)
+        if room != self._room:
+            self.socket.send_buffer_size = self._room = room
         self.socket.send(data, block=False)
+
+    def end_stalled(self) -> int:
+        """End the connections that have taken nothing since the last look but one, though something was sent to them.
+
+        Returns how many these are.
+        """
+        self._looks.append((self._sent, _sent_by_connection()))
+        if len(self._looks) < 3:
+            return 0
+        (first, before), (second, _), (_, now) = self._looks
+        if first == second:  # nothing that has waited for a whole turn
+            return 0
+        stalled = [one for one in list(self._since) if one in before and before[one] == now.get(one)]
+        for one in stalled:
+            pynng.lib.nng_pipe_close(pynng.ffi.new("nng_pipe *", [one])[0])
+        return len(stalled)
 
     def unread_now(self) -> int:
         """Return how many of the messages to all were not sent: of connections that are there, beyond what waits."""
-        waiting = self.socket.send_buffer_size + 1
+        waiting = self._room + 1
         sent = _sent_by_connection()
         open_ones = [(self._sent - since) - sent.get(pipe, 0) for pipe, since in list(self._since.items())]
         return self.unread + sum(max(0, left - waiting) for left in open_ones)
@@ -139,10 +180,10 @@ class Endpoint:
 
     def _on_removed(self, pipe: pynng.Pipe) -> None:
         since = self._since.pop(pipe.id, self._sent)
-        if self._sent > since:
-            self.unread += self._sent - since - _sent_by_connection().get(pipe.id, 0)
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._ended, pipe.id)
+        if self._sent > since:
+            self.unread += self._sent - since - _sent_by_connection().get(pipe.id, 0)
 
 
 def open_socket(
@@ -156,6 +197,16 @@ def open_socket(
     library, nothing = pynng.lib, pynng.ffi.NULL
     pynng.exceptions.check_err(library.nng_pipe_notify(socket.socket, library.NNG_PIPE_EV_ADD_POST, nothing, nothing))
     return socket
+
+
+def _check_no_file(path: Path) -> None:
+    """See that nng, which takes away what is left of a socket, takes away no file.
+
+    Raises:
+        ConfigError: there is one.
+    """
+    if path.is_symlink() or (path.exists() and not path.is_socket()):
+        raise ConfigError(f"cannot listen at {path}: there is a file that is no socket: move it, or give another path")
 
 
 def make_tls(certificate: Path, private_key: Path, client_ca: Path) -> pynng.TLSConfig:

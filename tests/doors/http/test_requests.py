@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+import time
 from typing import Any
 
 from iris.doors import ClientLimits, grant
 from iris.doors.http import HttpLimits
-from tests.support.doors import Place, Run
+from tests.support.doors import Answer, Place, Run
 
 PAYLOADS: list[tuple[str, bytes, str, bytes]] = [
     ("", b"\x00\xff", "application/octet-stream", b"\x00\xff"),
@@ -60,7 +61,27 @@ PROBLEMS: list[tuple[str, Any, int, str, str]] = [
     ("/request/greeters?timeout=soon", b"", 400, "malformed", "expected a number, got 'soon'"),
     ("/request/greeters?timeout=nan", b"", 400, "malformed", "expected a number"),
     ("/request/greeters?idempotent=yes", b"", 400, "malformed", "expected true or false"),
-    ("/request/greeters?timeout=-1", b"", 400, "malformed", "timeout"),
+    ("/request/greeters?timeout=-1", b"", 400, "malformed", "timeout and wait are not negative"),
+    ("/request/greeters?timeout=0", b"", 400, "malformed", "use seconds above 0"),
+    ("/request/greeters?timeout=1e300", b"", 400, "malformed", "50 s together at most"),
+    ("/request/greeters?wait=inf", b"", 400, "malformed", "expected a number, got 'inf'"),
+    ("/request/nobody?wait=45.1", b"", 400, "malformed", "50 s together at most"),
+    ("/broadcast/greeters?wait=51", b"", 400, "malformed", "50 s together at most"),
+    ("/survey/greeters?timeout=30&wait=30", b"", 400, "malformed", "50 s together at most"),
+    ("/publish/a?timeout=1e300&confirm=true", b"", 400, "malformed", "50 s together at most"),
+    ("/request/greeters?hedge=-1&idempotent=true", b"", 400, "malformed", "hedge"),
+    ("/request/greeters?hedge=1", b"", 400, "malformed", "idempotent=True only"),
+    ("/survey/greeters?count=-1", b"", 400, "malformed", "a whole number above 0"),
+    ("/survey/greeters?count=" + "9" * 5000, b"", 400, "malformed", "expected a whole number"),
+    ("/survey/greeters?quiet=-1", b"", 400, "malformed", "seconds above 0"),
+    ("/request/greeters", 10**30, 400, "malformed", "an int of more than 64 bits"),
+    ("/request/greeters", "\ud800", 400, "malformed", "surrogates not allowed"),
+    ("/request/@lab", b"", 400, "malformed", "not a cluster name"),
+    ("/request/a@b@c", b"", 400, "malformed", "not a site name"),
+    ("/request/greeters?key=" + "k" * 257, b"", 400, "malformed", "a text of at most 256 bytes"),
+    ("/publish/" + "a." * 40 + "a", b"", 400, "malformed", "is not a topic"),
+    ("/request/acme/greeters", b"", 403, "not_allowed", "acme/greeters"),
+    ("/request/acme/", b"", 403, "not_allowed", "acme/"),
     ("/request/greeters?priority=urgent", b"", 400, "malformed", "urgent"),
     ("/request/a%20b", b"", 400, "malformed", "cluster name"),
     ("/survey/greeters?count=0.5", b"", 400, "malformed", "expected a whole number"),
@@ -130,7 +151,7 @@ def test_bodies_are_bounded_in_size_and_time(run: Run) -> None:
 def test_a_client_that_hangs_up_stops_its_request(run: Run) -> None:
     async def work(place: Place) -> None:
         async with place.dial() as (_, writer):
-            writer.write(place.head("POST", "/request/greeters?operation=never&timeout=60", "content-length: 0"))
+            writer.write(place.head("POST", "/request/greeters?operation=never&timeout=50", "content-length: 0"))
             await place.counted.working.wait()
         while not place.counted.stopped:
             await asyncio.sleep(0.01)
@@ -193,3 +214,44 @@ def test_pages_of_other_origins_are_let_in_if_the_door_says_so(run: Run) -> None
 
     run(permitted, origins=["https://shop.example"])
     run(refused)
+
+
+BOMBS = [
+    ("application/msgpack", b"\x91" * 1_000_000), ("application/json", b"[" + b"[]," * 340_000 + b"1]"),
+    ("application/msgpack", b"\xdd\x00\x0f\xff\x00" + b"\x80" * 0xFFF00), ("application/json", b"1" * 1_000_000),
+]  # fmt: skip
+
+
+def test_bombs_that_come_together_are_refused_and_others_are_served(run: Run) -> None:
+    async def work(place: Place) -> None:
+        throwing: list[asyncio.Future[Answer]] = []
+        for kind, body in BOMBS * 8:
+            sent = place.post("/request/greeters", body, {**place.bearer, "content-type": kind})
+            throwing.append(asyncio.ensure_future(sent))
+        took: list[float] = []
+        while not took or not all(one.done() for one in throwing):
+            began = time.monotonic()
+            assert (await place.fetch("POST", "/request/greeters", b"x")).body == b"x"
+            took.append(time.monotonic() - began)
+        assert {(one.result().status, one.result().json()["code"]) for one in throwing} == {(400, "malformed")}
+        assert min(took) < 0.5
+
+    run(work)
+
+
+def test_what_a_client_has_retained_is_bounded_and_can_be_cleared(run: Run) -> None:
+    async def work(place: Place) -> None:
+        for topic, body, status in [
+            ("a", b"1", 204), ("b", b"22", 204), ("a", b"11", 204), ("c", b"", 204), ("c", b"3", 429),
+            ("a", b"", 204), ("c", b"3" * 98, 204), ("b", b"333", 429),
+        ]:  # fmt: skip
+            told = await place.post(f"/publish/{topic}?retain=true", body)
+            assert told.status == status, (topic, told)
+            if status == 429:
+                assert told.json()["code"] == "too_much_retained"
+        assert (await place.post("/publish/a%20b?retain=true", b"x")).status == 429
+        async with place.member.subscribe(">") as events:
+            seen = {event.topic: event.payload for event in [await anext(events), await anext(events)]}
+        assert seen == {"b": b"22", "c": b"3" * 98}
+
+    run(work, limits=ClientLimits(retained=2, retained_bytes=100))

@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.doors.mqtt.place import Place, Run, open_place
-from tests.support.doors import run_in_realm
+from tests.doors.mqtt.place import open_place
+from tests.support.doors import Run, runner
 
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Return what runs a program with a door; no task of the door may be left when that is closed."""
-
-    def run_with_place(work: Callable[[Place], Awaitable[None]], **options: Any) -> None:
-        async def main() -> None:
-            before = asyncio.all_tasks()
-            async with open_place(tmp_path, **options) as place:
-                async with asyncio.timeout(30):
-                    await work(place)
-            assert asyncio.all_tasks() == before
-
-        run_in_realm(tmp_path, monkeypatch, main)
-
-    return run_with_place
+    """Return what runs a program with a door, of which no task may be left when it is closed."""
+    return runner(tmp_path, monkeypatch, open_place, within=30)

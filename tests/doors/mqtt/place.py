@@ -18,8 +18,7 @@ import iris
 import iris.aio
 from iris.doors import ClientLimits, Clients, grant
 from iris.doors.mqtt import MqttDoor, open_mqtt_door
-
-NOW = 1_000_000.0
+from tests.support.doors import NOW, dial
 
 CODE = {"311": 4, "5": 5}
 
@@ -130,18 +129,8 @@ class Place:
     @asynccontextmanager
     async def dial(self, **options: Any) -> AsyncGenerator[Raw]:
         """Open a bare connection."""
-        opened = socket.socket()
-        if "SO_RCVBUF" in options:
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.pop("SO_RCVBUF"))
-        opened.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(opened, self.address)
-        reader, writer = await asyncio.open_connection(sock=opened, **options)
-        try:
+        async with dial(self.address, **options) as (reader, writer):
             yield Raw(reader, writer)
-        finally:
-            writer.close()
-            with contextlib.suppress(OSError):
-                await writer.wait_closed()
 
     @asynccontextmanager
     async def client(self, client_id: str = "", **options: Any) -> AsyncGenerator[Raw]:
@@ -162,10 +151,6 @@ class Place:
     async def until(self, condition: Callable[[], object]) -> None:
         while not condition():
             await asyncio.sleep(0.005)
-
-
-Run = Callable[..., None]
-"""Runs a program of asyncio with a door: ``run(work, **options of open_place)``."""
 
 
 @asynccontextmanager

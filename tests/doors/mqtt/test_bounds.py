@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 import resource
+import time
 from contextlib import AsyncExitStack
 from typing import Any
 
 import mqtt5
 import pytest
 
-from iris.doors import ClientLimits
-from iris.doors.mqtt import delivering, door, publishing, wire
+from iris.doors import ClientLimits, accepting
+from iris.doors.mqtt import door, publishing, reading, wire
 from iris.patterns.pubsub.subscribe import SubscriptionLimits
-from tests.doors.mqtt.place import Place, Run, connect_3, frame, publish_3, subscribe_3, text
+from tests.doors.mqtt.place import Place, Raw, connect_3, frame, publish_3, subscribe_3, text
+from tests.support.doors import Run
 
 
 async def is_well(place: Place) -> None:
@@ -52,15 +55,28 @@ def test_what_is_no_connect_costs_its_connection(run: Run, sent: bytes) -> None:
 
 def test_who_does_not_say_who_it_is_in_time_is_turned_away(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door, "_CONNECT_WITHIN", 0.2)
-    monkeypatch.setattr(door, "_STRANGERS", 4)
 
     async def work(place: Place) -> None:
         async with AsyncExitStack() as stack:
-            for number in range(12):  # more than may be there at a time: those wait
+            for number in range(12):
                 raw = await stack.enter_async_context(place.dial())
                 raw.send(connect_3(place.token)[: number % 9])
             await is_well(place)
         await place.until(lambda: place.door.statistics().turned_away == 12)
+
+    run(work)
+
+
+def test_strangers_who_say_nothing_make_room_for_those_who_do(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accepting, "STRANGERS", 4)
+
+    async def work(place: Place) -> None:
+        async with AsyncExitStack() as stack:
+            silent = [await stack.enter_async_context(place.dial()) for _ in range(12)]
+            async with asyncio.timeout(5):  # half of what those have to say who they are
+                await is_well(place)
+                for raw in silent[:8]:
+                    assert await raw.end() == b""
 
     run(work)
 
@@ -167,17 +183,21 @@ def test_what_one_token_may_have_open_is_bounded(run: Run) -> None:
     run(work, limits=ClientLimits(streams=1))
 
 
-def test_filters_are_bounded(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivering, "MAX_FILTERS", 3)
-
+def test_subscriptions_of_all_connections_of_a_client_are_bounded(run: Run) -> None:
     async def work(place: Place) -> None:
-        async with place.client() as raw:
-            assert await raw.follow("a", "b", "c", "d", "a") == [0, 0, 0, 0x97, 0]
+        async with place.client() as raw, place.client() as other:
+            assert await raw.follow("a", "b") == [0, 0]
+            assert await other.follow("c/#", "c", "d", "c") == [0x97, 0, 0x97, 0x97]  # the first one is two of them
             raw.send(mqtt5.UnsubscribePacket(3, ["b"]))
             await raw.hear()
-            assert await raw.follow("d") == [0]
+            assert await other.follow("d") == [0]
+            await place.member.publish("c", b"still followed")
+            assert (await other.hear()).payload == b"still followed"
+        await place.until(lambda: not place.door.statistics().connections)
+        async with place.client() as raw:
+            assert await raw.follow("a/#", "b") == [0, 0]
 
-    run(work)
+    run(work, limits=ClientLimits(subscriptions=3))
 
 
 def test_a_thousand_idle_clients_disturb_nobody(run: Run) -> None:
@@ -206,8 +226,7 @@ def test_a_thousand_idle_clients_disturb_nobody(run: Run) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_client_that_does_not_read_is_told_what_it_has_missed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delivering, "LIMITS", SubscriptionLimits(events=64, bytes=1 << 20))
+def test_a_client_that_does_not_read_is_told_what_it_has_missed(run: Run) -> None:
     total = 12_000
 
     async def work(place: Place) -> None:
@@ -228,7 +247,7 @@ def test_a_client_that_does_not_read_is_told_what_it_has_missed(run: Run, monkey
             counted = place.door.statistics()
             assert (counted.delivered, counted.missed) == (seen, missed)
 
-    run(work)
+    run(work, limits=ClientLimits(waiting=SubscriptionLimits(events=64, bytes=1 << 20)))
 
 
 def test_a_client_that_does_not_read_at_all_is_disconnected(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -326,6 +345,71 @@ def test_noise_costs_its_connection(run: Run) -> None:
             await asyncio.gather(*(attack(place, sent) for sent in noisy))
         await place.until(lambda: not place.door.statistics().connections)
         await is_well(place)
+
+    run(work)
+
+
+def test_a_packet_that_does_not_end_costs_its_connection(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "_PACKET_WITHIN", 0.2)
+
+    async def work(place: Place) -> None:
+        for unfinished in (publish_3("a", bytes(100_000))[:-1], b"\x30", b"\x30\xff"):
+            async with place.old_client(keep_alive=0) as raw:
+                raw.send(unfinished)
+                assert await raw.end() == b""
+        async with place.old_client(keep_alive=0) as idle:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.4):
+                    await idle.frame()
+            idle.send(b"\xc0\x00")
+            assert await idle.frame() == b"\xd0\x00"
+
+    run(work)
+
+
+def test_what_packets_take_is_bounded_for_each_client(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with place.client() as raw, place.client() as other, place.member.subscribe("a") as events:
+            raw.send(publish_3("a", bytes(70_000))[:-1])  # which does not end yet
+            await raw.writer.drain()
+            for number in range(3):  # what is done counts no more
+                other.send(mqtt5.PublishPacket("a", bytes(20_000 + number)))
+                assert len((await anext(events)).payload) == 20_000 + number
+            other.send(mqtt5.PublishPacket("a", bytes(50_000)))
+            told = await other.hear()
+            assert (int(told.reason_code), "100000 bytes may wait" in told.reason_str) == (0x97, True)
+        await place.until(lambda: not place.door.statistics().connections)
+        async with place.client() as raw, place.member.subscribe("a") as events:
+            raw.send(mqtt5.PublishPacket("a", bytes(90_000)))
+            await anext(events)
+
+    run(work, limits=ClientLimits(bytes=100_000))
+
+
+def test_a_flood_of_pings_holds_up_nobody(run: Run) -> None:
+    async def flood(raw: Raw) -> None:
+        with contextlib.suppress(ConnectionError):
+            while True:
+                raw.writer.write(b"\xc0\x00" * 30_000)
+                await raw.writer.drain()
+
+    async def drink(raw: Raw) -> None:
+        with contextlib.suppress(ConnectionError):
+            while await raw.reader.read(65_536):
+                pass
+
+    async def work(place: Place) -> None:
+        async with place.client() as raw:
+            tasks = [asyncio.ensure_future(flood(raw)), asyncio.ensure_future(drink(raw))]
+            took: list[float] = []
+            for _ in range(5):
+                began = time.monotonic()
+                await is_well(place)
+                took.append(time.monotonic() - began)
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        assert min(took) < 0.5
 
     run(work)
 

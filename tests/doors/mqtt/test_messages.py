@@ -19,7 +19,6 @@ from iris.doors.mqtt import publishing
 from tests.doors.mqtt.place import (
     Place,
     Raw,
-    Run,
     connect_3,
     frame,
     open_place,
@@ -27,8 +26,11 @@ from tests.doors.mqtt.place import (
     storing,
     subscribe_3,
     text,
-)  # fmt: skip
-from tests.support.doors import run_in_realm
+)
+from tests.support.doors import (
+    Run,  # fmt: skip
+    run_in_realm,
+)
 
 ONCE = QoS.AT_LEAST_ONCE
 
@@ -208,6 +210,7 @@ def test_a_client_that_knows_no_reasons_is_disconnected(run: Run, topic: str) ->
 
 
 FILTERS = [("a/#", 0), ("b.c", 0x8F), ("secret", 0x87), ("$SYS/#", 0x8F), ("$share/g/a", 0), ("a//b", 0x8F)]
+FILTERS += [("$share//a", 0x8F), ("$share/g h/a", 0x8F), ("$share/+/a", 0x8F), ("$share/g.h/a", 0x8F)]
 
 
 def test_each_filter_has_its_answer(run: Run) -> None:
@@ -240,6 +243,18 @@ def test_a_group_shares_its_events(run: Run) -> None:
             for number in range(2):
                 await place.member.publish("a", b"%d" % number)
             assert {(await raw.hear()).payload for raw in (one, other)} == {b"0", b"1"}
+
+    run(work)
+
+
+def test_a_group_of_clients_takes_nothing_from_one_of_members(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with place.client() as raw, place.member.subscribe("a", group="workers") as events:
+            assert await raw.follow("$share/workers/a") == [0]
+            for number in range(4):
+                await place.member.publish("a", b"%d" % number)
+            assert [(await raw.hear()).payload for _ in range(4)] == [b"0", b"1", b"2", b"3"]
+            assert [(await anext(events)).payload for _ in range(4)] == [b"0", b"1", b"2", b"3"]
 
     run(work)
 

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from iris.doors.mqtt import writing
-from tests.doors.mqtt.place import Place, Run, storing
+from tests.doors.mqtt.place import Place, storing
 from tests.support.bridges import BridgeProcess
 from tests.support.door_certificate import make_certificate
+from tests.support.doors import Run
 
 pytestmark = pytest.mark.skipif(
     shutil.which("mosquitto_pub") is None or shutil.which("mosquitto_sub") is None,

@@ -132,10 +132,6 @@ class Place:
         await self.until(lambda: self.door.statistics().connections[protocol] == count)
 
 
-Run = Callable[..., None]
-"""Runs a program of asyncio with a door: ``run(work, **options of open_place)``."""
-
-
 @asynccontextmanager
 async def open_place(
     tmp_path: Path,

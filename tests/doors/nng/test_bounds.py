@@ -9,14 +9,15 @@ import resource
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pynng
 import pytest
 
-from iris.doors.nng import answering, open_nng_door
+from iris.doors.nng import answering, counters, open_nng_door
 from iris.kernel.errors import ConfigError
-from tests.doors.nng.place import GREETINGS, Place, Run, framed, open_place
-from tests.support.doors import run_in_realm
+from tests.doors.nng.place import GREETINGS, Place, framed, open_place
+from tests.support.doors import Run, run_in_realm
 
 
 async def is_served(place: Place, within: float = 5.0) -> bool:
@@ -206,6 +207,49 @@ def test_no_bytes_of_a_client_end_the_door(run: Run, seed: int) -> None:
         for protocol in GREETINGS:
             await place.connected(protocol, 0)
         await place.until(lambda: not any(one.socket.pipes for one in place.door._endpoints.values()))
+
+    run(work)
+
+
+def test_an_answer_that_fails_costs_one_message(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(counters, "_PAUSE", 0.01)
+    give = answering.Answering._give
+    failed: list[object] = []
+
+    async def fail_first(self: Any, *arguments: Any) -> None:
+        if len(failed) < 2:
+            failed.append(self)
+            raise ZeroDivisionError
+        await give(self, *arguments)
+
+    monkeypatch.setattr(answering.Answering, "_give", fail_first)
+
+    async def work(place: Place) -> None:
+        for number in range(2):
+            with place.socket(pynng.Req0, "req", recv_timeout=300) as socket:
+                await socket.asend(b"greeters")
+                with pytest.raises(pynng.Timeout):
+                    await socket.arecv()
+            assert len(failed) == number + 1
+        assert await is_served(place)
+
+    run(work)
+    assert caplog.text.count("an answer has failed, and begins anew") == 2
+
+
+def test_no_file_is_taken_away_to_listen(run: Run, tmp_path: Path) -> None:
+    async def work(place: Place) -> None:
+        (tmp_path / "x.push").write_text("precious")
+        (tmp_path / "y.sub").symlink_to(tmp_path / "x.push")
+        for name in ("x", "y"):
+            with pytest.raises(ConfigError, match="there is a file that is no socket: move it, or give another path"):
+                async with open_nng_door(place.node, place.clients, f"ipc://{tmp_path}/{name}", "tools"):
+                    pass
+        assert (tmp_path / "x.push").read_text() == "precious"
+        assert (tmp_path / "y.sub").is_symlink()
+        assert await is_served(place)
 
     run(work)
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import re
+from typing import Any
 
 import pynng
 import pytest
 
+from iris.doors import ClientLimits, grant, withdraw
 from iris.doors import clients as clients_module
-from iris.doors import grant, withdraw
-from iris.doors.nng import events
+from iris.doors.nng import counters, events
 from iris.doors.nng.events import TopicNumbers
 from iris.patterns.pubsub.subscribe import SubscriptionLimits
-from tests.doors.nng.place import Place, Run
+from tests.doors.nng.place import Place
+from tests.support.doors import Run
 
 EVENT = re.compile(
     rb"(\S+) (bytes|text|json|msgpack) id=([0-9a-f]{8})-(\d+)(?: missed=(\d+))?( retained=true)?\n(.*)", re.DOTALL
@@ -35,6 +37,13 @@ async def following(place: Place, *prefixes: bytes, count: int = 1, **options: i
         socket.subscribe(prefix)
     await place.connected("sub", count)
     return socket
+
+
+async def run_of(socket: pynng.Socket) -> str:
+    """Receive an event, and return the run of its number."""
+    found = EVENT.fullmatch(await socket.arecv())
+    assert found
+    return found[3].decode()
 
 
 async def until_followed(place: Place, topic: str) -> None:
@@ -151,22 +160,123 @@ def test_who_does_not_read_loses_events_and_sees_which_and_holds_up_nobody(run: 
     run(work)
 
 
-def test_what_the_door_itself_misses_is_told_with_the_next_event(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "LIMITS", SubscriptionLimits(events=16, bytes=1 << 20))
-
+def test_what_the_door_itself_misses_is_told_with_the_next_event(run: Run) -> None:
     async def work(place: Place) -> None:
         with await following(place, b"a ", recv_buffer_size=8192) as sub:
             await until_followed(place, "b")
+            await until_followed(place, "a")
             for number in range(1000):
-                await place.node.publish("a", number)  # and the door has no turn
+                await place.member.publish("a", number)  # which come many at a time
             seen = missed_in_all = 0
             while True:
                 _, _, _, missed, payload = await event_at(sub)
+                if payload == b"":  # of those until it followed
+                    continue
                 seen, missed_in_all = seen + 1, missed_in_all + missed
                 assert int(payload) == seen + missed_in_all - 1
                 if int(payload) == 999:
                     break
             assert missed_in_all == place.door.statistics().missed > 0
+
+    run(work, limits=ClientLimits(waiting=SubscriptionLimits(events=16, bytes=1 << 20)))
+
+
+def test_an_event_that_fails_is_a_gap_and_in_the_log_and_the_next_one_comes(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(counters, "_PAUSE", 0.01)
+    monkeypatch.setattr(events, "_PAUSE", 0.01)
+
+    def fail(*_: object, **__: object) -> bytes:
+        raise ZeroDivisionError
+
+    async def work(place: Place) -> None:
+        with await following(place, b"a ") as sub:
+            await until_followed(place, "a")
+            with monkeypatch.context() as patched:
+                patched.setattr(events, "event_of", fail)
+                while "following > has failed, and begins anew" not in caplog.text:
+                    await place.member.publish("a", b"poison")
+                    await asyncio.sleep(0.01)
+            await until_followed(place, "a")
+            first = await run_of(sub)
+            while await run_of(sub) == first:
+                pass  # until the counting has begun anew: what was missed is not known
+            with place.socket(pynng.Push0, "push") as push:
+                await push.asend(b"pushed")
+                await place.until(lambda: place.door.statistics().published)
+
+    run(work)
+    assert "ZeroDivisionError" in caplog.text
+
+
+@pytest.mark.parametrize("part", ["Taking._publish", "Following.run", "Taking.run"])
+def test_what_fails_is_in_the_log_and_begins_anew(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, part: str
+) -> None:
+    monkeypatch.setattr(counters, "_PAUSE", 0.01)
+    name, _, method = part.partition(".")
+    kind = getattr(events, name)
+    done = getattr(kind, method)
+    failed: list[bool] = []
+
+    async def fail_first(self: Any, *arguments: Any) -> Any:
+        if not failed:
+            failed.append(True)
+            raise ZeroDivisionError
+        return await done(self, *arguments)
+
+    monkeypatch.setattr(kind, method, fail_first)
+
+    async def work(place: Place) -> None:
+        with await following(place, b"a ") as sub, place.socket(pynng.Push0, "push") as push:
+            while not failed or not place.door.statistics().published:
+                await push.asend(b"a\nx")
+                await asyncio.sleep(0.01)
+            await until_followed(place, "a")
+            assert (await event_at(sub))[0] == "a"
+
+    run(work)
+    (record,) = [one for one in caplog.records if one.exc_info and one.exc_info[0] is ZeroDivisionError]
+    assert record.levelname == "ERROR"
+
+
+def test_who_takes_nothing_is_ended_and_who_reads_is_not(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "_LOOK", 0.3)
+
+    async def work(place: Place) -> None:
+        async with place.dial("sub") as raw:
+            raw.stop_reading()
+            with await following(place, b"a ", count=2, recv_buffer_size=64) as sub:
+                while not place.door.statistics().stalled:
+                    await place.member.publish("a", bytes(100_000))
+                    await event_at(sub)
+                await place.connected("sub", 1)
+                await place.member.publish("a", b"still")
+                while (await event_at(sub))[4] != b"still":
+                    pass
+        assert place.door.statistics().stalled == 1
+
+    run(work)
+
+
+def test_what_waits_for_those_who_are_slow_is_bounded_in_bytes(run: Run) -> None:
+    async def work(place: Place) -> None:
+        waiting = place.door._endpoints["sub"].socket
+        async with place.dial("sub") as raw:
+            raw.stop_reading()
+            await place.connected("sub")
+            await until_followed(place, "a")
+            assert waiting.send_buffer_size == 256
+            for size, room in [(1_000_000, 16), (100_000, 16), (10, 16)]:
+                followed = place.door.statistics().followed
+                await place.member.publish("a", bytes(size))
+                while place.door.statistics().followed == followed:
+                    await asyncio.sleep(0.005)
+                assert waiting.send_buffer_size == room
+            for _ in range(256):
+                await place.member.publish("a", b"")
+            await place.until(lambda: waiting.send_buffer_size == 256)
 
     run(work)
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iris.doors.nng.messages import MAX_SENT, answer_of, event_of, read_message, refusal_of, whole
+from iris.doors.nng.messages import MAX_SENT, answer_of, event_of, read_message, refusal_of
+from iris.doors.options import flag, number, whole
 from iris.doors.problems import Problem
-from iris.doors.values import flag, number
 
 KNOWN: Any = {"operation": str, "timeout": number, "count": whole, "idempotent": flag}
 
@@ -28,7 +28,7 @@ PAYLOADS = st.recursive(
 @given(st.binary(max_size=200) | st.lists(PIECES | st.binary(max_size=9), max_size=12).map(b"".join))
 def test_whatever_comes_is_a_message_or_a_problem(data: bytes) -> None:
     try:
-        message = read_message(data, "a cluster", 100, **KNOWN)
+        message = read_message(data, "a cluster", 100, KNOWN)
     except Problem as problem:
         assert refusal_of(problem)[:4] in (b"400 ", b"413 ")  # noqa: PT017 -- either may be
     else:
@@ -39,11 +39,11 @@ def test_whatever_comes_is_a_message_or_a_problem(data: bytes) -> None:
 @given(PAYLOADS)
 def test_what_the_door_says_a_client_can_say(payload: Any) -> None:
     _, _, said = answer_of(payload).partition(b" ")
-    assert read_message(b"greeters " + said, "a cluster", MAX_SENT).payload == payload
+    assert read_message(b"greeters " + said, "a cluster", MAX_SENT, {}).payload == payload
     event = event_of("a.b", payload, "1-2", missed=3, retained=True)
     line, _, _ = event.partition(b"\n")
     assert line.split()[0::3] == [b"a.b", b"missed=3"]
-    message = read_message(event, "a topic", MAX_SENT, id=str, missed=whole, retained=flag)
+    message = read_message(event, "a topic", MAX_SENT, {"id": str, "missed": whole, "retained": flag})
     assert message == ("a.b", payload, {"id": "1-2", "missed": 3, "retained": True})
 
 

@@ -17,8 +17,8 @@ from iris.doors import Clients, grant
 from iris.doors.nng import open_nng_door
 from iris.kernel.errors import ConfigError
 from tests.doors.nng.certificates import Authority
-from tests.doors.nng.place import NNGCAT, PUBLIC, Place, Run
-from tests.support.doors import NOW, run_in_realm
+from tests.doors.nng.place import NNGCAT, PUBLIC, Place
+from tests.support.doors import NOW, Run, run_in_realm
 
 ROOT = Path(__file__).parents[3]
 SESSION = re.compile(r"<!-- nngcat: begin -->\n(.*)<!-- nngcat: end -->", re.DOTALL)

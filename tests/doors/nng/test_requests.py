@@ -11,7 +11,8 @@ import pytest
 
 from iris.doors import ClientLimits, grant, withdraw
 from iris.doors import clients as clients_module
-from tests.doors.nng.place import Place, Run
+from tests.doors.nng.place import Place
+from tests.support.doors import Run
 
 ANSWERS = [
     (b"greeters", b"200 bytes\n"),
@@ -38,12 +39,12 @@ REFUSALS = [
     (b"greeters timeout=1 timeout=2", b"400 malformed", b"stands twice"),
     (b"greeters timeout=soon", b"400 malformed", b"option timeout: expected a number, got 'soon'"),
     (b"greeters timeout=nan", b"400 malformed", b"expected a number"),
-    (b"greeters timeout=51", b"400 malformed", b"50 s together"),
-    (b"greeters timeout=30 wait=30", b"400 malformed", b"50 s together"),
-    (b"greeters timeout=-1", b"400 malformed", b"50 s together"),
+    (b"greeters timeout=51", b"400 malformed", b"50 s together at most"),
+    (b"greeters timeout=30 wait=30", b"400 malformed", b"50 s together at most"),
+    (b"greeters timeout=-1", b"400 malformed", b"50 s together at most"),
     (b"greeters idempotent=yes", b"400 malformed", b"expected true or false"),
     (b"greeters priority=highest", b"400 malformed", b"priority"),
-    (b"not/a/cluster/at/all", b"400 malformed", b""),
+    (b"not/a/cluster/at/all", b"403 not_allowed", b"may not call"),
     (b"nobody", b"404 no_such_cluster", b"'nobody'"),
     (b"greeters operation=nothing", b"404 no_such_operation", b"nothing"),
     (b"greeters json operation=square\ntrue", b"400 bad_request", b"expected int"),

@@ -1,0 +1,82 @@
+"""Options of calls: texts that clients write behind a name, read by one rule at all doors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from iris.doors.problems import Problem
+
+LONGEST: Final = 50.0
+"""Seconds that the timeout and the wait of one call may be together.  A REQ of nng that has no answer asks again after
+60, if its program does not say otherwise (NNG_OPT_REQ_RESENDTIME), and many a proxy of HTTP gives up then: by that time
+the call is over."""
+
+Readers = Mapping[str, Callable[[str], Any]]
+"""What reads the text of each option that there is; raises ``ValueError`` or ``KeyError`` if it cannot."""
+
+
+def number(text: str) -> float:
+    """Read a number."""
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(text)
+    return value
+
+
+def whole(text: str) -> int:
+    """Read a whole number."""
+    return int(text)
+
+
+def flag(text: str) -> bool:
+    """Read true or false."""
+    return {"true": True, "false": False}[text]
+
+
+REQUEST: Final[Readers] = {
+    "operation": str, "timeout": number, "wait": number, "key": str, "idempotent": flag, "hedge": number,
+    "priority": str, "prefer_site": str,
+}  # fmt: skip
+SURVEY: Final[Readers] = {
+    "operation": str, "timeout": number, "wait": number, "count": whole, "quiet": number, "priority": str,
+}  # fmt: skip
+BROADCAST: Final[Readers] = {"wait": number}
+PUBLISH: Final[Readers] = {"confirm": flag, "timeout": number, "key": str, "retain": flag}
+PUSH: Final[Readers] = {"key": str, "retain": flag}
+TUNNEL: Final[Readers] = {"operation": str, "timeout": number, "wait": number}
+
+TIMEOUT: Final = 5.0
+"""Seconds that a request, a confirmation and the opening of a tunnel have if their client does not say."""
+
+_KINDS: Final[Mapping[Callable[[str], Any], str]] = {number: "a number", whole: "a whole number", flag: "true or false"}
+
+
+def read_options(pairs: Iterable[tuple[str, str]], known: Readers, timeout: float = TIMEOUT) -> dict[str, Any]:
+    """Return options by their names.
+
+    Args:
+        pairs: names and texts.
+        known: the options that there are.
+        timeout: seconds, if the client does not say and there is such an option.
+
+    Raises:
+        Problem: one is unknown, stands twice or cannot be read, or the call would take too long.
+    """
+    options: dict[str, Any] = {}
+    for name, text in pairs:
+        if name not in known or name in options:
+            told = ", ".join(known)
+            raise Problem(400, "malformed", f"{name!r:.60} is no option here, or stands twice; there are {told}")
+        try:
+            options[name] = known[name](text)
+        except (ValueError, KeyError):
+            wanted = _KINDS.get(known[name], "something else")
+            raise Problem(400, "malformed", f"option {name}: expected {wanted}, got {text!r:.60}") from None
+    if "timeout" in known:
+        options.setdefault("timeout", timeout)
+    times = options.get("timeout", 0.0), options.get("wait", 0.0)
+    if min(times) < 0 or math.fsum(times) > LONGEST:
+        raise Problem(400, "malformed", f"timeout and wait are not negative, and {LONGEST:g} s together at most")
+    return options
