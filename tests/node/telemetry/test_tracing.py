@@ -366,7 +366,7 @@ import sys, trio, iris, iris.testing
 
 async def main():
     async with iris.testing.open_network() as network, network.open_node("store") as node:
-        assert node._observer is None
+        assert node._tracing is None
         service = iris.Service("store")
         service.request(lambda request: request.payload)
         async with node.join("store", service):
