@@ -208,12 +208,12 @@ def encode_headers(headers: Mapping[str, str] | None, limit: int) -> Headers:
         raise LocalProtocolError(f"headers are of type {type(headers).__name__}: use a dict of texts")
     flat: list[str] = []
     for pair in headers.items():
-        for text in pair:
-            if type(text) is not str:
-                raise LocalProtocolError(f"headers are str to str; {text!r} is a {type(text).__name__}")
         flat += pair
     try:
         size = len("".join(flat).encode())
+    except TypeError:
+        text = next(text for text in flat if not isinstance(text, str))
+        raise LocalProtocolError(f"headers are str to str; {text!r} is a {type(text).__name__}") from None
     except UnicodeEncodeError as error:
         text = next(text for text in flat if error.object[error.start] in text)
         raise LocalProtocolError(f"the header text {text!r} has no UTF-8 form") from None
@@ -227,17 +227,17 @@ def headers_size(headers: Headers) -> int:
     return 0 if headers is None else len("".join(headers).encode()) + len(headers) * ELEMENT
 
 
-def headers_bytes(field: object) -> int:
+def headers_bytes(field: Any) -> int:
     """Return the bytes that ``encode_headers`` holds against its limit; 0 for what are no headers."""
     if type(field) is not tuple:
         return 0
     try:
-        return len("".join(cast("tuple[str, ...]", field)).encode())
+        return len("".join(field).encode())
     except (TypeError, UnicodeEncodeError):
         return 0  # decoding them raises
 
 
-def decode_headers_untrusted(field: object) -> dict[str, str]:
+def decode_headers_untrusted(field: Any) -> dict[str, str]:
     """Return headers as a dict.
 
     Raises:
@@ -245,11 +245,10 @@ def decode_headers_untrusted(field: object) -> dict[str, str]:
     """
     if field is None:
         return {}
-    texts = cast("tuple[object, ...]", field)
-    if type(field) is not tuple or len(texts) % 2:
+    if type(field) is not tuple or len(field) % 2:
         raise RemoteProtocolError("headers are a flat array of names and values")
     headers: dict[str, str] = {}
-    left = iter(texts)
+    left = iter(field)
     for name in left:
         text = next(left)
         if type(name) is not str or type(text) is not str:

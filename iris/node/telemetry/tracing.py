@@ -24,6 +24,7 @@ from typing import Any, Final, Self, TypeVar, final
 
 from opentelemetry.context import Context, attach, get_current
 from opentelemetry.trace import (
+    DEFAULT_TRACE_STATE,
     INVALID_SPAN,
     NonRecordingSpan,
     Span,
@@ -59,6 +60,10 @@ _MAX_STATE: Final = 512
 
 _ROOM: Final = 7 * 1024
 """Bytes of headers up to which a trace's are added: they take 700 at most, and a message has room for 8 KiB."""
+
+_SAMPLED: Final = int(TraceFlags.SAMPLED)
+
+_FLAGS: Final = tuple(f"{flags:02x}" for flags in range(256))
 
 _SYSTEM: Final = "iris"
 
@@ -147,9 +152,10 @@ class Abandoned(Exception):
 class UnreadSpan(NonRecordingSpan):
     """The caller's span in a trace that is not sampled.  Its headers are read when somebody asks for its context."""
 
+    _read: SpanContext | None = None
+
     def __init__(self, headers: Mapping[str, str]) -> None:
         self._headers = headers
-        self._read: SpanContext | None = None
 
     def get_span_context(self) -> SpanContext:
         """Return the context that the headers name; an invalid one, if they name none."""
@@ -191,16 +197,18 @@ class Tracing:
         if type(current) is UnreadSpan:
             sent = current.headers()
         else:
-            context: SpanContext = current.get_span_context()
-            if not context.is_valid:
+            trace_id, span_id, _, flags, state, is_valid = current.get_span_context()
+            if not is_valid:
                 return None, headers
-            if context.trace_flags & TraceFlags.SAMPLED:
+            if flags & _SAMPLED:
                 kind = SpanKind.PRODUCER if pattern in _MESSAGING else SpanKind.CLIENT
-                started = self._start(pattern, "send", target, operation, kind, None)
-                span, context = OpenSpan(started), started.get_span_context()
-            trace_id, span_id, _, flags, state, _ = context
-            sent = {TRACEPARENT: f"00-{trace_id:032x}-{span_id:016x}-{flags:02x}"}
-            if state:
+                started = self._start(pattern, "send", target, operation, kind)
+                span = OpenSpan(started)
+                _, span_id, _, flags, state, _ = started.get_span_context()
+            # As formatted numbers the ids took three times as long.
+            ids = (trace_id << 64 | span_id).to_bytes(24).hex("-", -16)
+            sent = {TRACEPARENT: f"00-{ids}-{_FLAGS[flags]}"}
+            if state is not DEFAULT_TRACE_STATE and state:
                 sent[TRACESTATE] = state.to_header()
         return span, {**headers, **sent} if headers else sent
 
@@ -227,7 +235,7 @@ class Tracing:
         if TRACEPARENT not in headers:
             return None
         if _is_unsampled(headers):
-            attach(set_span_in_context(UnreadSpan(headers), _EMPTY))
+            attach(Context({_SPAN: UnreadSpan(headers)}))
             return None
         context = _propagator.extract(headers, _EMPTY)
         if not _names_sampled(context):
@@ -274,8 +282,10 @@ class Tracing:
 
 def _is_unsampled(headers: Mapping[str, str]) -> bool:
     """Tell by two looks whether a trace is not sampled; False also if more would have to be read."""
-    parent, state = headers[TRACEPARENT], headers.get(TRACESTATE, "")
-    return len(parent) == _LENGTH and parent[-1] in "02468ace" and len(state) <= _MAX_STATE and state.isascii()
+    parent, state = headers[TRACEPARENT], headers.get(TRACESTATE)
+    if len(parent) != _LENGTH or parent[-1] not in "02468ace":
+        return False
+    return state is None or (len(state) <= _MAX_STATE and state.isascii())
 
 
 def _names_sampled(context: Context) -> bool:
