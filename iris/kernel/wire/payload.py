@@ -212,7 +212,7 @@ def encode_headers(headers: Mapping[str, str] | None, limit: int) -> Headers:
     try:
         size = len("".join(flat).encode())
     except TypeError:
-        text = next(text for text in flat if not isinstance(text, str))
+        text = next(text for text in flat if type(text) is not str)
         raise LocalProtocolError(f"headers are str to str; {text!r} is a {type(text).__name__}") from None
     except UnicodeEncodeError as error:
         text = next(text for text in flat if error.object[error.start] in text)
