@@ -1,23 +1,24 @@
-"""What telemetry costs: the rate of requests between two processes with it, and without, in turns.
+"""What telemetry costs: the processor time of requests between two processes with it, and without, in turns.
 
-    python -m benchmarks.telemetry --rounds 5 --seconds 2
+    python -m benchmarks.telemetry --rounds 20 --seconds 0.5
 
 Each mode has a member and a caller of its own, all up at the same time; only the one whose turn it is is at work.  A
-ratio is the median of those of the pairs: the mode's over that of "off" in the same round.  Beside the rate stands the
-processor time of a request, at both ends together, which tells more where other programs are at work.
+ratio is the median of those of the pairs: the mode's over that of another one in the same round.  The processor time is
+that of both ends together; the rate tells less where other programs are at work.
 
 - off: as nodes are by default.
 - metrics: /metrics is served at both ends and scraped each second; the log is written as JSON.
-- all: the same, and OpenTelemetry's SDK at both ends; one request in a hundred is made within a span that is sampled,
-  the others in none.
-- unsampled: as all, but each request is made within a span that is not sampled.
-- sampled: as all, but each is made within one that is.  The SDK takes most of this.
+- program: the program makes each request within a span, by OpenTelemetry's SDK with the sampler that is usual in
+  production: parent-based, one trace in a hundred.  Iris does not join: the SDK is imported when the nodes are open.
+- all: as metrics and program together, and Iris joins: spans at both ends, or the headers of a trace that is not
+  sampled.  What Iris adds is the ratio to "program".
+- program-sampled, sampled: as program and all, but every trace is sampled.  The first is what a span costs by the SDK
+  alone, the second has two more.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import logging
 import os
 import statistics
@@ -26,8 +27,8 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Callable
-from contextlib import AbstractContextManager, AsyncExitStack, nullcontext
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager, nullcontext
 from typing import Any
 
 import trio
@@ -35,56 +36,64 @@ import trio
 import iris
 from iris.node.telemetry.logs import JsonFormatter, LimitedHandler
 
-MODES = ("off", "metrics", "all", "unsampled", "sampled")
+MODES = ("off", "metrics", "program", "all", "program-sampled", "sampled")
+JOINED = {"all": "program", "sampled": "program-sampled"}
+"""Modes in which Iris joins the traces of the program, and those in which it does not."""
+
 CONCURRENCY = 64
+SAMPLED = 0.01
 Around = Callable[[], AbstractContextManager[object]]
 
 
-def set_up(mode: str) -> Around:
-    """Set this process up; return what each request is made within."""
-    if mode != "off":
-        handler = LimitedHandler()
-        handler.setFormatter(JsonFormatter())
-        logging.getLogger("iris").addHandler(handler)
-    if mode in ("off", "metrics"):
-        return nullcontext
+def write_log() -> None:
+    """Write the log as JSON."""
+    handler = LimitedHandler()
+    handler.setFormatter(JsonFormatter())
+    logging.getLogger("iris").addHandler(handler)
+
+
+def trace(mode: str) -> Around:
+    """Set OpenTelemetry's SDK up in this process; return what each request is made within."""
     from opentelemetry import trace
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-    from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
+    from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 
     class Nowhere(SpanExporter):
         def export(self, spans: object) -> SpanExportResult:  # noqa: ARG002 -- they are dropped
             return SpanExportResult.SUCCESS
 
-    provider = TracerProvider()
+    provider = TracerProvider(sampler=ParentBased(TraceIdRatioBased(1 if mode.endswith("sampled") else SAMPLED)))
     provider.add_span_processor(BatchSpanProcessor(Nowhere()))
     trace.set_tracer_provider(provider)
     tracer = provider.get_tracer("bench")
-    if mode == "unsampled":
-        span = NonRecordingSpan(SpanContext(5, 7, is_remote=False, trace_flags=TraceFlags(0)))
-        return lambda: trace.use_span(span)
-    if mode == "sampled":
-        return lambda: tracer.start_as_current_span("bench")
-    turns = itertools.count()
-    return lambda: tracer.start_as_current_span("bench") if next(turns) % 100 == 0 else nullcontext()
+    return lambda: tracer.start_as_current_span("bench")
 
 
-async def open_end(stack: AsyncExitStack, name: str, mode: str, *, member: bool) -> iris.Node:
-    """Open a node, with its metrics scraped each second if the mode says so."""
-    node = await stack.enter_async_context(iris.open_node(name))
-    if mode != "off":
-        metrics = await stack.enter_async_context(iris.metrics.serve(node, port=0, member=member))
-        nursery = await stack.enter_async_context(trio.open_nursery())
-        stack.callback(nursery.cancel_scope.cancel)
+@asynccontextmanager
+async def open_end(name: str, mode: str, *, member: bool) -> AsyncIterator[tuple[iris.Node, Around]]:
+    """Open a node with what the mode says; yield it, and what each request is made within."""
+    around: Around = nullcontext
+    measured = mode == "metrics" or mode in JOINED
+    if measured:
+        write_log()
+    if mode in JOINED:
+        around = trace(mode)
+    async with iris.open_node(name) as node, AsyncExitStack() as stack:
+        if mode in JOINED.values():
+            around = trace(mode)
+        if measured:
+            metrics = await stack.enter_async_context(iris.metrics.serve(node, port=0, member=member))
+            nursery = await stack.enter_async_context(trio.open_nursery())
+            stack.callback(nursery.cancel_scope.cancel)
 
-        async def scrape() -> None:
-            while True:
-                await trio.to_thread.run_sync(lambda: urllib.request.urlopen(f"{metrics.url}/metrics").read())
-                await trio.sleep(1)
+            async def scrape() -> None:
+                while True:
+                    await trio.to_thread.run_sync(lambda: urllib.request.urlopen(f"{metrics.url}/metrics").read())
+                    await trio.sleep(1)
 
-        nursery.start_soon(scrape)
-    return node
+            nursery.start_soon(scrape)
+        yield node, around
 
 
 async def serve(mode: str) -> None:
@@ -98,16 +107,13 @@ async def serve(mode: str) -> None:
     async def cpu(_: iris.Request) -> object:
         return time.process_time()
 
-    async with AsyncExitStack() as stack:
-        node = await open_end(stack, service.name, mode, member=True)
-        async with node.join(service.name, service):
-            await trio.sleep_forever()
+    async with open_end(service.name, mode, member=True) as (node, _), node.join(service.name, service):
+        await trio.sleep_forever()
 
 
-async def ask(mode: str, around: Around) -> None:
+async def ask(mode: str) -> None:
     """For each line that comes, ask for so many seconds and print how many requests were answered in one."""
-    async with AsyncExitStack() as stack:
-        node = await open_end(stack, "bench-caller", mode, member=False)
+    async with open_end("bench-caller", mode, member=False) as (node, around):
         await node.wait_for(f"bench-{mode}", timeout=60)
         print("ready", flush=True)
         while line := await trio.to_thread.run_sync(sys.stdin.readline):
@@ -168,10 +174,16 @@ def compare(modes: list[str], rounds: int, seconds: float) -> None:
                 process.terminate()
                 process.wait()
     for mode in modes:
-        pairs = list(zip(rates[mode], rates["off"], strict=True))
         per_second, cost = (statistics.median(one[place] for one in rates[mode]) for place in (0, 1))
-        faster, dearer = (statistics.median(one[place] / off[place] for one, off in pairs) for place in (0, 1))
-        print(f"{mode:10} {per_second:7,.0f} requests/s, ratio {faster:.3f}; {cost:6.1f} us each, ratio {dearer:.3f}")
+        print(f"{mode:15} {per_second:7,.0f} requests/s, {cost:6.1f} us each", end="")
+        for other in ("off", JOINED.get(mode, "off")):
+            if other in modes and other != mode:
+                pairs = list(zip(rates[mode], rates[other], strict=True))
+                faster, dearer = (statistics.median(one[place] / two[place] for one, two in pairs) for place in (0, 1))
+                print(f"; to {other}: rate {faster:.3f}, time {dearer:.3f}", end="")
+            if mode not in JOINED:
+                break
+        print()
 
 
 def main() -> None:
@@ -183,10 +195,9 @@ def main() -> None:
     parser.add_argument("--ask", choices=MODES)
     arguments = parser.parse_args()
     if arguments.serve:
-        set_up(arguments.serve)
         trio.run(serve, arguments.serve)
     elif arguments.ask:
-        trio.run(ask, arguments.ask, set_up(arguments.ask))
+        trio.run(ask, arguments.ask)
     else:
         compare(["off", *(mode for mode in arguments.modes if mode != "off")], arguments.rounds, arguments.seconds)
 

@@ -35,7 +35,6 @@ from iris.node.report import LIMITS as OPERATORS
 from iris.node.report import PING, REPORT, NodeReport, NodesService, ping, report_of
 from iris.node.run_guard import RunGuard
 from iris.node.statistics import NODES, NodeStatistics, gather_statistics
-from iris.node.telemetry.observer import NodeObserver, ObservedRequest
 from iris.patterns.messages import Request
 from iris.patterns.multicast import Answers, Broadcasts, Relays, StopRules, Surveys
 from iris.patterns.payloads import converted_reply, reply_converter
@@ -52,6 +51,8 @@ from iris.security.identity import Credential
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
+
+    from iris.node.telemetry.tracing import OpenSpan, TracedRequest, Tracing
 
     R = TypeVarWithDefault("R", default=Any)
 else:
@@ -98,8 +99,8 @@ class Node:
         self._config, self._environment = config, environment
         self._joined = joined
         self._sites = sites
-        self._observer: NodeObserver | None = None
-        """Measures calls and handlers, and joins them to traces; see ``_observe``."""
+        self._tracing: Tracing | None = None
+        """Joins calls and handlers to traces, in a program that has imported opentelemetry."""
         self._reports: dict[str, Callable[[], Any]] = {}
         """What is built on this node and counts as well: "gateway" and "bridge", with what returns or awaits it."""
         self._requests = Requests(mesh, membership, config)
@@ -184,7 +185,9 @@ class Node:
         check_request(cluster, operation, key, hedge, idempotent=idempotent)
         timeout = check_timeout(timeout)
         convert = None if reply is None else reply_converter(reply)
-        call = None if self._observer is None else self._observer.begin("request", cluster, operation, headers)
+        span: OpenSpan | None = None
+        if self._tracing is not None:
+            span, headers = self._tracing.begin_call("request", cluster, operation, headers)
         try:
             if wait != 0:
                 await self._wait_first(cluster, check_wait(wait))
@@ -199,17 +202,17 @@ class Node:
                 operation=operation,
                 key=key,
                 prefer=wanted,
-                headers=headers if call is None else call.headers,
+                headers=headers,
                 priority=check_priority(priority),
                 hedge=hedge,
             )
             value: R = came if convert is None else converted_reply(convert, came, cluster)
         except BaseException as error:
-            if call is not None:
-                call.end(error)
+            if span is not None:
+                span.end(error)
             raise
-        if call is not None:
-            call.end()
+        if span is not None:
+            span.end()
         return value
 
     def _begin_request(
@@ -226,7 +229,7 @@ class Node:
         prefer: Member | NodeId | None,
         headers: Mapping[str, str] | None,
         priority: PriorityName | None,
-    ) -> Begun | ObservedRequest | None:
+    ) -> Begun | TracedRequest | None:
         """As ``request``, without waiting, for who is no task of trio; None if it has to wait for anything but a reply.
 
         See ``Requests.begin``.
@@ -235,7 +238,9 @@ class Node:
         check_request(cluster, operation, key, None, idempotent=idempotent)
         if self._sites is not None and self._sites.matters(cluster):
             return None
-        call = None if self._observer is None else self._observer.begin("request", cluster, operation, headers)
+        span: OpenSpan | None = None
+        if self._tracing is not None:
+            span, headers = self._tracing.begin_call("request", cluster, operation, headers)
         begun = self._requests.begin(
             cluster,
             payload,
@@ -244,12 +249,12 @@ class Node:
             idempotent=idempotent,
             operation=operation,
             key=key,
-            headers=headers if call is None else call.headers,
+            headers=headers,
             prefer=None if prefer is None else check_preference(prefer, None),
             priority=check_priority(priority),
             until=until,
         )
-        return begun if begun is None or call is None else ObservedRequest(begun, call)
+        return begun if begun is None or span is None else span.following(begun)
 
     # -- broadcast and survey -------------------------------------------------------------------------------
 
@@ -278,13 +283,15 @@ class Node:
         """
         self._guard.check()
         check_address(cluster)
-        call = None if self._observer is None else self._observer.begin("broadcast", cluster, None, headers)
-        with nullcontext() if call is None else call:
+        span: OpenSpan | None = None
+        if self._tracing is not None:
+            span, headers = self._tracing.begin_call("broadcast", cluster, None, headers)
+        with nullcontext() if span is None else span:
             if wait != 0:
                 await self._wait_first(cluster, check_wait(wait))
             if self._sites is not None and self._sites.foreigners.ids(cluster):
                 await self._sites.reach(cluster, self._config.handshake_timeout, everybody=True)
-            await self._broadcasts.broadcast(cluster, payload, headers=headers if call is None else call.headers)
+            await self._broadcasts.broadcast(cluster, payload, headers=headers)
 
     def survey(
         self,
@@ -339,8 +346,8 @@ class Node:
             asking = partial(open_with_all, self._sites, cluster, survey, rules.timeout)
             return self._open_later(cluster, within, asking) if within else asking()
 
-        observer = self._observer
-        return opening(headers) if observer is None else observer.within("survey", cluster, operation, headers, opening)
+        tracing = self._tracing
+        return opening(headers) if tracing is None else tracing.within("survey", cluster, operation, headers, opening)
 
     # -- publish and subscribe ------------------------------------------------------------------------------
 
@@ -387,18 +394,20 @@ class Node:
         """
         if get_ident() != self._guard.thread:
             self._guard.check()
-        if self._observer is not None and (call := self._observer.begin_event(topic, headers)) is not None:
-            with call:  # once more, with the trace in its headers
-                return await self.publish(
-                    topic,
-                    payload,
-                    confirm=confirm,
-                    key=key,
-                    timeout=timeout,
-                    headers=call.headers,
-                    retain=retain,
-                    strict=strict,
-                )
+        if self._tracing is not None:
+            span, headers = self._tracing.begin_call("event", topic, None, headers)
+            if span is not None:
+                with span:  # once more, with the trace in its headers
+                    return await self.publish(
+                        topic,
+                        payload,
+                        confirm=confirm,
+                        key=key,
+                        timeout=timeout,
+                        headers=headers,
+                        retain=retain,
+                        strict=strict,
+                    )
         if self._foreign is not None and self._foreign.pending(topic):
             left = await self._foreign.reach(topic, within=check_timeout(timeout) if confirm else None)
             timeout = left if confirm else timeout
@@ -420,7 +429,7 @@ class Node:
         """Publish a plain event if it goes along with the one before; else, or with options, nothing happens."""
         if options or type(payload) is not bytes or (self._foreign is not None and self._foreign.pending(topic)):
             return False
-        if self._observer is not None and self._observer.is_traced:
+        if self._tracing is not None and self._tracing.is_within:
             return False
         self._guard.check()
         return self._publishing.extend(topic, payload, len(payload))
@@ -436,7 +445,10 @@ class Node:
         See ``ConfirmedEvents``.  Leaving it by an error or by cancelling leaves events on their way.
         """
         self._guard.check()
-        return open_confirmed_events(self._pubsub.confirming, self._config, check_timeout(timeout), self._foreign)
+        timeout = check_timeout(timeout)
+        return open_confirmed_events(
+            self._pubsub.confirming, self._config, timeout, self._foreign, observer=self._tracing
+        )
 
     def subscribe(
         self,
@@ -557,8 +569,8 @@ class Node:
             with_one = partial(open_with_one, self._sites, cluster, prefer_site, tunnel, timeout)
             return self._open_later(cluster, within, with_one) if within else with_one()
 
-        observer = self._observer
-        return opening(headers) if observer is None else observer.within("tunnel", cluster, operation, headers, opening)
+        tracing = self._tracing
+        return opening(headers) if tracing is None else tracing.within("tunnel", cluster, operation, headers, opening)
 
     # -- clusters -------------------------------------------------------------------------------------------
 
@@ -682,12 +694,10 @@ class Node:
         parts = self._requests, self._broadcasts, self._relays, self._pubsub, self._serving, self._tunnels
         return gather_statistics(self._mesh, self._membership, *parts)
 
-    def _observe(self) -> NodeObserver:
-        """Return what looks on while this node calls and handles; it does from now on."""
-        if self._observer is None:
-            self._observer = self._pubsub.observer = NodeObserver()
-            self._serving.observe(self._observer)
-        return self._observer
+    def _trace(self, tracing: Tracing) -> None:
+        """Join calls and handlers to traces from now on."""
+        self._tracing = self._pubsub.observer = tracing
+        self._serving.observe(tracing)
 
     def _unready(self, *, member: bool) -> str | None:
         """Return why no new work should come here; None if it may.

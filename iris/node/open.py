@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
@@ -32,7 +33,6 @@ from iris.node.join import RENEWAL_MARGIN, Joined, read_credential
 from iris.node.meeting_place import MeetingPlace
 from iris.node.node import Node
 from iris.node.run_guard import check_trio
-from iris.node.telemetry.tracing import tracing_if_imported
 from iris.security.files import CredentialWatch, open_local_realm, private_home
 from iris.security.identity import Credential, NodeIdentity, PeerIdentity
 
@@ -196,9 +196,10 @@ async def open_node(
             site=site or "",
             sites=sites,
         )
-        tracing = tracing_if_imported(node.id)
-        if tracing is not None:
-            node._observe().tracing = tracing
+        if "opentelemetry.trace" in sys.modules:  # else the program traces nothing, and it is not to be imported
+            from iris.node.telemetry.tracing import Tracing
+
+            node._trace(Tracing(node.id))
         revoking.on_newer(node._parts.pubsub.durable.recheck)
         if sites is not None:
             node._parts.pubsub.publish_abroad(sites, environment.entropy)

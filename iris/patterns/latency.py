@@ -1,13 +1,15 @@
-"""Latency: how long requests took, as one bounded histogram for each cluster and operation.
+"""Latency: how long requests took, as one bounded histogram for each cluster and operation, and what failed.
 
 Buckets grow with the time that they count: eight to each doubling, so a percentile is at most 6.3 % off.  Every power
-of two is an edge, up to which counts are exact.  Two snapshots can be added and subtracted.
+of two is an edge, up to which counts are exact.  Two snapshots can be added and subtracted.  ``iris top``, ``/metrics``
+and the survey of a realm all read these histograms.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import frexp, ldexp
 from typing import Final, final
 
@@ -16,11 +18,16 @@ LONGEST: Final = 2.0**12
 """Seconds: what is less counts as the first of them, what is more as the second, which keeps a histogram below 260
 buckets."""
 
-OTHERS: Final = "*"
-"""Cluster and operation of requests whose own found no room; no name can be this one."""
+EDGES: Final = tuple(2.0**exponent for exponent in range(-12, 5))
+"""Seconds, 0.24 ms to 16 s: the edges that ``/metrics`` shows, since each is a time series for Prometheus."""
+
+OTHERS: Final = "(other)"
+"""Cluster and operation of requests, or reason of errors, whose own found no room; no name can be this one."""
 
 _MAX_SERIES: Final = 256
 """Pairs of cluster and operation of one node: what a peer may ask for is for the peer to invent."""
+
+_MAX_REASONS: Final = 32
 
 _PER_OCTAVE: Final = 8
 
@@ -35,6 +42,8 @@ class LatencyStatistics:
     empty buckets."""
     total: float
     """All times together."""
+    errors: Mapping[str, int] = field(default_factory=dict[str, int])
+    """Requests that ended with an error, by its type.  Only errors that a handler has raised are measured as well."""
 
     @property
     def count(self) -> int:
@@ -66,7 +75,9 @@ class LatencyStatistics:
             return self
         left = ((edge, count - earlier.buckets.get(edge, 0)) for edge, count in self.buckets.items())
         return LatencyStatistics(
-            buckets={edge: count for edge, count in left if count}, total=self.total - earlier.total
+            buckets={edge: count for edge, count in left if count},
+            total=self.total - earlier.total,
+            errors=Counter(self.errors) - Counter(earlier.errors),
         )
 
     def __add__(self, other: LatencyStatistics) -> LatencyStatistics:
@@ -75,6 +86,7 @@ class LatencyStatistics:
         return LatencyStatistics(
             buckets={edge: self.buckets.get(edge, 0) + other.buckets.get(edge, 0) for edge in edges},
             total=self.total + other.total,
+            errors=Counter(self.errors) + Counter(other.errors),
         )
 
 
@@ -93,6 +105,11 @@ class LatencyTable:
         index = exponent * _PER_OCTAVE + int(mantissa * (2 * _PER_OCTAVE)) - _PER_OCTAVE
         series.counts[index] = series.counts.get(index, 0) + 1
 
+    def failed(self, cluster: str, operation: str | None, reason: str) -> None:
+        """Count a request that ended with an error; of more than 32 reasons the later ones together as ``OTHERS``."""
+        errors = (self._series.get((cluster, operation)) or self._open(cluster, operation)).errors
+        errors[reason if reason in errors or len(errors) < _MAX_REASONS else OTHERS] += 1
+
     def statistics(self) -> dict[str, dict[str | None, LatencyStatistics]]:
         """Return a snapshot of each histogram, by cluster and operation."""
         snapshot: dict[str, dict[str | None, LatencyStatistics]] = {}
@@ -108,15 +125,18 @@ class LatencyTable:
 
 @final
 class _Series:
-    __slots__ = ("counts", "total")
+    __slots__ = ("counts", "errors", "total")
 
     def __init__(self) -> None:
         self.counts: dict[int, int] = {}
+        self.errors: Counter[str] = Counter()
         self.total = 0.0
 
     def statistics(self) -> LatencyStatistics:
         return LatencyStatistics(
-            buckets={_edge(index): count for index, count in sorted(self.counts.items())}, total=self.total
+            buckets={_edge(index): count for index, count in sorted(self.counts.items())},
+            total=self.total,
+            errors=self.errors.copy(),
         )
 
 

@@ -66,6 +66,22 @@ def test_clusters_and_operations_beyond_the_bound_share_one_histogram() -> None:
     assert snapshot[OTHERS][OTHERS].count == 44
 
 
+def test_errors_are_counted_by_type_and_beyond_the_bound_together() -> None:
+    table = LatencyTable()
+    for number in range(100):
+        table.failed("store", "get", f"Error{number}")
+    table.failed("store", "get", "Error0")
+    earlier = table.statistics()["store"]["get"]
+    table.failed("store", "get", "Error1")
+    table.record("store", "get", 0.1)
+    later = table.statistics()["store"]["get"]
+    assert (earlier.count, later.count) == (0, 1)
+    assert len(later.errors) == 33
+    assert (later.errors["Error0"], later.errors["Error1"], later.errors[OTHERS]) == (2, 2, 68)
+    assert later.since(earlier).errors == {"Error1": 1}
+    assert (later + earlier).errors["Error1"] == 3
+
+
 async def test_caller_and_member_measure_replies_and_errors_of_handlers(autojump_clock: object) -> None:
     service = iris.Service("store")
 
@@ -97,4 +113,6 @@ async def test_caller_and_member_measure_replies_and_errors_of_handlers(autojump
             assert {operation: of.count for operation, of in measured.items()} == {"get": 3, "put": 1}
             assert measured["get"].percentile(99) == pytest.approx(0.25, rel=0.07)
             assert measured["put"].percentile(50) == pytest.approx(8, rel=0.07)
+        assert asked["put"].errors == {"RemoteError": 1, "RequestTimeout": 1}
+        assert served["put"].errors == {"ValueError": 1}
         assert member.statistics().latency == {}

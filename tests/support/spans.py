@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -31,6 +31,10 @@ class Spans:
         assert len(found) == 1, f"{len(found)} of {name}: {[(span.name, span.kind) for span in self.all()]}"
         return found[0]
 
+    def ends(self, name: str) -> tuple[ReadableSpan, ReadableSpan]:
+        """Return the only span of a name at the caller's end, and the only one at the member's."""
+        return self.named(name, trace.SpanKind.CLIENT), self.named(name, trace.SpanKind.SERVER)
+
 
 @contextmanager
 def recorded() -> Iterator[Spans]:
@@ -42,6 +46,12 @@ def recorded() -> Iterator[Spans]:
     _exporter.clear()
     yield Spans()
     _exporter.clear()
+
+
+def attributes(span: ReadableSpan) -> Mapping[str, object]:
+    """Return the attributes of a span."""
+    assert span.attributes is not None
+    return span.attributes
 
 
 def is_child(child: ReadableSpan, parent: ReadableSpan) -> bool:

@@ -204,38 +204,40 @@ def encode_headers(headers: Mapping[str, str] | None, limit: int) -> Headers:
     """
     if not headers:
         return None
-    if not isinstance(headers, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] -- users may not run a checker
+    if type(headers) is not dict and not isinstance(headers, Mapping):  # of a dict the second look takes 0.4 us
         raise LocalProtocolError(f"headers are of type {type(headers).__name__}: use a dict of texts")
-    flat = tuple(text for pair in headers.items() for text in pair)
-    size = 0
-    for text in flat:
-        if type(text) is not str:
-            raise LocalProtocolError(f"headers are str to str; {text!r} is a {type(text).__name__}")
-        try:
-            size += len(text.encode())
-        except UnicodeEncodeError:
-            raise LocalProtocolError(f"the header text {text!r} has no UTF-8 form") from None
+    flat: list[str] = []
+    for pair in headers.items():
+        flat += pair
+    try:
+        size = len("".join(flat).encode())
+    except TypeError:
+        text = next(text for text in flat if type(text) is not str)
+        raise LocalProtocolError(f"headers are str to str; {text!r} is a {type(text).__name__}") from None
+    except UnicodeEncodeError as error:
+        text = next(text for text in flat if error.object[error.start] in text)
+        raise LocalProtocolError(f"the header text {text!r} has no UTF-8 form") from None
     if size > limit or len(flat) > MAX_ARRAY:
         raise PayloadTooLarge(f"{len(headers)} headers of {size} bytes: the limit is 512 headers and {limit} bytes")
-    return flat
+    return tuple(flat)
 
 
 def headers_size(headers: Headers) -> int:
     """Return how many bytes of a batch headers take."""
-    return 0 if headers is None else sum(len(text.encode()) + ELEMENT for text in headers)
+    return 0 if headers is None else len("".join(headers).encode()) + len(headers) * ELEMENT
 
 
-def headers_bytes(field: object) -> int:
+def headers_bytes(field: Any) -> int:
     """Return the bytes that ``encode_headers`` holds against its limit; 0 for what are no headers."""
     if type(field) is not tuple:
         return 0
     try:
-        return len("".join(cast("tuple[str, ...]", field)).encode())
+        return len("".join(field).encode())
     except (TypeError, UnicodeEncodeError):
         return 0  # decoding them raises
 
 
-def decode_headers_untrusted(field: object) -> dict[str, str]:
+def decode_headers_untrusted(field: Any) -> dict[str, str]:
     """Return headers as a dict.
 
     Raises:
@@ -243,14 +245,15 @@ def decode_headers_untrusted(field: object) -> dict[str, str]:
     """
     if field is None:
         return {}
-    texts = cast("tuple[object, ...]", field)
-    if type(field) is not tuple or len(texts) % 2:
+    if type(field) is not tuple or len(field) % 2:
         raise RemoteProtocolError("headers are a flat array of names and values")
-    for text in texts:
-        if type(text) is not str:
+    headers: dict[str, str] = {}
+    left = iter(field)
+    for name in left:
+        text = next(left)
+        if type(name) is not str or type(text) is not str:
             raise RemoteProtocolError("headers are strings")
-    strings = cast("tuple[str, ...]", texts)
-    headers = dict(zip(strings[::2], strings[1::2], strict=True))
-    if len(headers) * 2 != len(texts):
-        raise RemoteProtocolError("a header stands twice")
+        if name in headers:
+            raise RemoteProtocolError("a header stands twice")
+        headers[name] = text
     return headers

@@ -14,8 +14,8 @@ from typing import Any, Final, Literal, NamedTuple, final
 
 from iris.kernel.names import NodeId
 from iris.node.statistics import NodeStatistics
-from iris.node.telemetry.calls import OTHER, CallHistogram, Target
 from iris.patterns.counters import PatternStatistics
+from iris.patterns.latency import OTHERS, LatencyStatistics
 from iris.patterns.pubsub.subscribe import SubscriptionStatistics
 from iris.patterns.service import ServiceStatistics
 
@@ -55,8 +55,6 @@ class NodeSnapshot:
     unready: str | None
     nodes: int
     statistics: NodeStatistics
-    calls: Mapping[Target, CallHistogram]
-    handlers: Mapping[Target, CallHistogram]
     reports: Mapping[str, Any]
     """What is built on the node: statistics of a "gateway", the report of a "bridge"."""
 
@@ -89,10 +87,10 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "iris_refusals_total": _counter("Frames and messages of peers that were refused.", "reason"),
     # The caller's side.
     "iris_call_duration_seconds": _histogram(
-        "Time from a call to its end, as the caller sees it; not of tunnels.", "pattern", "cluster", "operation"
+        "Time from a request to its reply or the error of its handler, as the caller sees it.", "cluster", "operation"
     ),
     "iris_call_errors_total": _counter(
-        "Calls that ended with an error, by its type.", "pattern", "cluster", "operation", "reason"
+        "Requests that ended with an error, by its type.", "cluster", "operation", "reason"
     ),
     "iris_messages_sent_total": _counter("Messages that callers handed over; one for each receiver.", "pattern"),
     "iris_messages_ended_total": _counter("Messages whose outcome is known and good, or late.", "pattern", "outcome"),
@@ -105,10 +103,10 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "iris_requests_hedged_total": _counter("Requests that a second member was asked as well."),
     # The member's side.
     "iris_handler_duration_seconds": _histogram(
-        "Time that handlers took; not of tunnels.", "pattern", "cluster", "operation"
+        "Time from when a request came to when it was answered, waiting included.", "cluster", "operation"
     ),
     "iris_handler_errors_total": _counter(
-        "Calls of handlers that raised, by the type of the error.", "pattern", "cluster", "operation", "reason"
+        "Requests of which the handler raised, by the type of the error.", "cluster", "operation", "reason"
     ),
     "iris_service_received_total": _counter("Messages that came for a service.", "cluster", "pattern"),
     "iris_service_ended_total": _counter("Those of them that have an outcome.", "cluster", "pattern", "outcome"),
@@ -194,17 +192,28 @@ def samples(snapshot: NodeSnapshot) -> Iterator[Sample]:
         yield from _of_gateway(snapshot.reports["gateway"])
     if "bridge" in snapshot.reports:
         yield from _of_bridge(snapshot.reports["bridge"])
-    for side, targets in (("call", snapshot.calls), ("handler", snapshot.handlers)):
-        for target, histogram in targets.items():
-            for reason, count in histogram.errors.items():
-                yield Sample(f"iris_{side}_errors_total", (*target, reason), count)
+    for side, target, latency in histograms(statistics):
+        for reason, count in latency.errors.items():
+            yield Sample(f"iris_{side}_errors_total", (*target, reason), count)
+
+
+def histograms(
+    statistics: NodeStatistics,
+) -> Iterator[tuple[str, tuple[str, str], LatencyStatistics]]:
+    """Yield the side, "call" or "handler", the cluster and operation, and the histogram."""
+    for cluster, asked in statistics.latency.items():
+        for operation, latency in asked.items():
+            yield "call", (cluster, operation or ""), latency
+    for cluster, service in list(statistics.services.items())[:_MAX_LABELS]:
+        for operation, latency in service.latency.items():
+            yield "handler", (cluster, operation or ""), latency
 
 
 def bounded(counts: Mapping[str, int]) -> dict[str, int]:
     """Return counts by reason; what is beyond the bound is one.  The first ones stay, so that none goes back."""
     kept = dict(list(counts.items())[:_MAX_LABELS])
     beyond = sum(counts.values()) - sum(kept.values())
-    return {**kept, OTHER: beyond} if beyond else kept
+    return {**kept, OTHERS: beyond} if beyond else kept
 
 
 def _of_links(statistics: NodeStatistics) -> Iterator[Sample]:

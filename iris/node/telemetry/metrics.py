@@ -5,12 +5,11 @@ Published as ``iris.metrics``.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from importlib import metadata
 from inspect import isawaitable
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, final, overload
 
 import trio
@@ -18,9 +17,9 @@ import trio
 from iris.kernel.errors import ConfigError
 from iris.kernel.tasks import protected_context
 from iris.node.node import Node
-from iris.node.telemetry.calls import BUCKETS, CallHistogram
 from iris.node.telemetry.endpoint import MetricsEndpoint, Page, missing, open_endpoint, text_page
-from iris.node.telemetry.families import FAMILIES, NEVER_BACK, NodeSnapshot, samples
+from iris.node.telemetry.families import FAMILIES, NEVER_BACK, NodeSnapshot, histograms, samples
+from iris.patterns.latency import EDGES, LatencyStatistics
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -58,9 +57,9 @@ def serve(node: Any, host: str = "127.0.0.1", port: int = PORT, *, member: bool 
             async with node.join("orders", service):
                 await trio.sleep_forever()
 
-    ``GET /metrics`` has what docs/observing.md lists; latencies are measured from now on.  ``GET /healthz`` has status
-    200 if new work may come to this node, else 503 and the reason: that it is a member of no cluster, that it drains,
-    or that it is closed.  Both are open to everybody who reaches the address; no payload, key or credential is in them.
+    ``GET /metrics`` has what docs/observing.md lists.  ``GET /healthz`` has status 200 if new work may come to this
+    node, else 503 and the reason: that it is a member of no cluster, that it drains, or that it is closed.  Both are
+    open to everybody who reaches the address; no payload, key or credential is in them.
 
     Args:
         node: of ``iris``, ``iris.aio`` or ``iris.sync``; with the last it is a plain ``with`` block.
@@ -83,7 +82,6 @@ async def _serve(node: Node, *, host: str, port: int, member: bool) -> AsyncIter
     node._guard.check()
     if type(host) is not str or type(port) is not int or not 0 <= port < 65536:
         raise ConfigError(f"metrics at {host!r}:{port!r}: use the text of an address, and a port from 0 to 65535")
-    node._observe().measure()
     exposition = Exposition(node, member=member)
     pages = {"/metrics": exposition.metrics, "/healthz": exposition.health}
     async with open_endpoint(host, port, pages) as endpoint:
@@ -139,7 +137,7 @@ class Exposition:
             return page
 
     async def _look(self) -> NodeSnapshot:
-        node, observer = self._node, self._node._observe()
+        node = self._node
         reports: dict[str, Any] = {}
         for name, report in list(node._reports.items()):
             told = report()
@@ -152,8 +150,6 @@ class Exposition:
             unready=node._unready(member=self._member),
             nodes=len(node.nodes()),
             statistics=node.statistics(),
-            calls={} if observer.calls is None else observer.calls.copy(),
-            handlers={} if observer.handlers is None else observer.handlers.copy(),
             reports=reports,
         )
 
@@ -173,12 +169,12 @@ class Exposition:
                 family = FAMILIES[name]
                 found[name] = kinds[family.kind](name, family.help, labels=family.labels)
             found[name].add_metric(labels, self._not_back(name, labels, value))
-        for side, targets in (("call", snapshot.calls), ("handler", snapshot.handlers)):
+        for side, target, latency in histograms(snapshot.statistics):
             name = f"iris_{side}_duration_seconds"
-            family = FAMILIES[name]
-            made = found[name] = HistogramMetricFamily(name, family.help, labels=family.labels)
-            for target, histogram in targets.items():
-                made.add_metric(target, _cumulative(histogram), histogram.sum)
+            if name not in found:
+                family = FAMILIES[name]
+                found[name] = HistogramMetricFamily(name, family.help, labels=family.labels)
+            found[name].add_metric(target, _cumulative(latency), latency.total)
         return found.values()
 
     def describe(self) -> Iterable[Metric]:
@@ -196,7 +192,7 @@ _FORMATS: Final = 8
 """Pages that are kept: one for each format that scrapers ask for."""
 
 
-def _cumulative(histogram: CallHistogram) -> list[tuple[str, float]]:
+def _cumulative(latency: LatencyStatistics) -> list[tuple[str, float]]:
     """Return the counts as Prometheus has them: each bucket holds those below it."""
-    bounds: Iterator[str] = iter([*map(repr, BUCKETS), "+Inf"])
-    return [(bound, float(count)) for bound, count in zip(bounds, accumulate(histogram.counts), strict=True)]
+    counts = [(repr(edge), float(latency.below(edge))) for edge in EDGES]
+    return [*counts, ("+Inf", float(latency.count))]

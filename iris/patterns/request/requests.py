@@ -171,7 +171,9 @@ class Requests:
         picker = self._directory.picker(cluster)
         if picker is None and member is None and not (idempotent and self._directory.had_members(cluster)):
             check_address(cluster)
-            raise nobody_serves(cluster, self._mesh.identity, self._mesh.trouble())
+            nobody = nobody_serves(cluster, self._mesh.identity, self._mesh.trouble())
+            self._failed(cluster, operation, type(nobody).__name__)
+            raise nobody
         # What the caller's own scope leaves is all that the handler may use: nested requests inherit it.
         now = trio.current_time()
         deadline = min(now + timeout, trio.current_effective_deadline())
@@ -292,6 +294,11 @@ class Requests:
     def _measure(self, cluster: str, operation: str | None, asked: float, error: BaseException | None = None) -> None:
         if error is None or isinstance(error, RemoteError):  # the attempt that was answered has looked at the clock
             self.latency.record(cluster.partition("@")[0], operation, self._ended - asked)
+        if error is not None:
+            self._failed(cluster, operation, type(error).__name__)
+
+    def _failed(self, cluster: str, operation: str | None, reason: str) -> None:
+        self.latency.failed(cluster.partition("@")[0], operation, reason)
 
     @property
     def hedged(self) -> int:
@@ -663,6 +670,7 @@ class Begun:
         if not self._is_counted:
             self._is_counted = True
             self._requests.tally.expired += 1
+            self._requests._failed(self._cluster, self.attempt.message[3], "Cancelled")
 
     def reply(self) -> tuple[Any] | None:
         """Return the reply; None if there is none, and ``go_on`` says what becomes of the request.
@@ -681,6 +689,7 @@ class Begun:
             reply = requests.decode_reply_untrusted(outcome[2], self._cluster, self.attempt.member)
         except RemoteError as error:
             requests.count(error)
+            requests._failed(self._cluster, operation, type(error).__name__)
             raise
         requests.tally.answered += 1
         return (reply,)

@@ -26,7 +26,7 @@ from iris.kernel.tasks import interruptible
 from iris.kernel.wire import kinds
 from iris.patterns.latency import LatencyStatistics, LatencyTable
 from iris.patterns.messages import Message, Request, Sender
-from iris.patterns.observer import Observer, Pattern
+from iris.patterns.observer import Observed, Observer, Pattern
 from iris.patterns.payloads import encoded
 from iris.patterns.priority import Priority, served_priority
 from iris.patterns.receive_limits import Arriving
@@ -134,7 +134,7 @@ class ServiceStatistics:
     queue_delay: float
     """How long requests waited for a handler lately, in seconds."""
     latency: Mapping[str | None, LatencyStatistics]
-    """Of each operation: from when a request came to when the handler's reply or error went out."""
+    """Of each operation: from when a request came to when the handler's reply or error went out, and what it raised."""
     tunnels_received: int
     tunnels_running: int
     tunnels_served: int
@@ -430,7 +430,9 @@ class WorkerPool:
         except RemoteProtocolError as error:
             return self.malformed(job.peer, job.identifier, error)
         observer = self.observer
-        seen = None if observer is None else observer.begin_handling("request", self.cluster, job.operation, request)
+        seen: Observed | None = None
+        if observer is not None and job.headers:
+            seen = observer.begin_handling("request", self.cluster, job.operation, request)
         try:
             result: Any = job.handler(request)
             if inspect.isawaitable(result):
@@ -454,6 +456,7 @@ class WorkerPool:
 
     def _fail(self, job: PendingRequest, error: BaseException, request: Request) -> tuple[wire.Message, int]:
         self._failed += 1
+        self._latency.failed(self.cluster, job.operation, type(error).__name__)
         self.failures.failed("request", error, job.operation, request.sender, job.identifier)
         code, text = described(error, tracebacks=self.service.tracebacks)
         return (kinds.FAILURE, job.identifier, code, text, OF_HANDLER), len(text)
@@ -471,7 +474,8 @@ class WorkerPool:
     def _observed(self, pattern: Pattern, operation: str | None, given: Any) -> AbstractContextManager[object]:
         """Return the block in which the observer, if there is one, sees a handler at work."""
         observer = self.observer
-        return nullcontext() if observer is None else observer.begin_handling(pattern, self.cluster, operation, given)
+        seen = None if observer is None else observer.begin_handling(pattern, self.cluster, operation, given)
+        return nullcontext() if seen is None else seen
 
     # -- broadcasts -----------------------------------------------------------------------------------------
 

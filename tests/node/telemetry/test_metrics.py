@@ -19,10 +19,10 @@ import iris
 import iris.aio
 import iris.sync
 from iris.federation.gateway import GatewayStatistics
-from iris.node.telemetry.calls import BUCKETS, OTHER, CallHistogram, CallTable
 from iris.node.telemetry.endpoint import MetricsEndpoint
-from iris.node.telemetry.families import FAMILIES, NodeSnapshot, bounded, samples
+from iris.node.telemetry.families import FAMILIES, NodeSnapshot, bounded, histograms, samples
 from iris.node.telemetry.metrics import Exposition
+from iris.patterns.latency import EDGES
 from iris.spark_bridge.log.store import ShardState
 from iris.spark_bridge.server.member import BridgeReport, BridgeStatistics
 from iris.testing import open_network
@@ -96,11 +96,12 @@ async def test_both_ends_count_what_was_asked_and_how_long_it_took() -> None:
         with pytest.raises(iris.NoSuchCluster):
             await shop.request("nobody", b"1")
         here, there = [values((await get(one, "/metrics"))[1]) for one in (of_shop, of_member)]
-        target = {"pattern": "request", "cluster": "store", "operation": "look_up"}
+        target = {"cluster": "store", "operation": "look_up"}
         assert value(here, "iris_call_duration_seconds_count", **target) == 7
         assert value(here, "iris_call_duration_seconds_bucket", le="+Inf", **target) == 7
         assert 0 < value(here, "iris_call_duration_seconds_sum", **target) < 60
         assert value(there, "iris_handler_duration_seconds_count", **target) == 7
+        check_buckets(here, shop.statistics().latency["store"]["look_up"], **target)
         target["operation"] = "fail"
         assert value(here, "iris_call_errors_total", reason="RemoteError", **target) == 1
         assert value(there, "iris_handler_errors_total", reason="ValueError", **target) == 1
@@ -116,6 +117,13 @@ async def test_both_ends_count_what_was_asked_and_how_long_it_took() -> None:
         assert value(there, "iris_handshakes_total") == 1
         assert value(there, "iris_info", node=member.id, cluster="store", site="", version="0.1.0") == 1
         assert not any(shop.id in dict(labels).values() for _, labels in there), "no label is a peer"
+
+
+def check_buckets(found: Values, latency: iris.LatencyStatistics, **target: str) -> None:
+    """Check that what a page shows is what the statistics have, and so ``iris top``."""
+    shown = [value(found, "iris_call_duration_seconds_bucket", le=repr(edge), **target) for edge in EDGES]
+    assert shown == [latency.below(edge) for edge in EDGES]
+    assert value(found, "iris_call_duration_seconds_sum", **target) == pytest.approx(latency.total)
 
 
 async def test_ready_is_joined_and_not_draining() -> None:
@@ -184,15 +192,14 @@ async def everything() -> NodeSnapshot:
     """A snapshot in which each metric has a value."""
     async with open_network() as network, network.open_node("store") as node, node.join("store", store()):
         await node.request("store", b"1", operation="look_up")
+        with pytest.raises(iris.RemoteError):
+            await node.request("store", b"1", operation="fail")
         statistics = node.statistics()
     lost = {"no link": 2}
     requests = dataclasses.replace(statistics.requests, lost=lost)
     tunnels = dataclasses.replace(statistics.tunnels, ended={"finished": 1})
     shard = ShardState(number=0, epoch="e", earliest=2, next=9, size=100, timestamp=0)
     zeros = {field.name: 0 for field in dataclasses.fields(BridgeStatistics)}
-    histogram = CallHistogram()
-    histogram.observe(0.003)
-    histogram.failed(ValueError())
     return NodeSnapshot(
         node=node.id,
         cluster="store",
@@ -201,8 +208,6 @@ async def everything() -> NodeSnapshot:
         unready=None,
         nodes=1,
         statistics=dataclasses.replace(statistics, requests=requests, tunnels=tunnels, refusals={"RemoteError": 1}),
-        calls={("request", "store", ""): histogram},
-        handlers={("request", "store", ""): histogram},
         reports={
             "gateway": GatewayStatistics(
                 received=3,
@@ -224,8 +229,8 @@ async def everything() -> NodeSnapshot:
 
 async def test_every_family_is_filled_with_its_labels_and_no_other_is(everything: NodeSnapshot) -> None:
     found = list(samples(everything))
-    filled = {name for name, _, _ in found} | {name for name, family in FAMILIES.items() if family.kind == "histogram"}
-    assert filled == set(FAMILIES)
+    sides = {f"iris_{side}_duration_seconds" for side, _, _ in histograms(everything.statistics)}
+    assert {name for name, _, _ in found} | sides == set(FAMILIES)
     assert [name for name, labels, _ in found if len(labels) != len(FAMILIES[name].labels)] == []
     assert len({(name, labels) for name, labels, _ in found}) == len(found)
     lags = {labels: value for name, labels, value in found if name == "iris_bridge_lag_events"}
@@ -274,29 +279,6 @@ def test_reasons_beyond_the_bound_are_one_and_none_goes_back() -> None:
     assert sum(after.values()) == 4000
     assert all(after[reason] >= count for reason, count in before.items())
     assert bounded({"a": 1}) == {"a": 1}
-
-
-def test_clusters_beyond_the_bound_share_one_histogram() -> None:
-    table = CallTable()
-    for number in range(1000):
-        table.of("request", f"cluster-{number}", None).observe(0.001)
-    copied = table.copy()
-    assert len(copied) == 257
-    assert sum(copied[OTHER, OTHER, OTHER].counts) == 744
-    assert sum(sum(histogram.counts) for histogram in copied.values()) == 1000
-    histogram = CallHistogram()
-    for number in range(100):
-        histogram.failed(type(f"Error{number}", (Exception,), {})())
-    assert len(histogram.errors) == 33
-    assert histogram.errors.total() == 100
-
-
-@pytest.mark.parametrize(("seconds", "bucket"), [(0.0, 0), (0.0005, 0), (0.00051, 1), (10.0, 13), (10.1, 14)])
-def test_a_bound_belongs_to_its_bucket(seconds: float, bucket: int) -> None:
-    histogram = CallHistogram()
-    histogram.observe(seconds)
-    assert [place for place, count in enumerate(histogram.counts) if count] == [bucket]
-    assert len(histogram.counts) == len(BUCKETS) + 1
 
 
 async def test_links_and_subscriptions_that_ended_still_count() -> None:
@@ -374,7 +356,7 @@ def test_a_node_of_asyncio_is_served_likewise() -> None:
     status, text = asyncio.run(main())
     assert status == 200
     found = values(text)
-    target = {"pattern": "request", "cluster": "shop", "operation": ""}
+    target = {"cluster": "shop", "operation": ""}
     assert value(found, "iris_call_duration_seconds_count", **target) in (3, 4)
     target["operation"] = "none"
     assert value(found, "iris_call_errors_total", reason="RemoteError", **target) == 1
@@ -390,7 +372,7 @@ def test_a_node_of_threads_is_served_likewise() -> None:
                 node.request("shop", b"1")
             status, text = read(metrics.url + "/metrics")
     assert status == 200
-    target: Mapping[str, str] = {"pattern": "request", "cluster": "shop", "operation": ""}
+    target: Mapping[str, str] = {"cluster": "shop", "operation": ""}
     assert value(values(text), "iris_call_duration_seconds_count", **target) == 3
     with pytest.raises(OSError, match="refused"):
         read(metrics.url + "/healthz")

@@ -17,6 +17,7 @@ from iris.kernel.config import KIB, MIB, Config
 from iris.kernel.errors import IrisError
 from iris.kernel.names import check_key
 from iris.kernel.tasks import Wakeup, open_background, protected_context
+from iris.patterns.observer import Observer
 from iris.patterns.payloads import encoded
 from iris.patterns.pubsub.publish.acks import Acknowledgements, Unconfirmed
 from iris.patterns.pubsub.remote import RemoteSubscribers
@@ -63,9 +64,16 @@ class ConfirmedEvents:
     """
 
     def __init__(
-        self, confirming: Acknowledgements, config: Config, timeout: float, foreign: RemoteSubscribers | None = None
+        self,
+        confirming: Acknowledgements,
+        config: Config,
+        timeout: float,
+        foreign: RemoteSubscribers | None = None,
+        *,
+        observer: Observer | None = None,
     ) -> None:
         self._confirming = confirming
+        self._observer = observer
         self._config = config
         self._timeout = timeout
         self._foreign = foreign
@@ -101,6 +109,11 @@ class ConfirmedEvents:
 
         Cancelling it while it waits leaves this event unpublished.
         """
+        if self._observer is not None:
+            span, headers = self._observer.begin_call("event", topic, None, headers)
+            if span is not None:
+                with span:  # once more, with the trace in its headers
+                    return await self.publish(topic, payload, key=key, headers=headers)
         if self._error is not None:
             raise self._error
         headers = headers or None
@@ -122,6 +135,7 @@ class ConfirmedEvents:
         self.published += 1
         if len(run.payloads) >= run.most or run.size >= self._run_bytes:
             self._post()
+        return None
 
     async def _begin_run(self, topic: str, key: str | None, headers: Mapping[str, str] | None) -> _Open:
         flat = wire.encode_headers(headers, self._config.max_headers)
@@ -203,10 +217,15 @@ class ConfirmedEvents:
 
 @protected_context
 async def open_confirmed_events(
-    confirming: Acknowledgements, config: Config, timeout: float, foreign: RemoteSubscribers | None = None
+    confirming: Acknowledgements,
+    config: Config,
+    timeout: float,
+    foreign: RemoteSubscribers | None = None,
+    *,
+    observer: Observer | None = None,
 ) -> AsyncIterator[ConfirmedEvents]:
     """See ``Node.confirming``."""
-    events = ConfirmedEvents(confirming, config, timeout, foreign)
+    events = ConfirmedEvents(confirming, config, timeout, foreign, observer=observer)
     try:
         async with open_background() as nursery:
             nursery.start_soon(events.post_soon)
