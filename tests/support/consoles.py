@@ -17,7 +17,7 @@ from typing import Final, final
 
 from docs.pages import Block, matches
 
-PATIENCE: Final = 180.0
+PATIENCE: Final = 600.0  # a busy machine starts Spark in minutes
 STAYS: Final = "leave it running"
 """A caption with these words: the last command of the block goes on until the page ends."""
 
