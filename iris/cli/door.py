@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import os
+import re
 import resource
 import signal
 import socket
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 DOOR: Final = "iris.door"
 """The cluster that a door of the local realm speaks for."""
+
+_ORIGIN: Final = re.compile(r"https?://(?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?")
 
 FILE: Final = click.Path(path_type=Path, dir_okay=False)
 
@@ -72,6 +75,10 @@ def door(
         raise click.UsageError("a door is reached by --http, --mqtt or --nng: give one of them")
     if (certificate is None) != (private_key is None):
         raise click.UsageError("--certificate and --private-key belong together: give both")
+    for origin in origins:
+        if origin != "*" and not _ORIGIN.fullmatch(origin):
+            told = "write https://HOST or https://HOST:PORT, in small letters and with nothing behind, or *"
+            raise click.UsageError(f"{origin!r} is no origin as browsers name it: {told}")
     if (nng_at is None) != (nng_client is None):
         raise click.UsageError("--nng and --nng-client belong together: nng's clients show no token")
     try:

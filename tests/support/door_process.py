@@ -114,6 +114,10 @@ class DoorProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End it."""
         self._stack.close()
 
 

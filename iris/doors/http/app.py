@@ -73,6 +73,9 @@ def make_app(
             ClientDisconnect: _nobody,
         },
     )
+    for route in app.routes:
+        if isinstance(route, Route) and route.methods is not None:
+            route.methods.discard("HEAD")  # Starlette has it do what GET does, and a stream without bytes has no end
     app.router.redirect_slashes = False  # an address is one of those above, or none
     return app
 
@@ -212,9 +215,11 @@ class _Door:
     def no_such_address(self, http: Request, error: Exception) -> Response:
         """Tell a client that there is nothing at an address, or nothing for its method."""
         assert isinstance(error, HTTPException)
-        code = "no_such_address" if error.status_code == 404 else "refused"
+        code = "no_such_address" if error.status_code == 404 else "no_such_method"
         told = f"{http.method} {http.url.path:.200}: {error.detail}"
-        return self.problem(http, Problem(error.status_code, code, told))
+        answer = self._refuse(Problem(error.status_code, code, told))
+        answer.headers.update(error.headers or {})  # which methods there are
+        return answer
 
     def _end(self, tell: Callable[[Problem], bytes]) -> Callable[[Problem], bytes]:
         def end(told: Problem) -> bytes:

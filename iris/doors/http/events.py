@@ -50,6 +50,7 @@ class Follower:
                         await send(piece)
                     self._counted.delivered += 1
                     self._counted.missed += event.missed
+                    await asyncio.sleep(0)  # of many that wait here, others wait for one only
 
             async def beat() -> None:
                 while True:

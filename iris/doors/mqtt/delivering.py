@@ -89,12 +89,14 @@ class Subscriptions:
             raise Parting(Reason.PROTOCOL_ERROR, "a shared subscription without local messages")
         if one.no_local:
             raise Problem(400, "malformed", "a client gets its own messages too: there is no 'no local' here")
+        permitted = [pattern for pattern in wanted.patterns if self._client.token.may("subscribe", pattern)]
+        patterns = permitted or wanted.patterns  # of a/# what a right to a.> covers
         former = self._open.get(one.text)
         handling = one.retain_handling
         options = Options(handling == 2 or (handling == 1 and former is not None), identifier)
         opened: list[asyncio.Task[None]] = []
         try:
-            for pattern in wanted.patterns:
+            for pattern in patterns:
                 ready = asyncio.get_running_loop().create_future()
                 following = self._follow(pattern, wanted.group, options, ready)
                 opened.append(self._tasks.create_task(following))
@@ -113,6 +115,7 @@ class Subscriptions:
                     ready.set_result(None)
                 async for event in events:
                     await self._deliver(event, options)
+                    await asyncio.sleep(0)  # of many that wait here, others wait for one only
         except (Problem, IrisError) as error:
             if ready.done():
                 raise

@@ -90,7 +90,7 @@ PROBLEMS: list[tuple[str, Any, int, str, str]] = [
     ("/publish/a..b", b"", 400, "malformed", "a..b"),
     ("/publish/orders?confirm=true", b"", 503, "not_sent", "durable"),
     ("/nowhere", b"", 404, "no_such_address", "POST /nowhere"),
-    ("/subscribe", b"", 405, "refused", "Method Not Allowed"),
+    ("/subscribe", b"", 405, "no_such_method", "Method Not Allowed"),
 ]
 
 
@@ -101,6 +101,9 @@ def test_each_problem_has_its_status_word_and_text(run: Run) -> None:
             assert (told.status, told.json()["code"]) == (status, code), path
             assert text in told.json()["detail"], path
             assert told.headers["content-type"] == "application/problem+json"
+        for method in ("HEAD", "DELETE"):
+            told = await place.fetch(method, "/subscribe?topic=a")
+            assert (told.status, told.headers["allow"]) == (405, "GET")
         for kind, wrong in [("application/json", b"{"), ("application/msgpack", b"\xc1"), ("text/plain", b"\xff")]:
             told = await place.post("/request/greeters", wrong, {**place.bearer, "content-type": kind})
             assert (told.status, told.json()["code"]) == (400, "malformed")

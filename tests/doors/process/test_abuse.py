@@ -105,15 +105,15 @@ def test_a_huge_body_is_refused_before_it_is_read(terminal: Terminal, tmp_path: 
 @needs_curl
 @pytest.mark.usefixtures("many_files")
 def test_a_thousand_idle_followers_are_small_and_disturb_nobody(terminal: Terminal) -> None:
-    secrets = [token(terminal, f"idle{number}", *ALL_RIGHTS) for number in range(4)]
+    secrets = [token(terminal, f"idle{number}", *ALL_RIGHTS) for number in range(16)]  # 64 subscriptions for each
     secret = token(terminal, "web", *ALL_RIGHTS)
     with DoorProcess(terminal, "--max-connections", "1001") as door, contextlib.ExitStack() as stack:
         assert curl(door, secret, "/request/greeters", "--json", "1")[0] == "200"
         before = door.memory()
-        streams = [stack.enter_context(follow(door, secrets[number % 4])) for number in range(1000)]
+        streams = [stack.enter_context(follow(door, secrets[number % 16])) for number in range(1000)]
         assert (door.memory() - before) / 1000 < 100_000
         assert curl(door, secret, "/request/greeters", "--json", '"you"') == ("200", "hello you")
-        with socket.create_connection(("127.0.0.1", door.http)):  # the last place
+        with follow(door, secret):  # the last place
             status, told = curl(door, secret, "/request/greeters", "--json", "1")
             assert (status, told["code"]) == ("503", "too_many_connections")
         while curl(door, secret, "/publish/orders.tea", "--json", "7")[0] != "204":
@@ -190,3 +190,27 @@ def test_a_door_killed_under_load_loses_nothing_that_it_acknowledged(
     events = [json.loads(line) for line in done.stdout.splitlines()]
     stored = {int(event["value"]) for event in events}
     assert stored == set(range(published))
+
+
+@pytest.mark.parametrize("origin", ["https://SHOP.example", "https://shop.example/", "shop.example", "https://a b", ""])
+def test_an_origin_that_no_browser_names_is_refused(terminal: Terminal, origin: str) -> None:
+    token(terminal, "web", *ALL_RIGHTS)
+    done = terminal.run("door", "--http", "127.0.0.1:0", "--tokens", "tokens", "--allow-origin", origin)
+    assert done.returncode == 2
+    assert b"is no origin as browsers name it: write https://HOST or https://HOST:PORT" in done.stderr
+
+
+def test_a_door_takes_as_many_descriptors_as_it_may(terminal: Terminal) -> None:
+    token(terminal, "web", *ALL_RIGHTS)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft // 2, hard))  # the door begins with that
+    try:
+        door = DoorProcess(terminal)
+        door.start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with contextlib.closing(door):
+        assert door.process is not None
+        limits = Path(f"/proc/{door.process.pid}/limits").read_text()
+        (line,) = [line.split() for line in limits.splitlines() if line.startswith("Max open files")]
+    assert line[3] == line[4]  # soft and hard

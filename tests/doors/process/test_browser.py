@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from docs.pages import blocks
 from tests.support.command import PATIENCE, Terminal
 from tests.support.door_process import ALL_RIGHTS, DoorProcess, Page, files, open_page, token
 
@@ -83,17 +84,24 @@ EXPECTED = {
 
 def run_in_node(url: str, secret: str, body: str, folder: Path) -> object:
     """Run the body of an async function in Node.js, and return what it returns."""
-    (folder / "iris.mjs").write_bytes((ROOT / "iris" / "doors" / "http" / "iris.js").read_bytes())
     program = body.replace("await import(`${url}/iris.js`)", 'await import("./iris.mjs")')
-    (folder / "program.mjs").write_text(
+    said = run_module(
         f"const url = {json.dumps(url)}, token = {json.dumps(secret)};\n"
-        f"console.log(JSON.stringify(await (async () => {{ {program} }})()));\nprocess.exit(0);\n"
+        f"console.log(JSON.stringify(await (async () => {{ {program} }})()));\nprocess.exit(0);\n",
+        folder,
     )
+    return json.loads(said)
+
+
+def run_module(program: str, folder: Path) -> str:
+    """Run a program in Node.js beside the module ``./iris.mjs``, and return what it prints."""
+    (folder / "iris.mjs").write_bytes((ROOT / "iris" / "doors" / "http" / "iris.js").read_bytes())
+    (folder / "program.mjs").write_text(program)
     old = int(subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout[1:3]) < 22
     command = ["node", *(["--experimental-websocket"] if old else []), "program.mjs"]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return done.stdout
 
 
 @in_browser
@@ -120,6 +128,20 @@ def test_a_program_of_node_does_the_same(terminal: Terminal, tmp_path: Path) -> 
     secret = token(terminal, "page", *ALL_RIGHTS)
     with DoorProcess(terminal) as door:
         assert run_in_node(door.url, secret, CHECKS, tmp_path) == EXPECTED
+
+
+@in_node
+def test_the_program_of_the_page_prints_what_stands_below_it(terminal: Terminal, tmp_path: Path) -> None:
+    shown = {
+        block.language: block.code for block in blocks(ROOT / "docs" / "doors.md") if block.language in ("js", "output")
+    }
+    secret = token(terminal, "page", *ALL_RIGHTS)
+    with DoorProcess(terminal) as door:
+        program = shown["js"].replace('"http://127.0.0.1:8080/iris.js"', '"./iris.mjs"')
+        program = program.replace("http://127.0.0.1:8080", door.url).replace(
+            "const door", f"const token = {json.dumps(secret)};\nconst door"
+        )
+        assert run_module(program, tmp_path) == shown["output"]
 
 
 def wait_for(page: Page, condition: str) -> None:
