@@ -53,10 +53,8 @@ TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
 
 _LENGTH: Final = 55
-"""Of a ``traceparent`` of version 00: its last digit is even if the trace is not sampled."""
-
-_MAX_STATE: Final = 512
-"""Characters of a ``tracestate`` that are handed on unread; W3C asks for no more."""
+_UNSAMPLED: Final = frozenset("02468ace")
+"""Characters of a ``traceparent`` of version 00, and how it ends where the trace is not sampled."""
 
 _ROOM: Final = 7 * 1024
 """Bytes of headers up to which a trace's are added: they take 700 at most, and a message has room for 8 KiB."""
@@ -150,25 +148,25 @@ class Abandoned(Exception):
 
 @final
 class UnreadSpan(NonRecordingSpan):
-    """The caller's span in a trace that is not sampled.  Its headers are read when somebody asks for its context."""
+    """The caller's span in a trace that is not sampled.  Its header is read when somebody asks for its context.
+
+    Attributes:
+        parent: the header, as it came.
+    """
 
     _read: SpanContext | None = None
 
-    def __init__(self, headers: Mapping[str, str]) -> None:
-        self._headers = headers
+    def __init__(self, parent: str) -> None:
+        self.parent: Final = parent
 
     def get_span_context(self) -> SpanContext:
-        """Return the context that the headers name; an invalid one, if they name none."""
+        """Return the context that the header names; an invalid one, if it names none."""
         if self._read is None:
-            self._read = get_current_span(_propagator.extract(self._headers, _EMPTY)).get_span_context()
+            self._read = get_current_span(_propagator.extract({TRACEPARENT: self.parent}, _EMPTY)).get_span_context()
         return self._read
 
-    def headers(self) -> dict[str, str]:
-        """Return those of the trace, as they came."""
-        return {name: self._headers[name] for name in (TRACEPARENT, TRACESTATE) if name in self._headers}
-
     def __repr__(self) -> str:
-        return f"<UnreadSpan {self.headers()}>"
+        return f"<UnreadSpan {self.parent!r}>"
 
 
 @final
@@ -195,7 +193,7 @@ class Tracing:
             return None, headers
         span: OpenSpan | None = None
         if type(current) is UnreadSpan:
-            sent = current.headers()
+            sent = {TRACEPARENT: current.parent}
         else:
             trace_id, span_id, _, flags, state, is_valid = current.get_span_context()
             if not is_valid:
@@ -232,10 +230,11 @@ class Tracing:
     def begin_handling(self, pattern: Pattern, cluster: str, operation: str | None, given: Any) -> OpenSpan | None:
         """See ``Observer.begin_handling``; what the handler asks of others is below its span then."""
         headers = given.headers
-        if TRACEPARENT not in headers:
+        parent = headers.get(TRACEPARENT)
+        if parent is None:
             return None
-        if _is_unsampled(headers):
-            attach(Context({_SPAN: UnreadSpan(headers)}))
+        if len(parent) == _LENGTH and parent[-1] in _UNSAMPLED and TRACESTATE not in headers:
+            attach(Context({_SPAN: UnreadSpan(parent)}))
             return None
         context = _propagator.extract(headers, _EMPTY)
         if not _names_sampled(context):
@@ -248,12 +247,14 @@ class Tracing:
 
     def arrived(self, topic: str, publisher: NodeId, headers: Mapping[str, str], count: int) -> None:
         """See ``Observer.arrived``: a span that is over at once, below that of the publisher."""
-        if TRACEPARENT in headers and not _is_unsampled(headers):
-            context = _propagator.extract(headers, _EMPTY)
-            if _names_sampled(context):
-                span = self._start("event", "receive", topic, None, SpanKind.CONSUMER, context, publisher)
-                span.set_attribute("messaging.batch.message_count", count)
-                span.end()
+        parent = headers.get(TRACEPARENT)
+        if parent is None or (len(parent) == _LENGTH and parent[-1] in _UNSAMPLED):
+            return
+        context = _propagator.extract(headers, _EMPTY)
+        if _names_sampled(context):
+            span = self._start("event", "receive", topic, None, SpanKind.CONSUMER, context, publisher)
+            span.set_attribute("messaging.batch.message_count", count)
+            span.end()
 
     def _start(
         self,
@@ -278,14 +279,6 @@ class Tracing:
             attributes["rpc.system.name"] = _SYSTEM
             attributes["rpc.method"] = name
         return self._tracer.start_span(name, context=context, kind=kind, attributes=attributes)
-
-
-def _is_unsampled(headers: Mapping[str, str]) -> bool:
-    """Tell by two looks whether a trace is not sampled; False also if more would have to be read."""
-    parent, state = headers[TRACEPARENT], headers.get(TRACESTATE)
-    if len(parent) != _LENGTH or parent[-1] not in "02468ace":
-        return False
-    return state is None or (len(state) <= _MAX_STATE and state.isascii())
 
 
 def _names_sampled(context: Context) -> bool:
