@@ -30,6 +30,9 @@ from iris.patterns.latency import LatencyStatistics
 _AT_ONCE: Final = 16
 """Nodes that are asked at one time: their answers are of up to 256 KiB each."""
 
+_INDIRECT: Final = frozenset(("gateway", "relay"))
+"""Kinds of links whose frames go through other nodes."""
+
 Series = tuple[bool, str, str | None]
 """Of a histogram: whether it was served, the cluster, the operation."""
 
@@ -72,12 +75,83 @@ class ClusterView:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SiteView:
+    """One site: the node's own, or one that a gateway of it is linked to."""
+
+    site: str
+    """Empty for none, and ``REALM/SITE`` in another realm."""
+    nodes: tuple[NodeId, ...]
+    """Those that have answered: none at other sites, which are asked from there."""
+    gateways: tuple[NodeId, ...]
+    """Nodes that are linked to a gateway of another site, or are one that is."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkView:
+    """One link between two nodes, which both of them may have reported; ``a`` is the lesser id."""
+
+    a: NodeId
+    b: NodeId
+    a_site: str
+    b_site: str
+    kind: str
+    """See ``LinkReport``.  Each end dials by itself: if they differ, that of ``a``."""
+    round_trip: float | None
+    """Seconds; the shorter one of what the two ends have measured."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RealmView:
-    """The realm as one survey found it."""
+    """The realm as one survey found it.
+
+    A graph can be drawn from it: ``links`` are the edges, and ``sites`` say which nodes stand together.
+    """
 
     nodes: tuple[NodeView, ...]
     silent: dict[NodeId, str]
     """Nodes that did not answer, and why."""
+
+    def sites(self) -> tuple[SiteView, ...]:
+        """Return the sites of nodes that answered, and those that their gateways are linked to, by name."""
+        nodes: dict[str, set[NodeId]] = {}
+        gateways: dict[str, set[NodeId]] = {}
+        for view in self.nodes:
+            nodes.setdefault(view.report.site, set()).add(view.node.node)
+        for link in self.links():
+            if link.a_site != link.b_site and link.kind not in _INDIRECT:
+                gateways.setdefault(link.a_site, set()).add(link.a)
+                gateways.setdefault(link.b_site, set()).add(link.b)
+        return tuple(
+            SiteView(
+                site=site, nodes=tuple(sorted(nodes.get(site, ()))), gateways=tuple(sorted(gateways.get(site, ())))
+            )
+            for site in sorted(nodes.keys() | gateways.keys())
+        )
+
+    def links(self) -> tuple[LinkView, ...]:
+        """Return the links that nodes have reported, each once, by the ids of its ends.
+
+        A node reports 64 at most, and those of nodes that did not answer are there as far as their other ends did.
+        The node that asks is the end of some.
+        """
+        links: dict[tuple[NodeId, NodeId], LinkView] = {}
+        for view in self.nodes:
+            for link in view.report.linked:
+                here, there = (view.node.node, view.report.site), (NodeId(link.peer), link.site)
+                (a, a_site), (b, b_site) = sorted((here, there))
+                known = links.get((a, b))
+                times = [time for time in (link.round_trip, known and known.round_trip) if time is not None]
+                links[a, b] = LinkView(
+                    a=a,
+                    b=b,
+                    a_site=a_site,
+                    b_site=b_site,
+                    kind=known.kind if known is not None and here[0] != a else link.kind,
+                    round_trip=min(times, default=None),
+                )
+        return tuple(links[ends] for ends in sorted(links))
 
     def clusters(self) -> tuple[ClusterView, ...]:
         """Return every cluster that a node serves, by name."""

@@ -11,11 +11,12 @@ from __future__ import annotations
 import os
 import platform
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Final, final
 
+from iris.cluster.mesh import Peer
 from iris.node.statistics import NODES, NodeStatistics
 from iris.patterns.latency import LatencyStatistics
 from iris.patterns.messages import Request
@@ -30,6 +31,9 @@ LIMITS: Final = Limits(concurrency=2, queue=16)
 MOST: Final = 32
 """Clusters, histograms, and reasons of losses in one report: those with the most in them.  So it stays below 256 KiB
 whatever a node has counted; what is left out is counted in ``omitted``."""
+
+MOST_LINKS: Final = 64
+"""Links in one report: those to other sites, then those with the most bytes sent.  The other end reports it as well."""
 
 
 @final
@@ -70,6 +74,21 @@ class LatencyReport:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LinkReport:
+    """One link of a node: where its frames to another node go."""
+
+    peer: str
+    """The other node."""
+    site: str
+    """Where that is; empty for none, and ``REALM/SITE`` in another realm."""
+    kind: str
+    """``tcp``, ``ipc`` or ``ws``; ``gateway``: through the gateways of two sites; ``relay``: through a third node."""
+    round_trip: float | None
+    """Seconds, when it was last asked whether it lives; None: it was not yet."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
     """A node, as it tells operators of itself.  Counters are since it started."""
 
@@ -95,6 +114,10 @@ class NodeReport:
     bytes_sent: int
     latencies: list[LatencyReport]
     omitted: int
+    site: str = ""
+    """Where it is; empty for none."""
+    linked: list[LinkReport] = field(default_factory=list[LinkReport])
+    """Those of ``links``; of a gateway the links to gateways of other sites, too."""
 
 
 class NodesService(Service):
@@ -109,8 +132,10 @@ async def ping(request: Request) -> None:
     """Answer: the round trip is all that is asked for."""
 
 
-def report_of(statistics: NodeStatistics, uptime: float) -> NodeReport:
-    """Return the report of a node with these statistics."""
+def report_of(
+    statistics: NodeStatistics, uptime: float, *, site: str = "", linked: Sequence[LinkReport] = ()
+) -> NodeReport:
+    """Return the report of a node with these statistics, at a site, with its links in the order of their weight."""
     services = sorted(statistics.services.items(), key=lambda entry: -entry[1].received)
     latencies = sorted(_latencies(statistics), key=lambda entry: -sum(entry.counts))
     lost, lost_omitted = _most(_losses(statistics))
@@ -146,8 +171,26 @@ def report_of(statistics: NodeStatistics, uptime: float) -> NodeReport:
         waiting=sum(link.waiting for link in statistics.links.values()),
         bytes_sent=sum(link.bytes_sent for link in statistics.links.values()),
         latencies=latencies[:MOST],
-        omitted=max(0, len(services) - MOST) + max(0, len(latencies) - MOST) + lost_omitted + refused_omitted,
+        omitted=max(0, len(services) - MOST)
+        + max(0, len(latencies) - MOST)
+        + max(0, len(linked) - MOST_LINKS)
+        + lost_omitted
+        + refused_omitted,
+        site=site,
+        linked=[*linked[:MOST_LINKS]],
     )
+
+
+def links_of(peers: Iterable[Peer], site: str, name_of: Callable[[str], str]) -> list[LinkReport]:
+    """Return the links to peers: those to other sites than ``site`` first, then those over which the most was sent.
+
+    ``name_of`` returns what a site is called here.
+    """
+    heaviest = sorted(peers, key=lambda peer: (peer.site == site, -peer.link.statistics().bytes_sent))
+    return [
+        LinkReport(peer=peer.node, site=name_of(peer.site), kind=peer.kind, round_trip=peer.round_trip)
+        for peer in heaviest
+    ]
 
 
 def _losses(statistics: NodeStatistics) -> dict[str, int]:
