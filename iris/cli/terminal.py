@@ -18,7 +18,7 @@ import math
 import os
 import stat
 import sys
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar, final
 
@@ -50,6 +50,25 @@ def write_line(line: str) -> None:
 def write_object(fields: Mapping[str, Any]) -> None:
     """Write one JSON object on a line of its own."""
     click.echo(_as_json(fields))
+
+
+def write_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Write rows under the names of their columns: aligned on a terminal, with tabs between them on a pipe.
+
+    A cell may have several lines.
+    """
+    if not sys.stdout.isatty():
+        for row in (columns, *rows):
+            click.echo("\t".join(cell.replace("\n", " ") for cell in row))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*columns, box=None)
+    for row in rows:
+        table.add_row(*(Text("\n".join(map(printable_line, cell.split("\n")))) for cell in row))
+    Console(markup=False, emoji=False).print(table)  # [fd00::1] is an address and no style
 
 
 def note(text: str) -> None:
@@ -249,16 +268,25 @@ POSITIVE = Finite(0, min_open=True)
 
 
 def takes_output(verb: Verb) -> Verb:
-    """Give ``verb`` the option ``-o``, as its argument ``output``."""
-    option = click.option(
+    """Give ``verb`` the option ``-o``, as its argument ``output``: ``table`` or ``json``."""
+    return _output_option("table", "json")(verb)
+
+
+def takes_wide_output(verb: Verb) -> Verb:
+    """Give ``verb`` the option ``-o``, as its argument ``output``: ``table``, ``wide`` or ``json``."""
+    return _output_option("table", "wide", "json")(verb)
+
+
+def _output_option(*choices: str) -> Callable[[Verb], Verb]:
+    wide = ", with more columns" if "wide" in choices else ""
+    return click.option(
         "-o",
         "--output",
-        type=click.Choice(["table", "json"]),
-        default="table",
+        type=click.Choice(choices),
+        default=choices[0],
         show_default=True,
-        help="For people, or a JSON object for each line.",
+        help=f"For people{wide}, or a JSON object for each line.",
     )
-    return option(verb)
 
 
 def takes_wait(verb: Verb) -> Verb:

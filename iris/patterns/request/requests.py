@@ -66,6 +66,9 @@ IDEMPOTENT: Final = 1
 PRIORITY_SHIFT: Final = 1
 """The flags hold a ``Priority`` from this bit on."""
 
+TIMED: Final = 8
+"""Flag of a request: before its reply the member says how long it waited there and ran."""
+
 OVERLOADED: Final = "overloaded"
 DRAINING: Final = "draining"
 NOT_A_MEMBER: Final = "not_a_member"
@@ -142,6 +145,7 @@ class Requests:
         mesh.register(kinds.REPLY, 2, self._receive_reply)
         mesh.register(kinds.FAILURE, 4, self._receive_failure)
         mesh.register(kinds.RUNNING, 1, self._receive_running)
+        mesh.register(kinds.TIMED, 3, self._receive_timed)
         mesh.observe(self)
 
     async def run(self) -> None:
@@ -217,12 +221,14 @@ class Requests:
         prefer: NodeId | AtSite | None,
         priority: Priority | None,
         until: float,
+        timed: bool = False,
     ) -> Begun | None:
         """As ``request``, for who is no task of trio: send the first attempt at once.
 
         Args:
             woken: called when its outcome is known.
             until: when the time of the caller is over, in trio's time.
+            timed: the member is to say how long it takes: ``Attempt.times``.
 
         Returns:
             None if there is nobody to ask at once: then nothing was begun.
@@ -238,6 +244,7 @@ class Requests:
         if picker is None or member is None or deadline <= now:
             return None
         flags = IDEMPOTENT if idempotent else 0
+        flags |= TIMED if timed else 0
         flags |= (served_priority.get() if priority is None else priority) << PRIORITY_SHIFT
         identifier = next(self._ids)
         self._deadlines.add(deadline, identifier)
@@ -563,6 +570,14 @@ class Requests:
             return
         if identifier not in self.gathering and peer.node not in self._left.get(identifier, ()):
             self._cancel(identifier, peer.node)
+
+    def _receive_timed(self, peer: Peer, message: wire.Message) -> None:
+        _, identifier, waited, ran = message
+        attempt = self._waiting.get(wire.number_untrusted(identifier, "the id of a request"))
+        if not (wire.is_number(waited) and wire.is_number(ran)):
+            raise RemoteProtocolError("times are numbers of microseconds")
+        if attempt is not None and attempt.member == peer.node:
+            attempt.times = waited / 1e6, ran / 1e6
 
     def _end(self, peer: Peer, message: wire.Message) -> None:
         waiter = self._waiting.get(message[1])
