@@ -13,7 +13,7 @@ import trio
 from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.printable import printable_line
 from iris.cli.terminal import POSITIVE, write_line, write_object
-from iris.node.realm import ClusterView, NodeView, RealmSurvey, RealmView
+from iris.node.realm import ClusterView, NodeView, RealmView, open_survey
 
 _SORTS: Final[dict[str, Callable[[NodeView], Any]]] = {
     "rate": lambda view: -(view.served_rate + view.asked_rate + view.published_rate),
@@ -47,15 +47,20 @@ def top(
     views = 1 if once else count
 
     async def show() -> int:
-        async with connection.open() as node:
-            survey = RealmSurvey(node, timeout=timeout)
+        async with (
+            connection.open() as node,
+            open_survey(node, timeout=timeout, patience=min(timeout, interval / 2)) as survey,
+        ):
             first = await survey.take()
+            while not first.nodes and any(why.startswith("late") for why in first.silent.values()):
+                first = await survey.take()
             if not first.nodes:
                 raise click.ClickException(_nobody(first))
-            shown = 0
+            shown, due = 0, trio.current_time()
             with _Screen() as screen:
                 while views is None or shown < views:
-                    await trio.sleep(interval)
+                    due = max(due + interval, trio.current_time())
+                    await trio.sleep_until(due)
                     view = await survey.take()
                     if output == "json":
                         await trio.to_thread.run_sync(write_object, as_object(view, sort))
@@ -80,13 +85,16 @@ def as_object(view: RealmView, sort: str) -> dict[str, Any]:
     return {
         "clusters": [dataclasses.asdict(cluster) for cluster in view.clusters()],
         "nodes": [_node(seen) for seen in sorted(view.nodes, key=_SORTS[sort])],
+        "sites": [dataclasses.asdict(site) for site in view.sites()],
+        "links": [dataclasses.asdict(link) for link in view.links()],
         "silent": view.silent,
+        "doubted": view.doubted,
     }
 
 
 def _node(seen: NodeView) -> dict[str, Any]:
     report = dataclasses.asdict(seen.report)
-    del report["latencies"]
+    del report["latencies"], report["linked"]
     return {
         **dataclasses.asdict(seen.node),
         **report,
@@ -132,9 +140,11 @@ class _Screen:
         from rich.table import Table
         from rich.text import Text
 
-        head, clusters, nodes = rows(view, sort, wide)
+        head, *bodies = rows(view, sort, wide)
         tables: list[Table] = []
-        for title, body in clusters, nodes:
+        for title, body in bodies:
+            if not title:
+                continue
             table = Table(*title, box=None)
             for row in body:
                 table.add_row(*(Text(printable_line(cell)) for cell in row))
@@ -153,8 +163,8 @@ class _Screen:
 _Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 
-def rows(view: RealmView, sort: str, wide: bool) -> tuple[str, _Table, _Table]:
-    """Return the heading of a view, and its tables of clusters and nodes."""
+def rows(view: RealmView, sort: str, wide: bool) -> tuple[str, _Table, _Table, _Table]:
+    """Return the heading of a view, and its tables of clusters, nodes, and nodes with which something is wrong."""
     head = f"{len(view.nodes)} nodes, {len(view.silent)} silent"
     clusters = [_cluster_row(cluster) for cluster in view.clusters()]
     nodes = [_node_row(seen, wide) for seen in sorted(view.nodes, key=_SORTS[sort])]
@@ -179,13 +189,21 @@ def rows(view: RealmView, sort: str, wide: bool) -> tuple[str, _Table, _Table]:
             ),
             nodes,
         ),
+        (
+            ("node", "trouble") if view.silent or view.doubted else (),
+            [
+                (node if wide else node[:8], why)
+                for told in (view.silent, view.doubted)
+                for node, why in sorted(told.items())
+            ],
+        ),
     )
 
 
 def lines(view: RealmView, sort: str, wide: bool) -> list[str]:
     """Return a view as lines of columns with tabs between them, for cut and awk."""
-    head, clusters, nodes = rows(view, sort, wide)
-    return [head, *("\t".join(row) for title, body in (clusters, nodes) for row in (title, *body))]
+    head, *tables = rows(view, sort, wide)
+    return [head, *("\t".join(row) for title, body in tables if title for row in (title, *body))]
 
 
 def _cluster_row(cluster: ClusterView) -> tuple[str, ...]:

@@ -5,11 +5,11 @@ here: what a node reports of itself (iris.node.report), and how any of it is sho
 """
 
 from iris.node.realm.survey import (
-    ClusterView, LinkView, NodeView, RealmSurvey, RealmView, Series, SiteView,
+    ClusterView, LinkView, NodeView, RealmSurvey, RealmView, Series, SiteView, open_survey,
 )  # fmt: skip
 from iris.node.realm.trace import RequestTrace, TraceHop, trace_request
 
 __all__ = (
     "ClusterView", "LinkView", "NodeView", "RealmSurvey", "RealmView", "RequestTrace", "Series", "SiteView",
-    "TraceHop", "trace_request",
+    "TraceHop", "open_survey", "trace_request",
 )  # fmt: skip

@@ -14,21 +14,18 @@ Needs the right that ``iris.node.report`` tells of.  A node that is lost, is bus
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
 from typing import Final, final
 
-import trio
-
 from iris.cluster.membership import NodeInfo
-from iris.kernel.errors import IrisError
 from iris.kernel.names import NodeId
+from iris.kernel.tasks import open_background, protected_context
 from iris.node.node import Node
+from iris.node.realm.asking import Asking
+from iris.node.realm.checks import fault_of, of_members_only
 from iris.node.report import LatencyReport, NodeReport
 from iris.patterns.latency import LatencyStatistics
-
-_AT_ONCE: Final = 16
-"""Nodes that are asked at one time: their answers are of up to 256 KiB each."""
 
 _INDIRECT: Final = frozenset(("gateway", "relay"))
 """Kinds of links whose frames go through other nodes."""
@@ -111,7 +108,9 @@ class RealmView:
 
     nodes: tuple[NodeView, ...]
     silent: dict[NodeId, str]
-    """Nodes that did not answer, and why."""
+    """Nodes that did not answer, and why; or whose report cannot be, for it names what does not exist."""
+    doubted: dict[NodeId, str] = field(default_factory=dict[NodeId, str])
+    """Nodes of whose reports a part was left out, and why."""
 
     def sites(self) -> tuple[SiteView, ...]:
         """Return the sites of nodes that answered, and those that their gateways are linked to, by name."""
@@ -184,6 +183,8 @@ class RealmView:
 class RealmSurvey:
     """Asks every other node of this node's site, again and again.
 
+    A node that is slow holds up every view, for ``timeout`` at most: see ``open_survey``.
+
     Args:
         node: who asks.
         timeout: seconds that a node has to answer.
@@ -191,7 +192,7 @@ class RealmSurvey:
 
     def __init__(self, node: Node, *, timeout: float = 2.0) -> None:
         self._node = node
-        self._timeout = timeout
+        self._asking = Asking(node, node._ask_report, timeout)
         self._before: dict[NodeId, tuple[float, NodeReport]] = {}
 
     async def take(self) -> RealmView:
@@ -199,27 +200,41 @@ class RealmSurvey:
 
         Cancelling it leaves what the survey before found.
         """
+        answers, silent = await self._asking.take()
+        nodes = {node.node: node for node in self._node.nodes()}
         views: dict[NodeId, NodeView] = {}
-        silent: dict[NodeId, str] = {}
-        taken: dict[NodeId, tuple[float, NodeReport]] = {}
-        places = trio.CapacityLimiter(_AT_ONCE)
+        doubted: dict[NodeId, str] = {}
+        for node, (came, told) in answers.items():
+            info = nodes.get(node)
+            fault = fault_of(told)
+            if info is None:  # it has left since
+                continue
+            if fault is not None:
+                self._node._mesh.refusals["report of a node that cannot be"] += 1
+                silent[node] = f"its report is refused: {fault}"
+                continue
+            report, others = of_members_only(told, info.clusters)
+            if others:
+                self._node._mesh.refusals["report of a node about clusters that it is no member of"] += 1
+                doubted[node] = f"reports of clusters that it is no member of: {', '.join(others)}"
+            views[node] = _view(info, report, came, self._before.get(node))
+            self._before[node] = came, report
+        self._before = {node: known for node, known in self._before.items() if node in nodes}
+        return RealmView(nodes=tuple(views[node] for node in sorted(views)), silent=silent, doubted=doubted)
 
-        async def ask(node: NodeInfo) -> None:
-            async with places:
-                try:
-                    report = await self._node._ask_report(node.node, self._timeout)
-                except IrisError as error:
-                    silent[node.node] = str(error)
-                    return
-            now = trio.current_time()
-            taken[node.node] = now, report
-            views[node.node] = _view(node, report, now, self._before.get(node.node))
 
-        async with trio.open_nursery() as nursery:
-            for node in self._node.nodes():
-                nursery.start_soon(ask, node)
-        self._before = taken
-        return RealmView(nodes=tuple(views[node] for node in sorted(views)), silent=silent)
+@protected_context
+async def open_survey(node: Node, *, timeout: float = 2.0, patience: float = 0.5) -> AsyncIterator[RealmSurvey]:
+    """Survey that waits for nobody: for the length of the block its views take ``patience`` seconds at most.
+
+    A node that has not answered by then is in ``RealmView.silent`` as late; its answer is in the view that is taken
+    when it has come, within ``timeout`` seconds.
+    """
+    async with open_background() as nursery:
+        survey = RealmSurvey(node, timeout=timeout)
+        survey._asking = Asking(node, node._ask_report, timeout, nursery, patience)
+        yield survey
+        nursery.cancel_scope.cancel()
 
 
 def _view(node: NodeInfo, report: NodeReport, now: float, before: tuple[float, NodeReport] | None) -> NodeView:
