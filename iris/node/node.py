@@ -32,7 +32,19 @@ from iris.node.environment import Environment
 from iris.node.join import ClusterMembership, Joined
 from iris.node.parts import NodeParts
 from iris.node.report import LIMITS as OPERATORS
-from iris.node.report import PING, REPORT, LinkReport, NodeReport, NodesService, links_of, ping, report_of
+from iris.node.report import (
+    PING,
+    REPORT,
+    TOPICS,
+    LinkReport,
+    NodeReport,
+    NodesService,
+    TopicsReport,
+    links_of,
+    ping,
+    report_of,
+    topics_of,
+)
 from iris.node.run_guard import RunGuard
 from iris.node.statistics import NODES, NodeStatistics, gather_statistics
 from iris.node.telemetry.observer import NodeObserver, ObservedRequest
@@ -713,6 +725,10 @@ class Node:
         def report(_: Request) -> NodeReport:
             return report_of(self.statistics(), trio.current_time() - started, site=self.site, linked=self._linked())
 
+        @service.request(TOPICS)
+        def topics(_: Request) -> TopicsReport:
+            return topics_of(self._pubsub.subscribed(), self._publishing.topics())
+
         return self._serving.serve(NODES, service, OPERATORS)
 
     def _linked(self) -> list[LinkReport]:
@@ -723,6 +739,12 @@ class Node:
         """Return the report of another node; raises as ``request`` does."""
         reply = await self._ask_node(member, REPORT, timeout)
         report: NodeReport = converted_reply(reply_converter(NodeReport), reply, NODES)
+        return report
+
+    async def _ask_topics(self, member: NodeId, timeout: float) -> TopicsReport:
+        """Return what another node subscribes to and publishes on; raises as ``request`` does."""
+        reply = await self._ask_node(member, TOPICS, timeout)
+        report: TopicsReport = converted_reply(reply_converter(TopicsReport), reply, NODES)
         return report
 
     async def _ask_node(self, member: NodeId, operation: str, timeout: float) -> Any:

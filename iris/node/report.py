@@ -8,6 +8,7 @@ realm every node.
 
 from __future__ import annotations
 
+import heapq
 import os
 import platform
 from collections import Counter
@@ -20,17 +21,23 @@ from iris.cluster.mesh import Peer
 from iris.node.statistics import NODES, NodeStatistics
 from iris.patterns.latency import LatencyStatistics
 from iris.patterns.messages import Request
+from iris.patterns.pubsub.interest import Terms
+from iris.patterns.pubsub.subscribe import SubscriptionStatistics
 from iris.patterns.service import Limits, Service
 from iris.security.identity import PeerIdentity
 
 REPORT: Final = "report"
 PING: Final = "ping"
+TOPICS: Final = "topics"
 
 LIMITS: Final = Limits(concurrency=2, queue=16)
 
 MOST: Final = 32
 """Clusters, histograms, and reasons of losses in one report: those with the most in them.  So it stays below 256 KiB
 whatever a node has counted; what is left out is counted in ``omitted``."""
+
+MOST_TOPICS: Final = 128
+"""Subscriptions, and topics, in one report of topics."""
 
 MOST_LINKS: Final = 64
 """Links in one report: those to other sites, then those with the most bytes sent.  The other end reports it as well."""
@@ -120,6 +127,44 @@ class NodeReport:
     """Those of ``links``; of a gateway the links to gateways of other sites, too."""
 
 
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionReport:
+    """The subscriptions of one node with the same terms, together: counters of the present ones, in events."""
+
+    pattern: str
+    """With ``REALM/`` before it if it is about topics of another realm."""
+    group: str | None
+    durable: bool
+    subscriptions: int
+    received: int
+    delivered: int
+    lost: int
+    """Dropped, malformed, or lost before they arrived."""
+    waiting: int
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedReport:
+    """One topic on which a node has published, since it did so first or had forgotten the topic."""
+
+    topic: str
+    published: int
+    lost: int
+    """One for each subscriber that did not get an event."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsReport:
+    """What a node subscribes to and publishes on: those with the most events, ``MOST_TOPICS`` of each."""
+
+    subscribed: list[SubscriptionReport]
+    published: list[PublishedReport]
+    omitted: int
+
+
 class NodesService(Service):
     """What every node serves to operators."""
 
@@ -191,6 +236,35 @@ def links_of(peers: Iterable[Peer], site: str, name_of: Callable[[str], str]) ->
         LinkReport(peer=peer.node, site=name_of(peer.site), kind=peer.kind, round_trip=peer.round_trip)
         for peer in heaviest
     ]
+
+
+def topics_of(
+    subscribed: Iterable[tuple[str, Terms, SubscriptionStatistics]], published: Iterable[tuple[str, int, int]]
+) -> TopicsReport:
+    """Return the report of subscriptions, each with its pattern, and of topics, each with its events and losses."""
+    together: dict[tuple[str, str | None, bool], list[SubscriptionStatistics]] = {}
+    for pattern, terms, counted in subscribed:
+        together.setdefault((pattern, terms.group, terms.durable), []).append(counted)
+    subscriptions = [
+        SubscriptionReport(
+            pattern=pattern,
+            group=group,
+            durable=durable,
+            subscriptions=len(several),
+            received=sum(one.received for one in several),
+            delivered=sum(one.delivered for one in several),
+            lost=sum(one.dropped + one.malformed + one.missed for one in several),
+            waiting=sum(one.waiting for one in several),
+        )
+        for (pattern, group, durable), several in together.items()
+    ]
+    topics = list(published)
+    busiest = heapq.nlargest(MOST_TOPICS, topics, key=lambda entry: entry[1])
+    return TopicsReport(
+        subscribed=heapq.nlargest(MOST_TOPICS, subscriptions, key=lambda one: one.received),
+        published=[PublishedReport(topic=topic, published=count, lost=lost) for topic, count, lost in busiest],
+        omitted=max(0, len(subscriptions) - MOST_TOPICS) + len(topics) - len(busiest),
+    )
 
 
 def _losses(statistics: NodeStatistics) -> dict[str, int]:

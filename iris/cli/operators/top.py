@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Self
 
 import click
@@ -13,6 +13,7 @@ import trio
 from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.printable import printable_line
 from iris.cli.terminal import POSITIVE, write_line, write_object
+from iris.kernel.names import NodeId
 from iris.node.realm import ClusterView, NodeView, RealmView, open_survey
 
 _SORTS: Final[dict[str, Callable[[NodeView], Any]]] = {
@@ -55,7 +56,7 @@ def top(
             while not first.nodes and any(why.startswith("late") for why in first.silent.values()):
                 first = await survey.take()
             if not first.nodes:
-                raise click.ClickException(_nobody(first))
+                raise click.ClickException(nobody_answered(first.silent))
             shown, due = 0, trio.current_time()
             with _Screen() as screen:
                 while views is None or shown < views:
@@ -73,11 +74,11 @@ def top(
     return run_until_done(show, endless=views is None)
 
 
-def _nobody(view: RealmView) -> str:
-    if not view.silent:
+def nobody_answered(silent: Mapping[NodeId, str]) -> str:
+    """Return why a survey has nothing to show, by those that did not answer."""
+    if not silent:
         return "no other node was found"
-    first = next(iter(view.silent.values()))
-    return f"none of {len(view.silent)} nodes answered: {first}"
+    return f"none of {len(silent)} nodes answered: {next(iter(silent.values()))}"
 
 
 def as_object(view: RealmView, sort: str) -> dict[str, Any]:

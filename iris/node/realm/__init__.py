@@ -7,9 +7,10 @@ here: what a node reports of itself (iris.node.report), and how any of it is sho
 from iris.node.realm.survey import (
     ClusterView, LinkView, NodeView, RealmSurvey, RealmView, Series, SiteView, open_survey,
 )  # fmt: skip
+from iris.node.realm.topics import PatternView, TopicsSurvey, TopicsView
 from iris.node.realm.trace import RequestTrace, TraceHop, trace_request
 
 __all__ = (
-    "ClusterView", "LinkView", "NodeView", "RealmSurvey", "RealmView", "RequestTrace", "Series", "SiteView",
-    "TraceHop", "open_survey", "trace_request",
+    "ClusterView", "LinkView", "NodeView", "PatternView", "RealmSurvey", "RealmView", "RequestTrace", "Series",
+    "SiteView", "TopicsSurvey", "TopicsView", "TraceHop", "open_survey", "trace_request",
 )  # fmt: skip

@@ -9,8 +9,9 @@ from itertools import pairwise
 from typing import Any, Final
 
 from iris.kernel.names import is_node_id
-from iris.node.report import MOST, MOST_LINKS, NodeReport
+from iris.node.report import MOST, MOST_LINKS, MOST_TOPICS, NodeReport, TopicsReport
 from iris.patterns.latency import LONGEST
+from iris.patterns.pubsub.interest import is_pattern, is_topic
 
 _MOST_TEXT: Final = 512
 _MOST_SECONDS: Final = 1e10
@@ -24,6 +25,20 @@ _MOST_EDGES: Final = 512
 def fault_of(report: NodeReport) -> str | None:
     """Return what in a report cannot be, None if nothing: it may be untrue all the same."""
     return next(_faults(report), None)
+
+
+def fault_of_topics(report: TopicsReport) -> str | None:
+    """As ``fault_of``, for a report of topics."""
+    if len(report.subscribed) > MOST_TOPICS or len(report.published) > MOST_TOPICS:
+        return f"more than {MOST_TOPICS} entries"
+    for name, value in _values(report, ""):
+        if not _can_be(value):
+            return f"{name} is {value!r:.40}"
+    if not all(is_topic(of.topic) for of in report.published):
+        return "published on what is no topic"
+    if not all(is_pattern(of.pattern.rpartition("/")[2]) for of in report.subscribed):
+        return "subscribed to what is no pattern"
+    return None
 
 
 def of_members_only(report: NodeReport, clusters: Collection[str]) -> tuple[NodeReport, tuple[str, ...]]:
