@@ -13,6 +13,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import os
@@ -20,7 +21,7 @@ import stat
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, final
+from typing import Any, ParamSpec, Protocol, TypeVar, final
 
 import click
 import trio
@@ -140,6 +141,8 @@ def _write_and_flush(data: bytes) -> None:
 
 VARIABLE = "IRIS_PASSPHRASE"
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 Content = TypeVar("Content", covariant=True)
 
@@ -267,26 +270,27 @@ POSITIVE = Finite(0, min_open=True)
 """More than nothing."""
 
 
-def takes_output(verb: Verb) -> Verb:
-    """Give ``verb`` the option ``-o``, as its argument ``output``: ``table`` or ``json``."""
-    return _output_option("table", "json")(verb)
+def takes_output(verb: Callable[P, R]) -> Callable[P, R]:
+    """Give ``verb`` the option ``-o``, as its argument ``output``: ``table`` or ``json``; ``--json`` is ``-o json``."""
+    return _with_output(verb, ("table", "json"), "For people, or a JSON object for each line.")
 
 
-def takes_wide_output(verb: Verb) -> Verb:
-    """Give ``verb`` the option ``-o``, as its argument ``output``: ``table``, ``wide`` or ``json``."""
-    return _output_option("table", "wide", "json")(verb)
+def takes_wide_output(verb: Callable[P, R]) -> Callable[P, R]:
+    """As ``takes_output``, and ``output`` may be ``wide``."""
+    help_text = "For people, with more columns, or a JSON object for each line."
+    return _with_output(verb, ("table", "wide", "json"), help_text)
 
 
-def _output_option(*choices: str) -> Callable[[Verb], Verb]:
-    wide = ", with more columns" if "wide" in choices else ""
-    return click.option(
-        "-o",
-        "--output",
-        type=click.Choice(choices),
-        default=choices[0],
-        show_default=True,
-        help=f"For people{wide}, or a JSON object for each line.",
-    )
+def _with_output(verb: Callable[P, R], choices: Sequence[str], help_text: str) -> Callable[P, R]:
+    @click.option("-o", "--output", type=click.Choice(choices), default=choices[0], show_default=True, help=help_text)
+    @click.option("--json", "as_json", is_flag=True, hidden=True)
+    @functools.wraps(verb)
+    def with_output(*args: P.args, **kwargs: P.kwargs) -> R:
+        if kwargs.pop("as_json"):
+            kwargs["output"] = "json"
+        return verb(*args, **kwargs)
+
+    return with_output
 
 
 def takes_wait(verb: Verb) -> Verb:

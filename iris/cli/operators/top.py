@@ -12,7 +12,7 @@ import trio
 
 from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.printable import printable_line
-from iris.cli.terminal import POSITIVE, write_line, write_object
+from iris.cli.terminal import POSITIVE, takes_wide_output, write_line, write_object
 from iris.kernel.names import NodeId
 from iris.node.realm import ClusterView, NodeView, RealmView, open_survey
 
@@ -32,7 +32,7 @@ _SORTS: Final[dict[str, Callable[[NodeView], Any]]] = {
 @click.option("--timeout", type=POSITIVE, default=2.0, show_default=True, metavar="SECONDS", help="For each node.")
 @click.option("--count", type=click.IntRange(1), metavar="N", help="End after N views.")
 @click.option("--once", is_flag=True, help="Print one view and end: as --count 1.")
-@click.option("-o", "--output", type=click.Choice(["table", "wide", "json"]), default="table", show_default=True)
+@takes_wide_output
 @connected
 def top(
     connection: NodeOptions, sort: str, interval: float, timeout: float, count: int | None, once: bool, output: str

@@ -33,9 +33,11 @@ def test_ping_reaches_every_member_of_a_cluster_and_one_node_by_how_its_id_begin
         rounds = [line for line in map(json.loads, done) if "round" in line]
         summaries = [line for line in map(json.loads, done) if "sent" in line]
         assert [line["round"] for line in rounds] == [1, 1, 2, 2]
+        assert all(0 < line["round_trip"] < 60 for line in rounds)
         assert {(line["sent"], line["answered"]) for line in summaries} == {(2, 2)}
         node = summaries[0]["node"]
-        *_, last = _lines(terminal.run("ping", node[:12], "--count", "1"))
+        head, *_, last = _lines(terminal.run("ping", node[:12], "--count", "1"))
+        assert head == "node\tround\tround trip"
         assert last.startswith(f"{node}\t1/1 answered\tmin ")
         assert "nobody serves nothing" in _error(terminal.run("ping", "nothing"))
 
