@@ -87,7 +87,8 @@ async def _open_directory() -> AsyncGenerator[Path]:
 def _own_environment(directory: Path) -> Generator[None]:
     """Let this process and those that it starts touch nothing of this user's realm, and leave nothing behind."""
     before = dict(os.environ)
-    os.environ.pop("IRIS_CREDENTIAL", None)
+    for name in ("IRIS_CREDENTIAL", "IRIS_SEEDS"):  # of the user's realm
+        os.environ.pop(name, None)
     os.environ |= {
         "IRIS_HOME": str(directory / "home"),
         # Not where they run: Python would take the folder "iris" that nodes make in it for the package.

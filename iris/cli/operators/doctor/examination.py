@@ -278,6 +278,7 @@ class _Examination:
             directory=None,
             lan=None,
             wall_clock=lambda: date + trio.current_time() - began,  # which runs on evenly
+            variables={},
         )
         async with iris.open_node(
             credential=dataclasses.replace(credential, seeds=()),
