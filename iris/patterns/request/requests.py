@@ -51,7 +51,7 @@ from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId, check_address, cluster_of
 from iris.kernel.wire import kinds
 from iris.patterns.counters import Tally
-from iris.patterns.latency import LatencyTable
+from iris.patterns.latency import OTHERS, LatencyTable
 from iris.patterns.payloads import encoded
 from iris.patterns.picker import MemberDirectory, Picker, nobody_serves
 from iris.patterns.priority import Priority, served_priority
@@ -76,6 +76,7 @@ NOT_ALLOWED: Final = "not_allowed"
 EXPIRED: Final = "expired"
 MEMBER_LEFT: Final = "member_left"
 NOT_HERE: Final = "not_here"
+NO_SUCH_OPERATION: Final = "no_such_operation"
 TOO_LARGE: Final = "too_large"
 """Of a request, or what opens a tunnel: the member's ``Config`` allows less."""
 
@@ -297,6 +298,8 @@ class Requests:
                 self.tally.lost["unexpected error"] += 1
 
     def _measure(self, cluster: str, operation: str | None, asked: float, error: BaseException | None = None) -> None:
+        if isinstance(error, RemoteError) and error.code == NO_SUCH_OPERATION:
+            operation = OTHERS  # a name that nobody serves is anybody's to invent, and would take the place of another
         if error is None or isinstance(error, RemoteError):  # the attempt that was answered has looked at the clock
             self.latency.record(cluster.partition("@")[0], operation, self._ended - asked)
 

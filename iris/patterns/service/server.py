@@ -25,6 +25,7 @@ from iris.patterns.request import (
     EXPIRED,
     IDEMPOTENT,
     MEMBER_LEFT,
+    NO_SUCH_OPERATION,
     NOT_A_MEMBER,
     NOT_ALLOWED,
     NOT_HERE,
@@ -160,7 +161,7 @@ class Server:
         if handler is None:
             wanted = "requests without an operation" if operation is None else f"the operation {operation!r:.130}"
             text = f"cluster {cluster!r} does not serve {wanted}, but: {membership.service._serves()}"
-            self._fail(peer, identifier, "no_such_operation", text[:1024])
+            self._fail(peer, identifier, NO_SUCH_OPERATION, text[:1024])
             return
         try:
             decoded = wire.decode_headers_untrusted(headers)
