@@ -204,8 +204,8 @@ def runtime_directory(fingerprint: str, environment: Mapping[str, str] = os.envi
     """Return the directory for sockets and the registry of a realm, made private to this user.
 
     It is ``$XDG_RUNTIME_DIR/iris/<fingerprint>``, or ``/tmp/iris-<uid>/<fingerprint>`` where that variable is
-    not set, is too long for the path of a socket, or leads to a directory that is not there, is not this user's, or can
-    be written to by others; of the last two there is a line in the log.
+    not set, leads to a directory that is not there, is too long for the path of a socket, or leads to one that is not
+    this user's, or can be written to by others; of the last three there is a line in the log.
 
     Raises:
         ConfigError: somebody else has made a directory of that name, or it is open to others.
@@ -230,7 +230,10 @@ def runtime_place(fingerprint: str, environment: Mapping[str, str] = os.environ)
     unfit = _unfit(base, user)
     if not unfit and len(str(directory)) <= _MAX_DIRECTORY:
         return directory, ""
-    reason = f"XDG_RUNTIME_DIR is not used: {base} {unfit}" if unfit not in ("", _ABSENT) else ""
+    if not unfit:
+        room = _MAX_DIRECTORY - (len(str(directory)) - len(str(base)))
+        unfit = f"is too long for the paths of sockets: it has {len(str(base))} characters, and may have {room}"
+    reason = f"XDG_RUNTIME_DIR is not used: {base} {unfit}" if unfit != _ABSENT else ""
     return _shared() / fingerprint, reason
 
 

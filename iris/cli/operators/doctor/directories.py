@@ -41,7 +41,8 @@ def examine_runtime(realm_id: str, environment: Mapping[str, str], user: int) ->
     found: list[Diagnosis] = []
     if unfit:
         base = shlex.quote(environment["XDG_RUNTIME_DIR"])
-        found.append(warning("runtime-unfit", f"{unfit}; sockets are in {directory.parent}", f"chmod 700 {base}"))
+        remedy = f"chmod 700 {base}" if "written to" in unfit else f"export XDG_RUNTIME_DIR=/run/user/{user}"
+        found.append(warning("runtime-unfit", f"{unfit}; sockets are in {directory.parent}", remedy))
     for part in (directory.parent, directory):
         if os.path.lexists(part) and (wrong := _not_private("runtime-private", "runtime directory", part, user)):
             return [*found, wrong]
