@@ -22,8 +22,8 @@ from iris.cluster.membership import NodeInfo
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import open_background, protected_context
 from iris.node.node import Node
-from iris.node.realm.asking import Asking
 from iris.node.realm.checks import fault_of, of_members_only
+from iris.node.realm.questions import Questions
 from iris.node.report import LatencyReport, NodeReport
 from iris.patterns.latency import LatencyStatistics
 
@@ -192,7 +192,7 @@ class RealmSurvey:
 
     def __init__(self, node: Node, *, timeout: float = 2.0) -> None:
         self._node = node
-        self._asking = Asking(node, node._ask_report, timeout)
+        self._asking = Questions(node, node._ask_report, timeout)
         self._before: dict[NodeId, tuple[float, NodeReport]] = {}
 
     async def take(self) -> RealmView:
@@ -232,7 +232,7 @@ async def open_survey(node: Node, *, timeout: float = 2.0, patience: float = 0.5
     """
     async with open_background() as nursery:
         survey = RealmSurvey(node, timeout=timeout)
-        survey._asking = Asking(node, node._ask_report, timeout, nursery, patience)
+        survey._asking = Questions(node, node._ask_report, timeout, nursery, patience)
         yield survey
         nursery.cancel_scope.cancel()
 

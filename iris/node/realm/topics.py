@@ -19,8 +19,8 @@ from typing import Final, final
 
 from iris.kernel.names import NodeId
 from iris.node.node import Node
-from iris.node.realm.asking import Asking
 from iris.node.realm.checks import fault_of_topics
+from iris.node.realm.questions import Questions
 from iris.node.report import TopicsReport
 from iris.patterns.pubsub.interest import Matcher
 
@@ -84,7 +84,7 @@ class TopicsSurvey:
 
     def __init__(self, node: Node, *, timeout: float = 2.0) -> None:
         self._node = node
-        self._asking = Asking(node, node._ask_topics, timeout)
+        self._asking = Questions(node, node._ask_topics, timeout)
         self._before: dict[NodeId, tuple[float, TopicsReport]] = {}
 
     async def take(self) -> TopicsView:

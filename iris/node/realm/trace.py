@@ -23,7 +23,7 @@ import trio
 
 from iris.cluster.routes import HOPS, parse_site_url
 from iris.cluster.sites import reach_one
-from iris.kernel.errors import IrisError, MemberLost, RemoteError, RequestTimeout
+from iris.kernel.errors import RemoteError
 from iris.kernel.names import NodeId, check_address
 from iris.kernel.wire import kinds
 from iris.node.arguments import check_request, check_timeout, check_wait
@@ -142,13 +142,13 @@ async def trace_request(
         taken=taken,
         waited=waited,
         ran=ran,
-        error=None if error is None else str(error),
+        error=error,
         hops=hops,
     )
 
 
-async def _error_of(begun: Begun, cluster: str, timeout: float) -> IrisError | None:
-    """End a request of which the outcome is known; return the error that it is, None for a reply."""
+async def _error_of(begun: Begun, cluster: str, timeout: float) -> str | None:
+    """End a request of which the outcome is known; return its error as text, None for a reply."""
     outcome, member = begun.attempt.outcome, begun.attempt.member
     try:
         if begun.reply() is not None:
@@ -156,17 +156,17 @@ async def _error_of(begun: Begun, cluster: str, timeout: float) -> IrisError | N
         if outcome is not None and outcome[0] == kinds.FAILURE and outcome[4] < 0:
             await begun.go_on()  # raises what the handler has
     except RemoteError as error:
-        return error
+        return str(error)
     begun.abandon()  # another member would be another request
     match outcome:
         case None:
-            return RequestTimeout(f"no reply from cluster {cluster!r} within {timeout:g} s")
+            return f"no reply from cluster {cluster!r} within {timeout:g} s"
         case (kinds.FAILURE, _, "too_large", str() as text, int() as retry_after) if retry_after >= 0:
-            return too_large(cluster, text)
+            return str(too_large(cluster, text))
         case (kinds.FAILURE, _, str() as code, str() as text, int() as retry_after):
-            return failure_of(cluster, member, code, text, retry_after)
+            return str(failure_of(cluster, member, code, text, retry_after))
         case _:
-            return MemberLost(f"node {member}, a member of {cluster!r}, was lost: {outcome[0]}")
+            return f"node {member}, a member of {cluster!r}, was lost: {outcome[0]}"
 
 
 async def _hops_to(node: Node, member: NodeId) -> tuple[TraceHop, ...]:

@@ -63,6 +63,8 @@ _WRITABLE: Final = 0o022
 
 _TEMPORARY: Final = Path("/tmp")  # noqa: S108 -- a directory there is used only if it is private to this user
 
+_TOO_LONG: Final = "is too long for the paths of sockets"
+
 _MAX_DIRECTORY: Final = 64
 """Characters.  The path of a socket may have 107, and a node's file in this directory takes up to 43 of them."""
 
@@ -205,14 +207,17 @@ def runtime_directory(fingerprint: str, environment: Mapping[str, str] = os.envi
 
     It is ``$XDG_RUNTIME_DIR/iris/<fingerprint>``, or ``/tmp/iris-<uid>/<fingerprint>`` where that variable is
     not set, leads to a directory that is not there, is too long for the path of a socket, or leads to one that is not
-    this user's, or can be written to by others; of the last three there is a line in the log.
+    this user's, or can be written to by others; of the last three there is a line in the log, of the first of them at INFO.
 
     Raises:
         ConfigError: somebody else has made a directory of that name, or it is open to others.
     """
     directory, unfit = runtime_place(fingerprint, environment)
     if unfit:
-        _warn(f"{unfit}; sockets are in {directory.parent}, where processes with another one do not look for them")
+        # What is too long is nobody's fault, and nodes of the same surroundings meet all the same.
+        level = logging.INFO if _TOO_LONG in unfit else logging.WARNING
+        instead = f"sockets are in {directory.parent}, where processes with another one do not look for them"
+        _note(level, f"{unfit}; {instead}")
     if directory.is_relative_to(_shared()) and (reason := _unsafe(_TEMPORARY)):
         raise ConfigError(f"{_RUNTIME} {directory.parent}: {reason}")
     make_private_directory(directory.parent, _RUNTIME, _INSTEAD)
@@ -232,7 +237,7 @@ def runtime_place(fingerprint: str, environment: Mapping[str, str] = os.environ)
         return directory, ""
     if not unfit:
         room = _MAX_DIRECTORY - (len(str(directory)) - len(str(base)))
-        unfit = f"is too long for the paths of sockets: it has {len(str(base))} characters, and may have {room}"
+        unfit = f"{_TOO_LONG}: it has {len(str(base))} characters, and may have {room}"
     reason = f"XDG_RUNTIME_DIR is not used: {base} {unfit}" if unfit != _ABSENT else ""
     return _shared() / fingerprint, reason
 
@@ -267,5 +272,5 @@ def _unsafe(directory: Path) -> str:
 
 
 @functools.lru_cache(maxsize=16)  # said once by each process, not by each node
-def _warn(text: str) -> None:
-    _log.warning("%s", text, extra={"cause": text})
+def _note(level: int, text: str) -> None:
+    _log.log(level, "%s", text, extra={"cause": text})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import pwd
 import stat
@@ -282,6 +283,7 @@ def test_otherwise_they_are_in_a_directory_of_this_user_below_tmp(
 def test_a_runtime_directory_that_is_too_long_for_sockets_is_not_used_and_that_is_said(
     home: Path, temporary: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "iris")
     realm = open_local_realm(home=home)
     base = tmp_path / ("x" * 30)
     base.mkdir(mode=0o700)

@@ -23,7 +23,7 @@ _AT_ONCE: Final = 16
 
 
 @final
-class Asking(Generic[T]):
+class Questions(Generic[T]):
     """The rounds of one survey.
 
     Args:
