@@ -207,7 +207,7 @@ def runtime_directory(fingerprint: str, environment: Mapping[str, str] = os.envi
 
     It is ``$XDG_RUNTIME_DIR/iris/<fingerprint>``, or ``/tmp/iris-<uid>/<fingerprint>`` where that variable is
     not set, leads to a directory that is not there, is too long for the path of a socket, or leads to one that is not
-    this user's, or can be written to by others; of the last three there is a line in the log, of the first of them at INFO.
+    this user's, or can be written to by others; of the last three there is a line in the log, of the first at INFO.
 
     Raises:
         ConfigError: somebody else has made a directory of that name, or it is open to others.
@@ -253,6 +253,8 @@ def _unfit(directory: Path, user: int) -> str:
         status = directory.stat()
     except OSError:
         return _ABSENT
+    if not stat.S_ISDIR(status.st_mode):
+        return "is not a directory"
     if status.st_uid != user:
         return f"belongs to user {status.st_uid}, not to user {user}"
     if status.st_mode & _WRITABLE:
