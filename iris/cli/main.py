@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import cast, final
 
 import click
@@ -162,8 +163,25 @@ def _take_verbose(command: click.Command) -> None:
 
 def main() -> None:
     """Run the command of this process and exit with its status."""
+    _open_closed_streams()
     write_log("text")
     sys.exit(run_command(sys.argv[1:]))
+
+
+def _open_closed_streams() -> None:
+    """Open the null device for each standard stream that is closed: else the next socket would take its place."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is not None:
+            continue
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # which takes the lowest free number, so this one
+        setattr(sys, name, open(number if _is_null(number) else os.devnull, mode))  # noqa: SIM115, PTH123 -- to the end
+
+
+def _is_null(number: int) -> bool:
+    return os.path.samestat(os.fstat(number), Path(os.devnull).stat())
 
 
 def run_command(arguments: Sequence[str]) -> int:

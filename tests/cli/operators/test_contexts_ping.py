@@ -76,6 +76,25 @@ def test_a_malformed_context_is_one_error_that_says_what_to_do() -> None:
         assert "is not a context name" in _error(terminal.run("context", "show", "../prod"))
 
 
+def test_what_no_node_could_use_is_not_kept_and_what_is_malformed_can_be_removed() -> None:
+    with open_terminal() as terminal:
+        assert "nonsense' is not an address" in _error(terminal.run("context", "add", "p", "--seeds", "nonsense"))
+        assert "is not a site name" in _error(terminal.run("context", "add", "p", "--site", "bad site"))
+        assert _lines(terminal.run("context", "list")) == []
+        _lines(terminal.run("context", "add", "p"))
+        assert "give --replace" in _error(terminal.run("context", "add", "p"))
+        home = terminal.directory.parent / "home" / "contexts"
+        for text in ('{"credential": null, "seeds": "tcp://a:1", "site": null}', r'{"seeds": ["\ud800"]}', "\0"):
+            (home / "p.json").write_text(text)
+            assert "malformed" in _error(terminal.run("context", "show", "p"))
+        (home / "bad name.json").touch()
+        (home / "two\nlines.json").touch()
+        assert _lines(terminal.run("context", "list")) == ["  p"]
+        _lines(terminal.run("context", "remove", "p"))
+        assert _lines(terminal.run("context", "list")) == []
+        assert "there is no context 'p'" in _error(terminal.run("context", "remove", "p"))
+
+
 def test_verbs_take_credential_and_seeds_from_the_context_in_use() -> None:
     with open_terminal() as terminal:
         credential = _credential(terminal)

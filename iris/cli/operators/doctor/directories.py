@@ -46,6 +46,10 @@ def examine_runtime(realm_id: str, environment: Mapping[str, str], user: int) ->
     for part in (directory.parent, directory):
         if os.path.lexists(part) and (wrong := _not_private("runtime-private", "runtime directory", part, user)):
             return [*found, wrong]
+    made = next(part for part in (directory, *directory.parents) if os.path.lexists(part))
+    if not os.access(made, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        cause = f"runtime directory {directory}: user {user} cannot write to {made}"
+        return [*found, problem("runtime-private", cause, f"chmod u+rwx {shlex.quote(str(made))}")]
     stale = stale_sockets(directory)
     if stale:
         names = " ".join(shlex.quote(f"{directory}/{name}") + "{,.node}" for name in stale[:_SHOWN])

@@ -160,7 +160,7 @@ class _Examination:
                 self._report(ok("node-ok", f"linked to {len(node.nodes())} nodes of this machine"))
                 await self._examine_members(node)
         except IrisError as error:
-            self._report(problem("node-fails", str(error), "iris -v nodes"))
+            self._report(_failed(error))
 
     def _examine_runtime(self, realm_id: str) -> bool:
         findings = examine_runtime(realm_id, self._setup.environment, self._user)
@@ -226,7 +226,7 @@ class _Examination:
                         self._report(finding)
                     await self._examine_members(node)
         except IrisError as error:
-            self._report(problem("node-fails", str(error), "iris -v nodes"))
+            self._report(_failed(error))
             return False
         wrong_clock = any(finding.code in ("clock-ahead", "clock-behind") for finding in found)
         if any(finding.code == "seed-ok" for finding in found) and not any(f.code.startswith("clock") for f in found):
@@ -352,6 +352,12 @@ class _Examination:
         finding = versions.examine_versions(versions.installed("iris-mesh"), members)
         if finding is not None:
             self._report(finding)
+
+
+def _failed(error: IrisError) -> Diagnosis:
+    """Return the finding for a node that cannot be opened."""
+    files = examine_descriptors(*resource.getrlimit(resource.RLIMIT_NOFILE), nodes=0)
+    return files if files.level == "problem" else problem("node-fails", str(error), "iris -v nodes")
 
 
 async def _who_is_at(node: iris.Node, url: str) -> Diagnosis:

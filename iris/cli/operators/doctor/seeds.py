@@ -159,7 +159,7 @@ def judge(url: str, reached: Reached, own: tuple[str, ...], wall_now: float, rem
         case None:
             cause = f"{url}: the node there ends each link as soon as it is up"
             return problem("seed-unlinked", cause, "on that machine: iris -v nodes")
-        case error if str(error).startswith("no answer"):
+        case error if str(error).startswith("no answer") or "greet" in str(error):
             cause = f"{url}: what listens there is no node of Iris, or hangs"
             return problem("seed-foreign", cause, _who_listens(url))
         case error:
