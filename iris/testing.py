@@ -191,6 +191,7 @@ class Network:
             wall_clock=self.wall_clock,
             processor_time=None,  # what is decided by it would differ from run to run
             descriptors=None,  # in memory a link takes none
+            variables={},
             random=random.Random(self._random.random()),
         )
         credential = self.credential(name)

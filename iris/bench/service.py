@@ -186,7 +186,7 @@ async def _serve_alone() -> None:
         sys.stdout.flush()
 
     async with (
-        iris.open_node(CLUSTER, listen=LOOPBACK, config=UNLIMITED) as node,
+        iris.open_node(CLUSTER, listen=LOOPBACK, config=UNLIMITED, environment=iris.Environment(variables={})) as node,
         trio.open_nursery() as nursery,
     ):
         ready = trio.Event()

@@ -14,7 +14,7 @@ import click
 import trio
 
 from iris.cli.connection import NodeOptions, connected, run_until_done
-from iris.cli.terminal import POSITIVE, note, open_lines, write_line, write_object
+from iris.cli.terminal import POSITIVE, note, open_lines, takes_output, write_line, write_object
 
 if TYPE_CHECKING:
     from iris.patterns.pubsub.interest import DurableSubscriber
@@ -80,9 +80,9 @@ async def _client(
 @click.command()
 @named
 @patient
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@takes_output
 @connected
-def status(connection: NodeOptions, name: str, timeout: float, as_json: bool) -> int:
+def status(connection: NodeOptions, name: str, timeout: float, output: str) -> int:
     """Tell what a bridge holds, how fast it grows, and how far behind its groups of readers are."""
 
     async def ask() -> None:
@@ -95,7 +95,7 @@ def status(connection: NodeOptions, name: str, timeout: float, as_json: bool) ->
             found = await read_status(client)
             rate = (_events(found) - _events(before)) / (trio.current_time() - began)
             away = [one for one in client.node.durable_subscribers() if not one.present]
-        if as_json:
+        if output == "json":
             write_object(_as_object(found, rate, away))
         else:
             _show(found, rate, away)

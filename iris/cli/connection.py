@@ -234,7 +234,7 @@ def connected(verb: Callable[Concatenate[NodeOptions, P], R]) -> Callable[P, R]:
 
     @click.option(
         "--credential",
-        type=click.Path(path_type=Path),
+        type=click.Path(path_type=Path, readable=False),  # who reads it says more of what is wrong
         envvar="IRIS_CREDENTIAL",
         metavar="FILE",
         help="Credential of a realm; without one, the local realm of this user.",

@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import cast, final
 
 import click
@@ -31,8 +32,10 @@ VERBS = {
     "tunnel": "iris.cli.messaging",
     "top": "iris.cli.operators.top",
     "ping": "iris.cli.operators.ping",
+    "trace": "iris.cli.operators.trace",
     "nodes": "iris.cli.operators.nodes",
     "clusters": "iris.cli.operators.nodes",
+    "topics": "iris.cli.operators.topics",
     "describe": "iris.cli.operators.nodes",
     "doctor": "iris.cli.operators.doctor.command",
     "bridge": "iris.cli.bridge",
@@ -55,8 +58,10 @@ SUMMARIES = {
     "tunnel": "Connect standard input and output to a member.",
     "top": "Show rates, latency, queues and losses of all nodes, live.",
     "ping": "Print round trip times to a node or a cluster.",
+    "trace": "Show the way of one request, with times hop by hop.",
     "nodes": "Show the members of clusters.",
     "clusters": "Show the clusters and how many members each has.",
+    "topics": "Show who subscribes to what, and who publishes it.",
     "describe": "Show what the members of a cluster serve.",
     "doctor": "Say what is wrong with the set-up of a node here.",
     "bridge": "Store the events of topics on disk, for Spark.",
@@ -158,8 +163,25 @@ def _take_verbose(command: click.Command) -> None:
 
 def main() -> None:
     """Run the command of this process and exit with its status."""
+    _open_closed_streams()
     write_log("text")
     sys.exit(run_command(sys.argv[1:]))
+
+
+def _open_closed_streams() -> None:
+    """Open the null device for each standard stream that is closed: else the next socket would take its place."""
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        if getattr(sys, name) is not None:
+            continue
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # which takes the lowest free number, so this one
+        setattr(sys, name, open(number if _is_null(number) else os.devnull, mode))  # noqa: SIM115, PTH123 -- to the end
+
+
+def _is_null(number: int) -> bool:
+    return os.path.samestat(os.fstat(number), Path(os.devnull).stat())
 
 
 def run_command(arguments: Sequence[str]) -> int:

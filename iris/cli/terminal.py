@@ -13,14 +13,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import os
 import stat
 import sys
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, final
+from typing import Any, ParamSpec, Protocol, TypeVar, final
 
 import click
 import trio
@@ -50,6 +51,25 @@ def write_line(line: str) -> None:
 def write_object(fields: Mapping[str, Any]) -> None:
     """Write one JSON object on a line of its own."""
     click.echo(_as_json(fields))
+
+
+def write_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Write rows under the names of their columns: aligned on a terminal, with tabs between them on a pipe.
+
+    A cell may have several lines.
+    """
+    if not sys.stdout.isatty():
+        for row in (columns, *rows):
+            click.echo("\t".join(cell.replace("\n", " ") for cell in row))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*columns, box=None)
+    for row in rows:
+        table.add_row(*(Text("\n".join(map(printable_line, cell.split("\n")))) for cell in row))
+    Console(markup=False, emoji=False).print(table)  # [fd00::1] is an address and no style
 
 
 def note(text: str) -> None:
@@ -121,6 +141,8 @@ def _write_and_flush(data: bytes) -> None:
 
 VARIABLE = "IRIS_PASSPHRASE"
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 Content = TypeVar("Content", covariant=True)
 
@@ -248,17 +270,27 @@ POSITIVE = Finite(0, min_open=True)
 """More than nothing."""
 
 
-def takes_output(verb: Verb) -> Verb:
-    """Give ``verb`` the option ``-o``, as its argument ``output``."""
-    option = click.option(
-        "-o",
-        "--output",
-        type=click.Choice(["table", "json"]),
-        default="table",
-        show_default=True,
-        help="For people, or a JSON object for each line.",
-    )
-    return option(verb)
+def takes_output(verb: Callable[P, R]) -> Callable[P, R]:
+    """Give ``verb`` the option ``-o``, as its argument ``output``: ``table`` or ``json``; ``--json`` is ``-o json``."""
+    return _with_output(verb, ("table", "json"), "For people, or a JSON object for each line.")
+
+
+def takes_wide_output(verb: Callable[P, R]) -> Callable[P, R]:
+    """As ``takes_output``, and ``output`` may be ``wide``."""
+    help_text = "For people, with more columns, or a JSON object for each line."
+    return _with_output(verb, ("table", "wide", "json"), help_text)
+
+
+def _with_output(verb: Callable[P, R], choices: Sequence[str], help_text: str) -> Callable[P, R]:
+    @click.option("-o", "--output", type=click.Choice(choices), default=choices[0], show_default=True, help=help_text)
+    @click.option("--json", "as_json", is_flag=True, hidden=True)
+    @functools.wraps(verb)
+    def with_output(*args: P.args, **kwargs: P.kwargs) -> R:
+        if kwargs.pop("as_json"):
+            kwargs["output"] = "json"
+        return verb(*args, **kwargs)
+
+    return with_output
 
 
 def takes_wait(verb: Verb) -> Verb:

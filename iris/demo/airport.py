@@ -45,8 +45,8 @@ _LAST_WORDS: Final = 1.0
 _AT_MOST: Final = 900.0
 """Seconds after which the demo gives up whatever is still moving."""
 
-_LONGEST_PATH: Final = 24
-"""Sockets live in the demo's directory, and their paths are limited to some 108 bytes."""
+_LONGEST_PATH: Final = 5
+"""Of the directory that the demo's own is in: that has 19 characters more, and XDG_RUNTIME_DIR may have 26."""
 
 
 async def run_airport(rows: int, stages: Stages) -> Outcome:
@@ -75,7 +75,7 @@ async def _open_directory() -> AsyncGenerator[Path]:
         parent = "/tmp"  # noqa: S108 - mkdtemp makes a private one in it
     directory = Path(tempfile.mkdtemp(prefix="iris-demo-", dir=parent))
     try:
-        for name in ("work", "run"):
+        for name in ("work", "r"):
             (directory / name).mkdir(mode=0o700)
         yield directory
     finally:
@@ -87,11 +87,12 @@ async def _open_directory() -> AsyncGenerator[Path]:
 def _own_environment(directory: Path) -> Generator[None]:
     """Let this process and those that it starts touch nothing of this user's realm, and leave nothing behind."""
     before = dict(os.environ)
-    os.environ.pop("IRIS_CREDENTIAL", None)
+    for name in ("IRIS_CREDENTIAL", "IRIS_SEEDS"):  # of the user's realm
+        os.environ.pop(name, None)
     os.environ |= {
         "IRIS_HOME": str(directory / "home"),
         # Not where they run: Python would take the folder "iris" that nodes make in it for the package.
-        "XDG_RUNTIME_DIR": str(directory / "run"),
+        "XDG_RUNTIME_DIR": str(directory / "r"),
         "TMPDIR": str(directory / "work"),
     }
     try:

@@ -53,6 +53,9 @@ _MAX_SLOWED: Final = 4096
 """Senders of which it is kept that they were asked to pause."""
 
 
+_TRACE: Final = 128
+"""Bytes that a question who is on the way counts as, where a neighbour has a rate."""
+
 _DATA: Final = bytes((wire.DATA,))
 
 
@@ -120,8 +123,8 @@ class Forwarding:
         sites.link_to = self._own_link_to
         near.shortcut = self._pass_near
         between.shortcut = self._pass_far
-        between.register(kinds.CARRY, 6, self._forward_far)
-        between.register(kinds.CARRY_REFUSED, 6, self._forward_far)
+        for kind in (kinds.CARRY, kinds.CARRY_REFUSED, kinds.TRACE, kinds.TRACED):
+            between.register(kind, 6, self._forward_far)
         between.register(kinds.COPY, 5, self._divide_far)
 
     def __repr__(self) -> str:
@@ -151,8 +154,8 @@ class Forwarding:
         _check_ends_untrusted(message)
         kind, _, site, target, source_site, source, frame = message
         own = self._directory.own
-        if kind == kinds.CARRY_REFUSED and not wire.is_number(frame):
-            raise RemoteProtocolError("a refusal has a reason")
+        if kind != kinds.CARRY and not wire.is_number(frame):
+            raise RemoteProtocolError("a refusal has a reason, and a trace a number")
         self.received += 1
         # A frame from outside that claims to come from this site is forged, or its route has formed a circle.
         if source_site == own.site:
@@ -169,6 +172,9 @@ class Forwarding:
                 if reason is not None:
                     self._refuse(message, reason)
                     return
+        elif kind == kinds.TRACE and not self.checkpoint.within_rate(peer.node, _TRACE, trio.current_time()):
+            self.refused[checkpoint.TOO_FAST] += 1
+            return
         if site != own.site and not self._transit:
             self.refused["no transit"] += 1
             return
@@ -177,11 +183,18 @@ class Forwarding:
     def _carry(self, message: Message) -> None:
         kind, hops, site, target_id, source_site, source_id, frame = message
         target = node_untrusted(target_id)
+        own = self._directory.own
+        if kind == kinds.TRACE and (hops <= 0 or site == own.site):
+            # Answered here, and never by a node behind: it would be told of what is not exported to it.
+            self.carried += 1
+            self.received += 1
+            self._carry((kinds.TRACED, HOPS, source_site, source_id, own.site, bytes.fromhex(own.gateway), frame))
+            return
         # Routes may form a circle while gateways learn of a change; the hop count ends it.
         if hops <= 0:
             self.refused["too many hops"] += 1
             return
-        if (site, target) == self._directory.own:
+        if (site, target) == own:
             self._deliver(message)
             return
         named = self._named_onward(site, source_site)
@@ -460,6 +473,8 @@ class Forwarding:
         self.carried += 1
         if kind == kinds.CARRY:
             self._near.receive_carried(content, kinds.CARRY)
+        elif kind == kinds.TRACED:
+            self._sites.traced(source_site, node_untrusted(source), content)
         else:
             self._sites.refused(source_site, node_untrusted(source), content)
 

@@ -521,6 +521,7 @@ async def open_gateway(
         parts.revoking.attach(between)
         gateway = Gateway(node, parts.sites, between, policy or Policy(), rate)
         node._reports["gateway"] = gateway.statistics
+        node._meshes.append(between)
         nursery.start_soon(gateway.run, nursery)
         for alias, url in dialled:
             nursery.start_soon(gateway.keep_dialling, url, alias)
@@ -532,6 +533,7 @@ async def open_gateway(
                 parts.revoking.detach(between)
                 await between.say_goodbye("the gateway was closed", 0.5)
             gateway.end()
+            node._meshes.remove(between)
             del node._reports["gateway"]
 
 

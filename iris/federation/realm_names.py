@@ -9,7 +9,7 @@ Realms do not reach each other through a third one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import Final, cast
 
 from iris.cluster.directory import COMPANION, Export, ExportsUpdate, Hop, RouteAdvertisement
 from iris.cluster.routes import is_two_way
@@ -17,6 +17,9 @@ from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.names import is_name, qualified, realm_of_site
 from iris.kernel.wire import Message, kinds
 from iris.security.identity import NodeIdentity
+
+_CARRIED: Final = frozenset((kinds.CARRY, kinds.CARRY_REFUSED, kinds.TRACE, kinds.TRACED))
+"""Messages between two nodes at different sites."""
 
 
 def outward_site(site: str, own: str) -> str:
@@ -48,7 +51,7 @@ def inward_untrusted(message: Message, own: str, realm: str) -> Message:
     """Return what a gateway of another realm has sent, as it is meant inside of this one.
 
     Args:
-        message: CARRY, CARRY_REFUSED, COPY, ROUTE, EXPORTS or EXPORTS_WANTED.
+        message: CARRY, CARRY_REFUSED, TRACE, TRACED, COPY, ROUTE, EXPORTS or EXPORTS_WANTED.
         own: fingerprint of this realm.
         realm: that of the other one.
 
@@ -56,7 +59,7 @@ def inward_untrusted(message: Message, own: str, realm: str) -> Message:
         RemoteProtocolError: it is about sites of which that realm has nothing to say.
     """
     match message:
-        case (kind, hops, site, target, source_site, source, content) if kind in (kinds.CARRY, kinds.CARRY_REFUSED):
+        case (kind, hops, site, target, source_site, source, content) if kind in _CARRIED:
             return (kind, hops, _of(site, own), target, qualified(realm, _of(source_site, realm)), source, content)
         case (kinds.COPY, hops, source_site, source, tuple(), frame):
             flat = cast("tuple[object, ...]", message[4])

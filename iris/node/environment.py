@@ -6,7 +6,7 @@ import dataclasses
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
@@ -40,4 +40,6 @@ class Environment:
     """Returns the seconds of processor time that the calling thread has had; None: nobody asks for them."""
     descriptors: Callable[[], tuple[int, int]] | None = open_descriptors
     """Returns how many file descriptors this process has open, and how many it may have; None: nobody asks."""
+    variables: Mapping[str, str] = dataclasses.field(default_factory=lambda: os.environ)
+    """Where ``IRIS_CREDENTIAL``, ``IRIS_SEEDS`` and ``IRIS_PASSPHRASE`` are looked up; see ``open_node``."""
     random: random.Random = dataclasses.field(default_factory=random.Random)

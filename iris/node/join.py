@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, final
 
 import trio
@@ -31,17 +33,27 @@ RENEWAL_MARGIN: Final = 8 * 3600.0
 """A delegation is renewed this many seconds before it ends: a third of its life."""
 
 
+CREDENTIAL: Final = "IRIS_CREDENTIAL"
+SEEDS: Final = "IRIS_SEEDS"
+_WRAPPED: Final = "IRIS_PASSPHRASE"
+
+
 async def read_credential(
-    given: Credential | CredentialWatch | Path | str | None,
+    given: Credential | CredentialWatch | Path | str | None, variables: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[Credential | None, CredentialWatch | None]:
     """Return the credential that a user has given, and the watch over its file if it is in one.
+
+    Without one it is in the file that the environment names, if it does.
 
     Raises:
         ConfigError: the file cannot be used, or this is no credential.
     """
+    passphrase: str | None = None
+    if given is None and variables.get(CREDENTIAL):
+        given, passphrase = variables[CREDENTIAL], variables.get(_WRAPPED) or None
     if isinstance(given, Path | str):
         try:
-            given = await trio.to_thread.run_sync(CredentialWatch, given)
+            given = await trio.to_thread.run_sync(partial(CredentialWatch, given, passphrase=passphrase))
         except ValueError:  # a surrogate, or a null byte
             raise ConfigError(f"credential is {str(given)!r}: use the path of a file") from None
     if isinstance(given, CredentialWatch):

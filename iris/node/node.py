@@ -32,7 +32,19 @@ from iris.node.environment import Environment
 from iris.node.join import ClusterMembership, Joined
 from iris.node.parts import NodeParts
 from iris.node.report import LIMITS as OPERATORS
-from iris.node.report import PING, REPORT, NodeReport, NodesService, ping, report_of
+from iris.node.report import (
+    PING,
+    REPORT,
+    TOPICS,
+    LinkReport,
+    NodeReport,
+    NodesService,
+    TopicsReport,
+    links_of,
+    ping,
+    report_of,
+    topics_of,
+)
 from iris.node.run_guard import RunGuard
 from iris.node.statistics import NODES, NodeStatistics, gather_statistics
 from iris.patterns.messages import Request
@@ -96,6 +108,8 @@ class Node:
         """The URLs really bound."""
         self._guard = RunGuard()
         self._mesh, self._membership, self._revoking = mesh, membership, revoking
+        self._meshes = [mesh]
+        """Its own, and of a gateway the one of gateways."""
         self._config, self._environment = config, environment
         self._joined = joined
         self._sites = sites
@@ -720,14 +734,28 @@ class Node:
 
         @service.request(REPORT)
         def report(_: Request) -> NodeReport:
-            return report_of(self.statistics(), trio.current_time() - started)
+            return report_of(self.statistics(), trio.current_time() - started, site=self.site, linked=self._linked())
+
+        @service.request(TOPICS)
+        def topics(_: Request) -> TopicsReport:
+            return topics_of(self._pubsub.subscribed(), self._publishing.topics())
 
         return self._serving.serve(NODES, service, OPERATORS)
+
+    def _linked(self) -> list[LinkReport]:
+        peers = [peer for mesh in self._meshes for peer in mesh.peers.values()]
+        return links_of(peers, self.site, str if self._sites is None else self._sites.foreigners.name_of)
 
     async def _ask_report(self, member: NodeId, timeout: float) -> NodeReport:
         """Return the report of another node; raises as ``request`` does."""
         reply = await self._ask_node(member, REPORT, timeout)
         report: NodeReport = converted_reply(reply_converter(NodeReport), reply, NODES)
+        return report
+
+    async def _ask_topics(self, member: NodeId, timeout: float) -> TopicsReport:
+        """Return what another node subscribes to and publishes on; raises as ``request`` does."""
+        reply = await self._ask_node(member, TOPICS, timeout)
+        report: TopicsReport = converted_reply(reply_converter(TopicsReport), reply, NODES)
         return report
 
     async def _ask_node(self, member: NodeId, operation: str, timeout: float) -> Any:

@@ -29,7 +29,7 @@ from iris.kernel.unexpected import noting_unexpected
 from iris.node.arguments import check_flags, check_is, check_lists
 from iris.node.descriptors import DescriptorWatch
 from iris.node.environment import Environment
-from iris.node.join import RENEWAL_MARGIN, Joined, read_credential
+from iris.node.join import CREDENTIAL, RENEWAL_MARGIN, SEEDS, Joined, read_credential
 from iris.node.meeting_place import MeetingPlace
 from iris.node.node import Node
 from iris.node.run_guard import check_trio
@@ -81,9 +81,12 @@ async def open_node(
         credential: a credential, or the path of a credential file (or a ``CredentialWatch``, for a file that is
             wrapped with a passphrase): joins the realm that issued it.  The file is private to this user, or mounted
             as Kubernetes, Docker and systemd mount secrets (docs/reference/credentials.md).  One that is replaced while
-            the node runs is taken into use within seconds.
+            the node runs is taken into use within seconds.  None: the file that
+            ``IRIS_CREDENTIAL`` names in the environment (with the passphrase in ``IRIS_PASSPHRASE``, if it is wrapped),
+            and if that is not set or empty, the local realm.
         listen: URLs (``tcp://HOST:PORT``, ``ws://HOST:PORT/PATH``, ``ipc:///PATH``); port 0 takes a free one.
-        seeds: URLs of nodes to join through, besides those in the credential.  A host name stands for all its
+        seeds: URLs of nodes to join through, besides those in the credential; without any, those that ``IRIS_SEEDS``
+            names, with blanks between them.  A host name stands for all its
             addresses (A, AAAA), looked up anew each time.  Seeds that do not answer are tried again for as long as the
             node lives.
         site: where the node is.  It links to nodes of the same site only, and reaches other sites through gateways.
@@ -121,18 +124,18 @@ async def open_node(
     if not isinstance(revocations, Path | str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"revocations is {revocations!r}: use the path of a file")
     listen = tuple(check_listening(environment.check_url(url)) for url in listen)
-    seeds = tuple(map(environment.check_url, seeds))
+    seeds = tuple(map(environment.check_url, seeds)) or _seeds_of(environment)
     rules = AddressRules(networks=dial_networks)
     if site is not None:
         check_name(site, "site")
     elif prefer_site is not None:
         raise ConfigError("prefer_site is for a node at a site: give site=, too")
     order = SiteOrder(site or "", prefer_site)
-    given, watch = await read_credential(credential)
-    local = given is None
+    given, watch = await read_credential(credential, environment.variables)
+    local, is_given = given is None, credential is not None
     if dial_only:
         _check_dial_only(local, listen)
-    credential = await _credential(name, given, listen, environment)
+    credential = await _credential(name, given, listen, environment, is_given=is_given)
     seeds = tuple(dict.fromkeys((*seeds, *credential.seeds)))
     identity = credential.new_identity(environment.entropy, environment.wall_clock())
     registry: Registry | None = None
@@ -251,6 +254,13 @@ async def open_node(
                 await mesh.say_goodbye("the node was closed", _GOODBYE)
 
 
+def _seeds_of(environment: Environment) -> tuple[str, ...]:
+    try:
+        return tuple(map(environment.check_url, environment.variables.get(SEEDS, "").split()))
+    except ConfigError as error:
+        raise ConfigError(f"{SEEDS}: {error}") from None
+
+
 def _check_dial_only(local: bool, listen: tuple[str, ...]) -> None:
     if local:
         raise ConfigError("dial_only needs a credential: the nodes of the local realm are all on this machine")
@@ -323,7 +333,12 @@ def _lan(
 
 
 async def _credential(
-    name: str | None, given: Credential | None, listen: tuple[str, ...], environment: Environment
+    name: str | None,
+    given: Credential | None,
+    listen: tuple[str, ...],
+    environment: Environment,
+    *,
+    is_given: bool,
 ) -> Credential:
     if given is None:
         outside = [url for url in listen if not is_loopback(url)]
@@ -336,7 +351,10 @@ async def _credential(
         wanted = check_name(name, "cluster") if name is not None else DEFAULT_NAME
         return await trio.to_thread.run_sync(partial(realm.credential, wanted, wall_now=environment.wall_clock()))
     if name is not None and name != given.name:
-        raise ConfigError(f"the credential is for the cluster {given.name!r} and not for {name!r}: leave the name out")
+        raise ConfigError(
+            f"the credential is for the cluster {given.name!r} and not for {name!r}: leave the name out"
+            f"{'' if is_given else f', or unset {CREDENTIAL}, which names it'}"
+        )
     return given
 
 

@@ -8,28 +8,39 @@ realm every node.
 
 from __future__ import annotations
 
+import heapq
 import os
 import platform
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Final, final
 
+from iris.cluster.mesh import Peer
 from iris.node.statistics import NODES, NodeStatistics
 from iris.patterns.latency import LatencyStatistics
 from iris.patterns.messages import Request
+from iris.patterns.pubsub.interest import Terms
+from iris.patterns.pubsub.subscribe import SubscriptionStatistics
 from iris.patterns.service import Limits, Service
 from iris.security.identity import PeerIdentity
 
 REPORT: Final = "report"
 PING: Final = "ping"
+TOPICS: Final = "topics"
 
 LIMITS: Final = Limits(concurrency=2, queue=16)
 
 MOST: Final = 32
 """Clusters, histograms, and reasons of losses in one report: those with the most in them.  So it stays below 256 KiB
 whatever a node has counted; what is left out is counted in ``omitted``."""
+
+MOST_TOPICS: Final = 128
+"""Subscriptions, and topics, in one report of topics."""
+
+MOST_LINKS: Final = 64
+"""Links in one report: those to other sites, then those with the most bytes sent.  The other end reports it as well."""
 
 
 @final
@@ -70,6 +81,21 @@ class LatencyReport:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LinkReport:
+    """One link of a node: where its frames to another node go."""
+
+    peer: str
+    """The other node."""
+    site: str
+    """Where that is; empty for none, and ``REALM/SITE`` in another realm."""
+    kind: str
+    """``tcp``, ``ipc`` or ``ws``; ``gateway``: through the gateways of two sites; ``relay``: through a third node."""
+    round_trip: float | None
+    """Seconds, when it was last asked whether it lives; None: it was not yet."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
     """A node, as it tells operators of itself.  Counters are since it started."""
 
@@ -95,6 +121,48 @@ class NodeReport:
     bytes_sent: int
     latencies: list[LatencyReport]
     omitted: int
+    site: str = ""
+    """Where it is; empty for none."""
+    linked: list[LinkReport] = field(default_factory=list[LinkReport])
+    """Those of ``links``; of a gateway the links to gateways of other sites, too."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubscriptionReport:
+    """The subscriptions of one node with the same terms, together: counters of the present ones, in events."""
+
+    pattern: str
+    """With ``REALM/`` before it if it is about topics of another realm."""
+    group: str | None
+    durable: bool
+    subscriptions: int
+    received: int
+    delivered: int
+    lost: int
+    """Dropped, malformed, or lost before they arrived."""
+    waiting: int
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedReport:
+    """One topic on which a node has published, since it did so first or had forgotten the topic."""
+
+    topic: str
+    published: int
+    lost: int
+    """One for each subscriber that did not get an event."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicsReport:
+    """What a node subscribes to and publishes on: those with the most events, ``MOST_TOPICS`` of each."""
+
+    subscribed: list[SubscriptionReport]
+    published: list[PublishedReport]
+    omitted: int
 
 
 class NodesService(Service):
@@ -109,8 +177,10 @@ async def ping(request: Request) -> None:
     """Answer: the round trip is all that is asked for."""
 
 
-def report_of(statistics: NodeStatistics, uptime: float) -> NodeReport:
-    """Return the report of a node with these statistics."""
+def report_of(
+    statistics: NodeStatistics, uptime: float, *, site: str = "", linked: Sequence[LinkReport] = ()
+) -> NodeReport:
+    """Return the report of a node with these statistics, at a site, with its links in the order of their weight."""
     services = sorted(statistics.services.items(), key=lambda entry: -entry[1].received)
     latencies = sorted(_latencies(statistics), key=lambda entry: -sum(entry.counts))
     lost, lost_omitted = _most(_losses(statistics))
@@ -146,7 +216,54 @@ def report_of(statistics: NodeStatistics, uptime: float) -> NodeReport:
         waiting=sum(link.waiting for link in statistics.links.values()),
         bytes_sent=sum(link.bytes_sent for link in statistics.links.values()),
         latencies=latencies[:MOST],
-        omitted=max(0, len(services) - MOST) + max(0, len(latencies) - MOST) + lost_omitted + refused_omitted,
+        omitted=max(0, len(services) - MOST)
+        + max(0, len(latencies) - MOST)
+        + max(0, len(linked) - MOST_LINKS)
+        + lost_omitted
+        + refused_omitted,
+        site=site,
+        linked=[*linked[:MOST_LINKS]],
+    )
+
+
+def links_of(peers: Iterable[Peer], site: str, name_of: Callable[[str], str]) -> list[LinkReport]:
+    """Return the links to peers: those to other sites than ``site`` first, then those over which the most was sent.
+
+    ``name_of`` returns what a site is called here.
+    """
+    heaviest = sorted(peers, key=lambda peer: (peer.site == site, -peer.link.statistics().bytes_sent))
+    return [
+        LinkReport(peer=peer.node, site=name_of(peer.site), kind=peer.kind, round_trip=peer.round_trip)
+        for peer in heaviest
+    ]
+
+
+def topics_of(
+    subscribed: Iterable[tuple[str, Terms, SubscriptionStatistics]], published: Iterable[tuple[str, int, int]]
+) -> TopicsReport:
+    """Return the report of subscriptions, each with its pattern, and of topics, each with its events and losses."""
+    together: dict[tuple[str, str | None, bool], list[SubscriptionStatistics]] = {}
+    for pattern, terms, counted in subscribed:
+        together.setdefault((pattern, terms.group, terms.durable), []).append(counted)
+    subscriptions = [
+        SubscriptionReport(
+            pattern=pattern,
+            group=group,
+            durable=durable,
+            subscriptions=len(several),
+            received=sum(one.received for one in several),
+            delivered=sum(one.delivered for one in several),
+            lost=sum(one.dropped + one.malformed + one.missed for one in several),
+            waiting=sum(one.waiting for one in several),
+        )
+        for (pattern, group, durable), several in together.items()
+    ]
+    topics = list(published)
+    busiest = heapq.nlargest(MOST_TOPICS, topics, key=lambda entry: entry[1])
+    return TopicsReport(
+        subscribed=heapq.nlargest(MOST_TOPICS, subscriptions, key=lambda one: one.received),
+        published=[PublishedReport(topic=topic, published=count, lost=lost) for topic, count, lost in busiest],
+        omitted=max(0, len(subscriptions) - MOST_TOPICS) + len(topics) - len(busiest),
     )
 
 

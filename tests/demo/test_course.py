@@ -298,4 +298,5 @@ async def test_the_processes_live_in_a_directory_of_their_own_with_a_short_path(
     assert "IRIS_CREDENTIAL" not in environment
     for name in ("IRIS_HOME", "XDG_RUNTIME_DIR", "TMPDIR"):
         assert Path(environment[name]).parent == work.parent
+    assert len(environment["XDG_RUNTIME_DIR"]) <= 26, "else its sockets are elsewhere"
     assert os.environ["IRIS_CREDENTIAL"] == "of-the-user"

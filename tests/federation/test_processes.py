@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import subprocess
+from typing import Any
 
 import trio
 
@@ -50,6 +53,44 @@ async def test_two_gateways_over_ws_carry_requests_tunnels_and_events(terminal: 
             status = await trio.to_thread.run_sync(interrupt, process, signal.SIGTERM)
             assert process.stderr is not None
             assert status == 0, process.stderr.read().decode()
+
+
+async def test_the_way_of_a_request_through_two_gateways(terminal: Terminal) -> None:
+    east, west = free_gateway_url(), free_gateway_url()
+    near, far = terminal.directory / "near.json", terminal.directory / "far.json"
+
+    async def trace(*options: str) -> subprocess.CompletedProcess[bytes]:
+        return await trio.to_thread.run_sync(
+            lambda: terminal.run("trace", "store", "--site", "west", "--wait", "60", *options)
+        )
+
+    with (
+        terminal.started("gateway", "--site", "east", "--listen", east, "--status", str(near), "--export", ">"),
+        terminal.started("gateway", "--site", "west", "--listen", west, "--peer", east, "--status", str(far)),
+    ):
+        await wait_for_sites(near, "west")
+        await wait_for_sites(far, "east")
+        async with iris.open_node("store", site="east") as store, store.join("store", echo("store")):
+            done = await trace("-o", "json")
+            assert done.returncode == 0, done.stderr.decode()
+            found: dict[str, Any] = json.loads(done.stdout)
+            assert (found["member"], found["site"], found["error"]) == (store.id, "east", None)
+            assert [(hop["kind"], hop["site"]) for hop in found["hops"]] == [
+                ("gateway", "west"),
+                ("gateway", "east"),
+                ("member", "east"),
+            ]
+            assert all(0 < hop["round_trip"] < 60 for hop in found["hops"])
+            assert 0 <= found["waited"] + found["ran"] <= found["taken"]
+            table = await trace("hello")
+            lines = [line.split("\t") for line in table.stdout.decode().splitlines()]
+            assert lines[0] == ["hop", "node", "site", "kind", "round trip"]
+            assert [line[2:4] for line in lines[1:4]] == [["west", "gateway"], ["east", "gateway"], ["east", "member"]]
+            assert [line[0] for line in lines[4:]] == ["request", "waited for a handler", "handler", "trace"]
+            failed = await trace("--operation", "missing", "-o", "json")
+            assert failed.returncode == 1
+            assert b"does not serve the operation 'missing'" in failed.stderr
+            assert json.loads(failed.stdout)["member"] == store.id
 
 
 def test_the_local_realm_has_no_gateway_for_others(terminal: Terminal) -> None:

@@ -116,3 +116,22 @@ async def test_caller_and_member_measure_replies_and_errors_of_handlers(autojump
         assert asked["put"].errors == {"RemoteError": 1, "RequestTimeout": 1}
         assert served["put"].errors == {"ValueError": 1}
         assert member.statistics().latency == {}
+
+
+async def test_names_of_operations_that_nobody_serves_take_no_series_of_others(autojump_clock: object) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("store") as member,
+        network.open_node("app") as app,
+        member.join("store", iris.Service("store")),
+    ):
+        await app.wait_for("store")
+        for number in range(300):
+            with pytest.raises(iris.RemoteError):
+                await app.request("store", b"", operation=f"made-up-{number}")
+        latency = app.statistics().latency
+        assert {(cluster, operation) for cluster, table in latency.items() for operation in table} == {
+            ("store", OTHERS)
+        }
+        assert latency["store"][OTHERS].count == 300
+        assert member.statistics().services["store"].latency == {}

@@ -9,7 +9,16 @@ from pathlib import Path
 import click
 
 from iris.cli.keys.show import date
-from iris.cli.terminal import Finite, asks_passphrase, load_wrapped, note, read_passphrase, write_line, write_object
+from iris.cli.terminal import (
+    Finite,
+    asks_passphrase,
+    load_wrapped,
+    note,
+    read_passphrase,
+    takes_output,
+    write_line,
+    write_object,
+)
 from iris.security.authority import DAY, RealmRoot, distrust_realm, issue_realm_bundle, trust_realm
 from iris.security.files import load_bundle, load_realm, prepared_bundle, save_realm
 
@@ -123,14 +132,14 @@ def distrust(realm_file: Path, alias: str, asks: bool) -> None:
 
 @click.command()
 @click.argument("realm_file", type=FILE, metavar="REALM")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON objects, one a line.")
+@takes_output
 @asks_passphrase
-def realms(realm_file: Path, as_json: bool, asks: bool) -> None:
+def realms(realm_file: Path, output: str, asks: bool) -> None:
     """Show the realms that REALM trusts."""
     root, _ = load_wrapped(load_realm, realm_file, read_passphrase(asks))
     for trusted in root.trusted:
         realm = trusted.realm
-        if as_json:
+        if output == "json":
             write_object(
                 {
                     "alias": realm.alias,

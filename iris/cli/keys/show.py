@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from iris.cli.terminal import asks_passphrase, load_wrapped, read_passphrase, write_line, write_object
+from iris.cli.terminal import asks_passphrase, load_wrapped, read_passphrase, takes_output, write_line, write_object
 from iris.kernel.errors import ConfigError
 from iris.kernel.transport import check_url
 from iris.security.authority import CredentialSummary, check_credential, summarize
@@ -19,12 +19,12 @@ from iris.security.files import load_credential, load_revocations
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), metavar="CREDENTIAL")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@takes_output
 @asks_passphrase
-def show(file: Path, as_json: bool, asks: bool) -> None:
+def show(file: Path, output: str, asks: bool) -> None:
     """Show what CREDENTIAL says."""
     summary = summarize(load_wrapped(load_credential, file, read_passphrase(asks))[0])
-    if as_json:
+    if output == "json":
         write_object(dataclasses.asdict(summary))
     else:
         for name, value in _described(summary):

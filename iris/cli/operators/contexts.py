@@ -17,7 +17,8 @@ import click
 
 from iris.cli.terminal import takes_output, write_line, write_object
 from iris.kernel.errors import ConfigError
-from iris.kernel.names import check_name
+from iris.kernel.names import check_name, is_name
+from iris.kernel.transport import check_url
 from iris.security.files import iris_home, load_credential, private_home, read_private, write_private
 
 VARIABLE: Final = "IRIS_CONTEXT"
@@ -51,8 +52,14 @@ def _home() -> Path:
 
 
 def _chosen(home: Path) -> str | None:
-    if not (home / _CHOSEN).exists():  # as for most
-        return None
+    try:
+        if not (home / _CHOSEN).exists():  # as for most
+            return None
+    except OSError as error:
+        raise ConfigError(
+            f"contexts {home}: {error.strerror} to user {os.geteuid()}: make them this user's, or set IRIS_HOME to a "
+            "directory that is"
+        ) from None
     return read_private(home / _CHOSEN, _WHAT).decode(errors="replace").strip() or None
 
 
@@ -71,15 +78,23 @@ def _load(name: str) -> Context:
         read: object = json.loads(read_private(path, _WHAT))
         fields = cast("dict[str, Any]", read) if isinstance(read, dict) else {}
         credential, seeds, site = fields["credential"], fields["seeds"], fields["site"]
-        if not all(text is None or isinstance(text, str) for text in (credential, site, *seeds)):
+        if not isinstance(seeds, list) or not all(map(_is_text, (credential, site, *seeds))):
             raise TypeError
     except (ValueError, KeyError, TypeError, RecursionError):
-        raise ConfigError(f"context {path}: malformed; remove it and add it again ('iris context add')") from None
+        raise ConfigError(
+            f"context {path}: malformed; remove it and add it again ('iris context remove', 'add')"
+        ) from None
     return Context(credential=credential, seeds=tuple(seeds), site=site)
 
 
+def _is_text(value: object) -> bool:
+    """Tell whether a field can be what somebody has given: None, or a text without what no path or name has."""
+    return value is None or (isinstance(value, str) and value.isprintable())
+
+
 def _names() -> list[str]:
-    return sorted(path.stem for path in _home().glob("*.json"))
+    names = (path.stem for path in _home().glob("*.json"))
+    return sorted(name for name in names if is_name(name) and not name.startswith("."))
 
 
 @click.group()
@@ -99,6 +114,12 @@ def context() -> None:
 def add(name: str, credential: Path | None, seeds: tuple[str, ...], site: str | None, replace: bool) -> None:
     """Keep a connection as NAME; the credential is read once, to see that it can be."""
     path = _path(name)
+    if path.exists() and not replace:
+        raise ConfigError(f"context {name!r} exists already: give --replace, or another name")
+    for url in seeds:
+        check_url(url)
+    if site is not None:
+        check_name(site, "site")
     if credential is not None:
         load_credential(credential)
     private_home("contexts", "contexts")
@@ -147,9 +168,10 @@ def show(name: str | None, output: str) -> None:
 @context.command()
 @click.argument("name")
 def remove(name: str) -> None:
-    """Forget NAME; its credential file stays."""
-    _load(name)
-    home = _home()
+    """Forget NAME, also if its file is malformed; its credential file stays."""
+    path, home = _path(name), _home()
+    if not os.path.lexists(path):
+        raise ConfigError(f"there is no context {name!r}: 'iris context list' names those that there are")
+    path.unlink()
     if _chosen(home) == name:
         (home / _CHOSEN).unlink()
-    _path(name).unlink()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -12,8 +11,18 @@ import trio
 
 import iris
 from iris.cli.connection import NodeOptions, connected, run_until_done
+from iris.cli.operators.top import seconds
 from iris.cli.printable import printable_line
-from iris.cli.terminal import Lines, open_lines, takes_output, takes_wait, write_line, write_object
+from iris.cli.terminal import (
+    Lines,
+    open_lines,
+    takes_output,
+    takes_wait,
+    takes_wide_output,
+    write_line,
+    write_object,
+    write_table,
+)
 from iris.kernel.names import check_address, check_name
 from iris.patterns.service import DESCRIBE
 
@@ -23,15 +32,13 @@ _UNKNOWN: Final = "the member describes itself in a way that this version does n
 @click.command()
 @click.argument("clusters", metavar="[CLUSTER]...", nargs=-1)
 @click.option("--watch", is_flag=True, help="Go on with what changes, until Ctrl-C.")
-@click.option("--json", "as_json", is_flag=True, help="As -o json: a JSON object for each member or change.")
-@takes_output
+@takes_wide_output
 @connected
-def nodes(connection: NodeOptions, clusters: tuple[str, ...], watch: bool, as_json: bool, output: str) -> int:
+def nodes(connection: NodeOptions, clusters: tuple[str, ...], watch: bool, output: str) -> int:
     """Show the members of each CLUSTER; without one those of all clusters, and nodes that serve none.
 
     The exit status is 1 if a CLUSTER has no members.
     """
-    as_json = as_json or output == "json"
     for name in clusters:
         check_name(name, "cluster") if watch else check_address(name)
 
@@ -39,9 +46,9 @@ def nodes(connection: NodeOptions, clusters: tuple[str, ...], watch: bool, as_js
         async with connection.open() as node:
             names = clusters or node.clusters()
             if watch:
-                await _follow(node, names, as_json)
+                await _follow(node, names, output)
                 return 0
-            _show(node, names, () if clusters else _idle(node), as_json)
+            _show(node, names, () if clusters else _idle(node), output)
             empty = [name for name in clusters if not node.members(name)]
         if empty:
             raise click.ClickException(f"nobody serves {', '.join(empty)}")
@@ -62,8 +69,7 @@ def clusters(connection: NodeOptions, output: str) -> int:
     async def show() -> int:
         async with connection.open() as node:
             known = {name: node.members(name) for name in node.clusters()}
-        if output == "table":
-            write_line("cluster\tmembers\tsuspected\tdraining\tsites")
+        rows: list[tuple[str, ...]] = []
         for name, members in known.items():
             counts = {
                 "members": len(members),
@@ -74,7 +80,9 @@ def clusters(connection: NodeOptions, output: str) -> int:
             if output == "json":
                 write_object({"cluster": name, **counts, "sites": sites})
             else:
-                write_line("\t".join((name, *map(str, counts.values()), " ".join(site or "-" for site in sites))))
+                rows.append((name, *map(str, counts.values()), " ".join(site or "-" for site in sites)))
+        if output == "table":
+            write_table(("cluster", "members", "suspected", "draining", "sites"), rows)
         return 0
 
     return run_until_done(show)
@@ -82,12 +90,11 @@ def clusters(connection: NodeOptions, output: str) -> int:
 
 @click.command()
 @click.argument("cluster")
-@click.option("--json", "as_json", is_flag=True, help="As -o json: print it as one JSON object.")
 @click.option("--asyncapi", "as_asyncapi", is_flag=True, help="Print the AsyncAPI document of the operations.")
 @takes_output
 @takes_wait
 @connected
-def describe(connection: NodeOptions, cluster: str, as_json: bool, as_asyncapi: bool, output: str, wait: float) -> int:
+def describe(connection: NodeOptions, cluster: str, as_asyncapi: bool, output: str, wait: float) -> int:
     """Show what the members of CLUSTER serve: the operations, with what they take and return, and tunnels.
 
     One member says so of itself.
@@ -98,7 +105,7 @@ def describe(connection: NodeOptions, cluster: str, as_json: bool, as_asyncapi: 
             served = await node.request(cluster, None, operation=DESCRIBE, idempotent=True, wait=wait)
         if as_asyncapi:
             write_object(_asyncapi(served))
-        elif as_json or output == "json":
+        elif output == "json":
             write_object(served)
         else:
             for line in _described(served):
@@ -136,49 +143,50 @@ def _idle(node: iris.Node) -> list[tuple[None, iris.NodeInfo]]:
     return [(None, other) for other in node.nodes() if not other.clusters]
 
 
-def _show(node: iris.Node, names: Sequence[str], idle: Sequence[tuple[None, iris.NodeInfo]], as_json: bool) -> None:
-    members: list[tuple[str | None, iris.Member | iris.NodeInfo]] = [
+_Known = iris.Member | iris.NodeInfo
+
+
+def _show(node: iris.Node, names: Sequence[str], idle: Sequence[tuple[None, iris.NodeInfo]], output: str) -> None:
+    members: list[tuple[str | None, _Known]] = [
         *((name, member) for name in names for member in node.members(name)),
         *idle,
     ]
-    if as_json:
+    if output == "json":
         for name, member in members:
             fields = dataclasses.asdict(member)
             fields.pop("clusters", None)
             write_object({"cluster": name, **fields})
-    elif sys.stdout.isatty():
-        _show_table(members)
-    else:
-        for name, member in members:
-            write_line(_line(name, member))
+    elif members:
+        wide = output == "wide"
+        write_table(_columns(wide), (_cells(name, member, wide) for name, member in members))
 
 
-def _show_table(members: Sequence[tuple[str | None, iris.Member | iris.NodeInfo]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table("cluster", "node", "site", "status", "addresses", box=None)
-    for name, member in members:
-        addresses = "\n".join(map(printable_line, member.addresses))
-        table.add_row(name or "-", member.node, member.site or "-", member.status, addresses)
-    Console(markup=False, emoji=False).print(table)  # [fd00::1] is an address and no style
+def _columns(wide: bool) -> tuple[str, ...]:
+    return ("cluster", "node", "site", "status", *(("speaks for", "queue delay") if wide else ()), "addresses")
 
 
-def _line(name: str | None, member: iris.Member | iris.NodeInfo) -> str:
-    return "\t".join((name or "-", member.node, member.site or "-", member.status, " ".join(member.addresses)))
+def _cells(name: str | None, member: _Known, wide: bool) -> tuple[str, ...]:
+    delay = member.queue_delay if isinstance(member, iris.Member) else None
+    more = (member.speaks_for, seconds(delay)) if wide else ()
+    return (name or "-", member.node, member.site or "-", member.status, *more, "\n".join(member.addresses))
 
 
-async def _follow(node: iris.Node, names: Sequence[str], as_json: bool) -> None:
+async def _follow(node: iris.Node, names: Sequence[str], output: str) -> None:
+    wide = output == "wide"
+
     async def follow(name: str, lines: Lines) -> None:
         async with node.watch(name) as changes:
             async for change in changes:
-                if as_json:
+                if output == "json":
                     await lines.write_object(
                         {"change": change.kind, "cluster": name, **dataclasses.asdict(change.member)}
                     )
                 else:
-                    await lines.write(f"{change.kind}\t{_line(name, change.member)}")
+                    cells = change.kind, *_cells(name, change.member, wide)
+                    await lines.write("\t".join(cells).replace("\n", " "))
 
     async with open_lines() as lines, trio.open_nursery() as nursery:
+        if output != "json":
+            await lines.write("\t".join(("change", *_columns(wide))))
         for name in names:
             nursery.start_soon(follow, name, lines)

@@ -41,6 +41,8 @@ def ping(
             targets = await _targets(node, target, wait)
             times: dict[NodeId, list[float]] = {member: [] for member in targets}
             async with open_lines() as lines:
+                if output == "table":
+                    await lines.write("node\tround\tround trip")
                 for number in range(count):
                     if number:
                         await trio.sleep(interval)
@@ -85,14 +87,14 @@ async def _round(
         await node._ask_node(member, PING, timeout)
     except IrisError as error:
         if output == "json":
-            await lines.write_object({"node": member, "round": number, "seconds": None, "error": str(error)})
+            await lines.write_object({"node": member, "round": number, "round_trip": None, "error": str(error)})
         else:
             await lines.write(f"{member}\t{number}\tno answer: {error}")
         return
     taken = trio.current_time() - began
     times[member].append(taken)
     if output == "json":
-        await lines.write_object({"node": member, "round": number, "seconds": taken})
+        await lines.write_object({"node": member, "round": number, "round_trip": taken})
     else:
         await lines.write(f"{member}\t{number}\t{seconds(taken)}")
 

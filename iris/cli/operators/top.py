@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Self
 
 import click
@@ -12,8 +12,9 @@ import trio
 
 from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.printable import printable_line
-from iris.cli.terminal import POSITIVE, write_line, write_object
-from iris.node.realm import ClusterView, NodeView, RealmSurvey, RealmView
+from iris.cli.terminal import POSITIVE, takes_wide_output, write_line, write_object
+from iris.kernel.names import NodeId
+from iris.node.realm import ClusterView, NodeView, RealmView, open_survey
 
 _SORTS: Final[dict[str, Callable[[NodeView], Any]]] = {
     "rate": lambda view: -(view.served_rate + view.asked_rate + view.published_rate),
@@ -31,7 +32,7 @@ _SORTS: Final[dict[str, Callable[[NodeView], Any]]] = {
 @click.option("--timeout", type=POSITIVE, default=2.0, show_default=True, metavar="SECONDS", help="For each node.")
 @click.option("--count", type=click.IntRange(1), metavar="N", help="End after N views.")
 @click.option("--once", is_flag=True, help="Print one view and end: as --count 1.")
-@click.option("-o", "--output", type=click.Choice(["table", "wide", "json"]), default="table", show_default=True)
+@takes_wide_output
 @connected
 def top(
     connection: NodeOptions, sort: str, interval: float, timeout: float, count: int | None, once: bool, output: str
@@ -47,15 +48,20 @@ def top(
     views = 1 if once else count
 
     async def show() -> int:
-        async with connection.open() as node:
-            survey = RealmSurvey(node, timeout=timeout)
+        async with (
+            connection.open() as node,
+            open_survey(node, timeout=timeout, patience=min(timeout, interval / 2)) as survey,
+        ):
             first = await survey.take()
+            while not first.nodes and any(why.startswith("late") for why in first.silent.values()):
+                first = await survey.take()
             if not first.nodes:
-                raise click.ClickException(_nobody(first))
-            shown = 0
+                raise click.ClickException(nobody_answered(first.silent))
+            shown, due = 0, trio.current_time()
             with _Screen() as screen:
                 while views is None or shown < views:
-                    await trio.sleep(interval)
+                    due = max(due + interval, trio.current_time())
+                    await trio.sleep_until(due)
                     view = await survey.take()
                     if output == "json":
                         await trio.to_thread.run_sync(write_object, as_object(view, sort))
@@ -68,11 +74,11 @@ def top(
     return run_until_done(show, endless=views is None)
 
 
-def _nobody(view: RealmView) -> str:
-    if not view.silent:
+def nobody_answered(silent: Mapping[NodeId, str]) -> str:
+    """Return why a survey has nothing to show, by those that did not answer."""
+    if not silent:
         return "no other node was found"
-    first = next(iter(view.silent.values()))
-    return f"none of {len(view.silent)} nodes answered: {first}"
+    return f"none of {len(silent)} nodes answered: {next(iter(silent.values()))}"
 
 
 def as_object(view: RealmView, sort: str) -> dict[str, Any]:
@@ -80,13 +86,16 @@ def as_object(view: RealmView, sort: str) -> dict[str, Any]:
     return {
         "clusters": [dataclasses.asdict(cluster) for cluster in view.clusters()],
         "nodes": [_node(seen) for seen in sorted(view.nodes, key=_SORTS[sort])],
+        "sites": [dataclasses.asdict(site) for site in view.sites()],
+        "links": [dataclasses.asdict(link) for link in view.links()],
         "silent": view.silent,
+        "doubted": view.doubted,
     }
 
 
 def _node(seen: NodeView) -> dict[str, Any]:
     report = dataclasses.asdict(seen.report)
-    del report["latencies"]
+    del report["latencies"], report["linked"]
     return {
         **dataclasses.asdict(seen.node),
         **report,
@@ -132,9 +141,11 @@ class _Screen:
         from rich.table import Table
         from rich.text import Text
 
-        head, clusters, nodes = rows(view, sort, wide)
+        head, *bodies = rows(view, sort, wide)
         tables: list[Table] = []
-        for title, body in clusters, nodes:
+        for title, body in bodies:
+            if not title:
+                continue
             table = Table(*title, box=None)
             for row in body:
                 table.add_row(*(Text(printable_line(cell)) for cell in row))
@@ -153,8 +164,8 @@ class _Screen:
 _Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 
-def rows(view: RealmView, sort: str, wide: bool) -> tuple[str, _Table, _Table]:
-    """Return the heading of a view, and its tables of clusters and nodes."""
+def rows(view: RealmView, sort: str, wide: bool) -> tuple[str, _Table, _Table, _Table]:
+    """Return the heading of a view, and its tables of clusters, nodes, and nodes with which something is wrong."""
     head = f"{len(view.nodes)} nodes, {len(view.silent)} silent"
     clusters = [_cluster_row(cluster) for cluster in view.clusters()]
     nodes = [_node_row(seen, wide) for seen in sorted(view.nodes, key=_SORTS[sort])]
@@ -179,13 +190,21 @@ def rows(view: RealmView, sort: str, wide: bool) -> tuple[str, _Table, _Table]:
             ),
             nodes,
         ),
+        (
+            ("node", "trouble") if view.silent or view.doubted else (),
+            [
+                (node if wide else node[:8], why)
+                for told in (view.silent, view.doubted)
+                for node, why in sorted(told.items())
+            ],
+        ),
     )
 
 
 def lines(view: RealmView, sort: str, wide: bool) -> list[str]:
     """Return a view as lines of columns with tabs between them, for cut and awk."""
-    head, clusters, nodes = rows(view, sort, wide)
-    return [head, *("\t".join(row) for title, body in (clusters, nodes) for row in (title, *body))]
+    head, *tables = rows(view, sort, wide)
+    return [head, *("\t".join(row) for title, body in tables if title for row in (title, *body))]
 
 
 def _cluster_row(cluster: ClusterView) -> tuple[str, ...]:

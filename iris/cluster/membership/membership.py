@@ -420,6 +420,8 @@ class Membership:
                 case LoadReport():
                     for balancer in self._balancers.values():
                         balancer.gray(effect.node, effect.queue_delay)
+                    if (peer := self._mesh.peers.get(effect.node)) is not None:
+                        peer.round_trip = effect.round_trip
                     self._report(self._roster.load(effect.node, effect.queue_delay))
                 case Synchronized():
                     self._synchronized = True

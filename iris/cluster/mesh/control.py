@@ -133,6 +133,7 @@ class PingBarrier:
         if peer is None:
             return
         token = int.from_bytes(self._entropy(6))
+        asked: float | None = trio.current_time()
         _, done = self._waiting[token] = node, trio.Event()
         try:
             while self._peers.get(node) is peer and not done.is_set():
@@ -143,6 +144,9 @@ class PingBarrier:
                     continue
                 with trio.move_on_after(_PING_AGAIN):
                     await done.wait()
+                    if asked is not None:
+                        peer.round_trip = trio.current_time() - asked
+                asked = None  # asked again, and which question is answered cannot be told (Karn, 1987)
         finally:
             del self._waiting[token]
 

@@ -18,6 +18,9 @@ from iris.kernel.names import NodeId
 from iris.security.channel import Session
 from iris.security.identity import NodeIdentity, PeerIdentity
 
+_KINDS: Final = {"site": "gateway", "via": "relay", "reverse": "ws"}
+"""Of connections that no transport dials."""
+
 
 @final
 class Peer:
@@ -38,6 +41,7 @@ class Peer:
         "node",
         "reached",
         "returning",
+        "round_trip",
         "session",
         "site",
     )
@@ -66,11 +70,19 @@ class Peer:
         """Whether its connection is gone and there is another one: requests to it are repeated there, not elsewhere."""
         self.site = ""
         """The site that the peer says it is in."""
+        self.round_trip: float | None = None
+        """Seconds from asking it whether it lives to its answer, the last time; None: it was not asked yet."""
 
     @property
     def foreign(self) -> bool:
         """Whether the peer is at another site, reached through gateways."""
         return bool(self.addresses) and is_site_url(self.addresses[0])
+
+    @property
+    def kind(self) -> str:
+        """How frames go there: tcp, ipc or ws; gateway: through those of two sites; relay: through a third node."""
+        scheme = (self.reached or next(iter(self.addresses), "")).partition("://")[0]
+        return _KINDS.get(scheme, scheme)
 
     @property
     def other_realm(self) -> bool:

@@ -148,6 +148,8 @@ class Sites:
         self._reached: dict[str, int] = {}
         self._wakeup = Wakeup()
         self._news = trio.lowlevel.ParkingLot()
+        self._asking: dict[int, tuple[trio.Event, list[Hop]]] = {}
+        """Questions who is on the way, by their number, and who has answered."""
         self._links: Final = RemoteLinks(mesh, nursery, config, self._tell_news)
         nursery.start_soon(LossReport(self.foreigners.name_of).run, mesh)
         membership.listed = self.foreigners.ids
@@ -157,6 +159,8 @@ class Sites:
         mesh.shortcut = CarriedFrames(mesh).take
         mesh.register(kinds.CARRY, 6, self._receive_carried)
         mesh.register(kinds.CARRY_REFUSED, 6, self._receive_refused)
+        mesh.register(kinds.TRACE, 6, self._receive_trace)
+        mesh.register(kinds.TRACED, 6, self._receive_traced)
         mesh.register(kinds.COPY, 5, self._receive_copy)
         mesh.register(kinds.ALLOWED, 3, self._receive_allowed)
         mesh.register(kinds.ROUTE, 3, self._receive_route)
@@ -433,6 +437,63 @@ class Sites:
         peer = self._mesh.peers.get(node)
         if peer is not None and peer.foreign and peer.site == site:
             self._mesh.drop(node, f"a gateway refuses: {REASONS[reason]}")
+
+    # -- who is on the way ----------------------------------------------------------------------------------
+
+    async def find_hop(self, target: tuple[str, NodeId], hops: int, number: int) -> Hop | None:
+        """Ask which gateway is ``hops`` gateways behind the first one on the way to a node of another site.
+
+        The last one answers whatever is behind it.  It is a message that goes where frames for that node do, and is
+        answered where its hops are used up, as with traceroute.  Waits for the answer without end; cancelling it leaves
+        nothing behind.
+
+        Args:
+            target: the node, with the site as the directory names it.
+            hops: 0 and above.
+            number: that nobody can guess, of 48 bits.
+
+        Returns:
+            None if no way leads there, or the link to the first gateway is full.
+        """
+        site, node = target
+        way = self._way(site)
+        link = None if way is None else self.link_to(way.neighbour)
+        if link is None:
+            return None
+        answered, found = self._asking[number] = trio.Event(), list[Hop]()
+        own = (self._site, bytes.fromhex(self._mesh.node))
+        try:
+            link.post((kinds.TRACE, hops, site, bytes.fromhex(node), *own, number), 0, CONTROL_RESERVE)
+            await answered.wait()
+        except NotSent:
+            return None
+        finally:
+            del self._asking[number]
+        return found[0]
+
+    def _receive_trace(self, peer: Peer, message: Message) -> None:
+        if self.forward is None or peer.foreign or not is_number(message[6]):
+            raise RemoteProtocolError("a question who is on the way has a number, and goes to gateways")
+        self.forward(peer, message)
+
+    def _receive_traced(self, peer: Peer, message: Message) -> None:
+        _, hops, site, target, source_site, source, number = message
+        if type(hops) is not int or not is_number(number) or type(source_site) is not str or peer.foreign:
+            raise RemoteProtocolError("who is on the way says for which question, to a node")
+        if site == self._site and node_untrusted(target) == self._mesh.node:
+            peer.check_gateway()
+            self.traced(source_site, node_untrusted(source), number)
+        elif self.forward is not None:
+            self.forward(peer, message)
+        else:
+            raise RemoteProtocolError("this node is no gateway")
+
+    def traced(self, site: str, node: NodeId, number: int) -> None:
+        """A gateway says that it is on the way."""
+        answered, found = self._asking.get(number, (None, None))
+        if answered is not None and found is not None:
+            found.append(Hop(site, node))
+            answered.set()
 
     def _receive_allowed(self, peer: Peer, message: Message) -> None:
         self._listen_to(peer)

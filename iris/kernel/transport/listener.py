@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import itertools
+import logging
 import os
 import selectors
 import socket
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     from iris.kernel.transport.websocket import WebSocketListener
 
 
+_log: Final = logging.getLogger("iris")
+
 _BACKLOG: Final = 4096
 """Connections that the kernel holds until they are accepted; it may cut that to its own limit."""
 
@@ -41,12 +45,23 @@ _AT_ONCE: Final = 64
 """Connections that are accepted in one go, before those that have sent their header are handed on."""
 
 _PAUSE: Final = 0.05
-"""Seconds without accepting where the process or the machine has no descriptor or memory left for one more."""
+"""Seconds without accepting after an error that lasts: no descriptor or memory is left for one more."""
 
 _FILE_MODE: Final = 0o600
 """Of Unix sockets: who is to connect must be allowed to write to it."""
 
-_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_OF_ONE: Final = frozenset(
+    {
+        *(errno.ECONNABORTED, errno.EINTR, errno.EPERM, errno.EPROTO, errno.ENOPROTOOPT, errno.EOPNOTSUPP),
+        *(errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH),
+    }
+)
+"""What ends one connection before it is accepted; see accept(2).  After any other error, such as that no descriptor is
+left, the next attempt would end in the same way at once."""
+
+_LOCKED: Final = 1.0
+_LOCKED_AGAIN: Final = 0.002
+"""Seconds for which another process may hold the lock of a directory, and between attempts to have it."""
 
 
 @final
@@ -110,6 +125,8 @@ class Listener:
         self._selector.register(self._waker, selectors.EVENT_READ)
         self._listeners: list[_Listener] = []
         self._closed = False
+        self._is_exhausted = False
+        """Whether it was logged that nothing can be accepted."""
         self._thread: threading.Thread | None = None
 
     def listen(self, host: str, port: int, greet: Callable[[], Greeting]) -> int:
@@ -140,22 +157,28 @@ class Listener:
         """Take connections to a Unix socket from now on: those of this user.  See ``listen``.
 
         A file that a dead process has left is replaced.  The mode is set before anybody can connect: until ``listen``
-        the system refuses everybody.
+        the system refuses everybody.  Meanwhile the directory is locked: another process would take a socket that is
+        bound and not open yet for one that is left over.  If it fails it leaves no file.
 
         Raises:
             OSError: somebody listens there, there is another file, or it cannot be made.
         """
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            try:
-                listener.bind(path)
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE or not _is_left_over(path):
+            with _locked(Path(path).parent):
+                try:
+                    listener.bind(path)
+                except OSError as error:
+                    if error.errno != errno.EADDRINUSE or not _is_left_over(path):
+                        raise
+                    Path(path).unlink()
+                    listener.bind(path)
+                try:
+                    Path(path).chmod(_FILE_MODE)
+                    self._begin(listener, greet)
+                except BaseException:
+                    Path(path).unlink()
                     raise
-                Path(path).unlink()
-                listener.bind(path)
-            Path(path).chmod(_FILE_MODE)
-            self._begin(listener, greet)
         except BaseException:
             listener.close()
             raise
@@ -224,10 +247,15 @@ class Listener:
             except BlockingIOError:
                 return
             except OSError as error:
-                if error.errno in _EXHAUSTED:
-                    time.sleep(_PAUSE)
-                    return
-                continue  # it broke before it was accepted
+                if error.errno in _OF_ONE:
+                    continue
+                if not self._is_exhausted:
+                    self._is_exhausted = True
+                    reason = str(error.strerror or error).lower()
+                    _log.error("connections wait, for they cannot be accepted: %s", reason, extra={"reason": reason})
+                time.sleep(_PAUSE)
+                return
+            self._is_exhausted = False
             host = None if connection.family == socket.AF_UNIX else str(address[0])
             visitor = _Visitor(connection, host, listener.greet())
             try:
@@ -454,6 +482,31 @@ class Acceptor:
         else:
             self._evicted.append(number)
             self._news()
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Generator[None]:
+    """Lock a directory against other processes of Iris for the length of the block, which is milliseconds.
+
+    Raises:
+        OSError: it cannot be opened, or another process holds the lock for a second.
+    """
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        until = time.monotonic() + _LOCKED
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise OSError(errno.EBUSY, f"another process holds a lock on {directory}") from None
+                time.sleep(_LOCKED_AGAIN)
+            except OSError:  # a file system without locks
+                break
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _is_left_over(path: str) -> bool:

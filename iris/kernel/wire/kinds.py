@@ -30,13 +30,14 @@ STATE: Final = 0x18  # (last: bool, updates): part of an answer to JOIN, DIGEST 
 JOIN: Final = 0x19  # (record): send me everybody's
 
 # Requests: 0x20 - 0x2f
-# flags of a request: 1 idempotent; bits 1 and 2 priority: 0 normal, 1 high, 2 low
+# flags of a request: 1 idempotent; bits 1 and 2 priority: 0 normal, 1 high, 2 low; 8 timed
 REQUEST: Final = 0x20  # (id: int, cluster: str, operation: str | None, budget_ms: int, flags: int, headers, payload)
 REPLY: Final = 0x21  # (id: int, payload)
 FAILURE: Final = 0x22  # (id: int, code: str, text: str, retry_after_ms: int)
 CANCEL: Final = 0x23  # (id: int): the caller no longer waits
 AWAITED: Final = 0x24  # (id: int): frames may be lost, and the caller still waits: say so if it is not here
 RUNNING: Final = 0x25  # (id: int): frames may be lost, and the member is still at it: cancel it if nobody waits
+TIMED: Final = 0x26  # (id: int, waited_us: int, ran_us: int): of a timed request, before its REPLY or FAILURE
 
 # Broadcast: 0x30 - 0x37
 BROADCAST: Final = 0x30  # (cluster: str, headers, payload, position: int)
@@ -92,15 +93,17 @@ EXPORTS: Final = 0x63  # (site, gateway: node, base: int, version: int, added: t
 ALLOWED: Final = 0x65  # (clusters, topics out, topics in): patterns; what the gateway lets through, for its own site
 EXPORTS_WANTED: Final = 0x64  # (site, gateway: node): send me all that it exports
 COPY: Final = 0x66  # (hops: int, source site, source: node, targets: tuple of site, nodes: bytes, ..., frame: bytes)
+TRACE: Final = 0x67  # (hops: int, target site, target, source site, source, number: int): who is that many hops away?
+TRACED: Final = 0x68  # (hops: int, target site, target, source site, source, number: int): the source is, answering
 
 BETWEEN_REALMS: Final = frozenset(
     {
         *(PING, PONG, GOODBYE, RESET),
-        *(REQUEST, REPLY, FAILURE, CANCEL, AWAITED, RUNNING),
+        *(REQUEST, REPLY, FAILURE, CANCEL, AWAITED, RUNNING, TIMED),
         *(BROADCAST, BROADCAST_CREDIT, BROADCAST_CREDIT_WANTED),
         *(TUNNEL_OPEN, TUNNEL_ACCEPT, TUNNEL_REFUSE, TUNNEL_CHUNK, TUNNEL_EOF, TUNNEL_ACK, TUNNEL_CLOSE, TUNNEL_MARKED),
         *(INTEREST, SENDER_KEY, SENDER_KEY_WANTED, COPY),
-        *(CARRY, CARRY_REFUSED, ROUTE, EXPORTS, EXPORTS_WANTED),
+        *(CARRY, CARRY_REFUSED, TRACE, TRACED, ROUTE, EXPORTS, EXPORTS_WANTED),
     }
 )
 """What is taken from nodes of another realm.  The rest is an affair of one realm: who is in it, whom it has expelled,

@@ -1,13 +1,13 @@
 """HTTP endpoint of a node: a few paths that are read with GET, in the node's own run, each connection one request.
 
-A scraper is a stranger.  It gets 16 connections at a time, 5 s for each, 8 KiB of a request and 50 requests a second;
-what comes beyond that waits in the system's queue, and the node never does.  Pages are made by their caller, off the
-node's thread if they are large.
+A scraper is a stranger.  It gets 16 connections at a time, 5 s for each, 8 KiB of a request and 50 requests a second.
+One more ends one that has said nothing for 0.1 s, or takes its answer for longer than 1 s: who opens many and waits
+keeps nobody out.  What comes beyond that waits in the system's queue, and the node never does.  Pages are made by
+their caller, off the node's thread if they are large.
 """
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from importlib import import_module
@@ -25,6 +25,13 @@ _CONNECTIONS: Final = 16
 _PATIENCE: Final = 5.0
 _REQUEST: Final = 8 * 1024
 _RATE: Final = 50.0
+_IDLE: Final = 0.1
+_BUSY: Final = 1.0
+"""Seconds for which a connection that has sent no request yet, and one that is answered, gives way to no other one."""
+
+_PAUSE: Final = 1.0
+"""Seconds without accepting where no descriptor is left for one more."""
+
 _BACKLOG: Final = 64
 _PIECE: Final = 64 * 1024
 
@@ -56,6 +63,9 @@ class MetricsEndpoint:
         self.port: Final = port
         self.refused = 0
         self._pages = pages
+        self._open: dict[trio.CancelScope, float] = {}
+        """Connections, each with the time from which on it gives way to another one."""
+        self._left = trio.lowlevel.ParkingLot()
 
     @property
     def url(self) -> str:
@@ -67,36 +77,57 @@ class MetricsEndpoint:
 
     async def _run(self, listener: trio.SocketListener) -> None:
         bucket = TokenBucket(_RATE, _RATE, trio.current_time())
-        free = trio.CapacityLimiter(_CONNECTIONS)
+        is_exhausted = False
         async with trio.open_nursery() as nursery:
             while True:
                 await trio.sleep(max(0.0, 1 - bucket.level(trio.current_time())) / _RATE)
                 bucket.owe(1)
-                place = object()
-                await free.acquire_on_behalf_of(place)
                 try:
                     stream = await listener.accept()
-                except OSError as error:
-                    free.release_on_behalf_of(place)
-                    if error.errno not in _SCARCE:
-                        raise
-                    await trio.sleep(1)  # without descriptors: connections wait
+                except OSError as error:  # no descriptor is left, for one; an error of one connection trio passes over
+                    if not is_exhausted:
+                        is_exhausted = True
+                        reason = str(error.strerror or error).lower()
+                        _log.error("metrics cannot be asked for: %s", reason, extra={"reason": reason})
+                    await trio.sleep(_PAUSE)
                     continue
-                nursery.start_soon(self._serve, stream, free, place)
+                is_exhausted = False
+                await self._make_room()
+                now = trio.current_time()
+                scope = trio.CancelScope(deadline=now + _PATIENCE)
+                self._open[scope] = now + _IDLE
+                nursery.start_soon(self._serve, stream, scope)
 
-    async def _serve(self, stream: trio.SocketStream, free: trio.CapacityLimiter, place: object) -> None:
+    async def _make_room(self) -> None:
+        """Wait until there is a place, and end who has had one for long enough."""
+        while len(self._open) >= _CONNECTIONS:
+            first = min(self._open, key=self._open.__getitem__)
+            due = self._open[first]
+            if due <= trio.current_time():
+                del self._open[first]
+                first.cancel()
+            else:
+                with trio.move_on_at(due):
+                    await self._left.park()
+
+    async def _serve(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
         """Answer one request.  Nothing of it may end the node."""
         try:
-            with trio.move_on_after(_PATIENCE) as scope:
+            with scope:
                 async with stream:
-                    await self._answer(stream)
+                    await self._answer(stream, scope)
             self.refused += scope.cancelled_caught
         except (OSError, trio.BrokenResourceError, trio.ClosedResourceError):
             self.refused += 1
         finally:
-            free.release_on_behalf_of(place)
+            self._open.pop(scope, None)
+            self._left.unpark_all()
 
-    async def _answer(self, stream: trio.SocketStream) -> None:
+    def _keep(self, scope: trio.CancelScope, seconds: float) -> None:
+        if scope in self._open:
+            self._open[scope] = trio.current_time() + seconds
+
+    async def _answer(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
         import h11
 
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_REQUEST)
@@ -113,6 +144,7 @@ class MetricsEndpoint:
             if not isinstance(event, h11.Request):
                 return  # it was closed
             request, page = event, await self._page(event.method, event.target, dict(event.headers).get(b"accept", b""))
+        self._keep(scope, _BUSY)
         headers = [
             ("content-type", page.content_type),
             ("content-length", str(len(page.body))),
@@ -127,6 +159,7 @@ class MetricsEndpoint:
         for start in range(0, len(body), _PIECE):
             await stream.send_all(body[start : start + _PIECE])
         await stream.send_eof()
+        self._keep(scope, 0.0)
         while await stream.receive_some(_REQUEST):  # to the end: else what was sent may be dropped by a reset
             pass
 
@@ -144,8 +177,6 @@ class MetricsEndpoint:
 
 
 _TEXT: Final = "text/plain; charset=utf-8"
-
-_SCARCE: Final = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM))
 
 
 def text_page(status: int, text: str) -> Page:

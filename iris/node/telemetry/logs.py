@@ -101,13 +101,17 @@ def _trace_of_here() -> dict[str, str]:
 
 _Cause = tuple[str, int, str, str, str, str]
 
+_OTHERS: Final[_Cause] = ("", 0, "", "", "", "")
+"""Stands for all causes that found no room."""
+
 
 @final
 class RateLimit:
     """Lets one record of each cause through in a second, and says how many were left out.
 
     One cause is one message before its arguments, of one logger and level, about one cluster and operation and one type
-    of error.  At most 1,024 causes are remembered.
+    of error, raised at one line of a program.  Of more than 1,024 causes in a second the further ones are one together:
+    who can make up causes fills no log.
 
     Args:
         clock: seconds that only grow.
@@ -126,6 +130,8 @@ class RateLimit:
         now = self._clock()
         cause = _cause_of(record)
         written = self._due(now, but=cause)
+        if cause not in self._causes and len(self._causes) >= _MAX_CAUSES:
+            cause = _OTHERS
         let_through, left_out, _ = self._causes.get(cause, (None, 0, None))
         if let_through is not None and let_through <= now < let_through + _PAUSE:
             self._causes[cause] = (let_through, left_out + 1, record)
@@ -147,8 +153,7 @@ class RateLimit:
         """
         due: list[logging.LogRecord] = []
         for cause, (let_through, left_out, last) in list(self._causes.items())[: _LOOKED_AT if but else None]:
-            crowded = len(self._causes) > _MAX_CAUSES
-            if not crowded and let_through <= now < let_through + _PAUSE:
+            if let_through <= now < let_through + _PAUSE:
                 break
             if cause == but:
                 continue
@@ -165,15 +170,20 @@ _LOOKED_AT: Final = 16
 
 def _cause_of(record: logging.LogRecord) -> _Cause:
     values = vars(record)
-    error = record.exc_info[0] if record.exc_info else None
-    where = values.get("cause") or ("" if error is None else error.__name__)
+    where = str(values.get("cause", ""))
+    if record.exc_info and record.exc_info[0] is not None:
+        kind, _, traceback = record.exc_info
+        while traceback is not None and traceback.tb_next is not None:
+            traceback = traceback.tb_next
+        place = "" if traceback is None else f"{traceback.tb_frame.f_code.co_filename}:{traceback.tb_lineno}"
+        where = f"{where} {kind.__name__} {place}"
     return (
         record.name,
         record.levelno,
         str(record.msg),
         str(values.get("cluster", "")),
         str(values.get("operation", "")),
-        str(where),
+        where,
     )
 
 
@@ -187,9 +197,14 @@ class LimitedHandler(logging.StreamHandler[TextIO]):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record, or leave it out and count it."""
-        setattr(record, _TRACE, _trace_of_here())  # it may be written later, from within another trace
-        for due in self._limit.take(record):
-            super().emit(due)
+        try:
+            setattr(record, _TRACE, _trace_of_here())  # it may be written later, from within another trace
+            due = self._limit.take(record)
+        except Exception:  # noqa: BLE001 -- of a record whose fields raise when they become text; its caller goes on
+            self.handleError(record)
+            return
+        for one in due:
+            super().emit(one)
 
     def close(self) -> None:
         """Write how many were left out, and end."""

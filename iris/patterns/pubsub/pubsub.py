@@ -162,6 +162,11 @@ class PubSub:
         """The subscriptions of this node."""
         return tuple(self._every)
 
+    def subscribed(self) -> Iterator[tuple[str, Terms, SubscriptionStatistics]]:
+        """Yield each subscription of this node: its pattern as the program knows it, its terms and its counters."""
+        for subscription, terms in self._every.items():
+            yield subscription.pattern, terms, subscription.statistics()
+
     async def run(self) -> None:
         """Look after what needs the time, until cancelled."""
         async with trio.open_nursery() as nursery:

@@ -30,6 +30,7 @@ class Attempt:
 
     Attributes:
         outcome: what came back; None as long as nothing has, and if the time is over.
+        times: seconds that it waited for a handler at its member and that this took, if it was to be timed.
         woken: called by ``end``, where no task waits.
     """
 
@@ -44,6 +45,7 @@ class Attempt:
         "outcome",
         "picker",
         "size",
+        "times",
         "tried",
         "woken",
     )
@@ -67,6 +69,7 @@ class Attempt:
         self.size = size
         self.idempotent = idempotent
         self.outcome: wire.Message | None = None
+        self.times: tuple[float, float] | None = None
         self._is_over = False
         self._task: trio.lowlevel.Task | None = None
         self._follower: InboxWaiter | None = None

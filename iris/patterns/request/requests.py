@@ -51,7 +51,7 @@ from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId, check_address, cluster_of
 from iris.kernel.wire import kinds
 from iris.patterns.counters import Tally
-from iris.patterns.latency import LatencyTable
+from iris.patterns.latency import OTHERS, LatencyTable
 from iris.patterns.payloads import encoded
 from iris.patterns.picker import MemberDirectory, Picker, nobody_serves
 from iris.patterns.priority import Priority, served_priority
@@ -66,6 +66,9 @@ IDEMPOTENT: Final = 1
 PRIORITY_SHIFT: Final = 1
 """The flags hold a ``Priority`` from this bit on."""
 
+TIMED: Final = 8
+"""Flag of a request: before its reply the member says how long it waited there and ran."""
+
 OVERLOADED: Final = "overloaded"
 DRAINING: Final = "draining"
 NOT_A_MEMBER: Final = "not_a_member"
@@ -73,6 +76,7 @@ NOT_ALLOWED: Final = "not_allowed"
 EXPIRED: Final = "expired"
 MEMBER_LEFT: Final = "member_left"
 NOT_HERE: Final = "not_here"
+NO_SUCH_OPERATION: Final = "no_such_operation"
 TOO_LARGE: Final = "too_large"
 """Of a request, or what opens a tunnel: the member's ``Config`` allows less."""
 
@@ -142,6 +146,7 @@ class Requests:
         mesh.register(kinds.REPLY, 2, self._receive_reply)
         mesh.register(kinds.FAILURE, 4, self._receive_failure)
         mesh.register(kinds.RUNNING, 1, self._receive_running)
+        mesh.register(kinds.TIMED, 3, self._receive_timed)
         mesh.observe(self)
 
     async def run(self) -> None:
@@ -219,12 +224,14 @@ class Requests:
         prefer: NodeId | AtSite | None,
         priority: Priority | None,
         until: float,
+        timed: bool = False,
     ) -> Begun | None:
         """As ``request``, for who is no task of trio: send the first attempt at once.
 
         Args:
             woken: called when its outcome is known.
             until: when the time of the caller is over, in trio's time.
+            timed: the member is to say how long it takes: ``Attempt.times``.
 
         Returns:
             None if there is nobody to ask at once: then nothing was begun.
@@ -240,6 +247,7 @@ class Requests:
         if picker is None or member is None or deadline <= now:
             return None
         flags = IDEMPOTENT if idempotent else 0
+        flags |= TIMED if timed else 0
         flags |= (served_priority.get() if priority is None else priority) << PRIORITY_SHIFT
         identifier = next(self._ids)
         self._deadlines.add(deadline, identifier)
@@ -292,6 +300,8 @@ class Requests:
                 self.tally.lost["unexpected error"] += 1
 
     def _measure(self, cluster: str, operation: str | None, asked: float, error: BaseException | None = None) -> None:
+        if isinstance(error, RemoteError) and error.code == NO_SUCH_OPERATION:
+            operation = OTHERS  # a name that nobody serves is anybody's to invent, and would take the place of another
         if error is None or isinstance(error, RemoteError):  # the attempt that was answered has looked at the clock
             self.latency.record(cluster.partition("@")[0], operation, self._ended - asked)
         if error is not None:
@@ -570,6 +580,14 @@ class Requests:
             return
         if identifier not in self.gathering and peer.node not in self._left.get(identifier, ()):
             self._cancel(identifier, peer.node)
+
+    def _receive_timed(self, peer: Peer, message: wire.Message) -> None:
+        _, identifier, waited, ran = message
+        attempt = self._waiting.get(wire.number_untrusted(identifier, "the id of a request"))
+        if not (wire.is_number(waited) and wire.is_number(ran)):
+            raise RemoteProtocolError("times are numbers of microseconds")
+        if attempt is not None and attempt.member == peer.node:
+            attempt.times = waited / 1e6, ran / 1e6
 
     def _end(self, peer: Peer, message: wire.Message) -> None:
         waiter = self._waiting.get(message[1])

@@ -78,6 +78,8 @@ def document(cluster: str, described: Mapping[str, tuple[Signature, str]]) -> di
 
 
 def _taken(signature: Signature, schemas: Schemas) -> dict[str, Any]:
+    if signature.is_empty:
+        return {"type": "null"}
     if not signature.by_name:
         return schema(signature.arguments[0].type, schemas) if signature.arguments else {}
     return _object(

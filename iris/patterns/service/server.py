@@ -25,12 +25,14 @@ from iris.patterns.request import (
     EXPIRED,
     IDEMPOTENT,
     MEMBER_LEFT,
+    NO_SUCH_OPERATION,
     NOT_A_MEMBER,
     NOT_ALLOWED,
     NOT_HERE,
     OF_HANDLER,
     OVERLOADED,
     PRIORITY_SHIFT,
+    TIMED,
     TOO_LARGE,
 )
 from iris.patterns.service.reply_cache import ReplyCache
@@ -159,7 +161,7 @@ class Server:
         if handler is None:
             wanted = "requests without an operation" if operation is None else f"the operation {operation!r:.130}"
             text = f"cluster {cluster!r} does not serve {wanted}, but: {membership.service._serves()}"
-            self._fail(peer, identifier, "no_such_operation", text[:1024])
+            self._fail(peer, identifier, NO_SUCH_OPERATION, text[:1024])
             return
         try:
             decoded = wire.decode_headers_untrusted(headers)
@@ -179,6 +181,7 @@ class Server:
             payload,
             idempotent=idempotent,
             priority=flags >> PRIORITY_SHIFT & 3,
+            timed=flags & TIMED != 0,
         )
         if membership.accept(job):
             self._jobs[peer.node, identifier] = job
@@ -253,6 +256,10 @@ class Server:
             # Before the reply is posted: if the link loses it, the repeat finds it here and the handler does not run
             # again.
             self._remembered.add(key, reply, size, job.deadline, trio.current_time())
+        if job.timed:
+            waited, ran = job.begun - job.arrived, trio.current_time() - job.begun
+            with suppress(NotSent):  # it is a note beside the answer
+                job.peer.link.post((kinds.TIMED, job.identifier, int(waited * 1e6), int(ran * 1e6)), 0)
         self._post(job.peer, reply, size)
 
     def _fail(self, peer: Peer, identifier: int, code: str, text: str, *, retry_after_ms: int = 0) -> None:

@@ -1,8 +1,8 @@
 """Signatures: what a handler takes and returns, as its parameters and annotations say.
 
-A handler takes one of three things: the ``Request`` itself; one typed value, which the payload is converted to; or
-several typed values by name, for which the payload is a map.  The last two may have one more parameter for the
-``Request``.
+A handler takes one of four things: the ``Request`` itself; one typed value, which the payload is converted to; several
+typed values by name, for which the payload is a map; or nothing, and then the payload is empty.  The second and third
+may have one more parameter for the ``Request``.
 """
 
 from __future__ import annotations
@@ -67,6 +67,7 @@ class Signature:
         returns: the annotation of the reply; ``EMPTY`` if there is none.
         by_name: the payload is a map of the arguments, and not the only one.
         in_order: the handler is called with the value, and then the request, by their places.
+        is_empty: the handler has no parameter at all.
     """
 
     arguments: tuple[Argument, ...]
@@ -74,11 +75,12 @@ class Signature:
     returns: Any
     by_name: bool = False
     in_order: bool = True
+    is_empty: bool = False
 
     def __str__(self) -> str:
         """Return it as it is written in Python."""
         returns = "" if self.returns is EMPTY else f" -> {type_name(self.returns)}"
-        return f"({', '.join(map(str, self.arguments)) or 'payload'}){returns}"
+        return f"({', '.join(map(str, self.arguments)) or ('' if self.is_empty else 'payload')}){returns}"
 
     @property
     def reply(self) -> Any:
@@ -97,13 +99,13 @@ class Signature:
                 inspect.Parameter.KEYWORD_ONLY if one.by_keyword else inspect.Parameter.POSITIONAL_OR_KEYWORD,
                 default=one.default,
             )
-            for one in self.arguments or (Argument("payload", Any, EMPTY),)
+            for one in self.arguments or (() if self.is_empty else (Argument("payload", Any, EMPTY),))
         ]
         try:
             given = inspect.Signature(parameters).bind(*args, **kwargs).arguments
         except TypeError as error:
             raise TypeError(f"{handler}{self}: {error}") from None
-        return given if self.by_name else next(iter(given.values()))
+        return given if self.by_name else next(iter(given.values()), None)
 
     def adapted(self, handler: Callable[..., Any]) -> Callable[[Request], Any]:
         """Return what calls the handler with a request.
@@ -111,6 +113,8 @@ class Signature:
         Raises:
             ConfigError: a type cannot be made of a payload.
         """
+        if self.is_empty:
+            return partial(_with_nothing, handler)
         if not self.arguments:
             return handler
         converters = {one.name: converter(one.type) for one in self.arguments}
@@ -136,13 +140,16 @@ def signature_of(handler: Callable[..., Any], *, operation: bool = False) -> Sig
     try:
         found = inspect.signature(handler)
     except (TypeError, ValueError):
+        if inspect.ismethod(handler):
+            text = f"{handler_name(handler)} is a method and takes no self: give it that parameter"
+            raise ConfigError(text) from None
         return Signature((), None, EMPTY)  # a builtin: it has to take the request
     parameters = [one for one in found.parameters.values() if one.kind in (*_BY_POSITION, one.KEYWORD_ONLY)]
     returns = _resolved(handler, found.return_annotation, EMPTY)
     if not parameters:
         if any(one.kind is one.VAR_POSITIONAL for one in found.parameters.values()):
             return Signature((), None, returns)
-        raise ConfigError(f"{handler_name(handler)} takes no request: give it a parameter")
+        return Signature((), None, returns, is_empty=True)
     first, *others = parameters
     types = {first.name: _resolved(handler, first.annotation)}
     untold = (EMPTY, Request) if operation else (EMPTY, Request, Any, object)
@@ -187,7 +194,7 @@ def handler_name(handler: Callable[..., Any]) -> str:
 def original_of(handler: Callable[..., Any]) -> Callable[..., Any]:
     """Return what a handler was made of by ``Signature.adapted``; itself if it was not."""
     made: Any = handler
-    original: Callable[..., Any] = made.args[0] if getattr(made, "func", None) in (_with_value, _with_names) else made
+    original: Callable[..., Any] = made.args[0] if getattr(made, "func", None) in _ADAPTERS else made
     return original
 
 
@@ -239,6 +246,14 @@ def _with_value(handler: Callable[..., Any], convert: Converter, with_request: b
 
 
 @interruptible
+def _with_nothing(handler: Callable[..., Any], request: Request) -> Any:
+    payload = request.payload
+    if payload is not None and (payload or not isinstance(payload, bytes | str | dict)):
+        raise RemoteError(BAD_REQUEST, "payload: the operation takes nothing; send none")
+    return handler()
+
+
+@interruptible
 def _with_names(
     handler: Callable[..., Any],
     converters: Mapping[str, Converter],
@@ -264,6 +279,9 @@ def _with_names(
     if request_name is not None:
         values[request_name] = request
     return handler(**values)
+
+
+_ADAPTERS: Final = (_with_nothing, _with_value, _with_names)
 
 
 def _converted(convert: Converter, value: Any, step: str = "") -> Any:

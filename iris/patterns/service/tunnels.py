@@ -28,7 +28,15 @@ from iris.kernel.wire import kinds
 from iris.patterns.messages import Sender
 from iris.patterns.picker import MemberDirectory, Picker, nobody_serves
 from iris.patterns.receive_limits import Arriving
-from iris.patterns.request import DRAINING, NOT_A_MEMBER, NOT_ALLOWED, OVERLOADED, TOO_LARGE, too_large
+from iris.patterns.request import (
+    DRAINING,
+    NO_SUCH_OPERATION,
+    NOT_A_MEMBER,
+    NOT_ALLOWED,
+    OVERLOADED,
+    TOO_LARGE,
+    too_large,
+)
 from iris.patterns.service.server import Server, refusal_text
 from iris.patterns.tunnel import (
     CloseCode,
@@ -192,7 +200,7 @@ class Tunnels:
         handler = membership.service.tunnels.get(opening.operation)
         if handler is None:
             wanted = "tunnels" if opening.operation is None else f"tunnels for {opening.operation!r}"
-            return Refusal(code="no_such_operation", text=f"cluster {opening.cluster!r} does not serve {wanted}")
+            return Refusal(code=NO_SUCH_OPERATION, text=f"cluster {opening.cluster!r} does not serve {wanted}")
         excess = self._arriving.headers_excess(opening.headers)
         if excess is not None:
             self._arriving.refused("tunnel", excess, peer.node, peer.identity.caller, opening.cluster)

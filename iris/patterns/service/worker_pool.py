@@ -64,6 +64,7 @@ class PendingRequest:
         "priority",
         "scope",
         "size",
+        "timed",
     )
 
     def __init__(
@@ -79,7 +80,9 @@ class PendingRequest:
         *,
         idempotent: bool,
         priority: int = Priority.NORMAL,
+        timed: bool = False,
     ) -> None:
+        self.timed = timed
         self.peer = peer
         self.identifier = identifier
         self.operation = operation

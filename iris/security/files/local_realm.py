@@ -63,6 +63,8 @@ _WRITABLE: Final = 0o022
 
 _TEMPORARY: Final = Path("/tmp")  # noqa: S108 -- a directory there is used only if it is private to this user
 
+_TOO_LONG: Final = "is too long for the paths of sockets"
+
 _MAX_DIRECTORY: Final = 64
 """Characters.  The path of a socket may have 107, and a node's file in this directory takes up to 43 of them."""
 
@@ -204,15 +206,18 @@ def runtime_directory(fingerprint: str, environment: Mapping[str, str] = os.envi
     """Return the directory for sockets and the registry of a realm, made private to this user.
 
     It is ``$XDG_RUNTIME_DIR/iris/<fingerprint>``, or ``/tmp/iris-<uid>/<fingerprint>`` where that variable is
-    not set, is too long for the path of a socket, or leads to a directory that is not there, is not this user's, or can
-    be written to by others; of the last two there is a line in the log.
+    not set, leads to a directory that is not there, is too long for the path of a socket, or leads to one that is not
+    this user's, or can be written to by others; of the last three there is a line in the log, of the first at INFO.
 
     Raises:
         ConfigError: somebody else has made a directory of that name, or it is open to others.
     """
     directory, unfit = runtime_place(fingerprint, environment)
     if unfit:
-        _warn(f"{unfit}; sockets are in {directory.parent}, where processes with another one do not look for them")
+        # What is too long is nobody's fault, and nodes of the same surroundings meet all the same.
+        level = logging.INFO if _TOO_LONG in unfit else logging.WARNING
+        instead = f"sockets are in {directory.parent}, where processes with another one do not look for them"
+        _note(level, f"{unfit}; {instead}")
     if directory.is_relative_to(_shared()) and (reason := _unsafe(_TEMPORARY)):
         raise ConfigError(f"{_RUNTIME} {directory.parent}: {reason}")
     make_private_directory(directory.parent, _RUNTIME, _INSTEAD)
@@ -230,7 +235,10 @@ def runtime_place(fingerprint: str, environment: Mapping[str, str] = os.environ)
     unfit = _unfit(base, user)
     if not unfit and len(str(directory)) <= _MAX_DIRECTORY:
         return directory, ""
-    reason = f"XDG_RUNTIME_DIR is not used: {base} {unfit}" if unfit not in ("", _ABSENT) else ""
+    if not unfit:
+        room = _MAX_DIRECTORY - (len(str(directory)) - len(str(base)))
+        unfit = f"{_TOO_LONG}: it has {len(str(base))} characters, and may have {room}"
+    reason = f"XDG_RUNTIME_DIR is not used: {base} {unfit}" if unfit != _ABSENT else ""
     return _shared() / fingerprint, reason
 
 
@@ -245,6 +253,8 @@ def _unfit(directory: Path, user: int) -> str:
         status = directory.stat()
     except OSError:
         return _ABSENT
+    if not stat.S_ISDIR(status.st_mode):
+        return "is not a directory"
     if status.st_uid != user:
         return f"belongs to user {status.st_uid}, not to user {user}"
     if status.st_mode & _WRITABLE:
@@ -264,5 +274,5 @@ def _unsafe(directory: Path) -> str:
 
 
 @functools.lru_cache(maxsize=16)  # said once by each process, not by each node
-def _warn(text: str) -> None:
-    _log.warning("%s", text, extra={"cause": text})
+def _note(level: int, text: str) -> None:
+    _log.log(level, "%s", text, extra={"cause": text})

@@ -33,9 +33,11 @@ def test_ping_reaches_every_member_of_a_cluster_and_one_node_by_how_its_id_begin
         rounds = [line for line in map(json.loads, done) if "round" in line]
         summaries = [line for line in map(json.loads, done) if "sent" in line]
         assert [line["round"] for line in rounds] == [1, 1, 2, 2]
+        assert all(0 < line["round_trip"] < 60 for line in rounds)
         assert {(line["sent"], line["answered"]) for line in summaries} == {(2, 2)}
         node = summaries[0]["node"]
-        *_, last = _lines(terminal.run("ping", node[:12], "--count", "1"))
+        head, *_, last = _lines(terminal.run("ping", node[:12], "--count", "1"))
+        assert head == "node\tround\tround trip"
         assert last.startswith(f"{node}\t1/1 answered\tmin ")
         assert "nobody serves nothing" in _error(terminal.run("ping", "nothing"))
 
@@ -72,6 +74,25 @@ def test_a_malformed_context_is_one_error_that_says_what_to_do() -> None:
             terminal.environment["IRIS_CONTEXT"] = "prod"
             assert "malformed; remove it and add it again" in _error(terminal.run("nodes"))
         assert "is not a context name" in _error(terminal.run("context", "show", "../prod"))
+
+
+def test_what_no_node_could_use_is_not_kept_and_what_is_malformed_can_be_removed() -> None:
+    with open_terminal() as terminal:
+        assert "nonsense' is not an address" in _error(terminal.run("context", "add", "p", "--seeds", "nonsense"))
+        assert "is not a site name" in _error(terminal.run("context", "add", "p", "--site", "bad site"))
+        assert _lines(terminal.run("context", "list")) == []
+        _lines(terminal.run("context", "add", "p"))
+        assert "give --replace" in _error(terminal.run("context", "add", "p"))
+        home = terminal.directory.parent / "home" / "contexts"
+        for text in ('{"credential": null, "seeds": "tcp://a:1", "site": null}', r'{"seeds": ["\ud800"]}', "\0"):
+            (home / "p.json").write_text(text)
+            assert "malformed" in _error(terminal.run("context", "show", "p"))
+        (home / "bad name.json").touch()
+        (home / "two\nlines.json").touch()
+        assert _lines(terminal.run("context", "list")) == ["  p"]
+        _lines(terminal.run("context", "remove", "p"))
+        assert _lines(terminal.run("context", "list")) == []
+        assert "there is no context 'p'" in _error(terminal.run("context", "remove", "p"))
 
 
 def test_verbs_take_credential_and_seeds_from_the_context_in_use() -> None:

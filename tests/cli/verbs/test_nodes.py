@@ -52,6 +52,7 @@ def test_a_line_for_each_member_is_made_for_cut_and_awk(crowd: Desk) -> None:
     done = crowd.run("nodes")
     assert (done.status, done.err) == (0, "")
     assert [line.split("\t") for line in done.out.decode().splitlines()] == [
+        ["cluster", "node", "site", "status", "addresses"],
         ["archive", "2" * 32, "-", "suspected", ""],
         ["store", "1" * 32, "berlin", "alive", "tcp://127.0.0.1:7000 ipc:///run/one"],
         ["store", "2" * 32, "-", "suspected", ""],
@@ -70,7 +71,7 @@ def test_nodes_that_serve_nothing_come_last_unless_clusters_are_named(
         return IDLE, dataclasses.replace(IDLE, node=NodeId("1" * 32), clusters=("store",))
 
     monkeypatch.setattr(iris.Node, "nodes", nodes)
-    lines = crowd.run("nodes").out.decode().splitlines()
+    _, *lines = crowd.run("nodes").out.decode().splitlines()
     assert [line.split("\t")[0] for line in lines] == ["archive", "store", "store", "-"]
     assert lines[-1].split("\t") == ["-", "3" * 32, "-", "alive", "ipc:///run/three"]
     last = json.loads(crowd.run("nodes", "--json").out.splitlines()[-1])
@@ -81,21 +82,21 @@ def test_nodes_that_serve_nothing_come_last_unless_clusters_are_named(
 def test_only_the_clusters_that_are_named_are_shown_in_that_order(crowd: Desk) -> None:
     done = crowd.run("nodes", "store", "archive")
     assert (done.status, done.err) == (0, "")
-    assert [line.split("\t")[0] for line in done.out.decode().splitlines()] == ["store", "store", "archive"]
+    assert [line.split("\t")[0] for line in done.out.decode().splitlines()] == ["cluster", "store", "store", "archive"]
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_a_cluster_that_nobody_serves_is_named_and_the_others_are_shown(crowd: Desk, options: list[str]) -> None:
     done = crowd.run("nodes", "nobody", "archive", "none", *options)
     assert (done.status, done.err) == (1, "iris: nobody serves nobody, none\n")
-    assert done.out.count(b"\n") == 1
+    assert done.out.count(b"\n") == 1 + (options == [])
     assert crowd.run("nodes", "nobody", *options).complaint == "nobody serves nobody"
 
 
 def test_where_nobody_serves_a_cluster_the_nodes_are_shown(desk: Desk) -> None:
     done = desk.run("nodes")
     assert (done.status, done.err) == (0, "")
-    assert [line.split("\t")[0] for line in done.out.decode().splitlines()] == ["-"]
+    assert [line.split("\t")[0] for line in done.out.decode().splitlines()] == ["cluster", "-"]
 
 
 def test_json_has_every_field_of_a_member(crowd: Desk) -> None:
@@ -139,6 +140,12 @@ def test_addresses_are_shown_as_they_are_and_command_no_terminal(crowd: Desk, mo
     assert [row.split()[-1] for row in rows] == [*odd[:2], r"ipc:///a\x1b]0;b\x07\x9b2J\u202e"]
 
 
+def test_wide_has_more_columns(crowd: Desk) -> None:
+    head, _, one, _ = (line.split("\t") for line in crowd.run("nodes", "-o", "wide").out.decode().splitlines())
+    assert head == ["cluster", "node", "site", "status", "speaks for", "queue delay", "addresses"]
+    assert one[3:6] == ["alive", "store", "250.0ms"]
+
+
 def test_with_a_real_cluster_every_member_is_listed(desk: Desk) -> None:
     desk.service, desk.members = iris.Service("store"), 3
     members = [json.loads(line) for line in desk.run("nodes", "--json").out.splitlines()]
@@ -165,7 +172,7 @@ def changing(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Desk:
         if changes:
             return changes.pop(0)
         captured = cast("io.BytesIO", sys.stdout.buffer)
-        while captured.getvalue().count(b"\n") < 2:  # noqa: ASYNC110 - a thread writes it
+        while b"suspected" not in captured.getvalue():  # noqa: ASYNC110 - a thread writes it
             await trio.sleep(0.001)
         signal.raise_signal(signal.SIGINT)
         return await trio.sleep_forever()
@@ -178,6 +185,7 @@ def test_a_watch_tells_each_change_in_a_line(changing: Desk) -> None:
     done = changing.run("nodes", "store", "--watch")
     assert (done.status, done.err) == (0, "")
     assert [line.split("\t")[:3] for line in done.out.decode().splitlines()] == [
+        ["change", "cluster", "node"],
         ["joined", "store", "1" * 32],
         ["lost", "store", "2" * 32],
     ]

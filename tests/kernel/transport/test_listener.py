@@ -269,6 +269,17 @@ def test_without_descriptors_it_pauses_and_a_connection_that_broke_is_passed_ove
         reception.close()
 
 
+def test_an_error_that_lasts_is_logged_once_whatever_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    reception = Listener(Config(), lambda connection, host, greeting: None, lambda number: None, lambda: None)
+    try:
+        for number in (errno.EMFILE, errno.EMFILE, errno.EBADF):
+            reception._accept(_Listener(FailingListener(number), SpGreeting))  # type: ignore[arg-type]
+    finally:
+        reception.close()
+    assert len(caplog.records) == 1
+    assert "connections wait, for they cannot be accepted" in caplog.text
+
+
 class FullPoll:
     """What watches descriptors, in a system that has no room for one more."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import socket
 import stat
@@ -11,6 +12,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,8 @@ from trio.testing import wait_all_tasks_blocked
 
 from iris.kernel.config import KIB, MIB, Config
 from iris.kernel.errors import ConfigError, NotSent
+from iris.kernel.transport.greeting import SpGreeting
+from iris.kernel.transport.listener import Listener
 from iris.kernel.transport.network import check_url
 from iris.kernel.transport.port import OutgoingConnection, Refused
 from iris.kernel.wire.header import FRAME_OVERHEAD
@@ -157,6 +161,59 @@ async def test_a_socket_file_that_a_dead_process_has_left_is_replaced(tmp_path: 
         assert way.send_nowait(b"frame")
         assert await receive(far) == b"frame"
         way.close()
+
+
+def test_of_two_that_start_at_once_where_a_dead_one_was_one_listens(tmp_path: Path) -> None:
+    """The other one must not take a socket that is bound and not open yet for one that is left over."""
+    path = tmp_path / "s"
+
+    def listen(reception: Listener, barrier: threading.Barrier, failed: list[OSError]) -> None:
+        barrier.wait()
+        try:
+            reception.listen_file(str(path), SpGreeting)
+        except OSError as error:
+            failed.append(error)
+
+    for _ in range(50):
+        with socket.socket(socket.AF_UNIX) as dead:
+            dead.bind(str(path))
+        receptions = [Listener(Config(), lambda *_: None, lambda _: None, lambda: None) for _ in range(2)]
+        barrier, failed = threading.Barrier(2), list[OSError]()
+
+        threads = [threading.Thread(target=listen, args=(one, barrier, failed)) for one in receptions]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        with socket.socket(socket.AF_UNIX) as trial:
+            assert trial.connect_ex(str(path)) == 0
+        for reception in receptions:
+            reception.close()
+        assert [error.errno for error in failed] == [errno.EADDRINUSE]
+        path.unlink()
+
+
+async def test_a_listen_that_fails_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(listening: socket.socket, backlog: int = 0) -> None:
+        raise OSError(errno.ENOBUFS, "no buffer space available")
+
+    async with open_transports() as (transport,):
+        with monkeypatch.context() as patch:
+            patch.setattr(socket.socket, "listen", fail)
+            with pytest.raises(ConfigError, match="no buffer space"):
+                await transport.listen([f"ipc://{tmp_path}/s"])
+        assert not (tmp_path / "s").exists()
+
+
+async def test_a_directory_that_another_process_locks_is_an_error_and_no_hang(tmp_path: Path) -> None:
+    descriptor = os.open(tmp_path, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        async with open_transports() as (transport,):
+            with pytest.raises(ConfigError, match=f"another process holds a lock on {tmp_path}"):
+                await transport.listen([f"ipc://{tmp_path}/s"])
+    finally:
+        os.close(descriptor)
 
 
 async def test_a_socket_that_has_taken_the_place_of_ours_stays(tmp_path: Path) -> None:

@@ -231,8 +231,13 @@ async def unknown(a: Nowhere) -> None: ...  # type: ignore[name-defined]  # noqa
 async def complex_number(a: complex) -> None: ...
 
 
+class Selfless:
+    async def hello() -> str:  # type: ignore[misc]  # as it is forgotten
+        return "hello"
+
+
 IMPOSSIBLE: list[Any] = [
-    (nothing, False, "takes no request"),
+    (Selfless().hello, False, "takes no self"),  # type: ignore[misc]
     (untyped_pair, False, "needs a type"),
     (unknown, False, "'?Nowhere'? cannot be resolved"),
     (complex_number, False, "complex"),

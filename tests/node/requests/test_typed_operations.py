@@ -10,6 +10,7 @@ import pytest
 from trio.testing import MockClock
 
 import iris
+import iris.testing
 from iris.patterns.service.signatures import signature_of
 from tests.support.stages import Stage, open_stage
 
@@ -333,3 +334,43 @@ def test_what_a_handler_takes_is_read_off_its_parameters(
 ) -> None:
     found = signature_of(handler)
     assert ([one.name for one in found.arguments], found.request, found.by_name) == (arguments, request_name, by_name)
+
+
+class Clock(iris.Service, cluster="clock"):
+    @iris.operation
+    async def now(self) -> str:
+        return "noon"
+
+
+async def test_an_operation_without_parameters_takes_no_payload(autojump_clock: MockClock) -> None:
+    plain = iris.Service("plain")
+
+    @plain.request
+    async def hello() -> str:
+        return "hello"
+
+    async with (
+        iris.testing.open_network() as network,
+        network.open_node("clock") as member,
+        network.open_node("app") as app,
+        member.join("clock", Clock()),
+        member.join("plain", plain),
+    ):
+        await app.wait_for("clock")
+        await app.wait_for("plain")
+        client = Clock.client(app)
+        assert await client.now() == "noon"
+        empties: list[Any] = [None, b"", "", {}]
+        for empty in empties:
+            assert await app.request("clock", empty, operation="now") == "noon"
+            assert await app.request("plain", empty) == "hello"
+        full: list[Any] = [1, 0, False, [], "x", {"a": 1}]
+        for given in full:
+            with pytest.raises(iris.RemoteError, match="the operation takes nothing"):
+                await app.request("clock", given, operation="now")
+        with pytest.raises(TypeError, match=r"now\(\) -> str: too many positional arguments"):
+            await client.now("x")  # type: ignore[call-arg]
+        described = await app.request("clock", None, operation="iris.describe")
+        assert described["operations"]["now"]["signature"] == "() -> str"
+        channels = Clock().asyncapi()["channels"]
+        assert channels["now"]["messages"]["request"]["payload"] == {"type": "null"}

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 import trio
@@ -117,6 +118,35 @@ async def test_a_crowd_waits_in_the_queue_of_the_system_and_is_served(monkeypatc
             await stream.aclose()
     assert all(answer.endswith(b"hello\n") for answer in answers)
     assert most <= module._CONNECTIONS
+
+
+@pytest.mark.parametrize("said", [b"", asking("/hello"), asking("/large")], ids=["nothing", "one request", "large"])
+async def test_who_opens_many_connections_and_waits_keeps_nobody_out(said: bytes) -> None:
+    """They say nothing, or do not end, or do not take their answers; with a patience of 5 s each."""
+    async with an_endpoint() as endpoint, AsyncExitStack() as stack:
+        for _ in range(2 * module._CONNECTIONS):
+            stream = await stack.enter_async_context(await trio.open_tcp_stream(endpoint.host, endpoint.port))
+            await stream.send_all(said)
+        with trio.fail_after(4.0):
+            assert (await sends(endpoint, asking("/hello"))).endswith(b"hello\n")
+
+
+async def test_an_error_that_lasts_is_logged_once_and_ends_nothing(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_PAUSE", 0.01)
+    accept, failures = trio.SocketListener.accept, [errno.EMFILE] * 5 + [errno.EBADF]
+
+    async def fail(listener: trio.SocketListener) -> trio.SocketStream:
+        if failures:
+            await trio.lowlevel.checkpoint()
+            raise OSError(failures.pop(), "it lasts")
+        return await accept(listener)
+
+    monkeypatch.setattr(trio.SocketListener, "accept", fail)
+    async with an_endpoint() as endpoint:
+        assert (await sends(endpoint, asking("/hello"))).endswith(b"hello\n")
+    assert [record.getMessage() for record in caplog.records] == ["metrics cannot be asked for: it lasts"]
 
 
 async def test_no_more_requests_are_taken_in_a_second_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:

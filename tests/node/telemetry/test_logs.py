@@ -88,11 +88,47 @@ def test_what_was_left_out_is_said_when_another_cause_comes_or_nothing_more_does
     assert limit.flush() == []
 
 
-def test_causes_without_end_take_no_room_without_end() -> None:
-    limit = RateLimit(Clock())
+def test_causes_without_end_take_no_room_without_end_and_fill_no_log() -> None:
+    """Of those that find no room one line is written in a second, as of one cause."""
+    clock = Clock()
+    limit = RateLimit(clock)
     written = [one for number in range(5000) for one in limit.take(record(f"cause {number}"))]
-    assert len(written) == 5000
+    assert len(written) == 1025
+    assert len(limit._causes) == 1025
+    clock.now += 1
+    written = [one for number in range(5000, 10_000) for one in limit.take(record(f"cause {number}"))]
+    assert len(written) <= 1026
+    assert sum(vars(one).get("left_out") or 0 for one in written) >= 5000 - 1025 - 1
     assert len(limit._causes) <= 1025
+
+
+def _failed(error: BaseException) -> logging.LogRecord:
+    made = record("a handler failed")
+    made.exc_info = type(error), error, error.__traceback__
+    return made
+
+
+def test_two_failures_of_one_type_do_not_hide_each_other() -> None:
+    limit, raised = RateLimit(Clock()), list[BaseException]()
+    for number in range(3):
+        try:
+            if number % 2:
+                raise ValueError("one")
+            raise ValueError("another")
+        except ValueError as error:
+            raised.append(error)
+    assert [len(limit.take(_failed(error))) for error in raised] == [1, 1, 0]
+
+
+def test_what_fails_in_the_handler_of_a_log_does_not_reach_who_logs(capsys: pytest.CaptureFixture[str]) -> None:
+    class Odd:
+        def __str__(self) -> str:
+            raise ZeroDivisionError("no text")
+
+    handler = LimitedHandler(io.StringIO())
+    handler.handle(record(cluster=Odd()))
+    handler.handle(record("%s"))
+    assert "no text" in capsys.readouterr().err
 
 
 def test_a_handler_writes_what_it_left_out_when_it_is_closed() -> None:

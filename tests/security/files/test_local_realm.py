@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import os
 import pwd
 import stat
@@ -277,6 +278,22 @@ def test_otherwise_they_are_in_a_directory_of_this_user_below_tmp(
     directory = runtime_directory(realm.fingerprint, environment)
     assert directory == temporary / f"iris-{os.geteuid()}" / realm.fingerprint
     assert caplog.messages == []
+
+
+def test_a_runtime_directory_that_is_too_long_for_sockets_is_not_used_and_that_is_said(
+    home: Path, temporary: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "iris")
+    realm = open_local_realm(home=home)
+    base = tmp_path / ("x" * 30)
+    base.mkdir(mode=0o700)
+    directory = runtime_directory(realm.fingerprint, {"XDG_RUNTIME_DIR": str(base)})
+    assert directory == temporary / f"iris-{os.geteuid()}" / realm.fingerprint
+    (line,) = caplog.messages
+    assert line.startswith(
+        f"XDG_RUNTIME_DIR is not used: {base} is too long for the paths of sockets: it has {len(str(base))} "
+        f"characters, and may have 26; sockets are in {directory.parent}"
+    )
 
 
 def test_a_runtime_directory_of_somebody_else_is_not_used_and_that_is_said_once(

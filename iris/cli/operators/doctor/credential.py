@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shlex
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -85,6 +87,8 @@ def _unreadable(path: Path, text: str) -> Diagnosis:
     if "passphrase" in text:
         return problem("credential-passphrase", text, f"IRIS_PASSPHRASE=PASSPHRASE iris doctor --credential {file}")
     cause, remedy = split_remedy(text, "")
-    if remedy or status.st_uid != os.geteuid():
-        return problem("credential-private", cause, remedy or f"ls -l {file}")
-    return problem("credential-damaged", text, f"rm {file} && {again}")
+    is_own = status.st_uid == os.geteuid()
+    if stat.S_ISREG(status.st_mode) and (remedy or not is_own or os.strerror(errno.EACCES) in text):
+        return problem("credential-private", cause, remedy or (f"chmod 600 {file}" if is_own else f"ls -l {file}"))
+    # Whatever is there stays: it may be the key of the realm, or a device.
+    return problem("credential-damaged", text, "iris keys cluster REALM_FILE CLUSTER --out NEW_FILE")

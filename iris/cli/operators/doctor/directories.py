@@ -41,10 +41,15 @@ def examine_runtime(realm_id: str, environment: Mapping[str, str], user: int) ->
     found: list[Diagnosis] = []
     if unfit:
         base = shlex.quote(environment["XDG_RUNTIME_DIR"])
-        found.append(warning("runtime-unfit", f"{unfit}; sockets are in {directory.parent}", f"chmod 700 {base}"))
+        remedy = f"chmod 700 {base}" if "written to" in unfit else f"export XDG_RUNTIME_DIR=/run/user/{user}"
+        found.append(warning("runtime-unfit", f"{unfit}; sockets are in {directory.parent}", remedy))
     for part in (directory.parent, directory):
         if os.path.lexists(part) and (wrong := _not_private("runtime-private", "runtime directory", part, user)):
             return [*found, wrong]
+    made = next(part for part in (directory, *directory.parents) if os.path.lexists(part))
+    if not os.access(made, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
+        cause = f"runtime directory {directory}: user {user} cannot write to {made}"
+        return [*found, problem("runtime-private", cause, f"chmod u+rwx {shlex.quote(str(made))}")]
     stale = stale_sockets(directory)
     if stale:
         names = " ".join(shlex.quote(f"{directory}/{name}") + "{,.node}" for name in stale[:_SHOWN])

@@ -27,6 +27,7 @@ from iris.cli.operators.doctor.limits import examine_descriptors
 from iris.cli.operators.doctor.listening import beside, examine_listening, port_of
 from iris.cluster.addresses import advertised, is_loopback, source_url, split_url
 from iris.kernel.errors import ConfigError, IrisError
+from iris.kernel.transport import check_url
 from iris.node.environment import Environment
 from iris.patterns.service import DESCRIBE
 from iris.security.files import iris_home, load_revocations, open_local_realm
@@ -45,6 +46,10 @@ _CLUSTERS: Final = 16
 
 _AT_ONCE: Final = 4
 """Seeds that are looked at at one time, and networks."""
+
+
+_MOST_SEEDS: Final = 32
+"""Seeds, and addresses of theirs, that are looked at: so it is over within a minute or two whatever is given."""
 
 
 @final
@@ -76,8 +81,8 @@ class Setup:
 async def examine(setup: Setup, report: Report, wall_clock: Callable[[], float] = time.time) -> None:  # noqa: TID251
     """Make all checks, and report each finding as soon as it is known.
 
-    It takes seconds: 5 for each seed that does not answer, four of them at one time.  Cancelling it leaves nothing
-    behind.
+    It takes seconds: 5 for each seed that does not answer, four of them at one time, and 32 at most.  Cancelling it
+    leaves nothing behind.
 
     Args:
         setup: what is examined.
@@ -121,6 +126,12 @@ class _Examination:
     # -- the local realm ------------------------------------------------------------------------------------
 
     async def _examine_local(self, at_home: bool) -> None:
+        for url in self._setup.seeds:
+            try:
+                check_url(url)
+            except ConfigError as error:
+                self._report(seeds.malformed(error))
+                return
         outside = [url for url in (*self._setup.seeds, *self._setup.listen) if not is_loopback(url)]
         if outside:
             cause = f"no credential is given, and without one nodes meet on this machine only, not at {outside[0]}"
@@ -138,11 +149,18 @@ class _Examination:
             return
         usable = await self._examine_listening(self._setup.listen)
         try:
-            async with iris.open_node(listen=[url for url in usable if url]) as node:
+            async with iris.open_node(
+                listen=[url for url in usable if url],
+                seeds=self._setup.seeds,
+                site=self._setup.site,
+                dial_only=self._setup.dial_only,
+                dial_networks=self._setup.dial_networks,
+                environment=Environment(variables={}),
+            ) as node:
                 self._report(ok("node-ok", f"linked to {len(node.nodes())} nodes of this machine"))
                 await self._examine_members(node)
         except IrisError as error:
-            self._report(problem("node-fails", str(error), "iris -v nodes"))
+            self._report(_failed(error))
 
     def _examine_runtime(self, realm_id: str) -> bool:
         findings = examine_runtime(realm_id, self._setup.environment, self._user)
@@ -208,7 +226,7 @@ class _Examination:
                         self._report(finding)
                     await self._examine_members(node)
         except IrisError as error:
-            self._report(problem("node-fails", str(error), "iris -v nodes"))
+            self._report(_failed(error))
             return False
         wrong_clock = any(finding.code in ("clock-ahead", "clock-behind") for finding in found)
         if any(finding.code == "seed-ok" for finding in found) and not any(f.code.startswith("clock") for f in found):
@@ -221,15 +239,26 @@ class _Examination:
         if not urls:
             cause = "no seeds: nodes of other machines are found on the local network only"
             self._report(warning("seed-none", cause, "iris doctor --seeds tcp://HOST:PORT"))
-        found: dict[str, None] = {}
-        for url in dict.fromkeys(urls):
-            addresses, wrong = await seeds.resolve(url)
+        found: dict[str, tuple[str, ...]] = dict.fromkeys(urls, ())
+        limiter = trio.CapacityLimiter(_AT_ONCE)
+
+        async def look_up(url: str) -> None:
+            async with limiter:
+                addresses, wrong = await seeds.resolve(url)
             if wrong is not None:
                 self._report(wrong)
             elif addresses != (url,):
                 self._report(ok("dns-ok", f"{url} is {', '.join(addresses)}"))
-            found.update(dict.fromkeys(addresses))
-        return list(found)
+            found[url] = addresses
+
+        async with trio.open_nursery() as nursery:
+            for url in [*found][:_MOST_SEEDS]:
+                nursery.start_soon(look_up, url)
+        addresses = dict.fromkeys(address for several in found.values() for address in several)
+        if len(found) > _MOST_SEEDS or len(addresses) > _MOST_SEEDS:
+            cause = f"{len(found)} seeds with {len(addresses)} addresses: {_MOST_SEEDS} of them are looked at"
+            self._report(warning("seed-many", cause, "iris doctor --seeds tcp://HOST:PORT"))
+        return [*addresses][:_MOST_SEEDS]
 
     async def _examine_seed(
         self,
@@ -278,6 +307,7 @@ class _Examination:
             directory=None,
             lan=None,
             wall_clock=lambda: date + trio.current_time() - began,  # which runs on evenly
+            variables={},
         )
         async with iris.open_node(
             credential=dataclasses.replace(credential, seeds=()),
@@ -322,6 +352,12 @@ class _Examination:
         finding = versions.examine_versions(versions.installed("iris-mesh"), members)
         if finding is not None:
             self._report(finding)
+
+
+def _failed(error: IrisError) -> Diagnosis:
+    """Return the finding for a node that cannot be opened."""
+    files = examine_descriptors(*resource.getrlimit(resource.RLIMIT_NOFILE), nodes=0)
+    return files if files.level == "problem" else problem("node-fails", str(error), "iris -v nodes")
 
 
 async def _who_is_at(node: iris.Node, url: str) -> Diagnosis:

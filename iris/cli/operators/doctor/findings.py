@@ -61,6 +61,7 @@ Code = Literal[
     "runtime-unfit",
     "seed-foreign",
     "seed-malformed",
+    "seed-many",
     "seed-none",
     "seed-ok",
     "seed-realm",

@@ -53,7 +53,7 @@ async def resolve(url: str) -> tuple[tuple[str, ...], Diagnosis | None]:
     try:
         check_url(url)
     except ConfigError as error:
-        return (), problem("seed-malformed", str(error), "iris doctor --seeds tcp://HOST:PORT")
+        return (), malformed(error)
     parts = split_url(url)
     if parts is None:
         return (url,), None
@@ -71,6 +71,11 @@ async def resolve(url: str) -> tuple[tuple[str, ...], Diagnosis | None]:
         hosts = [f"[{place[0]}]" if family == socket.AF_INET6 else str(place[0]) for family, place in places]
         return tuple(dict.fromkeys(f"{scheme}://{one}{rest}" for one in hosts)), None
     return (), _unanswered(url, name)
+
+
+def malformed(error: ConfigError) -> Diagnosis:
+    """Return the finding for a seed that is no address."""
+    return problem("seed-malformed", str(error), "iris doctor --seeds tcp://HOST:PORT")
 
 
 def _unanswered(url: str, name: str) -> Diagnosis:
@@ -154,7 +159,7 @@ def judge(url: str, reached: Reached, own: tuple[str, ...], wall_now: float, rem
         case None:
             cause = f"{url}: the node there ends each link as soon as it is up"
             return problem("seed-unlinked", cause, "on that machine: iris -v nodes")
-        case error if str(error).startswith("no answer"):
+        case error if str(error).startswith("no answer") or "greet" in str(error):
             cause = f"{url}: what listens there is no node of Iris, or hangs"
             return problem("seed-foreign", cause, _who_listens(url))
         case error:

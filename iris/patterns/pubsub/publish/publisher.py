@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import random
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, final
 
@@ -295,6 +295,12 @@ class Publisher:
         self._run.end()
         state = self._topics.get(topic)
         return 0 if state is None else state.sequence
+
+    def topics(self) -> Iterator[tuple[str, int, int]]:
+        """Yield each topic that is not forgotten: how many events were published on it, and how many copies lost."""
+        self._run.end()
+        for topic, state in self._topics.items():
+            yield topic, state.sequence - state.milestones[0], state.lost
 
     def count_lost(self, topic: str, copies: int) -> bool:
         """Count events that did not reach a subscriber, one for each; tell whether the topic is known."""

@@ -1,0 +1,214 @@
+"""Trace: the way of one request, with the round trip time to each gateway on it and to the member that answered.
+
+No two clocks are compared.  Each time is a duration that one node has measured by its own clock: the asking node that
+of the whole and of round trips, the member how long the request waited for a handler, and how long that took.
+
+- A request is sent as any other, to the member that the balancer picks.  Its headers begin a trace of W3C Trace
+  Context, so members that record spans have them under ``trace_id``.
+- Gateways are found as traceroute finds them: a small message goes where the frames of the request went, and the
+  gateway at which its hops are used up answers it.  Each hop is asked three times, and the shortest time counts.
+- The member is pinged by its link, which leads through the same gateways.
+
+So a hop's time is from here to there and back, and grows along the way.  Answers may come back another way, as replies
+do.  What a gateway says of itself nobody else vouches for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, final
+
+import trio
+
+from iris.cluster.routes import HOPS, parse_site_url
+from iris.cluster.sites import reach_one
+from iris.kernel.errors import RemoteError
+from iris.kernel.names import NodeId, check_address
+from iris.kernel.wire import kinds
+from iris.node.arguments import check_request, check_timeout, check_wait
+from iris.node.node import Node
+from iris.patterns.picker import nobody_serves
+from iris.patterns.request import Begun, failure_of, too_large
+
+_ROUNDS: Final = 3
+
+_HOP_PATIENCE: Final = 1.0
+"""Seconds that a gateway has to answer, each time."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceHop:
+    """One node on the way of a request."""
+
+    kind: Literal["gateway", "member"]
+    node: NodeId | None
+    """None: whoever is there has not answered."""
+    site: str
+    """Empty for none; in another realm ``REALM/SITE``."""
+    round_trip: float | None
+    """Seconds from here to there and back."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestTrace:
+    """One request, and the way that it took.  Times are in seconds."""
+
+    cluster: str
+    operation: str | None
+    member: NodeId
+    site: str
+    trace_id: str
+    """Of W3C Trace Context: 32 hexadecimal digits."""
+    taken: float
+    """From asking to the reply."""
+    waited: float | None
+    """For a handler, as the member measures it; None: it has not said so."""
+    ran: float | None
+    """How long the handler took, likewise."""
+    error: str | None
+    """What came instead of a reply."""
+    hops: tuple[TraceHop, ...]
+    """The gateways in their order, then the member."""
+
+
+async def trace_request(
+    node: Node,
+    cluster: str,
+    payload: Any = None,
+    *,
+    operation: str | None = None,
+    timeout: float = 5.0,
+    wait: float = 0.0,
+    headers: Mapping[str, str] | None = None,
+) -> RequestTrace:
+    """Ask one member of a cluster, once, and find the way there.
+
+    Args:
+        node: who asks.
+        cluster: as for ``Node.request``, and so are the others.
+
+    Raises:
+        NoSuchCluster: nobody serves it.
+        PayloadTooLarge, LocalProtocolError: the payload or the headers cannot be sent.
+
+    What comes instead of a reply, a timeout too, is in ``error``.  Cancelling it tells the member to stop, and leaves
+    nothing behind.
+    """
+    node._guard.check()
+    check_request(check_address(cluster), operation, None, None, idempotent=False)
+    timeout = check_timeout(timeout)
+    if wait:
+        await node._wait_first(cluster, check_wait(wait))
+    if node._sites is not None:
+        timeout = await reach_one(node._sites, cluster, None, timeout)
+    entropy = node._environment.entropy
+    trace_id, ended = entropy(16).hex(), trio.Event()
+    asked = trio.current_time()
+    begun = node._requests.begin(
+        cluster,
+        payload,
+        ended.set,
+        timeout=timeout,
+        idempotent=False,
+        operation=operation,
+        key=None,
+        headers={"traceparent": f"00-{trace_id}-{entropy(8).hex()}-01", **(headers or {})},
+        prefer=None,
+        priority=None,
+        until=trio.current_effective_deadline(),
+        timed=True,
+    )
+    if begun is None:
+        raise nobody_serves(cluster, node._mesh.identity, node._mesh.trouble())
+    try:
+        await ended.wait()
+    except trio.Cancelled:
+        begun.abandon()
+        raise
+    taken = trio.current_time() - asked
+    error = await _error_of(begun, cluster, timeout)
+    attempt = begun.attempt
+    waited, ran = attempt.times or (None, None)
+    hops = await _hops_to(node, attempt.member)
+    return RequestTrace(
+        cluster=cluster,
+        operation=operation,
+        member=attempt.member,
+        site=hops[-1].site,
+        trace_id=trace_id,
+        taken=taken,
+        waited=waited,
+        ran=ran,
+        error=error,
+        hops=hops,
+    )
+
+
+async def _error_of(begun: Begun, cluster: str, timeout: float) -> str | None:
+    """End a request of which the outcome is known; return its error as text, None for a reply."""
+    outcome, member = begun.attempt.outcome, begun.attempt.member
+    try:
+        if begun.reply() is not None:
+            return None
+        if outcome is not None and outcome[0] == kinds.FAILURE and outcome[4] < 0:
+            await begun.go_on()  # raises what the handler has
+    except RemoteError as error:
+        return str(error)
+    begun.abandon()  # another member would be another request
+    match outcome:
+        case None:
+            return f"no reply from cluster {cluster!r} within {timeout:g} s"
+        case (kinds.FAILURE, _, "too_large", str() as text, int() as retry_after) if retry_after >= 0:
+            return str(too_large(cluster, text))
+        case (kinds.FAILURE, _, str() as code, str() as text, int() as retry_after):
+            return str(failure_of(cluster, member, code, text, retry_after))
+        case _:
+            return f"node {member}, a member of {cluster!r}, was lost: {outcome[0]}"
+
+
+async def _hops_to(node: Node, member: NodeId) -> tuple[TraceHop, ...]:
+    peer, sites = node._mesh.peer(member), node._sites
+    gateways: list[TraceHop] = []
+    site = node.site
+    if peer is not None and peer.foreign and sites is not None:
+        named = parse_site_url(peer.addresses[0])[0]
+        site = sites.foreigners.name_of(named)
+        for hops in range(HOPS):
+            gateway, found = await _gateway(node, (named, member), hops)
+            gateways.append(gateway)
+            if found is None or found == named:
+                break
+    return (*gateways, TraceHop(kind="member", node=member, site=site, round_trip=await _ping(node, member)))
+
+
+async def _gateway(node: Node, target: tuple[str, NodeId], hops: int) -> tuple[TraceHop, str | None]:
+    """Return the gateway that is so many hops away, and its site as the directory names it; None: nobody answers."""
+    sites = node._sites
+    assert sites is not None
+    best: tuple[float, str, NodeId] | None = None
+    for _ in range(_ROUNDS):
+        asked = trio.current_time()
+        with trio.move_on_after(_HOP_PATIENCE):
+            hop = await sites.find_hop(target, hops, int.from_bytes(node._environment.entropy(6)))
+            if hop is not None:
+                best = min(best or (float("inf"), "", hop.gateway), (trio.current_time() - asked, *hop))
+        if best is None:
+            return TraceHop(kind="gateway", node=None, site="", round_trip=None), None
+    assert best is not None
+    taken, named, gateway = best
+    return TraceHop(kind="gateway", node=gateway, site=sites.foreigners.name_of(named), round_trip=taken), named
+
+
+async def _ping(node: Node, member: NodeId) -> float | None:
+    """Return the shortest of three round trips by the link to a node; None if it answers none."""
+    times: list[float] = []
+    for _ in range(_ROUNDS):
+        asked = trio.current_time()
+        with trio.move_on_after(_HOP_PATIENCE):
+            await node._mesh.barrier(member)
+            if node._mesh.peer(member) is not None:
+                times.append(trio.current_time() - asked)
+    return min(times, default=None)
