@@ -21,6 +21,7 @@ from iris.cluster.routes import (
     BUSY,
     GONE,
     HOPS,
+    HOPS_AT,
     NO_ROUTE,
     NODE,
     NOT_EXPORTED,
@@ -242,7 +243,7 @@ class Forwarding:
             return False
         envelope, passage, begin = found
         # Data of sessions only: the first frame of a handshake takes the slow path, where the firewall examines it.
-        if batch[begin : begin + 1] != _DATA or not 0 < batch[2] <= HOPS:
+        if batch[begin : begin + 1] != _DATA or not 0 < batch[HOPS_AT] <= HOPS:
             return False
         if passage is None or passage.peer is not peer:
             passage = self._passage(peer, envelope, near=near)
@@ -254,7 +255,7 @@ class Forwarding:
         size = len(batch) - begin
         onward = bytearray(batch) if isinstance(batch, bytes) else batch  # which is nobody else's
         link = passage.link
-        onward[2] -= 1
+        onward[HOPS_AT] -= 1
         if link.send_alone(onward, size):
             self.received += 1
             self.carried += 1
@@ -264,7 +265,7 @@ class Forwarding:
             self.received += 1
             self._pass_behind(link, envelope, bytes(onward), size)
             return True
-        onward[2] += 1
+        onward[HOPS_AT] += 1
         if not link.is_up:
             flows.forget(envelope)
         return False

@@ -9,7 +9,6 @@ Realms do not reach each other through a third one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 from iris.cluster.directory import COMPANION, Export, ExportsUpdate, Hop, RouteAdvertisement
 from iris.cluster.routes import is_two_way
@@ -59,12 +58,11 @@ def inward_untrusted(message: Message, own: str, realm: str) -> Message:
         case (kind, hops, site, target, source_site, source, content) if kind in (kinds.CARRY, kinds.CARRY_REFUSED):
             return (kind, hops, _of(site, own), target, qualified(realm, _of(source_site, realm)), source, content)
         case (kinds.COPY, hops, source_site, source, tuple(), frame):
-            flat = cast("tuple[object, ...]", message[4])
-            targets = tuple(field if at % 2 else _of(field, own) for at, field in enumerate(flat))
+            targets = tuple((_of(site, own), nodes) for site, nodes in message[4])
             return (kinds.COPY, hops, qualified(realm, _of(source_site, realm)), source, targets, frame)
         case (kinds.ROUTE, site, gateway, tuple()):
-            path = cast("tuple[object, ...]", message[3])
-            for named in (site, *path[::2]):
+            path = message[3]
+            for named in (site, *(hop[0] for hop in path)):
                 _of(named, realm)
             return (kinds.ROUTE, site, gateway, path)
         case (kinds.EXPORTS, site, *_):

@@ -82,7 +82,7 @@ class RouteAdvertisement(NamedTuple):
 
     def message(self) -> Message:
         """Return the form on the wire."""
-        path = tuple(field for hop in self.path for field in (hop.site, bytes.fromhex(hop.gateway)))
+        path = tuple((hop.site, bytes.fromhex(hop.gateway)) for hop in self.path)
         return (kinds.ROUTE, self.origin.site, bytes.fromhex(self.origin.gateway), path)
 
 
@@ -137,11 +137,7 @@ def route_untrusted(message: Message) -> RouteAdvertisement:
         RemoteProtocolError: malformed.
     """
     _, site, gateway, path = message
-    flat = tuple_untrusted(path, 2 * MAX_HOPS, "a path")
-    if len(flat) % 2:
-        raise RemoteProtocolError("a path is pairs of a site and a gateway")
-    hops = tuple(_hop_untrusted(flat[at], flat[at + 1]) for at in range(0, len(flat), 2))
-    return RouteAdvertisement(_hop_untrusted(site, gateway), hops)
+    return RouteAdvertisement(_hop_untrusted(site, gateway), tuple(_hop_untrusted(*hop) for hop in path))
 
 
 def exports_untrusted(message: Message) -> ExportsUpdate:
@@ -177,7 +173,7 @@ def message_size(message: Message) -> int:
     if message[0] == kinds.EXPORTS:
         entries: tuple[tuple[int, str, bytes, bytes], ...] = (*message[5], *message[6])
         return 64 + sum(5 * ELEMENT + len(name) + len(proof) for _, name, _, proof in entries)
-    return 64 + (24 * len(message[3]) if message[0] == kinds.ROUTE else 0)
+    return 64 + (48 * len(message[3]) if message[0] == kinds.ROUTE else 0)
 
 
 def _hop_untrusted(site: object, gateway: object) -> Hop:

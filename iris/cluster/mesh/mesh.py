@@ -18,7 +18,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Final, final
+from typing import Any, Final, final
 
 import trio
 
@@ -28,7 +28,7 @@ from iris.cluster.directory import SiteTag
 from iris.cluster.mesh.control import Goodbyes, PingBarrier
 from iris.cluster.mesh.dial_limits import DialLimits
 from iris.cluster.mesh.dialer import Dialer, DialLimiter
-from iris.cluster.mesh.dispatch import Dispatcher, MessageReceiver, loopback
+from iris.cluster.mesh.dispatch import Dispatcher, loopback
 from iris.cluster.mesh.handshakes import Handshakes
 from iris.cluster.mesh.inbound import InboundConnections
 from iris.cluster.mesh.outbound import OutboundConnections
@@ -190,9 +190,9 @@ class Mesh:
         """The other nodes that are linked, connected or being reconnected."""
         return MappingProxyType(self._peers)
 
-    def register(self, kind: int, fields: int, receiver: MessageReceiver) -> None:
-        """Hand messages of ``kind`` with ``fields`` fields to ``receiver``; any other length is refused."""
-        self._receivers.add(kind, fields, receiver)
+    def register(self, kind: Any, *receivers: Any) -> None:
+        """Hand messages of a type to ``receiver``."""
+        self._receivers.add(kind, *receivers)
 
     def observe(self, observer: PeerObserver) -> None:
         """Notify ``observer`` of what becomes of peers from now on."""

@@ -6,19 +6,20 @@ msgpack.  It does not encrypt (iris.security.channel) and does not know what a m
 """
 
 from iris.kernel.wire.codec import (
-    CHECK, ELEMENT, MAX_ARRAY, MAX_CARRIED, MAX_CHECKS, MAX_ELEMENTS, MAX_MESSAGES, RELAYED_CHECK, BatchDecoder,
-    Elements, Message, array_length, carried_by, encode_batch, pack, unpack_untrusted,
+    CHECK, ELEMENT, MAX_CARRIED, MAX_CHECKS, MAX_ELEMENTS, MAX_MESSAGES, RELAYED_CHECK, BatchDecoder,
+    Elements, array_length, carried_by, encode_batch, pack, unpack_untrusted,
 )  # fmt: skip
 from iris.kernel.wire.fields import (
-    MAX_COUNTER, MAX_NUMBER, bytes_untrusted, counter_untrusted, integers_untrusted, is_number, node_untrusted,
+    MAX_COUNTER, bytes_untrusted, counter_untrusted, integers_untrusted, is_number, node_untrusted,
     number_untrusted, saturated, tuple_untrusted,
 )  # fmt: skip
 from iris.kernel.wire.header import (
     COPY, DATA, HANDSHAKE_FINISH, HANDSHAKE_INIT, HANDSHAKE_RESPONSE, HEADER, HEADER_SIZE, MAX_FRAME, VERSION,
     largest_frame, parse_header_untrusted, receiver_untrusted,
 )  # fmt: skip
+from iris.kernel.wire.kinds import MAX_ARRAY, MAX_NUMBER, Headers, Message, Payload
 from iris.kernel.wire.payload import (
-    MAX_CONTAINERS, MAX_DEPTH, Headers, Payload, decode_headers_untrusted, decode_payload_untrusted,
+    MAX_CONTAINERS, MAX_DEPTH, decode_headers_untrusted, decode_payload_untrusted,
     encode_headers, encode_payload, headers_bytes, headers_size, is_payload, join_payload, payload_size,
     split_payload,
 )  # fmt: skip

@@ -6,11 +6,7 @@ from typing import Final, cast
 
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
-
-MAX_NUMBER: Final = 2**62
-"""Largest number that is taken from a peer.  What follows from some of them, a sum or the next one, then still has a
-form on the wire, which ends at 2**64 - 1: what has none could not be told to anybody, not even as a counter."""
-
+from iris.kernel.wire.kinds import MAX_NUMBER
 
 MAX_COUNTER: Final = MAX_NUMBER
 """Incarnations and versions end here on the wire.  At one change per microsecond it lasts 146,000 years."""

@@ -7,17 +7,17 @@ peer is read by functions called ``*_untrusted``; all they raise is RemoteProtoc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, cast
 
 import msgpack
+from msgspec.msgpack import Ext
 
 from iris.kernel.errors import LocalProtocolError, PayloadTooLarge, RemoteProtocolError
-from iris.kernel.wire.codec import _PAYLOAD, ELEMENT, MAX_ARRAY
+from iris.kernel.wire.codec import ELEMENT, _refuse_extension
+from iris.kernel.wire.kinds import MAX_ARRAY, Headers, Payload
 
-Payload = bytes | msgpack.ExtType
-
-
-Headers = tuple[str, ...] | None
+_PACKED: Final = 1
+"""The extension around a packed value."""
 
 
 def encode_payload(value: object, limit: int) -> Payload:
@@ -45,7 +45,7 @@ def encode_payload(value: object, limit: int) -> Payload:
     if len(packed) > limit:
         raise PayloadTooLarge(_too_large(len(packed), limit))
     _check_values(value)
-    return msgpack.ExtType(_PAYLOAD, packed)
+    return Ext(_PACKED, packed)
 
 
 def _too_large(size: int, limit: int) -> str:
@@ -106,13 +106,12 @@ def split_payload(payload: Payload) -> tuple[bytes, bool]:
     """Return the bytes of a payload and whether they are a packed value: for those who cut payloads into pieces."""
     if isinstance(payload, bytes):
         return payload, False
-    data: bytes = payload.data
-    return data, True
+    return payload.data, True
 
 
 def join_payload(data: bytes, *, packed: bool) -> Payload:
     """Return the payload of which ``split_payload`` made ``data`` and ``packed``."""
-    return msgpack.ExtType(_PAYLOAD, data) if packed else data
+    return Ext(_PACKED, data) if packed else data
 
 
 def payload_size(payload: Payload) -> int:
@@ -122,7 +121,7 @@ def payload_size(payload: Payload) -> int:
 
 def is_payload(field: object) -> bool:
     """Tell whether a field of a decoded message can be a payload."""
-    return type(field) is bytes or type(field) is msgpack.ExtType
+    return type(field) is bytes or type(field) is Ext
 
 
 def decode_payload_untrusted(payload: Payload) -> Any:
@@ -135,7 +134,9 @@ def decode_payload_untrusted(payload: Payload) -> Any:
     """
     if isinstance(payload, bytes):
         return payload
-    data: bytes = payload.data
+    data = payload.data
+    if payload.code != _PACKED:
+        raise RemoteProtocolError(f"malformed payload: extension {payload.code}")
     dicts = 0
 
     def build(pairs: list[tuple[object, object]]) -> dict[object, object]:
@@ -189,10 +190,6 @@ def _counted() -> Callable[[list[Any]], list[Any]]:
         return made
 
     return count
-
-
-def _refuse_extension(code: int, _: bytes) -> NoReturn:
-    raise ValueError(f"extension {code}")
 
 
 def encode_headers(headers: Mapping[str, str] | None, limit: int) -> Headers:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, cast, final
+from typing import Final, final
 
 import trio
 
@@ -40,6 +40,8 @@ _BOOKED: Final = 65536
 """Messages that one node may have in hand without a report; beyond it the oldest count as lost."""
 
 _STALLED: Final = 0.25
+
+_decoder: Final = wire.BatchDecoder(kinds.Broadcast, kinds.Request, kinds.Cancel)
 
 Booking = tuple[NodeId, int]
 """The origin and the number of a relayed message."""
@@ -78,7 +80,7 @@ class Relays:
         self._avoid = avoid
         self._site_of = site_of
         self._number = 0
-        self._receivers: dict[int, tuple[MessageReceiver, int]] = {}
+        self._receivers: dict[type[wire.Message], MessageReceiver] = {}
         self._seen: OrderedDict[NodeId, Seen] = OrderedDict()
         self._booked: dict[NodeId, dict[Booking, tuple[Tally, int]]] = {}
         self._reports: dict[NodeId, dict[NodeId, list[int]]] = {}
@@ -87,9 +89,9 @@ class Relays:
         mesh.register(kinds.RELAYED, 2, self._receive_report)
         mesh.observe(self)
 
-    def register(self, kind: int, fields: int, receiver: MessageReceiver) -> None:
-        """Have relayed messages of ``kind`` handed to ``receiver``, with their origin as if it had sent them itself."""
-        self._receivers[kind] = (receiver, fields + 1)
+    def register(self, kind: type[wire.Message], receiver: MessageReceiver) -> None:
+        """Have relayed messages of a type handed to ``receiver``, with their origin as if it had sent them itself."""
+        self._receivers[kind] = receiver
 
     # -- sending --------------------------------------------------------------------------------------------
 
@@ -108,7 +110,7 @@ class Relays:
             The links that took it, to wait for room on.
         """
         self._number += 1
-        node, body = self._mesh.node, wire.pack(message)
+        node, body = self._mesh.node, wire.encode_batch((message,))
         at = int(self._mesh.wall_clock())
         signature = self._mesh.identity.sign(claim(node, self._number, at, body))
         relayed = RelayedMessage(node, self._number, at, (), body, signature)
@@ -175,12 +177,11 @@ class Relays:
             parts = divided(behind, self._config.relay_fan_out)
             _, lost = self._hand_on(relayed, parts, self.tally)
             self._report(peer.node, relayed, lost + len(relayed.behind) - len(behind))
-        inner = wire.unpack_untrusted(relayed.body, elements=self._mesh.work.elements)
-        fields = cast("tuple[object, ...]", inner) if type(inner) is tuple else ()
-        entry = self._receivers.get(fields[0]) if fields and type(fields[0]) is int else None
-        if entry is None or len(fields) != entry[1]:
-            raise RemoteProtocolError("a relayed message of unknown kind or length")
-        entry[0](origin, fields)
+        inner = _decoder.decode_untrusted(relayed.body, self._mesh.work.elements)
+        receiver = self._receivers.get(type(inner[0])) if len(inner) == 1 else None
+        if receiver is None:
+            raise RemoteProtocolError("what is relayed is one message")
+        receiver(origin, inner[0])
 
     def _is_new(self, relayed: RelayedMessage) -> bool:
         seen = self._seen.get(relayed.origin)

@@ -13,6 +13,7 @@ from typing import Final, final
 import trio
 
 from iris.cluster.mesh import Mesh, MessageReceiver, Peer
+from iris.cluster.mesh.dispatch import as_tuple
 from iris.kernel import wire
 from iris.kernel.config import MIB
 from iris.kernel.errors import AuthenticationError, NotSent, RemoteProtocolError
@@ -66,7 +67,7 @@ class SealedReceiver:
         self._mesh = mesh
         self._receive = receive
         self._publishers: dict[NodeId, _Publisher] = {}
-        self._decoder: Final = wire.BatchDecoder()
+        self._decoder: Final = wire.BatchDecoder(kinds.Events)
         self._lossy: set[NodeId] = set()
         self._news = Wakeup()
         self._behind: dict[NodeId, None] = {}
@@ -195,7 +196,7 @@ class SealedReceiver:
             self._lossy.add(peer.node)
             self._news.wake()
         try:
-            for message in self._decoder.decode_untrusted(body):
+            for message in map(as_tuple, self._decoder.decode_untrusted(body)):
                 if message[0] != kinds.EVENTS or len(message) != _FIELDS or message[4] is not None:
                     raise RemoteProtocolError("a copy holds events for subscribers of no group")
                 self._receive(peer, message)

@@ -144,7 +144,7 @@ class TreeFeed:
         self._bytes = 0
         if not messages:
             return
-        for missed in self._send(self._mask, wire.pack(messages)):
+        for missed in self._send(self._mask, wire.encode_batch(messages)):
             for message in messages:
                 if message[0] == kinds.EVENTS:
                     self._lost(message[1], missed * len(message[7]))

@@ -15,8 +15,9 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, cast, final
+from typing import Final, NamedTuple, final
 
+from iris.cluster.mesh.dispatch import as_tuple
 from iris.cluster.swim import statement_bytes
 from iris.kernel import wire
 from iris.kernel.errors import RemoteProtocolError
@@ -121,10 +122,8 @@ class TreeRole(NamedTuple):
 
     def message(self) -> tuple[wire.Message, int]:
         """Return the wire form, and its size."""
-        fields = tuple(
-            field for child in self.children for field in (bytes.fromhex(child.node), packed_mask(child.mask))
-        )
-        size = 16 + sum(map(len, fields)) + wire.ELEMENT * len(fields)
+        fields = tuple((bytes.fromhex(child.node), packed_mask(child.mask)) for child in self.children)
+        size = 16 + sum(3 * wire.ELEMENT + _NODE + len(mask) for _, mask in fields)
         return (kinds.EVENT_TREE, self.tree, packed_mask(self.bit), fields), size
 
 
@@ -144,17 +143,12 @@ def role_untrusted(message: wire.Message) -> TreeRole:
         RemoteProtocolError: malformed.
     """
     _, tree, bit, field = message
-    fields = cast("tuple[object, ...]", field) if type(field) is tuple else (None,)
     place = mask_untrusted(bit)
-    if len(fields) % 2 or place.bit_count() != 1:
-        raise RemoteProtocolError("a node of a tree has one place, and pairs of a child and the places behind it")
-    if len(fields) > 2 * MAX_CHILDREN:
-        raise RemoteProtocolError(f"a node of a tree has at most {MAX_CHILDREN} children")
+    if place.bit_count() != 1:
+        raise RemoteProtocolError("a node of a tree has one place")
     children: list[Child] = []
     taken = place
-    for node, mask in zip(fields[::2], fields[1::2], strict=True):
-        if type(node) is not bytes or len(node) != _NODE:
-            raise RemoteProtocolError("a node id is 16 bytes")
+    for node, mask in field:
         behind = mask_untrusted(mask)
         if not behind or behind & taken:
             raise RemoteProtocolError("each place of a tree is behind one child")
@@ -225,7 +219,7 @@ def relayed_untrusted(message: wire.Message) -> RelayedEvents:
     return RelayedEvents(NodeId(publisher.hex()), tree, number, mask_untrusted(mask), body, signature)
 
 
-_CARRIED: Final = {kinds.EVENTS: 9, kinds.RETAINED: 8, kinds.INTEREST_KNOWN: 3}
+_decoder: Final = wire.BatchDecoder(kinds.Events, kinds.Retained, kinds.InterestKnown)
 
 
 def carried_untrusted(body: bytes, elements: wire.Elements | None = None) -> tuple[wire.Message, ...]:
@@ -238,10 +232,4 @@ def carried_untrusted(body: bytes, elements: wire.Elements | None = None) -> tup
     Raises:
         RemoteProtocolError: it is not an array of messages of kinds that trees carry.
     """
-    inner = wire.unpack_untrusted(body, elements=elements)
-    messages = cast("tuple[object, ...]", inner) if type(inner) is tuple else (None,)
-    for message in messages:
-        fields = cast("tuple[object, ...]", message) if type(message) is tuple else ()
-        if not fields or type(fields[0]) is not int or _CARRIED.get(fields[0]) != len(fields):
-            raise RemoteProtocolError("relayed events hold a message of unknown kind or length")
-    return cast("tuple[wire.Message, ...]", messages)
+    return tuple(map(as_tuple, _decoder.decode_untrusted(body, elements)))
