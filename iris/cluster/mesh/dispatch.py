@@ -51,7 +51,7 @@ class Dispatcher:
         failed: called with a peer, the kind of its message, and an error that nobody expected in what takes it.
     """
 
-    def __init__(self, refusals: Counter[str], failed: Callable[[Peer, int, Exception], None]) -> None:
+    def __init__(self, refusals: Counter[str], failed: Callable[[Peer, str, Exception], None]) -> None:
         self._refusals = refusals
         self._failed = failed
         self._decoder = BatchDecoder(*kinds.BY_KIND.values())
@@ -97,11 +97,11 @@ class Dispatcher:
             try:
                 receiver(peer, message)
             except RemoteProtocolError:
-                self._refusals[f"message of kind {message.kind:#x}"] += 1
+                self._refusals[f"message of kind {type(message).__name__}"] += 1
             except NotSent:
                 self._refusals["answer without room on the link"] += 1
             except Exception as error:  # noqa: BLE001 -- a peer must not be able to end the node
-                self._failed(peer, message.kind, error)
+                self._failed(peer, type(message).__name__, error)
 
     def clear(self) -> None:
         """Hand out nothing any more."""

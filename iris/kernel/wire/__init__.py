@@ -10,7 +10,7 @@ from iris.kernel.wire.codec import (
     Elements, array_length, carried_by, encode_batch, pack, unpack_untrusted,
 )  # fmt: skip
 from iris.kernel.wire.fields import (
-    MAX_COUNTER, bytes_untrusted, counter_untrusted, integers_untrusted, is_number, node_untrusted,
+    MAX_COUNTER, bytes_untrusted, counter_untrusted, integers_untrusted, is_number, node_of, node_untrusted,
     number_untrusted, saturated, tuple_untrusted,
 )  # fmt: skip
 from iris.kernel.wire.header import (
@@ -31,6 +31,6 @@ __all__ = (
     "Elements", "Headers", "Message", "Payload", "array_length", "bytes_untrusted", "carried_by",
     "counter_untrusted", "decode_headers_untrusted", "decode_payload_untrusted", "encode_batch", "encode_headers",
     "encode_payload", "headers_bytes", "headers_size", "integers_untrusted", "is_number", "is_payload",
-    "join_payload", "largest_frame", "node_untrusted", "number_untrusted", "pack", "parse_header_untrusted",
+    "join_payload", "largest_frame", "node_of", "node_untrusted", "number_untrusted", "pack", "parse_header_untrusted",
     "payload_size", "receiver_untrusted", "saturated", "split_payload", "tuple_untrusted", "unpack_untrusted",
 )  # fmt: skip

@@ -48,6 +48,11 @@ def saturated(count: int) -> int:
     return min(count, MAX_NUMBER)
 
 
+def node_of(field: bytes) -> NodeId:
+    """Return the node of which a message has the 16 bytes."""
+    return NodeId(field.hex())
+
+
 def node_untrusted(value: object) -> NodeId:
     """Read the 16 bytes of a node id.
 

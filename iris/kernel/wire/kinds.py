@@ -38,19 +38,13 @@ Places = Annotated[bytes, Meta(max_length=512)]
 """A set of places in a tree: one bit for each."""
 Payload = bytes | Ext
 Headers = Annotated[tuple[str, ...], Meta(max_length=MAX_ARRAY)] | None
+Pairs = Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=MAX_ARRAY)]
 Counts = Annotated[tuple[Count, ...], Meta(max_length=MAX_ARRAY)]
 Patterns = Annotated[tuple[Name, ...], Meta(max_length=256)]
 
 
 class Message(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
     """What one node sends to another."""
-
-    @property
-    def kind(self) -> int:
-        """Its number."""
-        tag = self.__struct_config__.tag
-        assert isinstance(tag, int)
-        return tag
 
 
 # -- links: 0x01 - 0x0f ------------------------------------------------------------------------------------
@@ -299,10 +293,10 @@ class Relay(Message, tag=0x31):
 
 
 class Relayed(Message, tag=0x32):
-    """Messages of an origin were handed on: number, copies lost, number, copies lost, ...."""
+    """Messages of an origin were handed on: the number of each, and how many copies are lost."""
 
     origin: Node
-    numbers: Counts
+    outcomes: Pairs
 
 
 class BroadcastCredit(Message, tag=0x33):
@@ -310,9 +304,13 @@ class BroadcastCredit(Message, tag=0x33):
 
     cluster: Name
     seen: Count
+    """The end of the last broadcast that has arrived: its position and its cost."""
     queued: Count
+    """What of these waits for the handlers, in cost."""
     size: Count
+    """The window, in cost."""
     refused: Count
+    """Broadcasts of the receiver that were refused here, since it is known here."""
 
 
 class BroadcastCreditWanted(Message, tag=0x34):
@@ -386,9 +384,9 @@ class Events(Message, tag=0x42):
 
 
 class Confirmed(Message, tag=0x43):
-    """Events that are durable: first, last, first, last, ...."""
+    """Events that are durable: the first and the last of each range."""
 
-    ranges: Counts
+    ranges: Pairs
 
 
 class Hold(Message, tag=0x44):

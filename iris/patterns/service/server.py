@@ -9,7 +9,6 @@ from typing import Final, final
 import trio
 
 from iris.cluster.mesh import Mesh, Peer
-from iris.cluster.mesh.dispatch import untyped
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent, RemoteProtocolError
@@ -70,10 +69,10 @@ class Server:
         mesh.register(kinds.Cancel, self._receive_cancel)
         mesh.register(kinds.Awaited, self._receive_awaited)
         mesh.observe(self)
-        mesh.register(kinds.BROADCAST, 4, self._receive_broadcast)
-        mesh.register(kinds.BROADCAST_CREDIT_WANTED, 2, self._receive_credit_wanted)
+        mesh.register(kinds.Broadcast, self._receive_broadcast)
+        mesh.register(kinds.BroadcastCreditWanted, self._receive_credit_wanted)
         # A broadcast to many, and a survey of many.
-        relays.register(kinds.Broadcast, untyped(self._receive_broadcast))
+        relays.register(kinds.Broadcast, self._receive_broadcast)
         relays.register(kinds.Request, self._receive_request)
         relays.register(kinds.Cancel, self._receive_cancel)
 
@@ -190,13 +189,10 @@ class Server:
         else:
             job.peer = peer
 
-    def _receive_broadcast(self, peer: Peer, message: wire.Message) -> None:
-        _, cluster, headers, payload, position = message
+    def _receive_broadcast(self, peer: Peer, message: kinds.Broadcast) -> None:
+        cluster, headers, payload, begin = message.cluster, message.headers, message.payload, message.position
         membership = self.memberships.get(cluster)
-        if not wire.is_payload(payload):
-            raise RemoteProtocolError("a broadcast carries a payload")
-        decoded = wire.decode_headers_untrusted(headers)
-        begin, price = wire.number_untrusted(position, "the position of a broadcast"), cost(payload, headers)
+        decoded, price = wire.decode_headers_untrusted(headers), cost(payload, headers)
         if membership is None:  # its sender does not know yet that this node has left
             self._mesh.refusals["broadcast for a cluster that is not served here"] += 1
             return
@@ -213,11 +209,10 @@ class Server:
         broadcast = Message(payload=payload, sender=sender, headers=decoded, cluster=cluster)
         membership.broadcasts.accept(broadcast, begin, price)
 
-    def _receive_credit_wanted(self, peer: Peer, message: wire.Message) -> None:
-        _, cluster, end = message
-        membership = self.memberships.get(cluster)
+    def _receive_credit_wanted(self, peer: Peer, wanted: kinds.BroadcastCreditWanted) -> None:
+        membership = self.memberships.get(wanted.cluster)
         if membership is not None:  # else the sender learns soon that this node has left
-            membership.broadcasts.ask(peer.node, wire.number_untrusted(end, "a position"))
+            membership.broadcasts.ask(peer.node, wanted.end)
 
     # -- answering ------------------------------------------------------------------------------------------
 
@@ -265,9 +260,9 @@ class Server:
         with suppress(NotSent):  # nor is there room for that, or the link has ended
             peer.link.post(failure, len(text), CONTROL_RESERVE, flush=True)
 
-    def _post_report(self, node: NodeId, message: wire.Message) -> bool:
+    def _post_report(self, node: NodeId, report: kinds.BroadcastCredit) -> bool:
         try:
-            self._mesh.post(node, message, len(message[1]), CONTROL_RESERVE)
+            self._mesh.post(node, report, len(report.cluster), CONTROL_RESERVE)
         except NotSent:
             return False
         return True

@@ -176,7 +176,7 @@ class WorkerPool:
         reading: InboxReader,
         answer: Callable[[PendingRequest, Outcome, int], None],
         forget: Callable[[PendingRequest], None],
-        report: Callable[[NodeId, wire.Message], bool],
+        report: Callable[[NodeId, kinds.BroadcastCredit], bool],
         arriving: Arriving,
     ) -> None:
         self.cluster: Final = cluster
