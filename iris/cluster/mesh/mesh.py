@@ -442,8 +442,8 @@ class Mesh:
         except Exception as error:  # noqa: BLE001 -- see above
             self.note_unexpected(what, error)
 
-    def _failed_to_take(self, peer: Peer, kind: int, error: Exception) -> None:
-        self.suffer(peer, f"message of kind {kind:#x}", error)
+    def _failed_to_take(self, peer: Peer, kind: str, error: Exception) -> None:
+        self.suffer(peer, f"message of kind {kind}", error)
 
     def suffer(self, peer: Peer, what: str, error: Exception) -> None:
         """Take an unexpected error in what a peer has brought about: it costs that peer its link and nothing else."""

@@ -1,7 +1,7 @@
 """Envelope of a forwarded frame, as it stands in a batch: whoever passes one on, or takes it out, need not decode it.
 
-A batch that is a single CARRY begins with ``0x91``, ``0x97``, the kind and the hops.  Then come, each in its msgpack form, the
-site and the node that the frame is for, those that it is from (together the *envelope*), and the frame, to the end of
+A batch that is a single Carry begins with ``0x91``, ``0x97``, the kind and the hops.  Then come, each in its msgpack
+form, the site and the node that the frame is for, those that it is from (together the *envelope*), and the frame, to the end of
 the batch.  All frames of one flow have the same envelope: what was found out for one of them is found for the next by
 one look-up.  Anything else, a longer name of a site for one, goes the ordinary way.
 

@@ -4,7 +4,8 @@ Rules of this file:
 
 - msgpack touches nothing before a frame is authenticated.
 - The body of a data frame, once opened, is a *batch*: an array of messages, each an array that starts with its kind.
-  The kinds and their fields are types (``iris.kernel.wire.kinds``): msgspec refuses whatever does not fit while it reads.
+  The kinds and their fields are types (``iris.kernel.wire.kinds``): msgspec refuses whatever
+  does not fit while it reads.
   There are no maps on the wire, so nothing collides and empty maps cannot eat memory.
 - A user's payload is opaque to everybody but its two ends (``iris.kernel.wire.payload``).
 - What comes from a peer is read by functions called ``*_untrusted``; all they raise is RemoteProtocolError.

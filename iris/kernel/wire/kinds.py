@@ -341,7 +341,7 @@ class GroupSettled(Message, tag=0x39):
 # -- publish/subscribe: 0x40 - 0x4f ------------------------------------------------------------------------
 
 
-class WireTerms(NamedTuple):
+class Terms(NamedTuple):
     """One entry of a node's interest."""
 
     pattern: Name
@@ -351,7 +351,7 @@ class WireTerms(NamedTuple):
     share: Counts
 
 
-ManyTerms = Annotated[tuple[WireTerms, ...], Meta(max_length=MAX_ARRAY)]
+ManyTerms = Annotated[tuple[Terms, ...], Meta(max_length=MAX_ARRAY)]
 
 
 class Interest(Message, tag=0x40):
@@ -457,7 +457,7 @@ class EventRelay(Message, tag=0x4C):
     """How it goes: 0 ready, 1 goes on, 2 held up, 3 node cut off, 4 all came."""
 
     tree: Count
-    state: Count
+    state: Annotated[int, Meta(ge=0, le=4)]
     node: Annotated[bytes, Meta(max_length=16)]
 
 
@@ -561,7 +561,7 @@ class TunnelMarked(Message, tag=0x57):
 class Durable(Message, tag=0x58):
     """Durable subscribers; see ``iris.patterns.pubsub.interest.durable_names``."""
 
-    records: Annotated[tuple[Annotated[bytes, Meta(max_length=32 * 1024)], ...], Meta(max_length=MAX_ARRAY)]
+    records: Annotated[tuple[Annotated[bytes, Meta(max_length=32 * 1024)], ...], Meta(max_length=80)]
 
 
 class DurableAway(Message, tag=0x59):

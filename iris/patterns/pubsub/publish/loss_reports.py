@@ -101,7 +101,7 @@ class LossReports:
             fields = tuple((topic, *counts) for topic, counts in entries)
             try:
                 size = sum(len(topic) + 3 * wire.ELEMENT for topic, _ in entries)
-                self._mesh.post(node, (kinds.EVENTS_LOST, fields), size, CONTROL_RESERVE)
+                self._mesh.post(node, kinds.EventsLost(fields), size, CONTROL_RESERVE)
             except NotSent:
                 if self._mesh.peer(node) is None:
                     return  # nobody is there to be told
@@ -120,10 +120,10 @@ class ReportedLosses:
         self.refused = 0
         """Events that a subscriber's ``allow`` turned away."""
         self._publishing = publishing
-        mesh.register(kinds.EVENTS_LOST, 1, self._receive)
+        mesh.register(kinds.EventsLost, self._receive)
 
-    def _receive(self, peer: Peer, message: wire.Message) -> None:  # noqa: ARG002 -- every subscriber may say it
-        for topic, dropped, refused in message[1]:
+    def _receive(self, peer: Peer, message: kinds.EventsLost) -> None:  # noqa: ARG002 -- every subscriber may say it
+        for topic, dropped, refused in message.losses:
             if self._publishing.count_lost(topic, dropped + refused):
                 self.dropped = wire.saturated(self.dropped + dropped)
                 self.refused = wire.saturated(self.refused + refused)
