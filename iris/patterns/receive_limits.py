@@ -63,7 +63,7 @@ class Arriving:
 
     def excess_of(self, payload: wire.Payload, headers: wire.Headers) -> Excess | None:
         """Return why a message of a peer is too large to be taken here; None if it is not."""
-        size = len(payload) if isinstance(payload, bytes) else len(payload.data)
+        size = wire.payload_size(payload)
         if size > self.max_payload:
             return self.payload_excess(size)
         return None if headers is None else self.headers_excess(headers)

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NoReturn, Protocol, final
+from typing import Any, Final, NoReturn, Protocol, final
 
 import trio
 
@@ -153,7 +153,7 @@ class Link:
         self._open_bytes = 0  # without what a message has grown by
         self._carried = 0  # messages that those of the open batch carry, at most
         self._growing: OpenRun | None = None
-        self._batches: deque[tuple[list[Message] | list[bytes], int]] = deque()  # bytes: one, encoded already
+        self._batches: deque[tuple[list[Any], int]] = deque()  # of messages; bytes: one, encoded already
         self._waiting_bytes = 0  # of closed batches
         self._bulk = BulkQueue(config)
         self._frame: bytes | None = None  # sealed, but not yet taken by the transport

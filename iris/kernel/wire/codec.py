@@ -144,7 +144,8 @@ class BatchDecoder(Generic[Of]):
     __slots__ = ("_decoder",)
 
     def __init__(self, *kinds: type[Of]) -> None:
-        batch = Annotated[list[functools.reduce(operator.or_, kinds)], msgspec.Meta(max_length=MAX_MESSAGES)]  # type: ignore[misc]  # made at run time
+        one: Any = functools.reduce(operator.or_, kinds)
+        batch: Any = Annotated[list[one], msgspec.Meta(max_length=MAX_MESSAGES)]
         self._decoder: msgspec.msgpack.Decoder[list[Of]] = msgspec.msgpack.Decoder(batch)
 
     def decode_untrusted(self, batch: bytes | memoryview, elements: Elements | None = None) -> list[Of]:

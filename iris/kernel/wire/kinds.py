@@ -43,7 +43,7 @@ Counts = Annotated[tuple[Count, ...], Meta(max_length=MAX_ARRAY)]
 Patterns = Annotated[tuple[Name, ...], Meta(max_length=256)]
 
 
-class Message(Struct, array_like=True, frozen=True, gc=False, forbid_unknown_fields=True):
+class Message(Struct, array_like=True, gc=False, forbid_unknown_fields=True):
     """What one node sends to another."""
 
 
@@ -347,8 +347,10 @@ class Terms(NamedTuple):
     pattern: Name
     group: Name | None
     durable: bool
-    patient: bool
-    share: Counts
+    patient: bool = False
+    """Publishers are to wait for this node as long as it lives: a subscription has ``overflow="wait"``."""
+    share: Counts = ()
+    """Of a group that divides events by shard: how many shards it has, then this node's.  Empty: any member will do."""
 
 
 ManyTerms = Annotated[tuple[Terms, ...], Meta(max_length=MAX_ARRAY)]
@@ -553,6 +555,10 @@ class TunnelMarked(Message, tag=0x57):
     """The mark of a chunk, on its way back."""
 
     mark: Count
+
+
+OfTunnel = TunnelOpen | TunnelAccept | TunnelRefuse | TunnelChunk | TunnelEof | TunnelAck | TunnelClose
+"""What one end of a tunnel says to the other."""
 
 
 # -- publish/subscribe, continued: 0x58 - 0x5f ---------------------------------------------------------------

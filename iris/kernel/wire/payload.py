@@ -106,7 +106,7 @@ def split_payload(payload: Payload) -> tuple[bytes, bool]:
     """Return the bytes of a payload and whether they are a packed value: for those who cut payloads into pieces."""
     if isinstance(payload, bytes):
         return payload, False
-    return payload.data, True
+    return _packed(payload), True
 
 
 def join_payload(data: bytes, *, packed: bool) -> Payload:
@@ -116,7 +116,12 @@ def join_payload(data: bytes, *, packed: bool) -> Payload:
 
 def payload_size(payload: Payload) -> int:
     """Return how many bytes of a batch the payload takes, but for its few bytes of framing."""
-    return len(payload) if isinstance(payload, bytes) else len(payload.data)
+    return len(payload) if isinstance(payload, bytes) else len(_packed(payload))
+
+
+def _packed(payload: Ext) -> bytes:
+    assert isinstance(payload.data, bytes)
+    return payload.data
 
 
 def is_payload(field: object) -> bool:
@@ -134,7 +139,7 @@ def decode_payload_untrusted(payload: Payload) -> Any:
     """
     if isinstance(payload, bytes):
         return payload
-    data = payload.data
+    data = _packed(payload)
     if payload.code != _PACKED:
         raise RemoteProtocolError(f"malformed payload: extension {payload.code}")
     dicts = 0

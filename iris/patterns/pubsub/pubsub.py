@@ -361,7 +361,7 @@ class PubSub:
             if realm is not None and peer.identity.foreign_id == realm.id:
                 self._tell_everything(peer)
 
-    def _tell(self, peer: Peer, message: wire.Message) -> None:
+    def _tell(self, peer: Peer, message: kinds.Interest) -> None:
         size = sum(len(one.pattern) + wire.ELEMENT * (6 + len(one.share)) for one in (*message.added, *message.removed))
         try:
             peer.link.post(message, size, CONTROL_RESERVE)

@@ -51,16 +51,10 @@ _SHARD_BYTES: Final = 28
 T = TypeVar("T")
 
 
-class Terms(NamedTuple):
+class Terms(kinds.Terms):
     """One entry of a node's interest; several subscriptions of a node may share it."""
 
-    pattern: str
-    group: str | None
-    durable: bool
-    patient: bool = False
-    """Publishers are to wait for this node as long as it lives: a subscription has ``overflow="wait"``."""
-    share: tuple[int, ...] = ()
-    """Of a group that divides events by shard: how many shards it has, then this node's.  Empty: any member will do."""
+    __slots__ = ()
 
     @property
     def is_plain(self) -> bool:

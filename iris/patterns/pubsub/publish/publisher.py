@@ -363,9 +363,10 @@ class Publisher:
     ) -> None:
         sequence = self.number(state)
         payloads = [payload]
+        sent = cast("tuple[wire.Payload, ...]", payloads)  # a list, to which ``extend`` appends
         size += envelope_size(topic, headers, key)
         since = state.tell(state.milestones) if state.unconfirmed else state.milestones
-        message = kinds.Events(topic, sequence, 0, None, headers, key, payloads, since)
+        message = kinds.Events(topic, sequence, 0, None, headers, key, sent, since)
         run: _Run | None = None
         # Only a run for everybody may grow: a group chooses a member for each event, by turn, by key or by shard.
         if headers is None and key is None and not state.grouped and not state.shared:
@@ -381,11 +382,11 @@ class Publisher:
             if not taken:
                 run.end()
         for node, (_, group) in state.choose(key, self.is_fit, self.groups.outstanding) if state.grouped else ():
-            self.post_to(node, kinds.Events(topic, sequence, 0, group, headers, key, payloads, since), size)
+            self.post_to(node, kinds.Events(topic, sequence, 0, group, headers, key, sent, since), size)
         for (_, group), (of, nodes) in state.shared.items():
             owner = nodes.get(self.shard_of(of, key, topic))
             if owner is not None:
-                self.post_to(owner, kinds.Events(topic, sequence, 0, group, headers, key, payloads, since), size)
+                self.post_to(owner, kinds.Events(topic, sequence, 0, group, headers, key, sent, since), size)
             else:
                 state.lost += 1
                 self._tally.sent += 1

@@ -58,7 +58,7 @@ def _weight(message: object) -> int:
         elif isinstance(part, tuple):
             parts.extend(cast("tuple[object, ...]", part))
         elif isinstance(part, Ext):
-            weight += len(part.data)
+            weight += wire.payload_size(part)
         elif isinstance(part, (bytes, str)):
             weight += len(part)
     return weight
