@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Any, Final, final
 
 import trio
-from msgspec.structs import astuple
 
 from iris.cluster.mesh.peer import Peer
 from iris.cluster.work import Work
@@ -23,23 +22,6 @@ from iris.security.identity import PeerIdentity
 
 MessageReceiver = Callable[[Peer, Any], None]
 """Takes one message, without awaiting.  May raise RemoteProtocolError, which is counted against the peer."""
-
-
-def untyped(receiver: MessageReceiver) -> MessageReceiver:
-    """Return a receiver of messages for one that takes tuples."""
-
-    def receive(peer: Peer, message: Message) -> None:
-        receiver(peer, as_tuple(message))
-
-    return receive
-
-
-def as_tuple(message: Message) -> tuple[Any, ...]:
-    fields = (
-        tuple(map(as_tuple, field)) if type(field) is tuple and field and isinstance(field[0], Message) else field
-        for field in astuple(message)
-    )
-    return (message.__struct_config__.tag, *fields)
 
 
 @final
@@ -58,11 +40,8 @@ class Dispatcher:
         self.own: Final[dict[type[Message], MessageReceiver]] = {}
         self.foreign: Final[dict[type[Message], MessageReceiver]] = {}
 
-    def add(self, kind: Any, *receivers: Any) -> None:
-        """Have messages of a type handed to ``receiver``."""
-        if type(kind) is int:
-            kind, receivers = kinds.BY_KIND[kind], (untyped(receivers[1]),)
-        (receiver,) = receivers
+    def add(self, kind: type[Message], receiver: MessageReceiver) -> None:
+        """Have messages of a kind handed to ``receiver``."""
         assert kind not in self.own, f"there is a receiver of {kind.__name__}"
         self.own[kind] = receiver
         if kind in kinds.BETWEEN_REALMS:

@@ -19,7 +19,7 @@ from iris.cluster.routes.gateway import AHEAD, HOPS, PAUSE
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.link import Link
 from iris.kernel.names import NodeId, is_site
-from iris.kernel.wire import ELEMENT, Message, kinds
+from iris.kernel.wire import ELEMENT, kinds
 
 NODE: Final = 16
 
@@ -52,10 +52,10 @@ def split_nodes(nodes: bytes) -> Iterable[bytes]:
     return (nodes[at : at + NODE] for at in range(0, len(nodes), NODE))
 
 
-def copy_message(hops: int, source_site: str, source: bytes, targets: Targets, frame: bytes) -> tuple[Message, int]:
+def copy_message(hops: int, source_site: str, source: bytes, targets: Targets, frame: bytes) -> tuple[kinds.Copy, int]:
     """Return the form on the wire, and its size."""
-    size = len(frame) + sum(2 * ELEMENT + len(nodes) for nodes in targets.values())
-    return (kinds.COPY, hops, source_site, source, tuple(targets.items()), frame), size
+    size = len(frame) + sum(3 * ELEMENT + len(nodes) for nodes in targets.values())
+    return kinds.Copy(hops, source_site, source, tuple(targets.items()), frame), size
 
 
 @final

@@ -1,8 +1,8 @@
 """Envelope of a forwarded frame, as it stands in a batch: whoever passes one on, or takes it out, need not decode it.
 
 A batch that is a single Carry begins with ``0x91``, ``0x97``, the kind and the hops.  Then come, each in its msgpack
-form, the site and the node that the frame is for, those that it is from (together the *envelope*), and the frame, to the end of
-the batch.  All frames of one flow have the same envelope: what was found out for one of them is found for the next by
+form, the site and the node that the frame is for, those that it is from (together the *envelope*), and the frame, to
+the end of the batch.  All frames of one flow have the same envelope: what was found out for one of them is found for the next by
 one look-up.  Anything else, a longer name of a site for one, goes the ordinary way.
 
 Plain calls: this is on the way of every frame between sites.  Of the 200 us of processor time that a gateway took for
@@ -16,7 +16,6 @@ from typing import Final, Generic, NamedTuple, TypeVar, cast, final
 
 from iris.kernel import wire
 from iris.kernel.errors import RemoteProtocolError
-from iris.kernel.wire import kinds
 
 T = TypeVar("T")
 
@@ -26,7 +25,8 @@ HOPS_AT: Final = 3
 BEGIN: Final = HOPS_AT + 1
 """Where the envelope begins: behind the headers of two arrays, the kind and the hops, of one byte each."""
 
-_ALONE: Final = bytes((0x91, 0x97, kinds.CARRY))
+_ALONE: Final = b"\x91\x97\x60"
+"""How a batch begins that is a single Carry."""
 _NODE: Final = b"\xc4\x10"
 _SHORT_TEXT: Final = 0xA0
 _SHORT_BINARY: Final = b"\xc4"

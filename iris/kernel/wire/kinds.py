@@ -197,7 +197,7 @@ class Wanted(Message, tag=0x17):
 
 
 class State(Message, tag=0x18):
-    """Part of an answer to JOIN, DIGEST or WANTED."""
+    """Part of an answer to a join, a digest or what was wanted."""
 
     last: bool
     updates: Updates
@@ -206,18 +206,11 @@ class State(Message, tag=0x18):
 class Join(Message, tag=0x19):
     """Send me everybody's records; this is mine."""
 
-    record: tuple[
-        Node,
-        Count,
-        Name,
-        Proof,
-        Name,
-        Annotated[tuple[Name, ...], Meta(max_length=16)],
-        Annotated[tuple[tuple[Name, Proof, bool], ...], Meta(max_length=64)],
-        Count,
-        bool,
-        Annotated[bytes, Meta(max_length=128)],
-    ]
+    record: RecordUpdate
+
+
+OfMembership = Probe | ProbeAnswer | ProbeRequest | ProbeReport | Gossip | Sync | Digest | Wanted | State | Join
+"""What members say to each other of all members."""
 
 
 # -- requests: 0x20 - 0x2f ---------------------------------------------------------------------------------
@@ -610,7 +603,7 @@ class Route(Message, tag=0x62):
     path: Annotated[tuple[tuple[Name, Node], ...], Meta(max_length=16)]
 
 
-class WireExport(NamedTuple):
+class Exported(NamedTuple):
     """One thing that an origin exports; see ``iris.cluster.directory.messages``."""
 
     kind: Annotated[int, Meta(ge=1, le=3)]
@@ -619,7 +612,7 @@ class WireExport(NamedTuple):
     proof: Proof
 
 
-Exported = Annotated[tuple[WireExport, ...], Meta(max_length=MAX_ARRAY)]
+ManyExported = Annotated[tuple[Exported, ...], Meta(max_length=MAX_ARRAY)]
 
 
 class Exports(Message, tag=0x63):
@@ -629,8 +622,8 @@ class Exports(Message, tag=0x63):
     gateway: Node
     base: Count
     version: Count
-    added: Exported
-    removed: Exported
+    added: ManyExported
+    removed: ManyExported
     more: bool
 
 
@@ -642,11 +635,14 @@ class ExportsWanted(Message, tag=0x64):
 
 
 class Allowed(Message, tag=0x65):
-    """What a gateway lets through, for its own site: patterns."""
+    """The export and import lists of a gateway, for nodes of its own site."""
 
     clusters: Patterns
+    """Clusters of this site that nodes of others may use."""
     out: Patterns
+    """Topics of which events may leave."""
     into: Patterns
+    """Topics of which events may come in."""
 
 
 class Copy(Message, tag=0x66):
@@ -681,69 +677,3 @@ BETWEEN_REALMS: Final = frozenset(
 )
 """What is taken from nodes of another realm.  The rest is an affair of one realm: who is in it, whom it has expelled,
 and how its publishers and subscribers settle what was lost."""
-
-
-# The numbers of the kinds that are still handed out as tuples; see ``Dispatcher.add``.
-PING: Final = 0x01
-PONG: Final = 0x02
-GOODBYE: Final = 0x03
-RESET: Final = 0x04
-REVOCATIONS: Final = 0x05
-FORWARD: Final = 0x06
-FORWARD_REFUSED: Final = 0x07
-PROBE: Final = 0x10
-PROBE_ANSWER: Final = 0x11
-PROBE_REQUEST: Final = 0x12
-PROBE_REPORT: Final = 0x13
-GOSSIP: Final = 0x14
-SYNC: Final = 0x15
-DIGEST: Final = 0x16
-WANTED: Final = 0x17
-STATE: Final = 0x18
-JOIN: Final = 0x19
-REQUEST: Final = 0x20
-REPLY: Final = 0x21
-FAILURE: Final = 0x22
-CANCEL: Final = 0x23
-AWAITED: Final = 0x24
-RUNNING: Final = 0x25
-BROADCAST: Final = 0x30
-RELAY: Final = 0x31
-RELAYED: Final = 0x32
-BROADCAST_CREDIT: Final = 0x33
-BROADCAST_CREDIT_WANTED: Final = 0x34
-GROUP_SENT: Final = 0x38
-GROUP_SETTLED: Final = 0x39
-INTEREST: Final = 0x40
-INTEREST_KNOWN: Final = 0x41
-EVENTS: Final = 0x42
-CONFIRMED: Final = 0x43
-HOLD: Final = 0x44
-RETAINED: Final = 0x45
-RETAINED_WANTED: Final = 0x46
-EVENTS_LOST: Final = 0x47
-CONFIRM_DELAYED: Final = 0x48
-EVENT_TREE: Final = 0x49
-EVENT_WAY: Final = 0x4A
-EVENTS_RELAYED: Final = 0x4B
-EVENT_RELAY: Final = 0x4C
-SENDER_KEY: Final = 0x4D
-SENDER_KEY_WANTED: Final = 0x4E
-COPIES_LOST: Final = 0x4F
-TUNNEL_OPEN: Final = 0x50
-TUNNEL_ACCEPT: Final = 0x51
-TUNNEL_REFUSE: Final = 0x52
-TUNNEL_CHUNK: Final = 0x53
-TUNNEL_EOF: Final = 0x54
-TUNNEL_ACK: Final = 0x55
-TUNNEL_CLOSE: Final = 0x56
-TUNNEL_MARKED: Final = 0x57
-DURABLE: Final = 0x58
-DURABLE_AWAY: Final = 0x59
-CARRY: Final = 0x60
-CARRY_REFUSED: Final = 0x61
-ROUTE: Final = 0x62
-EXPORTS: Final = 0x63
-ALLOWED: Final = 0x65
-EXPORTS_WANTED: Final = 0x64
-COPY: Final = 0x66

@@ -351,7 +351,7 @@ class PubSub:
         """Return all that events come from and go to: this node, and its peers of the same realm."""
         return [self._mesh.own, *(peer for peer in self._mesh.peers.values() if not peer.other_realm)]
 
-    def _tell_all(self, change: wire.Message) -> None:
+    def _tell_all(self, change: kinds.Interest) -> None:
         for peer in self._everybody():
             self._tell(peer, change)
 
@@ -516,7 +516,7 @@ class PubSub:
                     size,
                     plain=plain,
                     milestones=message.milestones,
-                )  # fmt: skip
+                )
             )
 
     def _taker(

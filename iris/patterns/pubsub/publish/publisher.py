@@ -15,7 +15,7 @@ import random
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, final
+from typing import Final, cast, final
 
 import trio
 
