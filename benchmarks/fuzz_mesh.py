@@ -35,6 +35,7 @@ from iris.kernel.wire.codec import Message, encode_batch
 from iris.security.authority.issuing import create_realm, issue_cluster
 from iris.security.channel.handshake import Initiator, Responder
 from iris.security.identity.identity import NodeIdentity
+from tests.support.messages import raw
 
 WALL: Final = 1_800_000_000.0
 _LATENCY: Final = 0.0001
@@ -126,7 +127,7 @@ class Stage:
         self.honest: Final = honest
         self.middle: Final = middle
         self.dispatched = 0
-        for kind, fields in ((kinds.REQUEST, 7), (kinds.EVENTS, 6)):
+        for kind, fields in (raw(kinds.Request, 7), raw(kinds.Events, 6)):
             victim.register(kind, fields, self._receive)
 
     def _receive(self, *_: object) -> None:
@@ -270,12 +271,14 @@ async def attack_from_outside(count: int, seed: int, notice: Callable[[int], Non
 def batch(rng: random.Random) -> bytes:
     """Return some messages, encoded."""
     messages: list[Message] = [
-        (kinds.REQUEST, rng.randrange(2**32), "databases", None, 5000, 0, ("trace", "x" * 20), rng.randbytes(40)),
-        (kinds.EVENTS, "orders.created", 7, 0, None, None, (b"payload", wire.encode_payload({"a": [1.5, None]}, 99))),
-        (kinds.PING, 2**48 - 1),
+        kinds.Request(rng.randrange(2**32), "databases", None, 5000, 0, ("trace", "x" * 20), rng.randbytes(40)),
+        raw(
+            kinds.Events, "orders.created", 7, 0, None, None, (b"payload", wire.encode_payload({"a": [1.5, None]}, 99))
+        ),
+        kinds.Ping(2**48 - 1),
     ]
     if rng.random() < 0.05:  # it ends the link, and most of the time would go into linking again
-        messages.append((kinds.GOODBYE, "closing"))
+        messages.append(kinds.Goodbye("closing"))
     return bytes(encode_batch(rng.sample(messages, rng.randrange(1, 4))))
 
 

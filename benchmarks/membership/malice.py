@@ -38,8 +38,8 @@ def malice(size: int, seed: int, *, seconds: float = 120.0) -> Malice:
 
     def answer(receiver: NodeId, message: Message, sender: NodeId) -> bool:
         """As a helper the villain finds everybody silent; asked to compare views it denies the target."""
-        if receiver == villain and message[0] == kinds.PROBE_REQUEST:
-            realm.post(villain, sender, (kinds.PROBE_REPORT, message[1], 2, ()))
+        if receiver == villain and isinstance(message, kinds.ProbeRequest):
+            realm.post(villain, sender, kinds.ProbeReport(message[1], 2, ()))
             return True
         return False
 
@@ -69,10 +69,10 @@ def malice(size: int, seed: int, *, seconds: float = 120.0) -> Malice:
         for node in realm.nodes:
             if node == villain:
                 continue
-            realm.post(villain, node, (kinds.GOSSIP, tuple(map(encode_update, updates))))
-            realm.post(villain, node, (kinds.GOSSIP, tuple(map(encode_update, forgeries))))
-        realm.post(villain, target, (kinds.PROBE, 1, 2, record.incarnation, ()))
-        realm.post(villain, bystander, (kinds.DIGEST, bytes(range(BUCKETS)), b""))
+            realm.post(villain, node, kinds.Gossip(tuple(map(encode_update, updates))))
+            realm.post(villain, node, kinds.Gossip(tuple(map(encode_update, forgeries))))
+        realm.post(villain, target, kinds.Probe(1, 2, record.incarnation, ()))
+        realm.post(villain, bystander, kinds.Digest(bytes(range(BUCKETS)), b""))
 
     realm.interceptor = answer
     attack()

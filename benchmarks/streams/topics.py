@@ -63,7 +63,7 @@ async def _table(task: Mapping[str, Any]) -> None:
         more = tuple((pattern, None, False, False, ()) for pattern in itertools.islice(patterns, 64))
         if not more or size >= task["bytes"]:
             break
-        data = bytes(wire.encode_batch([(kinds.INTEREST, version, False, more, ())]))
+        data = bytes(wire.encode_batch([kinds.Interest(version, False, more, ())]))
         size += len(data)
         (message,) = wire.BatchDecoder().decode_untrusted(data)
         try:

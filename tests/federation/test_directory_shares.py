@@ -226,7 +226,7 @@ def passing(
 def hand_over(advertising: Advertiser, there: SiteDirectory, changed: Iterable[Hop] | None, now: float) -> None:
     """Have what is to be told taken by a directory, which refuses nothing of it."""
     for message in advertising.messages(D, changed, now):
-        if message[0] == kinds.ROUTE:
+        if isinstance(message, kinds.Route):
             there.receive_route_untrusted(A, message, now)
         else:
             assert there.receive_exports_untrusted(A, message, now) is None
@@ -322,7 +322,7 @@ def test_of_withdrawals_a_neighbour_is_told_again_only_so_many_are_remembered(mo
         directory.receive_route_untrusted(B, RouteAdvertisement(origin, ()).message(), 1.0)
         assert list(advertising.messages(D)) == [RouteAdvertisement(origin, ()).message()]
     advertising.repeat(D)
-    again = [message for message in advertising.messages(D) if message[0] == kinds.ROUTE]
+    again = [message for message in advertising.messages(D) if isinstance(message, kinds.Route)]
     own = RouteAdvertisement(directory.own, (directory.own,))
     assert again == [*(RouteAdvertisement(origin, ()).message() for origin in origins[-4:]), own.message()]
 
@@ -397,7 +397,7 @@ async def test_a_neighbour_that_tells_of_more_than_its_share_is_reported_once_an
             for part in split_exports(false, 0, 1, members("false", range(100 * number, 100 * number + 100)), ()):
                 link.post(part.message(), 10_000)
         await trio.sleep(2)
-        assert us._between.refusals[f"message of kind {kinds.EXPORTS:#x}"] == 5
+        assert us._between.refusals["message of kind Exports"] == 5
         assert us.statistics().sites == ("ap", "eu")
         await shop.wait_for("store")
         assert await shop.request("store", 1) == 1

@@ -16,6 +16,7 @@ from iris.federation.gateway import open_gateway
 from iris.kernel.wire import kinds
 from iris.kernel.wire.codec import Message
 from tests.support.attacks import Attacker
+from tests.support.messages import raw
 
 
 @asynccontextmanager
@@ -34,7 +35,7 @@ async def open_pair(*, gateway: bool = False) -> AsyncIterator[tuple[Attacker, i
 
         if gateway:
             await nursery.start(_be_gateway, victim)
-        victim._parts.mesh._receivers.own[kinds.PING] = (receive, 2)
+        victim._parts.mesh._receivers.own[kinds.Ping] = receive
         attacker = Attacker(villain._parts.mesh, victim._parts.mesh)
         await attacker.wait_linked()
         await trio.sleep(1)
@@ -50,7 +51,7 @@ async def _be_gateway(node: iris.Node, task_status: trio.TaskStatus[None]) -> No
 
 
 @pytest.mark.parametrize("gateway", [False, True])
-@pytest.mark.parametrize("kind", [kinds.FORWARD, kinds.CARRY])
+@pytest.mark.parametrize("kind", [kinds.Forward, kinds.Carry])
 @pytest.mark.parametrize("depth", [2, 250, 2000])
 async def test_nested_frames_are_an_error_of_their_sender_and_change_nothing(
     autojump_clock: MockClock, kind: int, depth: int, gateway: bool
@@ -62,12 +63,12 @@ async def test_nested_frames_are_an_error_of_their_sender_and_change_nothing(
         assert refusals.get(f"message of kind {kind:#x}", 0) + refusals.get("RemoteProtocolError", 0) == 1
         assert not [reason for reason in refusals if reason.startswith("unexpected")]
         assert pings == []
-        await attacker.send(attacker.seal((kinds.PING, 7)))
+        await attacker.send(attacker.seal(kinds.Ping(7)))
         await trio.sleep(0.1)
         assert pings == [7]
 
 
-@pytest.mark.parametrize("kind", [kinds.FORWARD, kinds.CARRY])
+@pytest.mark.parametrize("kind", [kinds.Forward, kinds.Carry])
 async def test_a_frame_is_taken_out_of_one(autojump_clock: MockClock, kind: int) -> None:
     async with open_pair() as (attacker, _, pings):
         await attacker.send(attacker.nested(kind, 1))
@@ -76,7 +77,7 @@ async def test_a_frame_is_taken_out_of_one(autojump_clock: MockClock, kind: int)
 
 
 @pytest.mark.parametrize(
-    ("outer", "inner", "taken"), [(kinds.FORWARD, kinds.CARRY, True), (kinds.CARRY, kinds.FORWARD, False)]
+    ("outer", "inner", "taken"), [kinds.Forward(kinds.Carry, True), raw(kinds.Carry, kinds.Forward, False)]
 )
 async def test_what_comes_through_gateways_may_come_the_last_step_through_another_node(
     autojump_clock: MockClock, outer: int, inner: int, taken: bool
@@ -86,7 +87,7 @@ async def test_what_comes_through_gateways_may_come_the_last_step_through_anothe
         assert session is not None
         first = session._sequence
         session._sequence = first + 2
-        frame = attacker.seal((kinds.PING, 7))
+        frame = attacker.seal(kinds.Ping(7))
         session._sequence = first + 1
         frame = attacker.seal(attacker.around(inner, frame))
         session._sequence = first

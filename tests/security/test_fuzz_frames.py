@@ -82,7 +82,7 @@ def test_every_kind_of_message_is_sent_changed_and_nearly_every_one_was_seen_bef
     shown: list[int] = []
     found = trio.run(fuzz_node.attack_node, 500, SEED, shown.append, clock=MockClock(autojump_threshold=0))
     every = {value for name, value in vars(kinds).items() if name.isupper() and isinstance(value, int)}
-    assert found.sent | {kinds.GOODBYE} == every  # goodbyes are rare: 1 of 20 of what would be their share
+    assert found.sent | {kinds.Goodbye} == every  # goodbyes are rare: 1 of 20 of what would be their share
     assert shown == sorted(shown)
     assert len(found.recorded) > 0.7 * len(every)
 

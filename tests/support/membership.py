@@ -76,7 +76,7 @@ def near(one: float, other: float, within: float = 1e-6) -> bool:
 
 def gossip(swim: Swim, *updates: Update, sender: int = 1, now: float = 0.0) -> list[Effect]:
     """Let ``swim`` hear these updates."""
-    return swim.receive((kinds.GOSSIP, tuple(map(encode_update, updates))), node(sender), now)
+    return swim.receive(kinds.Gossip(tuple(map(encode_update, updates))), node(sender), now)
 
 
 def knowing(*numbers: int, config: Config | None = None) -> Swim:
@@ -103,8 +103,8 @@ def run(swim: Swim, until: float, *, deaf: bool = True) -> list[tuple[float, Eff
         effects = swim.expire(now)
         seen.extend((now, effect) for effect in effects)
         if not deaf:
-            for send in sends(effects, kinds.PROBE):
-                answer = (kinds.PROBE_ANSWER, send.message[1], 0, ())
+            for send in sends(effects, kinds.Probe):
+                answer = kinds.ProbeAnswer(send.message[1], 0, ())
                 seen.extend((now, effect) for effect in swim.receive(answer, send.node, now))
     return seen
 
@@ -125,6 +125,6 @@ def told(effects: list[Effect], then: Swim | None = None) -> list[Update]:
         effects = [*effects, *(effect for _, effect in run(then, then._ground.now + 0.11))]
     seen: list[Update] = []
     for send in sends(effects):
-        if isinstance(send.message[-1], tuple) and send.message[0] != kinds.JOIN:
+        if isinstance(send.message[-1], tuple) and send.message[0] != kinds.Join:
             seen.extend(update for update in updates_in(send) if update not in seen)
     return seen

@@ -103,7 +103,7 @@ class World:
             self.messages += 1
             self.bytes += len(encoded)
             (decoded,) = wire.BatchDecoder().decode_untrusted(bytes(encoded))
-            if decoded[0] == kinds.ROUTE:
+            if decoded[0] == kinds.Route:
                 site.directory.receive_route_untrusted(source, decoded, self.now)
             else:
                 question = site.directory.receive_exports_untrusted(source, decoded, self.now)

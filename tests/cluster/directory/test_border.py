@@ -53,5 +53,5 @@ def test_lists_that_are_none_change_nothing(field: object) -> None:
     border = Border()
     border.receive_untrusted(ONE, lists("store"))
     with pytest.raises(RemoteProtocolError):
-        border.receive_untrusted(ONE, (kinds.ALLOWED, field, (), ()))
+        border.receive_untrusted(ONE, kinds.Allowed(field, (), ()))
     assert border.may_ask("store")

@@ -57,11 +57,11 @@ class Bench:
         self.done.append(node)
 
     def answer(self, node: NodeId, token: int, sender: NodeId | None = None) -> None:
-        self.barriers.receive_pong(cast("Peer", self.peers[sender or node]), (kinds.PONG, token))
+        self.barriers.receive_pong(cast("Peer", self.peers[sender or node]), kinds.Pong(token))
 
     def tokens(self, node: NodeId) -> list[int]:
         posted = self.peers[node].link.posted
-        assert {message[0] for message in posted} <= {kinds.PING}
+        assert {message[0] for message in posted} <= {kinds.Ping}
         return [message[1] for message in posted]
 
 
@@ -145,9 +145,9 @@ async def test_a_cancelled_wait_leaves_nothing_that_an_answer_could_find(autojum
 async def test_a_question_is_answered_with_its_number_and_anything_else_is_refused() -> None:
     bench = Bench()
     peer = cast("Peer", bench.peers[ONE])
-    bench.barriers.receive_ping(peer, (kinds.PING, 7))
-    assert bench.peers[ONE].link.posted == [(kinds.PONG, 7)]
+    bench.barriers.receive_ping(peer, kinds.Ping(7))
+    assert bench.peers[ONE].link.posted == [kinds.Pong(7)]
     for token in (None, "7", b"7", 7.0, True, (7,), -1, 2**64 - 1):
         with pytest.raises(RemoteProtocolError, match="the token of a ping is an integer from 0"):
-            bench.barriers.receive_ping(peer, (kinds.PING, token))
+            bench.barriers.receive_ping(peer, kinds.Ping(token))
     assert len(bench.peers[ONE].link.posted) == 1

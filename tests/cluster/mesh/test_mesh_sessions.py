@@ -102,7 +102,7 @@ async def test_a_link_that_is_always_busy_is_renewed_all_the_same(autojump_clock
             await trio.sleep(0.01)
         assert a.peer(b).session is not first
         assert a.log.of(b.id) == ["up"]
-        b.peer(a).link.post((kinds.PING, 1), 0)
+        b.peer(a).link.post(kinds.Ping(1), 0)
         await trio.sleep(10)
         assert received == sent
 
@@ -317,23 +317,23 @@ shares = st.lists(small, max_size=3).map(tuple)
 terms = st.lists(st.tuples(topics, names, st.booleans(), st.booleans(), shares), max_size=3).map(tuple)
 
 PLAUSIBLE: dict[int, tuple[st.SearchStrategy[Any], ...]] = {
-    kinds.PING: (small,),
-    kinds.PONG: (small,),
-    kinds.RESET: (),
-    kinds.REQUEST: (small, names, names, st.integers(0, 2**64 - 1) | small, small, headers, payloads),
-    kinds.REPLY: (small, payloads),
-    kinds.FAILURE: (small, st.sampled_from(["overloaded", "x", ""]), st.text(max_size=3), st.integers(-5, 2**63)),
-    kinds.CANCEL: (small,),
-    kinds.BROADCAST: (names, headers, payloads, st.integers(0, 2**64 - 1) | small),
-    kinds.BROADCAST_CREDIT: (names, *(st.integers(0, 2**64 - 1) | small for _ in range(4))),
-    kinds.BROADCAST_CREDIT_WANTED: (names, st.integers(0, 2**64 - 1) | small),
-    kinds.GROUP_SENT: (small, st.integers(0, 2**64 - 1) | small),
-    kinds.GROUP_SETTLED: (small, *(st.integers(0, 2**64 - 1) | small for _ in range(2))),
-    kinds.INTEREST: (small, st.booleans(), terms, terms),
-    kinds.INTEREST_KNOWN: (st.integers(-(2**63), 2**64 - 1), small),
-    kinds.EVENTS: (topics, small, small, names, headers, names, st.lists(payloads, max_size=3).map(tuple), shares),
-    kinds.CONFIRMED: (st.lists(st.integers(0, 2**64 - 1) | small, max_size=4).map(tuple),),
-    kinds.HOLD: (topics, st.booleans()),
+    kinds.Ping: (small,),
+    kinds.Pong: (small,),
+    kinds.Reset: (),
+    kinds.Request: (small, names, names, st.integers(0, 2**64 - 1) | small, small, headers, payloads),
+    kinds.Reply: (small, payloads),
+    kinds.Failure: (small, st.sampled_from(["overloaded", "x", ""]), st.text(max_size=3), st.integers(-5, 2**63)),
+    kinds.Cancel: (small,),
+    kinds.Broadcast: (names, headers, payloads, st.integers(0, 2**64 - 1) | small),
+    kinds.BroadcastCredit: (names, *(st.integers(0, 2**64 - 1) | small for _ in range(4))),
+    kinds.BroadcastCreditWanted: (names, st.integers(0, 2**64 - 1) | small),
+    kinds.GroupSent: (small, st.integers(0, 2**64 - 1) | small),
+    kinds.GroupSettled: (small, *(st.integers(0, 2**64 - 1) | small for _ in range(2))),
+    kinds.Interest: (small, st.booleans(), terms, terms),
+    kinds.InterestKnown: (st.integers(-(2**63), 2**64 - 1), small),
+    kinds.Events: (topics, small, small, names, headers, names, st.lists(payloads, max_size=3).map(tuple), shares),
+    kinds.Confirmed: (st.lists(st.integers(0, 2**64 - 1) | small, max_size=4).map(tuple),),
+    kinds.Hold: (topics, st.booleans()),
 }
 """Fields that pass the first glance."""
 
@@ -391,7 +391,7 @@ async def test_a_ping_that_finds_the_link_full_is_counted(autojump_clock: MockCl
         while link.waiting_bytes < 2_000_000 + CONTROL_RESERVE - 200:
             link.post((MARK, 0), 100, CONTROL_RESERVE)
         for _ in range(20):
-            b.peer(a).link.post((kinds.PING, 1), 0)
+            b.peer(a).link.post(kinds.Ping(1), 0)
         await trio.sleep(0.1)
         assert a.mesh.refusals["answer without room on the link"] > 10
         b.transport.resume()

@@ -106,7 +106,7 @@ async def test_nothing_is_taken_from_a_peer_behind_its_goodbye(autojump_clock: M
     async with open_meshes("a", "b") as fleet:
         a, b = fleet["a"], fleet["b"]
         marks = Marks(a)
-        for message in ((MARK, 1), (kinds.GOODBYE, "for now"), (MARK, 2), (kinds.GOODBYE, "again")):
+        for message in ((MARK, 1), kinds.Goodbye("for now"), (MARK, 2), kinds.Goodbye("again")):
             b.peer(a).link.post(message, 0)
         await settle()
         assert marks.received == [1]

@@ -20,6 +20,7 @@ from iris.cluster.routes.envelope import (
 )
 from iris.kernel import wire
 from iris.kernel.wire import kinds
+from tests.support.messages import raw
 
 NODE, OTHER = bytes(range(16)), bytes(range(16, 32))
 EU_TO_US = Envelope("us", NODE, "eu", OTHER)
@@ -32,7 +33,7 @@ hops = st.integers(0, 127)
 
 
 def batch_of(envelope: Envelope, frame: bytes, number: int = 16) -> bytes:
-    return bytes(wire.encode_batch([(kinds.CARRY, number, *envelope, frame)]))
+    return bytes(wire.encode_batch([raw(kinds.Carry, number, *envelope, frame)]))
 
 
 @given(envelopes, frames, hops)
@@ -70,13 +71,13 @@ def test_the_largest_frames_are_found(kind: type) -> None:
     "batch",
     [
         b"",
-        bytes(wire.encode_batch([(kinds.CARRY, 16, *EU_TO_US, b"x")] * 2)),
-        bytes(wire.encode_batch([(kinds.CARRY_REFUSED, 16, *EU_TO_US, 1)])),
-        bytes(wire.encode_batch([(kinds.CARRY, 16, *EU_TO_US)])),
-        bytes(wire.encode_batch([(kinds.CARRY, 16, *EU_TO_US, "text")])),
-        bytes(wire.encode_batch([(kinds.CARRY, 16, "us", NODE[:15], "eu", OTHER, b"x")])),
-        bytes(wire.encode_batch([(kinds.CARRY, 16, b"us", NODE, "eu", OTHER, b"x")])),
-        bytes(wire.encode_batch([(kinds.CARRY, 16, "us" * 20, NODE, "eu", OTHER, b"x")])),
+        bytes(wire.encode_batch([raw(kinds.Carry, 16, *EU_TO_US, b"x")] * 2)),
+        bytes(wire.encode_batch([raw(kinds.CarryRefused, 16, *EU_TO_US, 1)])),
+        bytes(wire.encode_batch([raw(kinds.Carry, 16, *EU_TO_US)])),
+        bytes(wire.encode_batch([raw(kinds.Carry, 16, *EU_TO_US, "text")])),
+        bytes(wire.encode_batch([kinds.Carry(16, "us", NODE[:15], "eu", OTHER, b"x")])),
+        bytes(wire.encode_batch([kinds.Carry(16, b"us", NODE, "eu", OTHER, b"x")])),
+        bytes(wire.encode_batch([kinds.Carry(16, "us" * 20, NODE, "eu", OTHER, b"x")])),
         batch_of(EU_TO_US, b"x") + b"\xc0",
         batch_of(EU_TO_US, b"xyz")[:-1],
     ],

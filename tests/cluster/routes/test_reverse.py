@@ -169,13 +169,13 @@ async def test_what_cannot_be_handed_on_is_refused_and_counted(autojump_clock: M
     async with open_stage() as stage:
         await open_four(stage)
         one, left = stage._nodes["one"]._parts.mesh, stage._nodes["left"]._parts.mesh
-        one.post(left.node, (kinds.FORWARD, bytes.fromhex(NODE), b"frame"), 5)
+        one.post(left.node, kinds.Forward(bytes.fromhex(NODE), b"frame"), 5)
         await trio.sleep(0.1)
         assert left.refusals["not handed on: no link"] == 1
 
 
 @pytest.mark.parametrize(
-    "message", [(kinds.FORWARD, b"short", b"frame"), (kinds.FORWARD, bytes(16), "text"), (kinds.FORWARD_REFUSED, 7)]
+    "message", [kinds.Forward(b"short", b"frame"), kinds.Forward(bytes(16), "text"), kinds.ForwardRefused(7)]
 )
 async def test_what_has_another_form_is_refused_and_harms_nobody(
     message: tuple[object, ...], autojump_clock: MockClock
@@ -194,9 +194,9 @@ async def test_a_frame_is_handed_on_once_and_over_direct_links_only(autojump_clo
         await open_four(stage)
         one, two = stage._nodes["one"]._parts.mesh, stage._nodes["two"]._parts.mesh
         left, right = stage._nodes["left"]._parts.mesh, stage._nodes["right"]._parts.mesh
-        one.post(left.node, (kinds.FORWARD, bytes.fromhex(right.node), b"frame"), 5)
-        left.post(one.node, (kinds.FORWARD, bytes.fromhex(two.node), b"frame"), 5)
-        one.post(two.node, (kinds.FORWARD, bytes.fromhex(left.node), b"frame"), 5)
+        one.post(left.node, kinds.Forward(bytes.fromhex(right.node), b"frame"), 5)
+        left.post(one.node, kinds.Forward(bytes.fromhex(two.node), b"frame"), 5)
+        one.post(two.node, kinds.Forward(bytes.fromhex(left.node), b"frame"), 5)
         await trio.sleep(0.1)
         assert right.refusals.pop("RemoteProtocolError") == 1, "it has come, and is no frame"
         assert one.refusals["not handed on: no link"] == 1
@@ -211,7 +211,7 @@ async def test_a_helper_that_refuses_is_passed_over_for_a_while(autojump_clock: 
         one, two = stage._nodes["one"]._parts.mesh, stage._nodes["two"]._parts.mesh
         used = [names[helper_of(one, two)]]
         helper = stage._nodes[used[0]]._parts.mesh
-        helper.post(one.node, (kinds.FORWARD_REFUSED, bytes.fromhex(two.node)), 5)
+        helper.post(one.node, kinds.ForwardRefused(bytes.fromhex(two.node)), 5)
         await trio.sleep(1)
         used.append(names[helper_of(one, two)])
         assert sorted(used) == ["left", "right"]

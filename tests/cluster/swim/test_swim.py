@@ -110,8 +110,8 @@ def test_a_starved_node_gossips_less_often(score: int) -> None:
     swim = knowing(*range(1, 30))
     run(swim, 5.0, deaf=False)
     swim._ground.health.score = score
-    assert sends(gossip(swim, record(100), now=5.01), kinds.GOSSIP), "what comes after a quiet while goes on at once"
-    later = next(at for at, effect in run(swim, 8.0) if sends([effect], kinds.GOSSIP))
+    assert sends(gossip(swim, record(100), now=5.01), kinds.Gossip), "what comes after a quiet while goes on at once"
+    later = next(at for at, effect in run(swim, 8.0) if sends([effect], kinds.Gossip))
     assert near(later, 5.01 + Config().gossip_interval * (1 + score))
 
 
@@ -126,8 +126,8 @@ def test_a_node_that_is_late_gossips_less_often() -> None:
     late(swim, 0.2)
     assert near(swim.lateness, 0.2)
     now = swim._ground.now + 0.01
-    assert sends(gossip(swim, record(100), now=now), kinds.GOSSIP), "what comes after a quiet while goes on at once"
-    later = next(at for at, effect in run(swim, now + 8.0) if sends([effect], kinds.GOSSIP))
+    assert sends(gossip(swim, record(100), now=now), kinds.Gossip), "what comes after a quiet while goes on at once"
+    later = next(at for at, effect in run(swim, now + 8.0) if sends([effect], kinds.Gossip))
     assert later > now + Config().gossip_interval + 25 * 0.15
 
 
@@ -137,11 +137,11 @@ def test_gossip_passes_over_those_without_a_link_and_counts_nothing_as_told() ->
     linked = {node(1), node(2)}
     swim.use_links(linked.__contains__, lambda _: False)
     effects = [*gossip(swim, record(100), now=5.01), *(effect for _, effect in run(swim, 60.0, deaf=False))]
-    assert {send.node for send in sends(effects, kinds.GOSSIP)} == linked
+    assert {send.node for send in sends(effects, kinds.Gossip)} == linked
     assert swim.settled
     swim.use_links(lambda _: False, lambda _: False)
     gossip(swim, record(101), now=61.0)
-    assert not any(sends([effect], kinds.GOSSIP) for _, effect in run(swim, 63.0))
+    assert not any(sends([effect], kinds.Gossip) for _, effect in run(swim, 63.0))
     assert not swim.settled
 
 

@@ -50,8 +50,8 @@ async def test_sites_behind_one_gateway_share_a_message() -> None:
     place.way.targets = {"eu": EAR, "us": EAR + EAR, "ap": EAR}
     assert place.way.send_nowait(b"frame")
     own = bytes.fromhex(OWN)
-    assert sent(place.links[ONE]) == [(kinds.COPY, 16, "own", own, ("eu", EAR, "us", EAR + EAR), b"frame")]
-    assert sent(place.links[TWO]) == [(kinds.COPY, 16, "own", own, ("ap", EAR), b"frame")]
+    assert sent(place.links[ONE]) == [kinds.Copy(16, "own", own, ("eu", EAR, "us", EAR + EAR), b"frame")]
+    assert sent(place.links[TWO]) == [kinds.Copy(16, "own", own, ("ap", EAR), b"frame")]
 
 
 async def test_what_no_route_leads_to_is_counted_and_holds_up_nobody() -> None:

@@ -106,7 +106,7 @@ async def test_last_values_of_topics_that_a_list_leaves_out_are_given_to_no_node
 
         monkeypatch.setattr(publishing, "post", post)
         for pattern in (">", "secret.*", "public.*"):
-            shop._parts.mesh.post(store.id, (kinds.RETAINED_WANTED, pattern), len(pattern))
+            shop._parts.mesh.post(store.id, kinds.RetainedWanted(pattern), len(pattern))
         await trio.sleep(1)
         assert sent == ["public.news"]
 

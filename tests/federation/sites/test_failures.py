@@ -289,7 +289,7 @@ def tamper(gateway: Gateway, change: Callable[[bytes], list[bytes]]) -> None:
     honest, honest_divide = carrying._carry, carrying._divide
 
     def carry(message: Message) -> None:
-        if message[0] == kinds.CARRY:
+        if isinstance(message, kinds.Carry):
             for frame in change(message[6]):
                 honest((*message[:6], frame))
         else:
@@ -460,7 +460,7 @@ async def test_a_gateway_that_tells_what_cannot_be_is_refused_and_reported_once(
             link.post(
                 RouteAdvertisement(eu, (Hop("ap", own), Hop(f"x{number}", own))).message(), 50
             )  # a way to somewhere else
-            link.post((kinds.EXPORTS, "eu", bytes(16), 0, "junk", (), (), 0), 50)
+            link.post(kinds.Exports("eu", bytes(16), 0, "junk", (), (), 0), 50)
         await trio.sleep(2)
         assert (us._between.refusals - before).total() == 30
         (report,) = reports_of(caplog, "tells what cannot be")

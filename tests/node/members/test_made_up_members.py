@@ -66,7 +66,7 @@ def tell(member: iris.Node, records: list[NodeRecord]) -> None:
     for begin in range(0, len(records), 20):
         updates = tuple(map(encode_update, records[begin : begin + 20]))
         for peer in member._mesh.peers.values():
-            peer.link.post((kinds.STATE, False, updates), 20_000)
+            peer.link.post(kinds.State(False, updates), 20_000)
 
 
 async def test_hundreds_of_members_that_one_made_up_have_few_dials_made_and_keep_nobody_out(

@@ -341,7 +341,7 @@ async def test_a_member_of_a_large_cluster_that_surveys_it_answers_as_well(autoj
 def relayed(origin: MeshNode, number: int, cluster: str = "crowd", *, late: int = 0) -> RelayedMessage:
     """A broadcast of ``origin``, signed by it ``late`` seconds ago."""
     at = int(origin.mesh.wall_clock()) - late
-    body = wire.pack((kinds.BROADCAST, cluster, None, b"payload", 0))
+    body = wire.pack(kinds.Broadcast(cluster, None, b"payload", 0))
     return RelayedMessage(
         origin.id, number, at, (), body, origin.mesh.identity.sign(claim(origin.id, number, at, body))
     )
@@ -378,7 +378,7 @@ async def test_a_relay_that_lies_is_refused_and_counted(autojump_clock: MockCloc
             genuine = relayed(shop, 1)
             match lie:
                 case "body":
-                    forged = genuine._replace(body=wire.pack((kinds.BROADCAST, "crowd", None, b"forged", 0)))
+                    forged = genuine._replace(body=wire.pack(kinds.Broadcast("crowd", None, b"forged", 0)))
                 case "number":
                     forged = genuine._replace(number=2)
                 case "origin":
@@ -397,7 +397,7 @@ async def test_a_relay_that_lies_is_refused_and_counted(autojump_clock: MockCloc
                 case "date":
                     forged = relayed(shop, 1, late=62)._replace(at=genuine.at)
                 case "kind":
-                    body = wire.pack((kinds.GOODBYE, "crowd"))
+                    body = wire.pack(kinds.Goodbye("crowd"))
                     signature = shop.mesh.identity.sign(claim(shop.id, 1, genuine.at, body))
                     forged = RelayedMessage(shop.id, 1, genuine.at, (), body, signature)
                 case _:

@@ -15,6 +15,7 @@ from trio.testing import MockClock
 import iris
 from iris.kernel.wire import kinds
 from tests.support.meshes import MeshNode, open_meshes
+from tests.support.messages import raw
 from tests.support.stages import open_stage
 
 
@@ -103,7 +104,7 @@ async def test_so_many_headers_fit_and_no_more(autojump_clock: MockClock, count:
 
 
 async def answer(member: MeshNode, caller: MeshNode, number: int, payload: object = b"forged") -> None:
-    member.mesh.post(caller.id, (kinds.REPLY, number, payload), 8)
+    member.mesh.post(caller.id, kinds.Reply(number, payload), 8)
     await trio.sleep(0.01)
 
 
@@ -150,8 +151,8 @@ async def test_of_two_different_answers_the_first_counts(autojump_clock: MockClo
 @pytest.mark.parametrize(
     "message",
     [
-        (kinds.REPLY, 1, "text"), (kinds.REPLY, 1, None), (kinds.REPLY, 1), (kinds.FAILURE, 1, 5, "text", 0),
-        (kinds.FAILURE, 1, "code", None, 0), (kinds.FAILURE, 1, "code", "text", 0.5),
+        kinds.Reply(1, "text"), kinds.Reply(1, None), raw(kinds.Reply, 1), kinds.Failure(1, 5, "text", 0),
+        kinds.Failure(1, "code", None, 0), kinds.Failure(1, "code", "text", 0.5),
     ],
 )  # fmt: skip
 async def test_a_malformed_answer_is_counted_and_the_true_one_is_taken(
@@ -189,7 +190,7 @@ async def test_a_reply_whose_payload_cannot_be_read_is_an_error_of_this_request_
 
 # -- from callers that ask as they should not ----------------------------------------------------------------
 
-FIELDS: tuple[Any, ...] = (kinds.REQUEST, 1, "store", None, 1000, 0, None, b"payload")
+FIELDS: tuple[Any, ...] = kinds.Request(1, "store", None, 1000, 0, None, b"payload")
 NESTED: tuple[Any, ...] = functools.reduce(lambda inner, _: (inner,), range(970), ())
 """Deeper than repr() can follow."""
 

@@ -24,6 +24,7 @@ from iris.patterns.multicast.broadcast_credit import (
     cost,
     report_untrusted,
 )
+from tests.support.messages import raw
 
 WINDOW: Final = 4 * MIB
 SMALL: Final = OVERHEAD
@@ -316,11 +317,11 @@ def test_reports_with_impossible_numbers_are_refused(number: Any, at: int) -> No
     fields: list[Any] = [*NUMBERS]
     fields[at] = number
     with pytest.raises(RemoteProtocolError):
-        report_untrusted((kinds.BROADCAST_CREDIT, "cache", *fields))
+        report_untrusted(raw(kinds.BroadcastCredit, "cache", *fields))
 
 
 def test_reports_are_read_as_they_were_written() -> None:
     report = CreditReport(*NUMBERS)
     assert report_untrusted(report.message("cache")) == ("cache", report)
     with pytest.raises(RemoteProtocolError):
-        report_untrusted((kinds.BROADCAST_CREDIT, 1, *NUMBERS))
+        report_untrusted(raw(kinds.BroadcastCredit, 1, *NUMBERS))

@@ -29,16 +29,16 @@ class Books:
         self.tally = Tally()
         ids = tuple(fleet[name].id for name in ("relay", "other", "third"))
         self._tree = RelayPlan(ids, (ids,))
-        self.relay.mesh._receivers.own[kinds.RELAY] = (lambda peer, message: None, 7)
+        self.relay.mesh._receivers.own[kinds.Relay] = lambda peer, message: None
 
     async def send(self, count: int = 1) -> None:
         for _ in range(count):
-            self.sender.relays.send(self._tree, (kinds.BROADCAST, "crowd", None, b"x", 0), self.tally)
+            self.sender.relays.send(self._tree, kinds.Broadcast("crowd", None, b"x", 0), self.tally)
         await trio.sleep(0.1)
 
     async def report(self, *numbers: object, reporter: MeshNode | None = None, origin: object = None) -> None:
         named = bytes.fromhex(self.sender.id) if origin is None else origin
-        message: Message = (kinds.RELAYED, named, numbers)
+        message: Message = kinds.Relayed(named, numbers)
         (reporter or self.relay).mesh.post(self.sender.id, message, 100)
         await trio.sleep(0.1)
 
@@ -137,7 +137,7 @@ async def test_a_malformed_report_is_refused_counted_and_settles_nothing(
     async with open_books() as books:
         await books.send()
         await books.report(*numbers, origin=origin)
-        assert books.sender.mesh.refusals == {f"message of kind {kinds.RELAYED:#x}": 1}
+        assert books.sender.mesh.refusals == {"message of kind Relayed": 1}
         assert (books.handed_over, books.waiting) == (1, BEHIND)
         await books.report(1, 0)
         assert books.waiting == 0, "the link goes on"

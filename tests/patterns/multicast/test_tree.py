@@ -140,7 +140,7 @@ def test_what_is_signed_names_origin_number_date_and_every_byte_of_the_body() ->
     ],
 )  # fmt: skip
 def test_a_malformed_message_is_refused(at: int, value: object) -> None:
-    fields: list[object] = [kinds.RELAY, bytes(16), 1, NOW, b"", b"body", SIGNATURE]
+    fields: list[object] = [kinds.Relay, bytes(16), 1, NOW, b"", b"body", SIGNATURE]
     relayed_untrusted(tuple(fields))
     fields[at] = value
     with pytest.raises(RemoteProtocolError):

@@ -17,7 +17,7 @@ SHOP = NodeId("5" * 32)
 
 
 def reply(number: int) -> wire.Message:
-    return (kinds.REPLY, number, b"done")
+    return kinds.Reply(number, b"done")
 
 
 def test_an_outcome_is_found_by_who_asked_and_the_number() -> None:

@@ -16,6 +16,7 @@ from iris.kernel.wire.codec import Message
 from iris.patterns.tunnel.machine import TunnelMachine
 from iris.patterns.tunnel.messages import END, CloseCode
 from iris.patterns.tunnel.states import State
+from tests.support.messages import raw
 from tests.support.tunnel_wire import SMALL, TwoMachines
 
 
@@ -192,7 +193,7 @@ def test_data_that_overtakes_a_lost_acceptance_is_not_lost() -> None:
     pair = TwoMachines()
     pair.ends[1].send(b"first", packed=False)
     pair.put(1)
-    assert pair.links[1][0][0] == kinds.TUNNEL_ACCEPT
+    assert pair.links[1][0][0] == kinds.TunnelAccept
     pair.links[1].popleft()
     pair.settle()
     assert pair.ends[0].state is State.OPENING
@@ -204,14 +205,14 @@ def test_data_that_overtakes_a_lost_acceptance_is_not_lost() -> None:
 # -- peers that break the rules ----------------------------------------------------------------------------
 
 HOSTILE: dict[str, list[Message]] = {
-    "ignores credit": [(kinds.TUNNEL_CHUNK, -1, number, END, bytes(1000), 0) for number in range(100)],
-    "out of order": [(kinds.TUNNEL_CHUNK, -1, number, END, bytes(1000), 0) for number in range(1, 200)],
-    "only 0 were sent": [(kinds.TUNNEL_ACK, -1, 1, 0, 0, 0)],
-    "limit": [(kinds.TUNNEL_CHUNK, -1, 0, 0, bytes(7000), 0), (kinds.TUNNEL_CHUNK, -1, 1, END, bytes(7000), 0)],
-    "possible": [(kinds.TUNNEL_EOF, -1, 0), (kinds.TUNNEL_CHUNK, -1, 1, END, b"more", 0)],
-    "sequence number": [(kinds.TUNNEL_CHUNK, -1, "0", END, b"", 0)],
-    "four numbers": [(kinds.TUNNEL_ACK, -1, 0, 0, 0, -1)],
-    "of kind": [(kinds.REQUEST, -1)],
+    "ignores credit": [kinds.TunnelChunk(-1, number, END, bytes(1000), 0) for number in range(100)],
+    "out of order": [kinds.TunnelChunk(-1, number, END, bytes(1000), 0) for number in range(1, 200)],
+    "only 0 were sent": [kinds.TunnelAck(-1, 1, 0, 0, 0)],
+    "limit": [kinds.TunnelChunk(-1, 0, 0, bytes(7000), 0), kinds.TunnelChunk(-1, 1, END, bytes(7000), 0)],
+    "possible": [kinds.TunnelEof(-1, 0), kinds.TunnelChunk(-1, 1, END, b"more", 0)],
+    "sequence number": [kinds.TunnelChunk(-1, "0", END, b"", 0)],
+    "four numbers": [kinds.TunnelAck(-1, 0, 0, 0, -1)],
+    "of kind": [raw(kinds.Request, -1)],
 }
 
 
@@ -235,10 +236,10 @@ def test_a_peer_that_breaks_the_rules_ends_the_tunnel_with_the_reason(reason: st
 def test_a_gap_that_is_never_filled_ends_the_tunnel() -> None:
     pair = opened()
     machine = pair.ends[0]
-    machine.receive((kinds.TUNNEL_CHUNK, -1, 5, END, b"later", 0), pair.now)
+    machine.receive(kinds.TunnelChunk(-1, 5, END, b"later", 0), pair.now)
     for _ in range(200):
         pair.now += 0.5
-        machine.receive((kinds.TUNNEL_ACK, -1, 0, 8192, 6, 0), pair.now)  # it answers, but does not send again
+        machine.receive(kinds.TunnelAck(-1, 0, 8192, 6, 0), pair.now)  # it answers, but does not send again
         machine.expire(pair.now)
         if machine.ending is not None:
             break

@@ -29,49 +29,52 @@ from iris.patterns.tunnel.messages import (
     read_refuse_untrusted,
     refuse_message,
 )
+from tests.support.messages import raw
 
 READERS: dict[int, Callable[[Message], object]] = {
-    kinds.TUNNEL_OPEN: read_open_untrusted,
-    kinds.TUNNEL_ACCEPT: read_accept_untrusted,
-    kinds.TUNNEL_REFUSE: read_refuse_untrusted,
-    kinds.TUNNEL_CHUNK: read_chunk_untrusted,
-    kinds.TUNNEL_EOF: read_eof_untrusted,
-    kinds.TUNNEL_ACK: read_ack_untrusted,
-    kinds.TUNNEL_CLOSE: read_close_untrusted,
-    kinds.TUNNEL_MARKED: read_marked_untrusted,
+    kinds.TunnelOpen: read_open_untrusted,
+    kinds.TunnelAccept: read_accept_untrusted,
+    kinds.TunnelRefuse: read_refuse_untrusted,
+    kinds.TunnelChunk: read_chunk_untrusted,
+    kinds.TunnelEof: read_eof_untrusted,
+    kinds.TunnelAck: read_ack_untrusted,
+    kinds.TunnelClose: read_close_untrusted,
+    kinds.TunnelMarked: read_marked_untrusted,
 }
 WELL_FORMED: dict[Message, object] = {
-    (kinds.TUNNEL_OPEN, 1, "c", None, ("a", "b"), 4096, 1): TunnelOpen(
+    kinds.TunnelOpen(1, "c", None, ("a", "b"), 4096, 1): TunnelOpen(
         cluster="c", operation=None, headers=("a", "b"), window=4096, limit=1
     ),
-    (kinds.TUNNEL_ACCEPT, -1, 4096, 1): (4096, 1),
-    (kinds.TUNNEL_REFUSE, -1, "overloaded", "busy", 1500): Refusal(code="overloaded", text="busy", retry_after=1.5),
-    (kinds.TUNNEL_CHUNK, 1, 0, 3, b"data", 7): TunnelChunk(0, 3, b"data", 7),
-    (kinds.TUNNEL_EOF, 1, 7): 7,
-    (kinds.TUNNEL_ACK, 1, 2, 3, 4, 1): Acknowledgement(2, 3, 4, 1),
-    (kinds.TUNNEL_CLOSE, 1, 1, 5, "why"): (CloseCode.ABORTED, 5, "why"),
-    (kinds.TUNNEL_MARKED, 2): 2,
+    kinds.TunnelAccept(-1, 4096, 1): (4096, 1),
+    kinds.TunnelRefuse(-1, "overloaded", "busy", 1500): Refusal(code="overloaded", text="busy", retry_after=1.5),
+    kinds.TunnelChunk(1, 0, 3, b"data", 7): TunnelChunk(0, 3, b"data", 7),
+    kinds.TunnelEof(1, 7): 7,
+    kinds.TunnelAck(1, 2, 3, 4, 1): Acknowledgement(2, 3, 4, 1),
+    kinds.TunnelClose(1, 1, 5, "why"): (CloseCode.ABORTED, 5, "why"),
+    kinds.TunnelMarked(2): 2,
 }
 MALFORMED: list[Message] = [
-    (kinds.TUNNEL_OPEN, 1, "c", None, None, 4095, 1),
-    (kinds.TUNNEL_OPEN, 1, "c", None, None, 4096, 0),
-    (kinds.TUNNEL_OPEN, 1, b"c", None, None, 4096, 1),
-    (kinds.TUNNEL_OPEN, 1, "c", 1, None, 4096, 1),
-    (kinds.TUNNEL_ACCEPT, -1, 4095, 1),
-    (kinds.TUNNEL_ACCEPT, -1, 4096, 2**63),
-    (kinds.TUNNEL_REFUSE, -1, "code", "text", -1),
-    (kinds.TUNNEL_CHUNK, 1, 0, 4, b"", 0),
-    (kinds.TUNNEL_CHUNK, 1, -1, 0, b"", 0),
-    (kinds.TUNNEL_CHUNK, 1, True, 0, b"", 0),
-    (kinds.TUNNEL_CHUNK, 1, 0, 0, "text", 0),
-    (kinds.TUNNEL_EOF, 1, 1.0),
-    (kinds.TUNNEL_ACK, 1, 0, 0, 0, -1),
-    (kinds.TUNNEL_ACK, 1, 0, 2**70, 0, 0),
-    (kinds.TUNNEL_CLOSE, 1, int(CloseCode.REFUSED), 0, ""),
-    (kinds.TUNNEL_CLOSE, 1, 0, 0, b""),
-    (kinds.TUNNEL_MARKED, -1),
-    (kinds.TUNNEL_MARKED,),
-    (kinds.TUNNEL_MARKED, "1"),
+    kinds.TunnelOpen(1, "c", None, None, 4095, 1),
+    kinds.TunnelOpen(1, "c", None, None, 4096, 0),
+    kinds.TunnelOpen(1, b"c", None, None, 4096, 1),
+    kinds.TunnelOpen(1, "c", 1, None, 4096, 1),
+    kinds.TunnelAccept(-1, 4095, 1),
+    kinds.TunnelAccept(-1, 4096, 2**63),
+    kinds.TunnelRefuse(-1, "code", "text", -1),
+    kinds.TunnelChunk(1, 0, 4, b"", 0),
+    kinds.TunnelChunk(1, -1, 0, b"", 0),
+    kinds.TunnelChunk(1, True, 0, b"", 0),
+    kinds.TunnelChunk(1, 0, 0, "text", 0),
+    kinds.TunnelEof(1, 1.0),
+    kinds.TunnelAck(1, 0, 0, 0, -1),
+    kinds.TunnelAck(1, 0, 2**70, 0, 0),
+    kinds.TunnelClose(1, int(CloseCode.REFUSED), 0, ""),
+    kinds.TunnelClose(1, 0, 0, b""),
+    kinds.TunnelMarked(-1),
+    raw(
+        kinds.TunnelMarked,
+    ),
+    kinds.TunnelMarked("1"),
 ]
 
 
@@ -95,7 +98,7 @@ def test_malformed_messages_are_refused(message: Message) -> None:
 @pytest.mark.parametrize("identifier", [0, True, None, "1", 2**70, -(2**70)])
 def test_ids_are_whole_numbers_other_than_zero(identifier: object) -> None:
     with pytest.raises(RemoteProtocolError):
-        read_id_untrusted((kinds.TUNNEL_EOF, identifier, 0))
+        read_id_untrusted(kinds.TunnelEof(identifier, 0))
 
 
 VALUE = st.one_of(
@@ -114,8 +117,7 @@ def test_readers_raise_nothing_else(kind: int, fields: list[object]) -> None:
 def test_reasons_are_cut_and_hold_no_control_characters() -> None:
     message = close_message(1, CloseCode.ABORTED, 0, "\x1b[31m" + "x" * 1000)
     assert message[4] == "?[31m" + "x" * 195
-    assert refuse_message(-1, Refusal(code="code", text="a\nb", retry_after=0.25)) == (
-        kinds.TUNNEL_REFUSE, -1, "code", "a?b", 250
+    assert refuse_message(-1, Refusal(code="code", text="a\nb", retry_after=0.25)) == kinds.TunnelRefuse(-1, "code", "a?b", 250
     )  # fmt: skip
-    _, _, reason = read_close_untrusted((kinds.TUNNEL_CLOSE, 1, 1, 0, "\x07" * 300))
+    _, _, reason = read_close_untrusted(kinds.TunnelClose(1, 1, 0, "\x07" * 300))
     assert reason == "?" * 200

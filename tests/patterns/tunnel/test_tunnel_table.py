@@ -19,6 +19,7 @@ from iris.patterns.tunnel import table as tunnel_table
 from iris.patterns.tunnel.messages import CloseCode, Refusal
 from iris.patterns.tunnel.states import State
 from iris.patterns.tunnel.tunnel import Tunnel
+from tests.support.messages import raw
 from tests.support.tunnels import TunnelNode, open_nodes
 
 SMALL = Config(tunnel_window=8192, tunnel_chunk=1024, max_payload=6000)
@@ -26,7 +27,7 @@ PEER = NodeId("ab" * 16)
 
 
 def opening(number: int) -> Message:
-    return (kinds.TUNNEL_OPEN, number, "c", None, None, 8192, 6000)
+    return kinds.TunnelOpen(number, "c", None, None, 8192, 6000)
 
 
 async def test_a_refusal_reaches_the_opener_with_its_words(autojump_clock: MockClock) -> None:
@@ -108,7 +109,7 @@ async def test_an_opening_that_comes_twice_opens_one_tunnel(autojump_clock: Mock
     node.mesh.posted.clear()
     node.table.receive(PEER, opening(1))
     assert node.table.statistics().accepted == 4, "not even when it has ended"
-    assert [message for _, message in node.mesh.posted] == [(kinds.TUNNEL_CLOSE, -1, int(CloseCode.ABORTED), 0, "done")]
+    assert [message for _, message in node.mesh.posted] == [kinds.TunnelClose(-1, int(CloseCode.ABORTED), 0, "done")]
 
 
 async def test_a_node_that_comes_back_cannot_open_the_same_tunnel_again(autojump_clock: MockClock) -> None:
@@ -137,28 +138,37 @@ async def test_messages_about_no_tunnel_are_answered_once_each_and_goodbyes_not_
     autojump_clock: MockClock,
 ) -> None:
     node = TunnelNode("near", SMALL)
-    node.table.receive(PEER, (kinds.TUNNEL_CHUNK, 7, 0, 1, b"data", 0))
-    node.table.receive(PEER, (kinds.TUNNEL_ACCEPT, -7, 8192, 6000))
-    node.table.receive(PEER, (kinds.TUNNEL_CLOSE, 7, 0, 0, ""))
-    node.table.receive(PEER, (kinds.TUNNEL_REFUSE, -7, "code", "", 0))
+    node.table.receive(PEER, kinds.TunnelChunk(7, 0, 1, b"data", 0))
+    node.table.receive(PEER, kinds.TunnelAccept(-7, 8192, 6000))
+    node.table.receive(PEER, kinds.TunnelClose(7, 0, 0, ""))
+    node.table.receive(PEER, kinds.TunnelRefuse(-7, "code", "", 0))
     assert [message[:3] for _, message in node.mesh.posted] == [
-        (kinds.TUNNEL_CLOSE, -7, int(CloseCode.FORGOTTEN)),
-        (kinds.TUNNEL_CLOSE, 7, int(CloseCode.FORGOTTEN)),
+        raw(kinds.TunnelClose, -7, int(CloseCode.FORGOTTEN)),
+        raw(kinds.TunnelClose, 7, int(CloseCode.FORGOTTEN)),
     ]
 
 
 async def test_a_mark_goes_back_whatever_becomes_of_its_chunk(autojump_clock: MockClock) -> None:
     node = TunnelNode("near", SMALL)
-    node.table.receive(PEER, (kinds.TUNNEL_CHUNK, 7, 0, 1, b"data", 3))
-    node.table.receive(PEER, (kinds.TUNNEL_CHUNK, 7, 0, 1, b"data", "3"))
-    node.table.receive(PEER, (kinds.TUNNEL_MARKED, 5))
-    assert [message for _, message in node.mesh.posted if message[0] == kinds.TUNNEL_MARKED] == [
-        (kinds.TUNNEL_MARKED, 3)
+    node.table.receive(PEER, kinds.TunnelChunk(7, 0, 1, b"data", 3))
+    node.table.receive(PEER, kinds.TunnelChunk(7, 0, 1, b"data", "3"))
+    node.table.receive(PEER, kinds.TunnelMarked(5))
+    assert [message for _, message in node.mesh.posted if isinstance(message, kinds.TunnelMarked)] == [
+        kinds.TunnelMarked(3)
     ]
 
 
 @pytest.mark.parametrize(
-    "message", [(kinds.TUNNEL_CHUNK,), (kinds.TUNNEL_CHUNK, 0), opening(-1), opening(10**9), (kinds.TUNNEL_OPEN, 2)]
+    "message",
+    [
+        raw(
+            kinds.TunnelChunk,
+        ),
+        raw(kinds.TunnelChunk, 0),
+        opening(-1),
+        opening(10**9),
+        raw(kinds.TunnelOpen, 2),
+    ],
 )
 async def test_messages_that_cannot_be_about_any_tunnel_are_the_peers_error(
     message: Message, autojump_clock: MockClock
@@ -243,8 +253,8 @@ async def test_only_so_many_farewells_are_kept_for_a_peer(autojump_clock: MockCl
         node.accepted.receive_nowait().abort("done")
     assert len(node.table._peers[PEER].farewells) == 1024
     node.mesh.posted.clear()
-    node.table.receive(PEER, (kinds.TUNNEL_ACK, 1, 0, 0, 0, 0))
-    node.table.receive(PEER, (kinds.TUNNEL_ACK, 1100, 0, 0, 0, 0))
+    node.table.receive(PEER, kinds.TunnelAck(1, 0, 0, 0, 0))
+    node.table.receive(PEER, kinds.TunnelAck(1100, 0, 0, 0, 0))
     assert [message[2] for _, message in node.mesh.posted] == [CloseCode.FORGOTTEN, CloseCode.ABORTED]
 
 
@@ -259,7 +269,7 @@ async def test_tunnels_take_turns_on_their_link(autojump_clock: MockClock) -> No
         for _, receiver in pairs:
             nursery.start_soon(receiver.receive)
         await trio.testing.wait_all_tasks_blocked()
-        order = [message[1] for message in near.mesh.delivered if message[0] == kinds.TUNNEL_CHUNK]
+        order = [message[1] for message in near.mesh.delivered if isinstance(message, kinds.TunnelChunk)]
         assert len(order) > 120
         for end in range(8, 120):
             counts = [order[:end].count(number) for number in (1, 2, 3, 4)]
@@ -297,9 +307,9 @@ async def test_a_posted_message_overtakes_a_transfer(autojump_clock: MockClock) 
         await sender.send(bytes(1_000_000))
         for _ in range(4):
             await trio.lowlevel.checkpoint()
-        near.mesh.post(far.node, (kinds.TUNNEL_EOF, 99, 0), 0)
+        near.mesh.post(far.node, kinds.TunnelEof(99, 0), 0)
         await receiver.receive()
-        place = near.mesh.delivered.index((kinds.TUNNEL_EOF, 99, 0))
+        place = near.mesh.delivered.index(kinds.TunnelEof(99, 0))
         assert place < 15, "it waits for the frames under way and not for the 31 chunks of the message"
 
 
@@ -330,5 +340,5 @@ async def test_the_end_of_file_carries_no_mark_so_the_chunk_before_it_does(autoj
         await sender.send_eof()
         (source,) = near.mesh.sources
         taken = [piece[0] for _ in range(2) if (piece := source.take(256 * KIB, shared=False)) is not None]
-        assert [message[0] for message in taken] == [kinds.TUNNEL_CHUNK, kinds.TUNNEL_EOF]
+        assert [message[0] for message in taken] == [kinds.TunnelChunk, kinds.TunnelEof]
         assert taken[0][-1] > 0

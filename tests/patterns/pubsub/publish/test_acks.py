@@ -128,7 +128,7 @@ async def test_a_subscriber_that_does_not_tell_costs_the_timeout(autojump_clock:
 async def test_a_subscriber_that_cannot_store_says_why(autojump_clock: MockClock) -> None:
     async with open_meshes("a", "b", "c") as fleet, fleet["b"].pubsub.subscribe(">", durable=True) as events:
         a = fleet["a"]
-        fleet["c"].peer(a).link.post((kinds.CONFIRM_DELAYED, "nobody asked"), 0)
+        fleet["c"].peer(a).link.post(kinds.ConfirmDelayed("nobody asked"), 0)
         async with trio.open_nursery() as nursery:
 
             async def refuse() -> None:
@@ -244,7 +244,7 @@ async def test_a_member_of_the_group_that_takes_nothing_is_passed_over(autojump_
             b.transport.pause()
             link = a.peer(b).link
             while link.has_room():
-                link.post((kinds.PONG, 0), 10_000)
+                link.post(kinds.Pong(0), 10_000)
             await trio.sleep(1)
             began = trio.current_time()
             for number in range(10):
@@ -375,9 +375,9 @@ async def test_malformed_confirmations_are_refused(autojump_clock: MockClock, ra
     async with open_meshes("a", "b") as fleet, open_store(fleet["b"]) as store:
         a, b = fleet["a"], fleet["b"]
         store.telling = False
-        b.peer(a).link.post((kinds.CONFIRMED, ranges), 0)
+        b.peer(a).link.post(kinds.Confirmed(ranges), 0)
         await trio.sleep(0.1)
-        assert a.mesh.refusals == {f"message of kind {kinds.CONFIRMED:#x}": 1}
+        assert a.mesh.refusals == {"message of kind Confirmed": 1}
 
 
 async def test_nobody_confirms_what_another_was_asked(autojump_clock: MockClock) -> None:
@@ -388,7 +388,7 @@ async def test_nobody_confirms_what_another_was_asked(autojump_clock: MockClock)
 
             async def forge() -> None:
                 await trio.sleep(0.5)
-                c.peer(a).link.post((kinds.CONFIRMED, (1, 1)), 0)
+                c.peer(a).link.post(kinds.Confirmed((1, 1)), 0)
 
             nursery.start_soon(forge)
             with pytest.raises(RequestTimeout):

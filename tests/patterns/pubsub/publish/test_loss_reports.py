@@ -126,7 +126,7 @@ async def test_a_report_that_finds_no_room_is_made_later_and_is_complete(
         post = b.mesh.post
 
         def post_unless_full(node: NodeId, message: wire.Message, size: int, reserve: int = 0) -> None:
-            if full and message[0] == kinds.EVENTS_LOST:
+            if full and isinstance(message, kinds.EventsLost):
                 raise NotSent("full")
             post(node, message, size, reserve)
 
@@ -159,7 +159,7 @@ async def test_losses_on_topics_that_were_never_published_are_nothing(autojump_c
     async with open_meshes("a", "b") as fleet:
         a, b = fleet["a"], fleet["b"]
         await publish(a, "known", 1)
-        b.mesh.post(a.id, (kinds.EVENTS_LOST, ("made up", 5, 5, "known", 1, 2)), 0)
+        b.mesh.post(a.id, kinds.EventsLost(("made up", 5, 5, "known", 1, 2)), 0)
         await trio.sleep(1)
         assert told(a) == (1, 2)
         assert [a.pubsub.publishing.take_losses(topic) for topic in ("made up", "known")] == [0, 3]

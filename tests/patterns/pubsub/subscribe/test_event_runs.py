@@ -16,6 +16,7 @@ from iris.patterns.messages import Sender
 from iris.patterns.pubsub.interest.topics import MAX_TOPIC
 from iris.patterns.pubsub.publish.retained import check_retained_untrusted
 from iris.patterns.pubsub.subscribe.events import Event, EventRun, check_run_untrusted, payload_bytes
+from tests.support.messages import raw
 
 SENDER = Sender("shop", NodeId("1" * 32))
 PACKED = wire.encode_payload({"a": 1}, 1000)
@@ -23,7 +24,7 @@ PACKED = wire.encode_payload({"a": 1}, 1000)
 
 def events_message(**changes: object) -> wire.Message:
     fields: dict[str, object] = {
-        "kind": kinds.EVENTS,
+        "kind": kinds.Events,
         "topic": "a.b",
         "sequence": 1,
         "confirm": 0,
@@ -38,7 +39,7 @@ def events_message(**changes: object) -> wire.Message:
 
 def retained_message(**changes: object) -> wire.Message:
     fields: dict[str, object] = {
-        "kind": kinds.RETAINED,
+        "kind": kinds.Retained,
         "topic": "a.b",
         "last": 7,
         "sequence": 5,
@@ -159,7 +160,7 @@ FIELDS = st.one_of(
 @given(st.tuples(*[FIELDS] * 7, FIELDS | st.just(())))
 def test_any_fields_are_a_run_or_the_peers_error(fields: tuple[object, ...]) -> None:
     try:
-        size, plain = check_run_untrusted((kinds.EVENTS, *fields))
+        size, plain = check_run_untrusted(raw(kinds.Events, *fields))
     except RemoteProtocolError:
         return
     topic, sequence, confirm = fields[:3]
@@ -175,7 +176,7 @@ def test_any_fields_are_a_run_or_the_peers_error(fields: tuple[object, ...]) -> 
 @given(st.tuples(*[FIELDS] * 6, FIELDS | st.just(())))
 def test_any_fields_are_a_last_value_or_the_peers_error(fields: tuple[object, ...]) -> None:
     try:
-        size = check_retained_untrusted((kinds.RETAINED, *fields))
+        size = check_retained_untrusted(raw(kinds.Retained, *fields))
     except RemoteProtocolError:
         return
     payload: Any = fields[5]

@@ -188,7 +188,7 @@ async def test_headers_and_keys_count_towards_what_may_wait(autojump_clock: Mock
 def test_a_run_of_events() -> None:
     check_run_untrusted(GOOD)
     check_run_untrusted(
-        (kinds.EVENTS, "t", 15, 7, "g", ("a", "b"), "k", (b"x", wire.join_payload(b"\x01", packed=True)), (9, 12, 14))
+        kinds.Events("t", 15, 7, "g", ("a", "b"), "k", (b"x", wire.join_payload(b"\x01", packed=True)), (9, 12, 14))
     )
 
 

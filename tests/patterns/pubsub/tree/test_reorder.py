@@ -21,7 +21,7 @@ ME = 0b01
 
 
 def direct(number: int) -> wire.Message:
-    return (kinds.EVENTS, "t", number, 0, None, None, None, (b"x",), ())
+    return kinds.Events("t", number, 0, None, None, None, (b"x",), ())
 
 
 class Desk:
@@ -254,7 +254,7 @@ def test_more_than_may_wait_is_waited_for_no_longer() -> None:
 
 
 def empty(number: int) -> wire.Message:
-    return (kinds.EVENTS, "t", number, 0, None, None, None, (b"",) * 500, ())
+    return kinds.Events("t", number, 0, None, None, None, (b"",) * 500, ())
 
 
 def packed(number: int) -> wire.Message:

@@ -138,7 +138,7 @@ def test_malformed_relayed_events_are_refused(change: dict[int, object]) -> None
         relayed_untrusted(tuple(fields))
 
 
-EVENTS = (kinds.EVENTS, "t", 1, 0, None, None, None, (b"x",), ())
+EVENTS = kinds.Events("t", 1, 0, None, None, None, (b"x",), ())
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ EVENTS = (kinds.EVENTS, "t", 1, 0, None, None, None, (b"x",), ())
         wire.pack(5),
         wire.pack((EVENTS, 5)),
         wire.pack((EVENTS[:-1],)),
-        wire.pack(((kinds.REQUEST, 1, "c", None, 1, 0, None, b"x"),)),
+        wire.pack((kinds.Request(1, "c", None, 1, 0, None, b"x"),)),
         wire.pack((("0x42", "t"),)),
         wire.pack(((),)),
     ],
@@ -160,7 +160,7 @@ def test_a_body_with_anything_but_events_is_refused(body: bytes) -> None:
 
 
 def test_a_body_with_events_comes_back_as_it_was() -> None:
-    known = (kinds.INTEREST_KNOWN, 4, 0)
+    known = kinds.InterestKnown(4, 0)
     assert carried_untrusted(wire.pack([EVENTS, known])) == (EVENTS, known)
 
 
