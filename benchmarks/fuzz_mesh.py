@@ -35,7 +35,6 @@ from iris.kernel.wire.codec import Message, encode_batch
 from iris.security.authority.issuing import create_realm, issue_cluster
 from iris.security.channel.handshake import Initiator, Responder
 from iris.security.identity.identity import NodeIdentity
-from tests.support.messages import raw
 
 WALL: Final = 1_800_000_000.0
 _LATENCY: Final = 0.0001
@@ -127,8 +126,8 @@ class Stage:
         self.honest: Final = honest
         self.middle: Final = middle
         self.dispatched = 0
-        for kind, fields in (raw(kinds.Request, 7), raw(kinds.Events, 6)):
-            victim.register(kind, fields, self._receive)
+        for kind in (kinds.Request, kinds.Events):
+            victim.register(kind, self._receive)
 
     def _receive(self, *_: object) -> None:
         self.dispatched += 1
@@ -272,8 +271,8 @@ def batch(rng: random.Random) -> bytes:
     """Return some messages, encoded."""
     messages: list[Message] = [
         kinds.Request(rng.randrange(2**32), "databases", None, 5000, 0, ("trace", "x" * 20), rng.randbytes(40)),
-        raw(
-            kinds.Events, "orders.created", 7, 0, None, None, (b"payload", wire.encode_payload({"a": [1.5, None]}, 99))
+        kinds.Events(
+            "orders.created", 7, 0, None, None, None, (b"payload", wire.encode_payload({"a": [1.5, None]}, 99)), ()
         ),
         kinds.Ping(2**48 - 1),
     ]

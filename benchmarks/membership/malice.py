@@ -10,7 +10,7 @@ from iris.cluster.swim.gossip import Accusation, Claim, Evidence, Renewal, Updat
 from iris.cluster.swim.view import BUCKETS
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
-from iris.kernel.wire.fields import MAX_COUNTER
+from iris.kernel.wire.kinds import MAX_NUMBER
 
 _EVERY: Final = 0.05
 
@@ -60,7 +60,7 @@ def malice(size: int, seed: int, *, seconds: float = 120.0) -> Malice:
         updates: list[Update] = [
             *(dataclasses.replace(claim, signature=trust.sign(claim.statement())) for claim in (silent, refused)),
             Accusation(node=target, incarnation=record.incarnation),
-            Renewal(node=target, incarnation=MAX_COUNTER, signature=trust.sign(b"")),
+            Renewal(node=target, incarnation=MAX_NUMBER, signature=trust.sign(b"")),
         ]
         forgeries: list[Update] = [
             dataclasses.replace(forged, signature=trust.sign(forged.statement())),

@@ -22,7 +22,7 @@ from iris.cluster.swim.records import MemberState
 from iris.cluster.swim.view import BUCKETS, View, bucket_of
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
-from iris.kernel.wire import MAX_COUNTER
+from iris.kernel.wire import MAX_NUMBER
 
 _ENTRY: Final = struct.Struct(">16sQ")
 _NODE: Final = 16
@@ -84,7 +84,7 @@ def compared_untrusted(view: View, covered: bytes, packed: bytes) -> Comparison:
     theirs: dict[NodeId, int] = {}
     for raw, incarnation in _ENTRY.iter_unpack(packed):
         node = NodeId(raw.hex())
-        if bucket_of(node) not in in_digest or incarnation > MAX_COUNTER:
+        if bucket_of(node) not in in_digest or incarnation > MAX_NUMBER:
             raise RemoteProtocolError("a digest entry is outside its buckets or limits")
         theirs[node] = incarnation
     wanted: list[NodeId] = []

@@ -15,6 +15,8 @@ from typing import Annotated, Final, NamedTuple
 from msgspec import Meta, Struct
 from msgspec.msgpack import Ext
 
+from iris.kernel.names import NodeId
+
 MAX_ARRAY: Final = 1024
 """Elements of one array on the wire."""
 
@@ -677,3 +679,13 @@ BETWEEN_REALMS: Final = frozenset(
 )
 """What is taken from nodes of another realm.  The rest is an affair of one realm: who is in it, whom it has expelled,
 and how its publishers and subscribers settle what was lost."""
+
+
+def node_of(field: bytes) -> NodeId:
+    """Return the node of which a message has the 16 bytes."""
+    return NodeId(field.hex())
+
+
+def saturated(count: int) -> int:
+    """Return a counter to which numbers of peers are added: it stays at 2**62, where it means nothing any more."""
+    return min(count, MAX_NUMBER)

@@ -124,11 +124,6 @@ def _packed(payload: Ext) -> bytes:
     return payload.data
 
 
-def is_payload(field: object) -> bool:
-    """Tell whether a field of a decoded message can be a payload."""
-    return type(field) is bytes or type(field) is Ext
-
-
 def decode_payload_untrusted(payload: Payload) -> Any:
     """Return the value that the sender gave.
 

@@ -20,7 +20,7 @@ from iris.cluster.swim.records import (
 )
 from iris.kernel import wire
 from iris.kernel.errors import RemoteProtocolError
-from iris.kernel.wire.fields import MAX_COUNTER
+from iris.kernel.wire.kinds import MAX_NUMBER
 from tests.support.membership import node, record
 
 FULL = NodeRecord(
@@ -70,7 +70,7 @@ def test_the_size_of_a_record_is_not_below_its_bytes_on_the_wire(one: NodeRecord
         (0, b"short"),
         (0, node(7)),
         (1, -1),
-        (1, MAX_COUNTER + 1),
+        (1, MAX_NUMBER + 1),
         (1, True),
         (1, 1.0),
         (2, ""),

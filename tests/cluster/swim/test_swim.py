@@ -14,7 +14,7 @@ from iris.cluster.swim.records import MemberState
 from iris.cluster.swim.swim import KINDS, Swim
 from iris.kernel.config import Config
 from iris.kernel.wire import kinds
-from iris.kernel.wire.fields import MAX_COUNTER
+from iris.kernel.wire.kinds import MAX_NUMBER
 from tests.support.membership import (
     changes,
     claim,
@@ -62,7 +62,7 @@ scalars = st.one_of(
     st.none(),
     st.booleans(),
     st.integers(-1, 3),
-    st.just(MAX_COUNTER + 1),
+    st.just(MAX_NUMBER + 1),
     st.sampled_from([b"", bytes(16), bytes.fromhex(node(1)), bytes(24), bytes(2048), "x", 0.5, (), ((),)]),
 )
 updates = st.lists(

@@ -11,6 +11,7 @@ import trio
 from trio.testing import MockClock
 
 import iris
+from benchmarks.messages import raw
 from iris.cluster.directory.messages import TOPIC
 from iris.federation.gateway import Gateway
 from iris.federation.policy import Policy
@@ -19,7 +20,6 @@ from iris.kernel.errors import ConfigError, NotAllowed
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from tests.support.federations import EVERYTHING, Heard, echo
-from tests.support.messages import raw
 from tests.support.two_realms import Realms, open_realms
 
 ORDERS = ("orders.>",)

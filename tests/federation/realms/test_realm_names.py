@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.messages import raw
 from iris.cluster.directory.exports import ExportTable
 from iris.cluster.directory.messages import (
     CLUSTER,
@@ -21,7 +22,6 @@ from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.names import NodeId, check_address, cluster_of, is_site, realm_of_site, split_address
 from iris.kernel.wire import kinds
 from iris.kernel.wire.codec import Message
-from tests.support.messages import raw
 
 OURS, THEIRS, THIRD = "0a" * 16, "0b" * 16, "0c" * 16
 NODE, OTHER = NodeId("1" * 32), NodeId("2" * 32)

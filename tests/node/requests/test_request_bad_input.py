@@ -13,9 +13,9 @@ import trio
 from trio.testing import MockClock
 
 import iris
+from benchmarks.messages import raw
 from iris.kernel.wire import kinds
 from tests.support.meshes import MeshNode, open_meshes
-from tests.support.messages import raw
 from tests.support.stages import open_stage
 
 

@@ -9,11 +9,11 @@ import trio
 from trio.testing import MockClock
 
 import iris
+from benchmarks.messages import raw
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from iris.patterns.request.attempt import Attempt
 from tests.support.meshes import MeshNode, StaticPicker, open_meshes
-from tests.support.messages import raw
 
 ONE, TWO = NodeId("1" * 32), NodeId("2" * 32)
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.messages import raw
 from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
@@ -24,7 +25,6 @@ from iris.patterns.multicast.broadcast_credit import (
     cost,
     report_untrusted,
 )
-from tests.support.messages import raw
 
 WINDOW: Final = 4 * MIB
 SMALL: Final = OVERHEAD

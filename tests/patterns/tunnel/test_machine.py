@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.messages import raw
 from iris.kernel.config import Config
 from iris.kernel.wire import kinds
 from iris.kernel.wire.codec import Message
 from iris.patterns.tunnel.machine import TunnelMachine
 from iris.patterns.tunnel.messages import END, CloseCode
 from iris.patterns.tunnel.states import State
-from tests.support.messages import raw
 from tests.support.tunnel_wire import SMALL, TwoMachines
 
 

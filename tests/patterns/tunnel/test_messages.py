@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.messages import raw
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.wire import kinds
 from iris.kernel.wire.codec import Message
@@ -29,7 +30,6 @@ from iris.patterns.tunnel.messages import (
     read_refuse_untrusted,
     refuse_message,
 )
-from tests.support.messages import raw
 
 READERS: dict[int, Callable[[Message], object]] = {
     kinds.TunnelOpen: read_open_untrusted,

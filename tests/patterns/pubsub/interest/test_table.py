@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.messages import raw
 from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from iris.kernel.wire.codec import BatchDecoder, Message, encode_batch
 from iris.patterns.pubsub.interest import table as interest
 from iris.patterns.pubsub.interest.table import InterestTable, OwnInterest, Terms
-from tests.support.messages import raw
 
 NODE, OTHER = NodeId("a" * 32), NodeId("b" * 32)
 A = Terms("a.*", None, False)
