@@ -31,7 +31,8 @@ from iris.kernel.errors import AuthenticationError, NotSent
 from iris.kernel.names import NodeId
 from iris.kernel.transport.memory import MemoryNetwork, MemoryOutgoing, MemoryTransport
 from iris.kernel.wire import kinds
-from iris.kernel.wire.codec import Message, encode_batch
+from iris.kernel.wire.codec import encode_batch
+from iris.kernel.wire.kinds import Message
 from iris.security.authority.issuing import create_realm, issue_cluster
 from iris.security.channel.handshake import Initiator, Responder
 from iris.security.identity.identity import NodeIdentity

@@ -32,7 +32,8 @@ from iris.cluster.mesh.peer import Peer
 from iris.federation.gateway import Gateway, open_gateway
 from iris.federation.policy import Policy
 from iris.kernel.wire import kinds
-from iris.kernel.wire.codec import Message, encode_batch
+from iris.kernel.wire.codec import encode_batch
+from iris.kernel.wire.kinds import Message
 
 _TURN: Final = 16
 """Frames that are sent before the node gets to work on them."""

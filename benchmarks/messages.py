@@ -1,10 +1,14 @@
-"""Messages as nobody's node sends them."""
+"""Messages as nobody's node sends them, and what is in a batch, whatever that is."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
-from iris.kernel.wire import Message
+import msgpack
+
+from iris.kernel.wire import BatchDecoder, Message, kinds
+
+_decoder: Final[BatchDecoder[Message]] = BatchDecoder(*kinds.BY_KIND.values())
 
 
 def raw(kind: type[Message], *fields: object) -> Any:
@@ -20,3 +24,18 @@ def fields_of(message: Message) -> tuple[Any, ...]:
         else field
         for field in (getattr(message, name) for name in message.__struct_fields__)
     )
+
+
+def array(*elements: object) -> Any:
+    """Return an array that may be no message of any kind."""
+    return elements
+
+
+def decoded(batch: bytes) -> list[Any]:
+    """Return the messages of a batch, as a node takes them."""
+    return list(_decoder.decode_untrusted(batch))
+
+
+def arrays(batch: bytes) -> list[Any]:
+    """Return the arrays of a batch, which need not be messages of any kind."""
+    return list(msgpack.unpackb(batch, use_list=False))

@@ -6,7 +6,8 @@ import dataclasses
 from typing import Final, final
 
 from benchmarks.membership.realm import Message, Realm
-from iris.cluster.swim.gossip import Accusation, Claim, Evidence, Renewal, Update, encode_update
+from benchmarks.messages import raw
+from iris.cluster.swim.gossip import Accusation, Claim, Evidence, Renewal, Update
 from iris.cluster.swim.view import BUCKETS
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
@@ -39,7 +40,7 @@ def malice(size: int, seed: int, *, seconds: float = 120.0) -> Malice:
     def answer(receiver: NodeId, message: Message, sender: NodeId) -> bool:
         """As a helper the villain finds everybody silent; asked to compare views it denies the target."""
         if receiver == villain and isinstance(message, kinds.ProbeRequest):
-            realm.post(villain, sender, kinds.ProbeReport(message[1], 2, ()))
+            realm.post(villain, sender, raw(kinds.ProbeReport, message[1], 2, ()))
             return True
         return False
 
@@ -69,10 +70,10 @@ def malice(size: int, seed: int, *, seconds: float = 120.0) -> Malice:
         for node in realm.nodes:
             if node == villain:
                 continue
-            realm.post(villain, node, kinds.Gossip(tuple(map(encode_update, updates))))
-            realm.post(villain, node, kinds.Gossip(tuple(map(encode_update, forgeries))))
-        realm.post(villain, target, kinds.Probe(1, 2, record.incarnation, ()))
-        realm.post(villain, bystander, kinds.Digest(bytes(range(BUCKETS)), b""))
+            realm.post(villain, node, raw(kinds.Gossip, tuple(map(updates))))
+            realm.post(villain, node, raw(kinds.Gossip, tuple(map(forgeries))))
+        realm.post(villain, target, raw(kinds.Probe, 1, 2, record.incarnation, ()))
+        realm.post(villain, bystander, raw(kinds.Digest, bytes(range(BUCKETS)), b""))
 
     realm.interceptor = answer
     attack()

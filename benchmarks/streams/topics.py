@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any, Final
 
 import iris
+from benchmarks.messages import raw
 from benchmarks.streams.nodes import LOOPBACK, tcp_address, wait_told
 from benchmarks.streams.processes import open_run, processor_seconds, resident, say
 from benchmarks.streams.table import heading, row
@@ -63,7 +64,7 @@ async def _table(task: Mapping[str, Any]) -> None:
         more = tuple((pattern, None, False, False, ()) for pattern in itertools.islice(patterns, 64))
         if not more or size >= task["bytes"]:
             break
-        data = bytes(wire.encode_batch([kinds.Interest(version, False, more, ())]))
+        data = bytes(wire.encode_batch([raw(kinds.Interest, version, False, more, ())]))
         size += len(data)
         (message,) = wire.BatchDecoder().decode_untrusted(data)
         try:

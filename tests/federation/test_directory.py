@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.messages import raw
 from iris.cluster.directory.directory import RemoteSubscriber, SiteDirectory, TooManyChanges
 from iris.cluster.directory.exports import ExportTable
 from iris.cluster.directory.messages import (
@@ -233,10 +234,10 @@ def route(*path: Hop) -> tuple[object, ...]:
         ("begins elsewhere", route(Hop("far", C), Hop("end", D))),
         ("ends elsewhere", RouteAdvertisement(Hop("end", D), (Hop("far", B), Hop("end", C))).message()),
         ("says that it is of this site", route(Hop("home", B))),
-        ("half a hop", kinds.Route("far", bytes.fromhex(B), ("far",))),
+        ("half a hop", raw(kinds.Route, "far", bytes.fromhex(B), ("far",))),
         ("no site", kinds.Route("not a name", bytes.fromhex(B), ())),
         ("no node", kinds.Route("far", b"short", ())),
-        ("a path without end", kinds.Route("far", bytes.fromhex(B), ("far", bytes.fromhex(B)) * 17)),
+        ("a path without end", raw(kinds.Route, "far", bytes.fromhex(B), ("far", bytes.fromhex(B)) * 17)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -436,14 +437,16 @@ def test_anything_that_is_no_export_is_one_error(junk: object) -> None:
     directory = listening()
     directory.receive_route_untrusted(B, route(Hop("far", B)), 0.0)
     with pytest.raises(RemoteProtocolError):
-        directory.receive_exports_untrusted(B, kinds.Exports("far", bytes.fromhex(B), 0, 1, (junk,), (), False), 0.0)
+        directory.receive_exports_untrusted(
+            B, raw(kinds.Exports, "far", bytes.fromhex(B), 0, 1, (junk,), (), False), 0.0
+        )
 
 
 @pytest.mark.parametrize("pattern", ["", "a..b", ">.a", "a\x9b[2J", "a.\u202eb", "x" * 257, ".".join("x" * 33)])
 def test_what_a_site_says_that_it_subscribes_to_is_a_pattern(pattern: str) -> None:
     entry = (TOPIC, pattern, bytes(16), b"")
     with pytest.raises(RemoteProtocolError, match="an export is"):
-        exports_untrusted(kinds.Exports("far", bytes.fromhex(B), 0, 1, (entry,), (), False))
+        exports_untrusted(raw(kinds.Exports, "far", bytes.fromhex(B), 0, 1, (entry,), (), False))
 
 
 @pytest.mark.parametrize("kind", [TOPIC, COMPANION])
@@ -451,7 +454,7 @@ def test_only_members_of_clusters_come_with_a_proof(kind: int) -> None:
     """Two exports that differ in a proof which nobody reads would be one entry that is removed twice."""
     entry = (kind, "a.>" if kind == TOPIC else "", bytes(16), b"proof")
     with pytest.raises(RemoteProtocolError, match="an export is"):
-        exports_untrusted(kinds.Exports("far", bytes.fromhex(B), 0, 1, (entry,), (), False))
+        exports_untrusted(raw(kinds.Exports, "far", bytes.fromhex(B), 0, 1, (entry,), (), False))
 
 
 def wanting(directory: SiteDirectory) -> set[RemoteSubscriber]:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from benchmarks.messages import fields_of
 from iris.cluster.directory.directory import SiteDirectory
 from iris.cluster.directory.messages import (
     CLUSTER,
@@ -143,7 +144,7 @@ def test_whatever_a_neighbour_tells_the_memory_stays_within_its_share(seed: int)
             ).message()
             lead(directory, B, "far", origin, step * 1.0)
             try:
-                if directory.receive_exports_untrusted(B, message, step * 1.0) is None and not message[-1]:
+                if directory.receive_exports_untrusted(B, message, step * 1.0) is None and not fields_of(message)[-1]:
                     versions[number] += 1
             except RemoteProtocolError:
                 versions[number] = 0

@@ -37,7 +37,7 @@ async def test_a_frame_from_nobody_that_finds_a_busy_link_ends_no_gateway(
         us, eu = federation.gateways["us-gateway"], federation.nodes["eu-gateway"]
         link = hostile._between.peers[federation.nodes["us-gateway"].id].link
         for _ in range(100):
-            link.post(kinds.Carry(5, "eu", bytes.fromhex(eu.id), "ap", source, LONG), len(LONG))
+            link.post(raw(kinds.Carry, 5, "eu", bytes.fromhex(eu.id), "ap", source, LONG), len(LONG))
         await stand_still(federation.gateways["eu-gateway"], 0.5)
         assert us._between.refusals["message of kind Carry"] == 100
         assert us.statistics().sites == ("ap", "eu")
@@ -54,7 +54,7 @@ async def test_no_frame_is_carried_farther_than_any_is_sent(autojump_clock: Mock
         for link, site, node in ((far, "ap", hostile._directory.own.gateway), (near, "us", shop.id)):
             source = bytes.fromhex(node)
             carried = us.statistics().carried
-            link.post(kinds.Copy(hops, site, source, ("eu", eu), FRAME), 64)
+            link.post(raw(kinds.Copy, hops, site, source, ("eu", eu), FRAME), 64)
             for _ in range(2):
                 link.post(kinds.Carry(hops, "eu", eu, site, source, FRAME), 64)
                 await trio.sleep(1)
@@ -97,7 +97,7 @@ async def test_names_of_sites_that_do_not_exist_are_not_kept(autojump_clock: Moc
         own = bytes.fromhex(node.id)
         for number in range(500):
             link.post(kinds.Carry(5, f"x{number}", own, "ap", own, FRAME), 64)
-            near.post(kinds.Copy(5, "us", own, (f"y{number}", own), FRAME), 64)
+            near.post(raw(kinds.Copy, 5, "us", own, (f"y{number}", own), FRAME), 64)
         link.post(kinds.Carry(5, "ap", own, "long" * 1000, own, FRAME), 64)
         await trio.sleep(2)
         assert us.statistics().refused["no route"] == 500

@@ -9,13 +9,14 @@ import trio
 from trio.testing import MockClock
 
 import iris
+from benchmarks.messages import fields_of
 from iris.cluster.routes.envelope import BEGIN, Envelope, begin_batch, end_batch
 from iris.federation.gateway import Gateway
 from iris.federation.policy import Policy
 from iris.kernel import wire
 from iris.kernel.link.link import Link
 from iris.kernel.wire import kinds
-from iris.kernel.wire.codec import Message
+from iris.kernel.wire.kinds import Message
 from tests.support.federations import Federation, echo, open_federation
 from tests.support.links import PlainSession, Way
 
@@ -203,8 +204,8 @@ async def test_large_frames_wait_for_a_busy_link_without_being_decoded_and_keep_
         way.make_room(100)
         await trio.sleep(0.2)
         sent = [message for message in way.messages if isinstance(message, kinds.Carry)]
-        assert [message[-1] for message in sent] == frames
-        assert {message[1] for message in sent} == {7}
+        assert [fields_of(message)[-1] for message in sent] == frames
+        assert {fields_of(message)[0] for message in sent} == {7}
 
 
 async def test_large_frames_beyond_the_bound_of_a_link_are_dropped_and_counted_and_their_sender_told(

@@ -35,8 +35,8 @@ from iris.kernel import wire
 from iris.kernel.config import MIB
 from iris.kernel.transport.memory import MemoryOutgoing, MemoryTransport
 from iris.kernel.wire import kinds
-from iris.kernel.wire.codec import MAX_MESSAGES, Message, encode_batch
-from iris.kernel.wire.kinds import MAX_NUMBER
+from iris.kernel.wire.codec import MAX_MESSAGES, encode_batch
+from iris.kernel.wire.kinds import MAX_NUMBER, Message
 from tests.support.attacks import (
     MAX_FRAME,
     Attacker,

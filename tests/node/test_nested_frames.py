@@ -11,11 +11,11 @@ from trio.testing import MockClock
 
 import iris
 import iris.testing
-from benchmarks.messages import raw
+from benchmarks.messages import fields_of, raw
 from iris.cluster.mesh.peer import Peer
 from iris.federation.gateway import open_gateway
 from iris.kernel.wire import kinds
-from iris.kernel.wire.codec import Message
+from iris.kernel.wire.kinds import Message
 from tests.support.attacks import Attacker
 
 
@@ -31,7 +31,7 @@ async def open_pair(*, gateway: bool = False) -> AsyncIterator[tuple[Attacker, i
         pings: list[int] = []
 
         def receive(peer: Peer, message: Message) -> None:
-            pings.append(message[1])
+            pings.append(fields_of(message)[0])
 
         if gateway:
             await nursery.start(_be_gateway, victim)
@@ -77,7 +77,7 @@ async def test_a_frame_is_taken_out_of_one(autojump_clock: MockClock, kind: int)
 
 
 @pytest.mark.parametrize(
-    ("outer", "inner", "taken"), [kinds.Forward(kinds.Carry, True), raw(kinds.Carry, kinds.Forward, False)]
+    ("outer", "inner", "taken"), [raw(kinds.Forward, kinds.Carry, True), raw(kinds.Carry, kinds.Forward, False)]
 )
 async def test_what_comes_through_gateways_may_come_the_last_step_through_another_node(
     autojump_clock: MockClock, outer: int, inner: int, taken: bool

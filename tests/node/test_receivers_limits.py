@@ -14,6 +14,7 @@ import trio
 from trio.testing import MockClock
 
 import iris
+from benchmarks.messages import fields_of
 from iris.cli import payload as payload_text
 from iris.cli import terminal
 from iris.cluster.mesh.peer import Peer
@@ -351,7 +352,7 @@ async def test_the_publisher_of_a_malformed_event_that_is_to_be_confirmed_is_tol
         told: list[Any] = []
 
         def receive(peer: Peer, message: wire.Message) -> None:
-            told.append(message[1])
+            told.append(fields_of(message)[0])
 
         shop._parts.mesh._receivers.own[kinds.ConfirmDelayed] = receive
         post(shop, member, kinds.Events, "a", 1, 1, None, None, None, (MALFORMED["no msgpack"], b"1"), (0,))

@@ -11,7 +11,7 @@ from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
 from iris.kernel.link.link import CONTROL_RESERVE
 from iris.kernel.wire import kinds
-from iris.kernel.wire.codec import Message
+from iris.kernel.wire.kinds import Message
 from tests.support.events import collect, publish
 from tests.support.meshes import MeshNode, open_meshes
 

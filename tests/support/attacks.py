@@ -16,8 +16,9 @@ from iris.cluster.swim.gossip import Claim, Evidence
 from iris.kernel.config import Config
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
-from iris.kernel.wire.codec import Message, encode_batch
+from iris.kernel.wire.codec import encode_batch
 from iris.kernel.wire.header import FRAME_OVERHEAD
+from iris.kernel.wire.kinds import Message
 from iris.patterns.multicast import tree as relay
 from iris.patterns.pubsub.interest.durable_names import sign_record
 from iris.patterns.pubsub.tree import topology as event_tree

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import trio
 
+from benchmarks.messages import array, fields_of
 from iris.cluster.mesh.peer import Peer
-from iris.kernel.wire.codec import Message
+from iris.kernel.wire.kinds import Message
 from tests.support.meshes import Fleet, MeshNode
 
 MARK = 0x7E
@@ -21,13 +22,13 @@ class Marks:
         node.mesh.register(MARK, 1, self.receive)
 
     def receive(self, peer: Peer, message: Message) -> None:
-        self.received.append(message[1])
+        self.received.append(fields_of(message)[0])
         self.peers.append(peer)
 
 
 def mark(node: MeshNode, other: MeshNode, *numbers: int) -> None:
     for number in numbers:
-        node.mesh.post(other.id, (MARK, number), 0)
+        node.mesh.post(other.id, array(MARK, number), 0)
 
 
 async def settle() -> None:
@@ -38,4 +39,4 @@ def fill(fleet: Fleet, node: MeshNode, other: MeshNode) -> None:
     """Post until the link takes no more."""
     link = node.peer(other).link
     while link.waiting_bytes < fleet.config.link_bytes - 200:
-        link.post((MARK, 0), 100)
+        link.post(array(MARK, 0), 100)

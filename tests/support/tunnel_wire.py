@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from iris.kernel.config import Config
 from iris.kernel.wire import kinds
-from iris.kernel.wire.codec import Message
+from iris.kernel.wire.kinds import Message
 from iris.patterns.tunnel.machine import TunnelMachine
 from iris.patterns.tunnel.states import State
 
@@ -57,7 +57,7 @@ class TwoMachines:
             message = link.popleft()
             if isinstance(message, kinds.TunnelOpen):
                 other.opened_again()
-            elif other.farewell is not None and message[0] != kinds.TunnelClose:
+            elif other.farewell is not None and not isinstance(message, kinds.TunnelClose):
                 self.links[1 - end].append(other.farewell)
             else:
                 other.receive(message, self.now)

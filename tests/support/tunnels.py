@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 
 import trio
 
+from benchmarks.messages import decoded
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
 from iris.kernel.link.bulk import BulkSource
 from iris.kernel.names import NodeId
 from iris.kernel.tasks.wakeup import Wakeup
-from iris.kernel.wire.codec import MAX_MESSAGES, BatchDecoder, Message, encode_batch
+from iris.kernel.wire.codec import MAX_MESSAGES, encode_batch
+from iris.kernel.wire.kinds import Message
 from iris.patterns.messages import Sender
 from iris.patterns.tunnel.endpoint import TunnelEndpoint
 from iris.patterns.tunnel.messages import Refusal, TunnelOpen
@@ -83,7 +85,6 @@ class FakeMesh:
         return node, frame
 
     async def run(self) -> None:
-        decoder = BatchDecoder()
         gap: set[NodeId] = set()
         while True:
             frame = None if self.held else self.next_frame()
@@ -104,7 +105,7 @@ class FakeMesh:
             batch = bytes(encode_batch(messages))
             self.frames += 1
             self.bytes += len(batch)
-            for message in decoder.decode_untrusted(batch):
+            for message in decoded(batch):
                 if self.keep_delivered:
                     self.delivered.append(message)
                 table.receive(self.node, message)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.messages import raw
 from iris.cluster.directory.border import Allowed, Border
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
@@ -53,5 +54,5 @@ def test_lists_that_are_none_change_nothing(field: object) -> None:
     border = Border()
     border.receive_untrusted(ONE, lists("store"))
     with pytest.raises(RemoteProtocolError):
-        border.receive_untrusted(ONE, kinds.Allowed(field, (), ()))
+        border.receive_untrusted(ONE, raw(kinds.Allowed, field, (), ()))
     assert border.may_ask("store")

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from benchmarks.messages import array
 from iris.cluster.mesh.handshakes import parse_hello_untrusted
 from iris.cluster.mesh.peer import Peer, SessionEntry
 from iris.kernel import wire
@@ -38,7 +39,7 @@ def ignore(_: Peer, __: wire.Message) -> None:
 
 async def send_marks(node: MeshNode, other: MeshNode, pause: float, count: int) -> None:
     for number in range(count):
-        node.mesh.post(other.id, (MARK, number), 0)
+        node.mesh.post(other.id, array(MARK, number), 0)
         await trio.sleep(pause)
 
 
@@ -97,7 +98,7 @@ async def test_a_link_that_is_always_busy_is_renewed_all_the_same(autojump_clock
         first = a.peer(b).session
         while trio.current_time() < 8:
             while a.peer(b).link.has_room():
-                a.mesh.post(b.id, (MARK, bytes(60_000)), 60_000)
+                a.mesh.post(b.id, array(MARK, bytes(60_000)), 60_000)
                 sent += 1
             await trio.sleep(0.01)
         assert a.peer(b).session is not first
@@ -276,7 +277,7 @@ def test_no_frame_from_a_stranger_ends_a_node() -> None:
                 if stranger.closed:  # it was hung up on, for what it had sent before
                     stranger = await transport.dial(a.url, lambda: None)
                     connections += 1
-                b.mesh.post(a.id, (0x70, number), 0)
+                b.mesh.post(a.id, array(0x70, number), 0)
                 frame = chance.choice(genuine) if genuine and chance.random() < 0.7 else chance.randbytes(60)
                 mutated = bytearray(frame)
                 for _ in range(chance.randrange(4)):
@@ -389,7 +390,7 @@ async def test_a_ping_that_finds_the_link_full_is_counted(autojump_clock: MockCl
         b.transport.pause()
         link = a.peer(b).link
         while link.waiting_bytes < 2_000_000 + CONTROL_RESERVE - 200:
-            link.post((MARK, 0), 100, CONTROL_RESERVE)
+            link.post(array(MARK, 0), 100, CONTROL_RESERVE)
         for _ in range(20):
             b.peer(a).link.post(kinds.Ping(1), 0)
         await trio.sleep(0.1)

@@ -8,9 +8,10 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from benchmarks.messages import array
 from iris.cluster.mesh.peer import Peer
 from iris.kernel.wire import kinds
-from iris.kernel.wire.codec import Message
+from iris.kernel.wire.kinds import Message
 from tests.support.mesh_cases import MARK, Marks, mark, settle
 from tests.support.meshes import MeshNode, open_meshes
 
@@ -34,9 +35,15 @@ async def test_it_costs_the_peer_its_link_and_is_logged_and_counted(
         a, villain, honest = fleet["a"], fleet["villain"], fleet["honest"]
         a.mesh.register(BUG, 0, fail)
         marks = Marks(a)
-        villain.mesh.post(a.id, (MARK, 1), 0)
-        villain.mesh.post(a.id, (BUG,), 0)
-        villain.mesh.post(a.id, (MARK, 2), 0)
+        villain.mesh.post(a.id, array(MARK, 1), 0)
+        villain.mesh.post(
+            a.id,
+            array(
+                BUG,
+            ),
+            0,
+        )
+        villain.mesh.post(a.id, array(MARK, 2), 0)
         mark(honest, a, 3)
         await settle()
         assert marks.received in ([1, 3], [3, 1])
@@ -138,7 +145,7 @@ async def test_messages_that_cannot_be_encoded_cost_the_link_and_not_the_node(au
         marks = Marks(honest)
         for numbers in ((2**64,), (1, 2**64)):  # alone, within post; and with others, by the flusher
             for number in numbers:
-                a.mesh.post(b.id, (MARK, number), 0)
+                a.mesh.post(b.id, array(MARK, number), 0)
             mark(a, honest, 1)
             await settle()
             await fleet.link("a", "b")
@@ -154,7 +161,7 @@ async def test_one_that_a_node_cannot_say_to_itself_is_lost_alone(autojump_clock
         a = fleet["a"]
         marks = Marks(a)
         for number in (2**64, 1):
-            a.mesh.post(a.id, (MARK, number), 0)
+            a.mesh.post(a.id, array(MARK, number), 0)
             await settle()
         assert marks.received == [1]
         assert unexpected(a) == {"unexpected error: messages to this node": 1}

@@ -76,7 +76,7 @@ def test_the_largest_frames_are_found(kind: type) -> None:
         bytes(wire.encode_batch([raw(kinds.Carry, 16, *EU_TO_US)])),
         bytes(wire.encode_batch([raw(kinds.Carry, 16, *EU_TO_US, "text")])),
         bytes(wire.encode_batch([kinds.Carry(16, "us", NODE[:15], "eu", OTHER, b"x")])),
-        bytes(wire.encode_batch([kinds.Carry(16, b"us", NODE, "eu", OTHER, b"x")])),
+        bytes(wire.encode_batch([raw(kinds.Carry, 16, b"us", NODE, "eu", OTHER, b"x")])),
         bytes(wire.encode_batch([kinds.Carry(16, "us" * 20, NODE, "eu", OTHER, b"x")])),
         batch_of(EU_TO_US, b"x") + b"\xc0",
         batch_of(EU_TO_US, b"xyz")[:-1],

@@ -12,6 +12,7 @@ from trio.testing import MockClock
 
 import iris
 import iris.testing
+from benchmarks.messages import raw
 from iris.cluster.mesh.mesh import Mesh
 from iris.cluster.mesh.outbound import OutboundConnections
 from iris.cluster.routes.relayed import RelayedConnection, parse_via_url, via_url
@@ -175,7 +176,7 @@ async def test_what_cannot_be_handed_on_is_refused_and_counted(autojump_clock: M
 
 
 @pytest.mark.parametrize(
-    "message", [kinds.Forward(b"short", b"frame"), kinds.Forward(bytes(16), "text"), kinds.ForwardRefused(7)]
+    "message", [kinds.Forward(b"short", b"frame"), raw(kinds.Forward, bytes(16), "text"), raw(kinds.ForwardRefused, 7)]
 )
 async def test_what_has_another_form_is_refused_and_harms_nobody(
     message: tuple[object, ...], autojump_clock: MockClock

@@ -6,8 +6,9 @@ import dataclasses
 
 import pytest
 
+from benchmarks.messages import fields_of
 from iris.cluster.swim.context import Changed, Routable, Send
-from iris.cluster.swim.gossip import Accusation, Claim, Evidence, Renewal, encode_update
+from iris.cluster.swim.gossip import Accusation, Claim, Evidence, Renewal
 from iris.cluster.swim.records import MemberState, NodeRecord
 from iris.cluster.swim.swim import Swim
 from iris.kernel.config import Config
@@ -163,7 +164,7 @@ def test_a_dead_one_that_speaks_is_told_so() -> None:
     swim = dead_member()
     effects = swim.receive(kinds.Gossip(()), node(5), 1.7)
     (probe,) = sends(effects, kinds.Probe)
-    assert (probe.node, probe.message[2:4]) == (node(5), (2, 1))
+    assert (probe.node, fields_of(probe.message)[1:3]) == (node(5), (2, 1))
 
 
 def test_contradictions_between_views_are_put_to_their_subject() -> None:
@@ -200,10 +201,10 @@ def test_whoever_has_heard_no_contradiction_asks_the_suspect_before_it_concludes
     asked = [
         (time, effect.message)
         for time, effect in seen
-        if isinstance(effect, Send) and effect.node == node(5) and effect.isinstance(message, kinds.Probe)
+        if isinstance(effect, Send) and effect.node == node(5) and isinstance(effect.message, kinds.Probe)
     ]
     assert len(asked) >= 2
-    assert all(message[2:4] == (int(MemberState.SUSPECT), 1) for _, message in asked)
+    assert all(fields_of(message)[1:3] == (int(MemberState.SUSPECT), 1) for _, message in asked)
     assert asked[0][0] >= 0.4, "by then nearly everybody has heard a contradiction"
 
 
@@ -216,7 +217,7 @@ def test_a_member_whose_contradiction_was_lost_on_its_way_says_it_again_when_ask
         effects = swim.expire(now)
         for send in sends(effects, kinds.Probe):
             news = (record(5, incarnation=2),) if send.node == node(5) else ()
-            answer = kinds.ProbeAnswer(send.message[1], 0, tuple(map(encode_update, news)))
+            answer = kinds.ProbeAnswer(fields_of(send.message)[0], 0, tuple(map(news)))
             effects += swim.receive(answer, send.node, now + 0.001)
         states += [e.state for e in effects if isinstance(e, Changed) and e.node == node(5)]
     assert states == [MemberState.ALIVE]
@@ -226,7 +227,7 @@ def test_a_lone_witness_makes_others_ask_for_as_long_as_they_wait_and_no_more() 
     swim = knowing(*range(1, 10))
     gossip(swim, claim(5, 1))
     seen = run(swim, 30.0, deaf=False)
-    asked = [t for t, e in seen if isinstance(e, Send) and e.node == node(5) and e.isinstance(message, kinds.Probe)]
+    asked = [t for t, e in seen if isinstance(e, Send) and e.node == node(5) and isinstance(e.message, kinds.Probe)]
     death = next(t for t, e in seen if isinstance(e, Changed) and e.node == node(5) and e.state is MemberState.DEAD)
     assert near(death, 6.0)
     assert len([t for t in asked if t < death]) >= 4

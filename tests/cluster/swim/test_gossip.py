@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.messages import decoded
 from iris.cluster.swim.gossip import (
     MAX_UPDATES,
     Accusation,
@@ -15,7 +16,6 @@ from iris.cluster.swim.gossip import (
     Evidence,
     Renewal,
     Update,
-    encode_update,
     update_size,
     updates_untrusted,
 )
@@ -38,14 +38,14 @@ values = st.recursive(
 
 
 def test_updates_come_out_of_the_wire_as_they_went_in() -> None:
-    sent = (16, tuple(map(encode_update, UPDATES)))
-    (message,) = wire.BatchDecoder().decode_untrusted(bytes(wire.encode_batch([sent])))
+    sent = (16, tuple(map(UPDATES)))
+    (message,) = decoded(wire.encode_batch([sent]))
     assert updates_untrusted(message[1]) == UPDATES
 
 
 @pytest.mark.parametrize("update", UPDATES, ids=lambda update: type(update).__name__)
 def test_the_size_of_an_update_is_not_below_its_bytes_on_the_wire(update: Update) -> None:
-    assert update_size(update) >= len(wire.pack(encode_update(update)))
+    assert update_size(update) >= len(wire.pack(update.as_update()))
 
 
 @given(values)
@@ -54,7 +54,7 @@ def test_whatever_a_peer_sends_is_read_or_refused_with_one_error(value: object) 
         updates = updates_untrusted(value)
     except RemoteProtocolError:
         return
-    assert [encode_update(update) for update in updates] == list(cast("tuple[object, ...]", value))
+    assert [update.as_update() for update in updates] == list(cast("tuple[object, ...]", value))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_whatever_a_peer_sends_is_read_or_refused_with_one_error(value: object) 
         ((2, bytes(16), 1, bytes(16), 3, b""),),
         ((3, bytes(15), 1),),
         ((1, bytes(16), 1, bytes(129)),),
-        (encode_update(UPDATES[3]),) * (MAX_UPDATES + 1),
+        (UPDATES[3].as_update(),) * (MAX_UPDATES + 1),
     ],
 )
 def test_malformed_updates_are_refused(value: object) -> None:

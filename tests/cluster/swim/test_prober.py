@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from benchmarks.messages import fields_of
 from iris.cluster.swim.context import Changed, Effect, LoadReport, Rejected, Routable, Send, Synchronized
-from iris.cluster.swim.gossip import Evidence, encode_update
+from iris.cluster.swim.gossip import Evidence
 from iris.cluster.swim.records import MemberState
 from iris.kernel.config import Config
 from iris.kernel.wire import kinds
@@ -24,13 +25,13 @@ def test_a_probe_is_answered_with_the_queue_delay() -> None:
     swim = knowing(1)
     swim.queue_delay = 0.25
     (answer,) = sends(swim.receive(kinds.Probe(7, 0, 1, ()), node(1), 0.0), kinds.ProbeAnswer)
-    assert (answer.node, answer.message[1:3]) == (node(1), (7, 250_000))
+    assert (answer.node, fields_of(answer.message)[0:2]) == (node(1), (7, 250_000))
 
 
 def test_an_answer_tells_load_and_round_trip() -> None:
     swim = knowing(1)
     ((sent, probe),) = ((t, s) for t, e in run(swim, 0.5) for s in sends([e], kinds.Probe))
-    effects = swim.receive(kinds.ProbeAnswer(probe.message[1], 30_000, ()), node(1), 0.6)
+    effects = swim.receive(kinds.ProbeAnswer(fields_of(probe.message)[0], 30_000, ()), node(1), 0.6)
     (load,) = (effect for effect in effects if isinstance(effect, LoadReport))
     assert (load.node, load.queue_delay) == (node(1), 0.03)
     assert near(load.round_trip, 0.6 - sent)
@@ -40,7 +41,7 @@ def test_an_answer_from_somebody_else_is_no_answer() -> None:
     swim = knowing(1, 2)
     (probe, *_) = (s for _, e in run(swim, 0.5) for s in sends([e], kinds.Probe))
     other = node(2) if probe.node == node(1) else node(1)
-    effects = swim.receive(kinds.ProbeAnswer(probe.message[1], 0, ()), other, 0.6)
+    effects = swim.receive(kinds.ProbeAnswer(fields_of(probe.message)[0], 0, ()), other, 0.6)
     assert not any(isinstance(effect, LoadReport) for effect in effects)
 
 
@@ -53,13 +54,13 @@ def test_a_silent_member_is_asked_twice_helpers_ask_it_its_route_closes_it_is_su
         effects = swim.expire(now)
         for send in sends(effects, kinds.Probe):
             if send.node == node(2):
-                effects += swim.receive(kinds.ProbeAnswer(send.message[1], 0, ()), node(2), now)
+                effects += swim.receive(kinds.ProbeAnswer(fields_of(send.message)[0], 0, ()), node(2), now)
         for send in sends(effects, kinds.ProbeRequest):
-            effects += swim.receive(kinds.ProbeReport(send.message[1], 1, ()), node(2), now)
+            effects += swim.receive(kinds.ProbeReport(fields_of(send.message)[0], 1, ()), node(2), now)
         seen.extend((now, effect) for effect in effects)
     about = [(t, e) for t, e in seen if not isinstance(e, LoadReport | Rejected | Synchronized) and e.node == node(1)]
-    first = next(t for t, e in about if isinstance(e, Send) and e.isinstance(message, kinds.Probe))
-    asked = [t for t, e in seen if isinstance(e, Send) and e.isinstance(message, kinds.ProbeRequest)]
+    first = next(t for t, e in about if isinstance(e, Send) and isinstance(e.message, kinds.Probe))
+    asked = [t for t, e in seen if isinstance(e, Send) and isinstance(e.message, kinds.ProbeRequest)]
     assert near(asked[0], first + 0.25)
     (closed,) = ((t, e) for t, e in about if isinstance(e, Routable))
     assert near(closed[0], first + 0.5)
@@ -79,9 +80,9 @@ def test_a_member_that_a_helper_reaches_is_not_suspected_but_gets_no_work_from_h
         effects = swim.expire(now)
         for send in sends(effects, kinds.Probe):
             if send.node == node(2):
-                effects += swim.receive(kinds.ProbeAnswer(send.message[1], 0, ()), node(2), now)
+                effects += swim.receive(kinds.ProbeAnswer(fields_of(send.message)[0], 0, ()), node(2), now)
         for send in sends(effects, kinds.ProbeRequest):
-            effects += swim.receive(kinds.ProbeReport(send.message[1], 0, ()), node(2), now)
+            effects += swim.receive(kinds.ProbeReport(fields_of(send.message)[0], 0, ()), node(2), now)
         seen += effects
     assert changes(seen) == []
     assert [e for e in seen if isinstance(e, Routable)] == [Routable(node=node(1), open=False, evidence="silent")]
@@ -90,7 +91,7 @@ def test_a_member_that_a_helper_reaches_is_not_suspected_but_gets_no_work_from_h
     while not pings:
         pings = [s for s in sends(swim.expire(swim.deadline), kinds.Probe) if s.node == node(1)]
     (probe,) = pings
-    effects = swim.receive(kinds.ProbeAnswer(probe.message[1], 0, ()), node(1), swim._ground.now)
+    effects = swim.receive(kinds.ProbeAnswer(fields_of(probe.message)[0], 0, ()), node(1), swim._ground.now)
     assert Routable(node=node(1), open=True) in effects
 
 
@@ -106,7 +107,7 @@ def test_a_doubted_member_is_probed_at_once_and_routed_out_half_a_second_later()
         effects = swim.expire(now)
         for send in sends(effects, kinds.Probe):
             if send.node != node(5):
-                swim.receive(kinds.ProbeAnswer(send.message[1], 0, ()), send.node, now)
+                swim.receive(kinds.ProbeAnswer(fields_of(send.message)[0], 0, ()), send.node, now)
         closed += [now for effect in effects if isinstance(effect, Routable) and effect.node == node(5)]
     assert len(closed) == 1
     assert near(closed[0], 2.5)
@@ -130,15 +131,15 @@ def test_a_helper_probes_and_reports_either_way() -> None:
     request = kinds.ProbeRequest(77, bytes.fromhex(node(2)), ())
     (probe,) = (s for s in sends(swim.receive(request, node(1), 0.0), kinds.Probe))
     assert probe.node == node(2)
-    effects = swim.receive(kinds.ProbeAnswer(probe.message[1], 0, ()), node(2), 0.01)
-    assert [(s.node, s.message[1:3]) for s in sends(effects, kinds.ProbeReport)] == [(node(1), (77, 0))]
+    effects = swim.receive(kinds.ProbeAnswer(fields_of(probe.message)[0], 0, ()), node(2), 0.01)
+    assert [(s.node, fields_of(s.message)[0:2]) for s in sends(effects, kinds.ProbeReport)] == [(node(1), (77, 0))]
     swim.receive(request, node(1), 0.02)
     reports = [(t, s) for t, e in run(swim, 0.6) for s in sends([e], kinds.ProbeReport)]
-    assert [s.message[1:3] for _, s in reports] == [(77, 1)]
+    assert [fields_of(s.message)[0:2] for _, s in reports] == [(77, 1)]
     assert reports[0][0] < 0.02 + Config().probe_timeout, "before the asker gives up"
     swim.receive(request, node(1), 1.0)
     effects = swim.refused(node(2), 1.01)
-    assert [s.message[1:3] for s in sends(effects, kinds.ProbeReport)] == [(77, 2)]
+    assert [fields_of(s.message)[0:2] for s in sends(effects, kinds.ProbeReport)] == [(77, 2)]
 
 
 def test_who_has_left_is_asked_for_somebody_else_in_a_form_that_is_understood() -> None:
@@ -146,7 +147,7 @@ def test_who_has_left_is_asked_for_somebody_else_in_a_form_that_is_understood() 
     gossip(swim, record(2, incarnation=2, leaving=True), sender=2)
     effects = swim.receive(kinds.ProbeRequest(77, bytes.fromhex(node(2)), ()), node(1), 0.1)
     (probe,) = sends(effects, kinds.Probe)
-    assert probe.message[2:4] == (int(MemberState.DEAD), 2)
+    assert fields_of(probe.message)[1:3] == (int(MemberState.DEAD), 2)
 
 
 def test_probes_for_others_are_bounded() -> None:
@@ -163,11 +164,11 @@ def test_a_member_with_a_long_queue_is_asked_again_each_interval() -> None:
         for send in sends(swim.expire(now), kinds.Probe):
             delay = 900_000 if send.node == node(5) and now < 8.0 else 0
             probed += [now] if send.node == node(5) else []
-            swim.receive(kinds.ProbeAnswer(send.message[1], delay, ()), send.node, now)
+            swim.receive(kinds.ProbeAnswer(fields_of(send.message)[0], delay, ()), send.node, now)
         if not probed and now > 1.0:
             for send in sends(swim.doubt(node(5), now), kinds.Probe):
                 probed.append(now)
-                swim.receive(kinds.ProbeAnswer(send.message[1], 900_000, ()), send.node, now)
+                swim.receive(kinds.ProbeAnswer(fields_of(send.message)[0], 900_000, ()), send.node, now)
     assert len([at for at in probed if at < 8.0]) > 10
     assert len([at for at in probed if at > 9.0]) <= 1
 
@@ -178,7 +179,7 @@ def test_a_broken_link_closes_the_route_at_once_and_accuses_only_if_it_stays_bro
     assert [e for e in effects if isinstance(e, Routable)] == [Routable(node=node(1), open=False, evidence="refused")]
     assert changes(effects) == []
     (ping,) = sends(effects, kinds.Probe)
-    effects = swim.receive(kinds.ProbeAnswer(ping.message[1], 0, ()), node(1), 1.02)
+    effects = swim.receive(kinds.ProbeAnswer(fields_of(ping.message)[0], 0, ()), node(1), 1.02)
     assert Routable(node=node(1), open=True) in effects
     assert changes([e for _, e in run(swim, 1.1)]) == [], "it was redialled: nobody is accused"
 
@@ -200,7 +201,7 @@ def test_without_other_witnesses_helpers_are_asked() -> None:
     swim = knowing(*range(1, 30))
     swim.refused(node(1), 1.0)
     asked = [(t, s) for t, e in run(swim, 1.3) for s in sends([e], kinds.ProbeRequest)]
-    ours = [t for t, s in asked if s.message[2] == bytes.fromhex(node(1))]
+    ours = [t for t, s in asked if fields_of(s.message)[1] == bytes.fromhex(node(1))]
     assert len(ours) == 3
     assert near(ours[0], 1.15)
 
@@ -226,8 +227,8 @@ def test_a_member_behind_a_broken_link_is_asked_twice_before_it_is_accused() -> 
     swim = knowing(1, 2, 3)
     (first,) = sends(swim.refused(node(1), 1.0), kinds.Probe)
     again = [s for _, e in run(swim, 1.04) for s in sends([e], kinds.Probe) if s.node == node(1)]
-    assert again[-1].message[1] == first.message[1], "the answer to either will do"
-    effects = swim.receive(kinds.ProbeAnswer(first.message[1], 0, ()), node(1), 1.045)
+    assert fields_of(again[-1].message)[0] == fields_of(first.message)[0], "the answer to either will do"
+    effects = swim.receive(kinds.ProbeAnswer(fields_of(first.message)[0], 0, ()), node(1), 1.045)
     assert Routable(node=node(1), open=True) in effects
     assert changes([e for _, e in run(swim, 1.2)]) == []
 
@@ -257,11 +258,15 @@ def test_a_link_that_only_broke_closes_the_route_and_accuses_nobody() -> None:
     assert [e for e in effects if isinstance(e, Routable)] == [Routable(node=node(1), open=False, evidence="broken")]
     (ping,) = sends(effects, kinds.Probe)
     later = [e for _, e in run(swim, 1.2)]
-    assert [s.message[1] for s in sends(later, kinds.Probe) if s.node == node(1)] == [ping.message[1]], "once more"
+    assert [fields_of(s.message)[0] for s in sends(later, kinds.Probe) if s.node == node(1)] == [
+        fields_of(ping.message)[0]
+    ], "once more"
     assert changes(later) == []
     again = swim.broken(node(1), 1.2)
     (ping,) = sends(again, kinds.Probe)
-    assert Routable(node=node(1), open=True) in swim.receive(kinds.ProbeAnswer(ping.message[1], 0, ()), node(1), 1.21)
+    assert Routable(node=node(1), open=True) in swim.receive(
+        kinds.ProbeAnswer(fields_of(ping.message)[0], 0, ()), node(1), 1.21
+    )
 
 
 def test_a_link_that_broke_and_is_then_refused_is_evidence_from_the_refusal_on() -> None:
@@ -311,7 +316,7 @@ def test_while_nobody_is_gone_a_node_is_woken_up_for_its_probes_alone() -> None:
         effects = swim.expire(now)
         woken += not sends(effects, kinds.Sync)
         for probe in sends(effects, kinds.Probe):
-            swim.receive(kinds.ProbeAnswer(probe.message[1], 0, ()), probe.node, now + 0.001)
+            swim.receive(kinds.ProbeAnswer(fields_of(probe.message)[0], 0, ()), probe.node, now + 0.001)
     assert 59 <= woken <= 61
 
 
@@ -319,11 +324,11 @@ def test_the_dead_are_tried_for_as_long_as_somebody_is_gone() -> None:
     swim, config = knowing(1), Config()
     seen = run(swim, 60.0)
     died = next(t for t, e in seen if isinstance(e, Changed) and e.state is MemberState.DEAD)
-    tried = [t for t, e in seen if isinstance(e, Send) and e.isinstance(message, kinds.Probe) and t > died]
+    tried = [t for t, e in seen if isinstance(e, Send) and isinstance(e.message, kinds.Probe) and t > died]
     assert tried[0] < died + 0.5 + 2.1 * config.lost_interval
     assert 10 <= len(tried) <= (60 - died) / config.lost_interval
-    swim.receive(kinds.State(False, (encode_update(record(1, incarnation=2)),)), node(1), 60.0)
+    swim.receive(kinds.State(False, (record(1, incarnation=2).as_update(),)), node(1), 60.0)
     assert swim.state(node(1)) is MemberState.ALIVE
-    back = [t for t, e in run(swim, 65.0, deaf=False) if isinstance(e, Send) and e.isinstance(message, kinds.Probe)]
+    back = [t for t, e in run(swim, 65.0, deaf=False) if isinstance(e, Send) and isinstance(e.message, kinds.Probe)]
     assert 6 <= len(back) <= 11, "an ordinary member again"
     assert swim.state(node(1)) is MemberState.ALIVE

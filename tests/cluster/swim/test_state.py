@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.messages import fields_of, raw
 from iris.cluster.swim.context import Changed, Effect, Rejected, Send, Synchronized
-from iris.cluster.swim.gossip import Renewal, encode_update, updates_untrusted
+from iris.cluster.swim.gossip import Renewal, updates_untrusted
 from iris.cluster.swim.records import MemberState, NodeRecord
 from iris.cluster.swim.swim import Swim
 from iris.kernel.config import Config
@@ -36,12 +37,12 @@ from tests.support.membership import (
 
 def _passed_on(swim: Swim, about: NodeRecord, effects: list[Effect]) -> Counter[object]:
     return Counter(
-        send.message[0] for send in sends(effects) if send.message[0] != kinds.Sync and about in updates_in(send)
+        type(send.message) for send in sends(effects) if type(send.message) != kinds.Sync and about in updates_in(send)
     )
 
 
 def _tell_of_itself(swim: Swim, about: NodeRecord) -> list[Effect]:
-    effects = swim.receive(kinds.State(False, (encode_update(about),)), about.node, 10.0)
+    effects = swim.receive(kinds.State(False, (about.as_update(),)), about.node, 10.0)
     return effects + [effect for _, effect in run(swim, 20.0, deaf=False)]
 
 
@@ -53,7 +54,7 @@ def test_news_that_its_subject_tells_everybody_is_passed_on_in_one_round_and_the
     run(swim, 10.0, deaf=False)
     if heard_of_before:
         gossip(swim, record(9), sender=2, now=10.0)
-        swim.receive(kinds.State(False, (encode_update(record(9)),)), node(9), 10.0)
+        swim.receive(kinds.State(False, (record(9).as_update(),)), node(9), 10.0)
     passed_on = _passed_on(swim, record(9), _tell_of_itself(swim, record(9)))
     assert passed_on == Counter({kinds.Gossip: 0 if heard_of_before else 3, kinds.Probe: 4})
 
@@ -73,7 +74,7 @@ def test_what_refutes_a_suspicion_or_a_death_is_passed_on_as_soon_and_as_often_a
     if not suspected:
         run(swim, 60.0)
         assert swim.state(node(1)) is MemberState.DEAD
-    effects = swim.receive(kinds.State(False, (encode_update(record(1, incarnation=2)),)), node(1), 60.0)
+    effects = swim.receive(kinds.State(False, (record(1, incarnation=2).as_update(),)), node(1), 60.0)
     effects += [effect for _, effect in run(swim, 70.0, deaf=False)]
     assert sum(_passed_on(swim, record(1, incarnation=2), effects).values()) == 12
 
@@ -98,7 +99,7 @@ def test_a_joining_node_learns_everybody_and_everybody_of_it() -> None:
 def test_what_a_joining_node_learns_it_does_not_pass_on() -> None:
     joining = machine(9)
     joining.join([node(0)], 0.0)
-    state = kinds.State(True, tuple(encode_update(record(number)) for number in range(3)))
+    state = kinds.State(True, tuple(record(number).as_update() for number in range(3)))
     effects = joining.receive(state, node(0), 0.0)
     assert told(effects) == []
     assert joining.settled
@@ -115,7 +116,7 @@ def test_a_contact_that_does_not_answer_is_asked_again_and_others_in_turn() -> N
 
 def test_nobody_joins_in_another_nodes_name() -> None:
     swim = machine(0)
-    effects = swim.receive(kinds.Join(record(2).as_tuple()), node(1), 0.0)
+    effects = swim.receive(kinds.Join(record(2).as_update()), node(1), 0.0)
     assert [e.reason for e in effects if isinstance(e, Rejected)] == ["it joins in another node's name"]
     assert swim.state(node(2)) is None
     assert sends(effects, kinds.State) == []
@@ -123,7 +124,7 @@ def test_nobody_joins_in_another_nodes_name() -> None:
 
 def test_the_whole_state_is_not_sent_to_the_same_node_twice_in_a_moment() -> None:
     swim = machine(0)
-    join = kinds.Join(record(1).as_tuple())
+    join = kinds.Join(record(1).as_update())
     assert len(sends(swim.receive(join, node(1), 0.0), kinds.State)) == 1
     assert sends(swim.receive(join, node(1), 0.1), kinds.State) == []
     assert len(sends(swim.receive(join, node(1), 0.7), kinds.State)) == 1
@@ -135,7 +136,7 @@ def test_records_that_are_wanted_again_and_again_are_sent_once_in_a_moment() -> 
 
     def given(question: bytes, now: float) -> int:
         answers = sends(swim.receive(kinds.Wanted(question), node(1), now), kinds.State)
-        return sum(len(updates_untrusted(answer.message[2])) for answer in answers)
+        return sum(len(updates_untrusted(fields_of(answer.message)[1])) for answer in answers)
 
     assert given(everybody * 20, 0.0) == 100, "each is sent once, however often it is named"
     assert given(everybody, 0.1) == 64
@@ -148,7 +149,7 @@ def test_a_sender_without_a_record_is_asked_for_it() -> None:
     swim = machine(0)
     effects = swim.receive(kinds.Gossip(()), node(5), 0.0)
     (ask,) = sends(effects, kinds.Wanted)
-    assert (ask.node, ask.message[1]) == (node(5), bytes.fromhex(node(5)))
+    assert (ask.node, fields_of(ask.message)[0]) == (node(5), bytes.fromhex(node(5)))
     assert sends(swim.receive(kinds.Gossip(()), node(5), 0.1), kinds.Wanted) == []
     other = machine(5)
     (answer,) = sends(other.receive(ask.message, node(0), 0.0), kinds.State)
@@ -255,7 +256,7 @@ def test_who_is_linked_by_newer_certificates_has_time_to_show_them() -> None:
     swim._ground.trust = TwoKeys()  # type: ignore[misc]
     gossip(swim, TwoKeys.record("ended", 1))
     effects = swim.recheck(0.0, lambda _: True)
-    assert [(send.node, send.message[1]) for send in sends(effects, kinds.Wanted)] == [
+    assert [(send.node, fields_of(send.message)[0]) for send in sends(effects, kinds.Wanted)] == [
         (node(1), bytes.fromhex(node(1)))
     ]
     assert changes(effects) == []
@@ -289,7 +290,7 @@ def test_a_renewal_stands_for_the_known_record_or_else_the_whole_one_is_asked_fo
     assert changes(effects) == []
     assert node(2) in [send.node for send in sends(effects, kinds.Wanted)]
     unknown = Renewal(node=node(8), incarnation=3, signature=b"")
-    assert bytes.fromhex(node(8)) in [send.message[1] for send in sends(gossip(swim, unknown), kinds.Wanted)]
+    assert bytes.fromhex(node(8)) in [fields_of(send.message)[0] for send in sends(gossip(swim, unknown), kinds.Wanted)]
 
 
 facts = st.lists(
@@ -354,13 +355,13 @@ def test_views_are_compared_now_and_then() -> None:
 
 def test_of_a_record_that_says_nothing_new_only_three_fields_are_looked_at() -> None:
     swim = knowing(1, 2)
-    _, known, incarnation, *_, signature = encode_update(record(2))
+    _, known, incarnation, *_, signature = record(2).as_update()
     torn = (0, known, incarnation, *[None] * 7, signature)
-    assert swim.receive(kinds.Gossip((torn,)), node(1), 0.0) == []
+    assert swim.receive(raw(kinds.Gossip, (torn,)), node(1), 0.0) == []
 
 
 def test_what_is_wrong_with_a_newer_or_contradicting_or_strange_record_is_found() -> None:
-    _, known, incarnation, *_, signature = encode_update(record(2))
+    _, known, incarnation, *_, signature = record(2).as_update()
     assert isinstance(incarnation, int)
     wrong: list[tuple[object, object, object]] = [
         (known, incarnation + 1, signature),
@@ -372,7 +373,7 @@ def test_what_is_wrong_with_a_newer_or_contradicting_or_strange_record_is_found(
     ]
     for first, second, last in wrong:
         swim = knowing(1, 2)
-        effects = swim.receive(kinds.Gossip(((0, first, second, *[None] * 7, last),)), node(1), 0.0)
+        effects = swim.receive(raw(kinds.Gossip, ((0, first, second, *[None] * 7, last),)), node(1), 0.0)
         assert [type(effect) for effect in effects] == [Rejected]
 
 
@@ -381,7 +382,7 @@ def test_a_record_of_a_dead_member_is_heard_though_it_is_not_new() -> None:
     member = swim._ground.view.find(node(2))
     assert member is not None
     swim._ground.view.bury(member, MemberState.DEAD, 0.0)
-    effects = swim.receive(kinds.State(True, (encode_update(record(2)),)), node(1), 0.0)
-    gossip = [cast("tuple[object, ...]", send.message[-1]) for send in sends(effects, kinds.Gossip)]
+    effects = swim.receive(kinds.State(True, (record(2).as_update(),)), node(1), 0.0)
+    gossip = [cast("tuple[object, ...]", fields_of(send.message)[-1]) for send in sends(effects, kinds.Gossip)]
     accusations = [update for updates in gossip for update in updates]
     assert accusations == [(3, bytes.fromhex(node(2)), 1)], "who holds it alive is told that it is held dead here"

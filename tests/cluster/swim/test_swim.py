@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.messages import array
 from iris.cluster.swim.context import Rejected
-from iris.cluster.swim.gossip import Accusation, Renewal, encode_update
+from iris.cluster.swim.gossip import Accusation, Renewal
 from iris.cluster.swim.records import MemberState
 from iris.cluster.swim.swim import KINDS, Swim
 from iris.kernel.config import Config
@@ -67,7 +68,7 @@ scalars = st.one_of(
 )
 updates = st.lists(
     st.one_of(
-        st.sampled_from([encode_update(u) for u in (record(1), record(0), claim(1, 2), claim(0, 1))]),
+        st.sampled_from([u.as_update() for u in (record(1), record(0), claim(1, 2), claim(0, 1))]),
         st.sampled_from([encode_update(Accusation(node=node(0), incarnation=1))]),
         scalars,
         st.lists(scalars, max_size=5).map(tuple),
@@ -99,7 +100,7 @@ def test_whatever_is_received_nothing_is_raised_and_nobody_dies_of_it(
 def test_every_kind_has_the_number_of_fields_that_it_says(kind: int) -> None:
     swim = knowing(1)
     for fields in range(8):
-        effects = swim.receive((kind, *([None] * fields)), node(1), 0.0)
+        effects = swim.receive(array(kind, *([None] * fields)), node(1), 0.0)
         reasons = [e.reason for e in effects if isinstance(e, Rejected)]
         assert ("no message of membership has this form" in swim.statistics().rejected) or fields == KINDS[kind]
         assert reasons != [] or fields != 0

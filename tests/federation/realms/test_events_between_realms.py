@@ -342,7 +342,7 @@ async def test_a_node_of_another_realm_shares_no_group_and_holds_up_no_publisher
                 ("stock.>", None, False, False, ()),
                 ("orders.*", None, False, False, ()),
             )
-            link.post(kinds.Interest(7, True, terms, ()), 64)
+            link.post(raw(kinds.Interest, 7, True, terms, ()), 64)
             await ear._parts.mesh.barrier(till.id)
             table = till._parts.pubsub._table
             assert [(known.pattern, known.group) for known in table.terms_of(ear.id)] == [("orders.*", None)]
@@ -350,7 +350,7 @@ async def test_a_node_of_another_realm_shares_no_group_and_holds_up_no_publisher
             many = tuple((f"orders.{number}", None, False, False, ()) for number in range(1000))
             for start in range(5):
                 part = tuple((f"{terms[0]}.{start}", *terms[1:]) for terms in many)
-                link.post(kinds.Interest(8 + start, False, part, ()), 64)
+                link.post(raw(kinds.Interest, 8 + start, False, part, ()), 64)
             await ear._parts.mesh.barrier(till.id)
             assert len(table.terms_of(ear.id)) == 3001  # an eighth of what a node of the own realm may have
             assert till.statistics().refusals["message of kind Interest"] == 2
@@ -398,7 +398,7 @@ async def test_a_gateway_of_another_realm_holds_up_no_events_of_our_own(autojump
             site = f"{realms.theirs.nodes['acme-eu-gateway'].realm}/eu"
             frame = wire.HEADER.pack(wire.COPY, wire.VERSION, 0, 77, 1000) + bytes(200)
             targets = (f"{ear.realm}/eu", bytes.fromhex(ear.id))
-            ours_there.link.post(kinds.Copy(5, site, bytes.fromhex(publisher.id), targets, frame), len(frame))
+            ours_there.link.post(raw(kinds.Copy, 5, site, bytes.fromhex(publisher.id), targets, frame), len(frame))
             await trio.sleep(0.5)
             assert ear.statistics().refusals["copy from a node that is not linked"] == 1
             await publisher.publish("own.news", 1)

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 from trio.testing import MockClock
 
 import iris
-from benchmarks.messages import raw
+from benchmarks.messages import fields_of, raw
 from iris.cluster.directory.messages import CLUSTER, TOPIC
 from iris.cluster.routes.copies import ANYBODY
 from iris.cluster.routes.gateway import BUSY, GONE
@@ -17,7 +17,7 @@ from iris.federation.gateway import Gateway
 from iris.kernel import wire
 from iris.kernel.errors import AuthenticationError
 from iris.kernel.wire import kinds
-from iris.kernel.wire.codec import Message
+from iris.kernel.wire.kinds import Message
 from tests.support.federations import echo
 from tests.support.two_realms import open_realms
 
@@ -96,7 +96,7 @@ def tap(gateway: Gateway, captured: list[bytes]) -> None:
 
     def carry_noted(message: Message) -> None:
         if isinstance(message, kinds.Carry):
-            captured.append(message[6])
+            captured.append(fields_of(message)[5])
         carry(message)
 
     gateway._carrying._carry = carry_noted  # type: ignore[method-assign]
@@ -116,7 +116,7 @@ async def test_a_gateway_of_another_realm_that_speaks_for_others_is_refused(auto
         gateway = bytes.fromhex(their_id)
         for site in ("eu", "ap", f"{our_realm}/ap", f"{'0c' * 16}/ap"):
             path = (f"{their_realm}/eu", gateway, site, bytes.fromhex(secrets.id))
-            ours_there.link.post(kinds.Route(site, bytes.fromhex(secrets.id), path), 64)
+            ours_there.link.post(raw(kinds.Route, site, bytes.fromhex(secrets.id), path), 64)
             ours_there.link.post(kinds.Exports(site, bytes.fromhex(secrets.id), 0, 1, (), (), False), 64)
             frame = kinds.Carry(5, f"{our_realm}/eu", bytes.fromhex(shop.id), site, gateway, b"frame")
             ours_there.link.post(frame, 64)
@@ -130,7 +130,7 @@ async def test_a_gateway_of_another_realm_that_speaks_for_others_is_refused(auto
             await trio.sleep(1)
         lie = (CLUSTER, "payroll", gateway, b"")
         topic = (TOPIC, ">", gateway, b"")
-        ours_there.link.post(kinds.Exports(f"{their_realm}/eu", gateway, 0, 1000, (lie, topic), (), False), 64)
+        ours_there.link.post(raw(kinds.Exports, f"{their_realm}/eu", gateway, 0, 1000, (lie, topic), (), False), 64)
         await trio.sleep(2)
         refusals = ours._between.refusals
         assert refusals["message of kind Route"] == 4
@@ -156,9 +156,9 @@ async def test_a_node_of_another_realm_is_heard_in_what_crosses_and_in_nothing_e
             kinds.InterestKnown(1, 1),
             kinds.RetainedWanted(">"),
             kinds.Hold(">", True),
-            kinds.Confirmed((1, 2)),
+            raw(kinds.Confirmed, (1, 2)),
             kinds.Revocations(b"x"),
-            kinds.Join(b"x"),
+            raw(kinds.Join, b"x"),
             kinds.Gossip(()),
             kinds.Forward(bytes(16), b"x"),
             kinds.Relay(bytes(16), 1, 1, b"", b"", bytes(64)),

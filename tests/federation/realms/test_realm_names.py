@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.messages import raw
+from benchmarks.messages import array, raw
 from iris.cluster.directory.exports import ExportTable
 from iris.cluster.directory.messages import (
     CLUSTER,
@@ -21,7 +21,7 @@ from iris.federation.realm_names import inward_untrusted, outward_exports, outwa
 from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.names import NodeId, check_address, cluster_of, is_site, realm_of_site, split_address
 from iris.kernel.wire import kinds
-from iris.kernel.wire.codec import Message
+from iris.kernel.wire.kinds import Message
 
 OURS, THEIRS, THIRD = "0a" * 16, "0b" * 16, "0c" * 16
 NODE, OTHER = NodeId("1" * 32), NodeId("2" * 32)
@@ -38,8 +38,8 @@ def test_what_leaves_has_its_realm_before_it_and_what_comes_in_has_not() -> None
     for kind, content in (raw(kinds.Carry, b"frame"), raw(kinds.CarryRefused, 3)):
         sent = (kind, 5, f"{OURS}/eu", ONE, f"{THEIRS}/us", TWO, content)
         assert inward(sent) == (kind, 5, "eu", ONE, f"{THEIRS}/us", TWO, content)
-    copy = kinds.Copy(5, f"{THEIRS}/us", TWO, (f"{OURS}/eu", ONE, f"{OURS}/ap", TWO), b"frame")
-    assert inward(copy) == kinds.Copy(5, f"{THEIRS}/us", TWO, ("eu", ONE, "ap", TWO), b"frame")
+    copy = raw(kinds.Copy, 5, f"{THEIRS}/us", TWO, (f"{OURS}/eu", ONE, f"{OURS}/ap", TWO), b"frame")
+    assert inward(copy) == raw(kinds.Copy, 5, f"{THEIRS}/us", TWO, ("eu", ONE, "ap", TWO), b"frame")
     assert inward(kinds.ExportsWanted(f"{OURS}/eu", ONE)) == kinds.ExportsWanted("eu", ONE)
 
 
@@ -86,28 +86,28 @@ CARRIED: list[tuple[object, object]] = [
 def test_a_frame_that_is_not_from_there_to_here_is_refused(site: object, source: object) -> None:
     for kind in raw(kinds.Carry, kinds.CarryRefused):
         with pytest.raises(RemoteProtocolError, match="another realm"):
-            inward((kind, 5, site, ONE, source, TWO, b""))
+            inward(array(kind, 5, site, ONE, source, TWO, b""))
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        kinds.Route("eu", ONE, ("eu", ONE)),
-        kinds.Route(f"{OURS}/eu", ONE, (f"{OURS}/eu", ONE)),
-        kinds.Route(f"{THEIRS}/eu", ONE, (f"{THEIRS}/eu", ONE, f"{THIRD}/eu", TWO)),
-        kinds.Route(f"{THEIRS}/eu", ONE, (f"{THEIRS}/eu", ONE, "us", TWO)),
-        kinds.Route(f"{THEIRS}/eu", ONE, (5, ONE)),
-        kinds.Route(f"{THEIRS}/eu", ONE, None),
+        raw(kinds.Route, "eu", ONE, ("eu", ONE)),
+        raw(kinds.Route, f"{OURS}/eu", ONE, (f"{OURS}/eu", ONE)),
+        raw(kinds.Route, f"{THEIRS}/eu", ONE, (f"{THEIRS}/eu", ONE, f"{THIRD}/eu", TWO)),
+        raw(kinds.Route, f"{THEIRS}/eu", ONE, (f"{THEIRS}/eu", ONE, "us", TWO)),
+        raw(kinds.Route, f"{THEIRS}/eu", ONE, (5, ONE)),
+        raw(kinds.Route, f"{THEIRS}/eu", ONE, None),
         kinds.Exports("eu", ONE, 0, 1, (), (), False),
         kinds.Exports(f"{THIRD}/eu", ONE, 0, 1, (), (), False),
         kinds.ExportsWanted(f"{THEIRS}/eu", ONE),
         kinds.ExportsWanted("eu", ONE),
-        kinds.Copy(5, "eu", ONE, (f"{OURS}/eu", TWO), b""),
-        kinds.Copy(5, f"{THIRD}/eu", ONE, (f"{OURS}/eu", TWO), b""),
-        kinds.Copy(5, f"{THEIRS}/eu", ONE, (f"{OURS}/eu", TWO, "eu", TWO), b""),
-        kinds.Copy(5, f"{THEIRS}/eu", ONE, (f"{THIRD}/eu", TWO), b""),
-        kinds.Copy(5, f"{THEIRS}/eu", ONE, (7, TWO), b""),
-        kinds.Copy(5, f"{THEIRS}/eu", ONE, None, b""),
+        raw(kinds.Copy, 5, "eu", ONE, (f"{OURS}/eu", TWO), b""),
+        raw(kinds.Copy, 5, f"{THIRD}/eu", ONE, (f"{OURS}/eu", TWO), b""),
+        raw(kinds.Copy, 5, f"{THEIRS}/eu", ONE, (f"{OURS}/eu", TWO, "eu", TWO), b""),
+        raw(kinds.Copy, 5, f"{THEIRS}/eu", ONE, (f"{THIRD}/eu", TWO), b""),
+        raw(kinds.Copy, 5, f"{THEIRS}/eu", ONE, (7, TWO), b""),
+        raw(kinds.Copy, 5, f"{THEIRS}/eu", ONE, None, b""),
         kinds.Allowed((">",), (">",), (">",)),
     ],
 )

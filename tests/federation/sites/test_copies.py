@@ -12,11 +12,12 @@ import trio
 from trio.testing import MockClock
 
 import iris
+from benchmarks.messages import array, fields_of
 from iris.cluster.routes.copies import Targets, copy_message, targets_untrusted
 from iris.federation.policy import Policy
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, RemoteProtocolError
-from iris.kernel.wire.codec import Message
+from iris.kernel.wire.kinds import Message
 from iris.patterns.pubsub.sealed import sender as casting
 from iris.patterns.pubsub.sealed.receiver import PATIENCE
 from iris.patterns.pubsub.sealed.sender import SealedSender
@@ -175,12 +176,12 @@ async def test_whoever_has_gone_does_not_open_what_comes_after(autojump_clock: M
         assert [event.payload for event in heard if event.site == "eu"][-2:] == ["after"] * 2
         assert sum(event.site == "third" for event in heard) == 1
         (message,) = captured
-        assert read_copy_header_untrusted(message[5]).key not in former
-        assert message[4] == ("eu", message[4][1])
-        assert bytes.fromhex(node.id) not in message[4][1]
+        assert read_copy_header_untrusted(fields_of(message)[4]).key not in former
+        assert fields_of(message)[3] == ("eu", fields_of(message[4])[0])
+        assert bytes.fromhex(node.id) not in fields_of(fields_of(message)[3])[0]
         for key in former.values():
             with pytest.raises(AuthenticationError, match="not genuine"):
-                key.open_untrusted(message[5], _ignore)
+                key.open_untrusted(fields_of(message)[4], _ignore)
         assert {ear.id for ear in ears} <= publisher._parts.mesh.peers.keys()
 
 
@@ -293,7 +294,7 @@ async def test_a_gateway_hands_on_only_what_is_on_the_lists(autojump_clock: Mock
         before = gateway.statistics()
         link = publisher._parts.mesh.peers[federation.nodes["us-gateway"].id].link
         targets = {"eu": bytes.fromhex(deaf.id + ear.id), "nowhere": bytes.fromhex(deaf.id)}
-        again, size = copy_message(16, "us", message[3], targets, message[5])
+        again, size = copy_message(16, "us", fields_of(message)[2], targets, fields_of(message)[4])
         link.post(again, size)
         await trio.sleep(1)
         after = gateway.statistics()
@@ -301,7 +302,7 @@ async def test_a_gateway_hands_on_only_what_is_on_the_lists(autojump_clock: Mock
         assert after.carried - before.carried == 1
         assert ear._parts.mesh.refusals["copy that repeats or comes late"] == 1
         # Nobody speaks for others.
-        another, size = copy_message(16, "us", bytes.fromhex(deaf.id), targets, message[5])
+        another, size = copy_message(16, "us", bytes.fromhex(deaf.id), targets, fields_of(message)[4])
         link.post(another, size)
         await trio.sleep(1)
         assert gateway.statistics().carried == after.carried
@@ -313,7 +314,7 @@ async def test_a_subscriber_cannot_speak_for_the_publisher(autojump_clock: MockC
         captured = capture(federation, "eu-gateway")
         await publisher.publish("orders.new", "genuine")
         await trio.sleep(1)
-        frame = captured[-1][5]
+        frame = fields_of(captured[-1])[4]
         heard.clear()
         forged = frame[:-64] + bytes(64)
         ears[0]._parts.pubsub.heard.take("us", publisher.id, forged)
@@ -367,10 +368,10 @@ def test_a_copy_says_to_whom_it_goes(field: object) -> None:
 
 def test_a_node_that_is_named_twice_gets_it_once() -> None:
     one, two = bytes(16), bytes(range(16))
-    assert targets_untrusted(("eu", one + two + one, "us", two, "eu", two)) == {"eu": one + two, "us": two}
+    assert targets_untrusted(array("eu", one + two + one, "us", two, "eu", two)) == {"eu": one + two, "us": two}
     many = b"".join(number.to_bytes(16) for number in range(50_000))
     began = time.thread_time()
-    assert targets_untrusted(("eu", many) + ("eu", one) * 511) == {"eu": many}
+    assert targets_untrusted(array("eu", many) + ("eu", one) * 511) == {"eu": many}
     assert time.thread_time() - began < 1, "nodes that are named before cost nothing again"
 
 

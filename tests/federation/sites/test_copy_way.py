@@ -5,6 +5,7 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from benchmarks.messages import array, raw
 from iris.cluster.directory.directory import SitePath
 from iris.cluster.directory.messages import Hop
 from iris.cluster.routes.copies import CopyRoute
@@ -13,7 +14,7 @@ from iris.kernel.config import KIB, Config
 from iris.kernel.link.link import Link
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
-from iris.kernel.wire.codec import Message
+from iris.kernel.wire.kinds import Message
 from tests.support.links import PlainSession
 from tests.support.links import Way as Wire
 
@@ -50,8 +51,8 @@ async def test_sites_behind_one_gateway_share_a_message() -> None:
     place.way.targets = {"eu": EAR, "us": EAR + EAR, "ap": EAR}
     assert place.way.send_nowait(b"frame")
     own = bytes.fromhex(OWN)
-    assert sent(place.links[ONE]) == [kinds.Copy(16, "own", own, ("eu", EAR, "us", EAR + EAR), b"frame")]
-    assert sent(place.links[TWO]) == [kinds.Copy(16, "own", own, ("ap", EAR), b"frame")]
+    assert sent(place.links[ONE]) == [raw(kinds.Copy, 16, "own", own, ("eu", EAR, "us", EAR + EAR), b"frame")]
+    assert sent(place.links[TWO]) == [raw(kinds.Copy, 16, "own", own, ("ap", EAR), b"frame")]
 
 
 async def test_what_no_route_leads_to_is_counted_and_holds_up_nobody() -> None:
@@ -69,7 +70,7 @@ async def test_a_full_link_is_waited_for_until_it_stalls(autojump_clock: MockClo
     place = Place()
     full = place.links[TWO]
     while full.has_room():
-        full.post((1, bytes(64 * KIB)), 64 * KIB)
+        full.post(array(1, bytes(64 * KIB)), 64 * KIB)
     place.way.targets = {"eu": EAR, "ap": EAR}
     assert not place.way.send_nowait(b"frame")
     assert place.posted(ONE) == 0, "a frame goes to all or to nobody"

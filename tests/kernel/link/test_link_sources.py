@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from iris.kernel.link.link import Link
-from iris.kernel.wire.codec import Message
+from iris.kernel.wire.kinds import Message
 from tests.support.links import NODE, SMALL, PlainSession, Way
 
 

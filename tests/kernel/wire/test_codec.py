@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+from benchmarks.messages import array
 from iris.kernel import wire
 from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import LocalProtocolError, PayloadTooLarge, RemoteProtocolError
@@ -97,16 +98,16 @@ def test_a_batch_comes_back_as_it_was_encoded(batch: list[wire.Message]) -> None
 
 @pytest.mark.parametrize("count", [1, 15, 16, 512])
 def test_a_batch_holds_so_many_messages(count: int) -> None:
-    batch: list[wire.Message] = [(1, 2)] * count
+    batch: list[wire.Message] = [array(1, 2)] * count
     assert wire.BatchDecoder().decode_untrusted(bytes(wire.encode_batch(batch))) == batch
 
 
 @pytest.mark.parametrize("count", [513, 65535, 65536, 350_000])
 def test_a_batch_of_more_messages_is_refused_and_costs_little_memory(count: int) -> None:
     decoder = wire.BatchDecoder()
-    batch = bytes(wire.encode_batch([(3, "")] * count))
+    batch = bytes(wire.encode_batch([array(3, "")] * count))
     assert peak_memory(decoder.decode_untrusted, batch) < 3 * MIB
-    assert decoder.decode_untrusted(bytes(wire.encode_batch([(1, 2)]))) == [(1, 2)]
+    assert decoder.decode_untrusted(bytes(wire.encode_batch([array(1, 2)]))) == [(1, 2)]
 
 
 def filled(element: bytes, count: int) -> bytes:
@@ -172,7 +173,7 @@ def test_any_bytes_are_messages_or_one_error_and_the_decoder_stays_usable(junk: 
         pass
     else:
         assert all(type(message) is tuple and type(message[0]) is int for message in found)
-    assert decoder.decode_untrusted(bytes(wire.encode_batch([(7, "next")]))) == [(7, "next")]
+    assert decoder.decode_untrusted(bytes(wire.encode_batch([array(7, "next")]))) == [(7, "next")]
 
 
 @pytest.mark.parametrize(
@@ -210,7 +211,7 @@ def test_any_bytes_are_messages_or_one_error_and_the_decoder_stays_usable(junk: 
 )
 def test_what_no_node_sends_is_refused(batch: bytes) -> None:
     with pytest.raises(RemoteProtocolError, match="malformed batch"):
-        wire.BatchDecoder().decode_untrusted(bytes(wire.encode_batch([(1, 2)])) + batch)
+        wire.BatchDecoder().decode_untrusted(bytes(wire.encode_batch([array(1, 2)])) + batch)
 
 
 @pytest.mark.parametrize(
@@ -233,8 +234,8 @@ def test_a_claimed_length_costs_no_memory() -> None:
 def test_a_batch_beyond_the_limit_of_frames_is_refused() -> None:
     decoder = wire.BatchDecoder(max_bytes=1000)
     with pytest.raises(RemoteProtocolError):
-        decoder.decode_untrusted(bytes(wire.encode_batch([(1, bytes(2000))])))
-    assert decoder.decode_untrusted(bytes(wire.encode_batch([(1, bytes(900))]))) == [(1, bytes(900))]
+        decoder.decode_untrusted(bytes(wire.encode_batch([array(1, bytes(2000))])))
+    assert decoder.decode_untrusted(bytes(wire.encode_batch([array(1, bytes(900))]))) == [(1, bytes(900))]
 
 
 # -- values of our own -------------------------------------------------------------------------------------
@@ -273,7 +274,7 @@ def test_a_payload_arrives_as_itself(value: object) -> None:
     encoded = wire.encode_payload(value, LIMIT)
     assert (type(encoded) is bytes) == isinstance(value, bytes)
     assert wire.is_payload(encoded)
-    ((_, arrived),) = wire.BatchDecoder().decode_untrusted(bytes(wire.encode_batch([(1, encoded)])))
+    ((_, arrived),) = wire.BatchDecoder().decode_untrusted(bytes(wire.encode_batch([array(1, encoded)])))
     assert wire.is_payload(arrived)
     assert wire.payload_size(arrived) == wire.payload_size(encoded)
     decoded = wire.decode_payload_untrusted(arrived)
@@ -480,7 +481,7 @@ def test_a_batch_is_read_where_it_was_packed_and_is_gone_afterwards() -> None:
         seen.append(batch)
         return b"sealed " + batch
 
-    assert wire.encode_batch([(1, 2)], seal) == b"sealed " + wire.encode_batch([(1, 2)])
+    assert wire.encode_batch([array(1, 2)], seal) == b"sealed " + wire.encode_batch([array(1, 2)])
     with pytest.raises(ValueError, match="released"):
         len(seen[0])
 
@@ -489,25 +490,25 @@ def test_encoding_within_sealing_disturbs_neither() -> None:
     """As two threads would."""
 
     def seal(batch: memoryview) -> bytes:
-        inner = wire.encode_batch([(3, "inner")])
+        inner = wire.encode_batch([array(3, "inner")])
         assert wire.BatchDecoder().decode_untrusted(inner) == [(3, "inner")]
         return bytes(batch)
 
-    assert wire.BatchDecoder().decode_untrusted(wire.encode_batch([(1, "outer")], seal)) == [(1, "outer")]
+    assert wire.BatchDecoder().decode_untrusted(wire.encode_batch([array(1, "outer")], seal)) == [(1, "outer")]
 
 
 @pytest.mark.parametrize("size", [0, 10, 256 * KIB - 10, 256 * KIB + 1, 2 * MIB])
 def test_what_was_encoded_before_leaves_no_trace_however_large_it_was(size: int) -> None:
     with pytest.raises(OverflowError):
-        wire.encode_batch([(1, bytes(size)), (2, 2**70)])
+        wire.encode_batch([array(1, bytes(size)), array(2, 2**70)])
 
     def fail(_: memoryview) -> bytes:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        wire.encode_batch([(1, bytes(size))], fail)
-    assert wire.BatchDecoder().decode_untrusted(wire.encode_batch([(1, bytes(size))])) == [(1, bytes(size))]
-    assert wire.encode_batch([(7, 8)]) == b"\x92\x07\x08"
+        wire.encode_batch([array(1, bytes(size))], fail)
+    assert wire.BatchDecoder().decode_untrusted(wire.encode_batch([array(1, bytes(size))])) == [(1, bytes(size))]
+    assert wire.encode_batch([array(7, 8)]) == b"\x92\x07\x08"
     for packer in codec._packers:
         assert len(packer.getbuffer()) == 0
 

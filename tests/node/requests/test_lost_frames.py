@@ -13,6 +13,7 @@ import trio.testing
 from trio.testing import MockClock
 
 import iris
+from benchmarks.messages import raw
 from iris.cluster.mesh.peer import Peer
 from iris.kernel import wire
 from iris.kernel.config import MIB
@@ -170,7 +171,7 @@ async def test_the_member_says_of_what_it_does_not_have_that_it_is_not_there(aut
             nursery.start_soon(partial(shop.requests.request, "store", 1, timeout=60))  # number 1
             await trio.sleep(0.1)
             other.mesh.post(member.id, kinds.Awaited(1), 0)
-            other.mesh.post(member.id, kinds.Awaited("1"), 0)
+            other.mesh.post(member.id, raw(kinds.Awaited, "1"), 0)
             shop.mesh.post(member.id, kinds.Awaited(1), 0)
             await trio.sleep(0.1)
             assert said == [kinds.Failure(1, "not_here", "", 0)]
@@ -319,7 +320,7 @@ async def test_what_runs_for_somebody_who_asked_elsewhere_is_cancelled(autojump_
             nursery.start_soon(partial(shop.requests.request, "store", 1, timeout=60))  # number 1
             await trio.sleep(0.1)
             for number in (1, 2, "1"):
-                other.mesh.post(shop.id, kinds.Running(number), 0)
+                other.mesh.post(shop.id, raw(kinds.Running, number), 0)
             member.mesh.post(shop.id, kinds.Running(1), 0)
             await trio.sleep(0.1)
             assert said == [kinds.Cancel(1), kinds.Cancel(2)]

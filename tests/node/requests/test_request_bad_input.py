@@ -13,7 +13,7 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from benchmarks.messages import raw
+from benchmarks.messages import array, raw
 from iris.kernel.wire import kinds
 from tests.support.meshes import MeshNode, open_meshes
 from tests.support.stages import open_stage
@@ -104,7 +104,7 @@ async def test_so_many_headers_fit_and_no_more(autojump_clock: MockClock, count:
 
 
 async def answer(member: MeshNode, caller: MeshNode, number: int, payload: object = b"forged") -> None:
-    member.mesh.post(caller.id, kinds.Reply(number, payload), 8)
+    member.mesh.post(caller.id, raw(kinds.Reply, number, payload), 8)
     await trio.sleep(0.01)
 
 
@@ -151,8 +151,8 @@ async def test_of_two_different_answers_the_first_counts(autojump_clock: MockClo
 @pytest.mark.parametrize(
     "message",
     [
-        kinds.Reply(1, "text"), kinds.Reply(1, None), raw(kinds.Reply, 1), kinds.Failure(1, 5, "text", 0),
-        kinds.Failure(1, "code", None, 0), kinds.Failure(1, "code", "text", 0.5),
+        raw(kinds.Reply, 1, "text"), raw(kinds.Reply, 1, None), raw(kinds.Reply, 1), raw(kinds.Failure, 1, 5, "text", 0),
+        raw(kinds.Failure, 1, "code", None, 0), raw(kinds.Failure, 1, "code", "text", 0.5),
     ],
 )  # fmt: skip
 async def test_a_malformed_answer_is_counted_and_the_true_one_is_taken(
@@ -251,7 +251,7 @@ async def test_flags_of_a_later_version_are_no_trouble(autojump_clock: MockClock
     async with open_meshes("shop", "member") as fleet:
         shop, member = fleet["shop"], fleet["member"]
         async with member.serve(make_store()) as membership:
-            shop.mesh.post(member.id, (*FIELDS[:5], flags, *FIELDS[6:]), 8)
+            shop.mesh.post(member.id, array(*FIELDS[:5], flags, *FIELDS[6:]), 8)
             await trio.sleep(0.1)
             assert membership.statistics().served == 1
 

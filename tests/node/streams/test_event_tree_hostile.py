@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock
 
 import iris
+from benchmarks.messages import raw
 from iris.kernel import wire
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
@@ -27,7 +28,7 @@ async def test_a_relay_that_lies_is_refused_and_counted(autojump_clock: MockCloc
         async with reader.pubsub.subscribe("t") as events:
 
             def relayed(sender: MeshNode, number: int, payload: bytes) -> RelayedEvents:
-                body = wire.pack([kinds.Events("t", number, 0, None, None, None, [payload], ())])
+                body = wire.pack([raw(kinds.Events, "t", number, 0, None, None, None, [payload], ())])
                 signature = sender.mesh.identity.sign(claim(sender.id, 1, number, 1, body))
                 return RelayedEvents(sender.id, 1, number, 1, body, signature)
 
@@ -79,7 +80,7 @@ async def test_events_that_their_publisher_may_not_publish_are_refused_though_an
             villain.mesh.post(reader.id, *reader_role.message())
             villain.mesh.post(reader.id, Announcement(1, 1, wait=False).message(), 0)
             for number, topic in enumerate(["others.a", "own.a"], start=1):
-                body = wire.pack([kinds.Events(topic, 1, 0, None, None, None, [b"x"], ())])
+                body = wire.pack([raw(kinds.Events, topic, 1, 0, None, None, None, [b"x"], ())])
                 signature = villain.mesh.identity.sign(claim(villain.id, 1, number, 1, body))
                 villain.mesh.post(reader.id, *RelayedEvents(villain.id, 1, number, 1, body, signature).message())
             assert [event.topic for event in await collect(events)] == ["own.a"]
@@ -93,7 +94,7 @@ async def test_events_are_handed_on_to_nobody_who_subscribes_to_nothing(autojump
         victim.pubsub._relays._tally = tally
 
         async def relay(number: int) -> None:
-            body = wire.pack([kinds.Events("t", number, 0, None, None, None, [b"x"], ())])
+            body = wire.pack([raw(kinds.Events, "t", number, 0, None, None, None, [b"x"], ())])
             signature = villain.mesh.identity.sign(claim(villain.id, 1, number, 2, body))
             villain.mesh.post(victim.id, *RelayedEvents(villain.id, 1, number, 2, body, signature).message())
             await trio.sleep(0.1)

@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from benchmarks.messages import raw
 from iris.kernel.wire import kinds
-from iris.kernel.wire.codec import Message
+from iris.kernel.wire.kinds import Message
 from iris.patterns.counters import Tally
 from iris.patterns.multicast.relay import RelayPlan
 from tests.support.meshes import Fleet, MeshNode, open_meshes
@@ -38,7 +39,7 @@ class Books:
 
     async def report(self, *numbers: object, reporter: MeshNode | None = None, origin: object = None) -> None:
         named = bytes.fromhex(self.sender.id) if origin is None else origin
-        message: Message = kinds.Relayed(named, numbers)
+        message: Message = raw(kinds.Relayed, named, numbers)
         (reporter or self.relay).mesh.post(self.sender.id, message, 100)
         await trio.sleep(0.1)
 

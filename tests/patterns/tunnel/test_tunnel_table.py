@@ -10,12 +10,12 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
-from benchmarks.messages import raw
+from benchmarks.messages import fields_of, raw
 from iris.kernel.config import KIB, Config
 from iris.kernel.errors import NotSent, RemoteProtocolError, TunnelBroken
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
-from iris.kernel.wire.codec import Message
+from iris.kernel.wire.kinds import Message
 from iris.patterns.tunnel import table as tunnel_table
 from iris.patterns.tunnel.messages import CloseCode, Refusal
 from iris.patterns.tunnel.states import State
@@ -128,7 +128,7 @@ async def test_one_node_can_open_so_many_tunnels_and_no_more(autojump_clock: Moc
         node.table.receive(PEER, opening(number))
     assert node.table.statistics().accepted == 3
     assert node.table.statistics().refused == 2
-    assert [message[2] for _, message in node.mesh.posted] == ["overloaded", "overloaded"]
+    assert [fields_of(message)[1] for _, message in node.mesh.posted] == ["overloaded", "overloaded"]
     (await node.accepted.receive()).abort()
     node.table.receive(PEER, opening(6))
     assert node.table.statistics().accepted == 4
@@ -142,7 +142,7 @@ async def test_messages_about_no_tunnel_are_answered_once_each_and_goodbyes_not_
     node.table.receive(PEER, kinds.TunnelAccept(-7, 8192, 6000))
     node.table.receive(PEER, kinds.TunnelClose(7, 0, 0, ""))
     node.table.receive(PEER, kinds.TunnelRefuse(-7, "code", "", 0))
-    assert [message[:3] for _, message in node.mesh.posted] == [
+    assert [(type(message), *fields_of(message)[:2]) for _, message in node.mesh.posted] == [
         raw(kinds.TunnelClose, -7, int(CloseCode.FORGOTTEN)),
         raw(kinds.TunnelClose, 7, int(CloseCode.FORGOTTEN)),
     ]
@@ -151,8 +151,8 @@ async def test_messages_about_no_tunnel_are_answered_once_each_and_goodbyes_not_
 async def test_a_mark_goes_back_whatever_becomes_of_its_chunk(autojump_clock: MockClock) -> None:
     node = TunnelNode("near", SMALL)
     node.table.receive(PEER, kinds.TunnelChunk(7, 0, 1, b"data", 3))
-    node.table.receive(PEER, kinds.TunnelChunk(7, 0, 1, b"data", "3"))
-    node.table.receive(PEER, kinds.TunnelMarked(5))
+    node.table.receive(PEER, raw(kinds.TunnelChunk, 7, 0, 1, b"data", "3"))
+    node.table.receive(PEER, raw(kinds.TunnelMarked, 5))
     assert [message for _, message in node.mesh.posted if isinstance(message, kinds.TunnelMarked)] == [
         kinds.TunnelMarked(3)
     ]
@@ -255,7 +255,7 @@ async def test_only_so_many_farewells_are_kept_for_a_peer(autojump_clock: MockCl
     node.mesh.posted.clear()
     node.table.receive(PEER, kinds.TunnelAck(1, 0, 0, 0, 0))
     node.table.receive(PEER, kinds.TunnelAck(1100, 0, 0, 0, 0))
-    assert [message[2] for _, message in node.mesh.posted] == [CloseCode.FORGOTTEN, CloseCode.ABORTED]
+    assert [fields_of(message)[1] for _, message in node.mesh.posted] == [CloseCode.FORGOTTEN, CloseCode.ABORTED]
 
 
 async def test_tunnels_take_turns_on_their_link(autojump_clock: MockClock) -> None:
@@ -269,7 +269,7 @@ async def test_tunnels_take_turns_on_their_link(autojump_clock: MockClock) -> No
         for _, receiver in pairs:
             nursery.start_soon(receiver.receive)
         await trio.testing.wait_all_tasks_blocked()
-        order = [message[1] for message in near.mesh.delivered if isinstance(message, kinds.TunnelChunk)]
+        order = [fields_of(message)[0] for message in near.mesh.delivered if isinstance(message, kinds.TunnelChunk)]
         assert len(order) > 120
         for end in range(8, 120):
             counts = [order[:end].count(number) for number in (1, 2, 3, 4)]
@@ -297,7 +297,7 @@ async def test_a_frame_has_one_mark_on_its_last_chunk(autojump_clock: MockClock,
         while (piece := source.take(rest, shared=False)) is not None:
             chunks.append(piece[0])
             rest = rest - piece[1] or room
-        assert [chunk[-1] > 0 for chunk in chunks] == marked
+        assert [fields_of(chunk)[-1] > 0 for chunk in chunks] == marked
 
 
 async def test_a_posted_message_overtakes_a_transfer(autojump_clock: MockClock) -> None:
@@ -340,5 +340,5 @@ async def test_the_end_of_file_carries_no_mark_so_the_chunk_before_it_does(autoj
         await sender.send_eof()
         (source,) = near.mesh.sources
         taken = [piece[0] for _ in range(2) if (piece := source.take(256 * KIB, shared=False)) is not None]
-        assert [message[0] for message in taken] == [kinds.TunnelChunk, kinds.TunnelEof]
-        assert taken[0][-1] > 0
+        assert [type(message) for message in taken] == [kinds.TunnelChunk, kinds.TunnelEof]
+        assert fields_of(taken[0])[-1] > 0

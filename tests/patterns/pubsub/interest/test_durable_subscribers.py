@@ -10,6 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from benchmarks.messages import raw
 from iris.kernel.config import KIB, Config
 from iris.kernel.errors import AuthenticationError, ConfigError, NotAllowed, NotSent, RequestTimeout
 from iris.kernel.wire import kinds
@@ -577,7 +578,7 @@ async def test_those_that_were_forgotten_make_room(autojump_clock: MockClock) ->
 )
 async def test_malformed_records_are_refused(autojump_clock: MockClock, field: object) -> None:
     async with open_meshes("a", "villain") as fleet:
-        fleet["villain"].peer(fleet["a"]).link.post(kinds.Durable(field), 100)
+        fleet["villain"].peer(fleet["a"]).link.post(raw(kinds.Durable, field), 100)
         await trio.sleep(0.1)
         assert fleet["a"].mesh.refusals["message of kind Durable"] == 1
         assert len(fleet["a"].pubsub.durable.names) == 0

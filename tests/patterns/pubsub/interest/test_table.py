@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.messages import raw
+from benchmarks.messages import decoded, fields_of, raw
 from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
-from iris.kernel.wire.codec import BatchDecoder, Message, encode_batch
+from iris.kernel.wire.codec import encode_batch
+from iris.kernel.wire.kinds import Message
 from iris.patterns.pubsub.interest import table as interest
 from iris.patterns.pubsub.interest.table import InterestTable, OwnInterest, Terms
 
@@ -33,7 +34,7 @@ any_terms = st.one_of(
 
 
 def over_the_wire(message: Message) -> Message:
-    (arrived,) = BatchDecoder().decode_untrusted(bytes(encode_batch([message])))
+    (arrived,) = decoded(encode_batch([message]))
     return arrived
 
 
@@ -65,10 +66,10 @@ def test_whatever_changes_the_other_side_knows_what_is_wanted(
 
 def test_only_the_first_and_the_last_subscription_are_told() -> None:
     own = OwnInterest()
-    assert own.add(A) == kinds.Interest(1, False, (tuple(A),), ())
+    assert own.add(A) == raw(kinds.Interest, 1, False, (tuple(A),), ())
     assert own.add(A) is None
     assert own.remove(A) is None
-    assert own.remove(A) == kinds.Interest(2, False, (), (tuple(A),))
+    assert own.remove(A) == raw(kinds.Interest, 2, False, (), (tuple(A),))
 
 
 def test_nodes_and_terms_are_kept_apart() -> None:
@@ -97,8 +98,8 @@ def test_the_version_is_confirmed_by_the_last_of_many_messages() -> None:
     for number in range(1000):
         own.add(Terms(f"topic.{number}", None, False))
     messages = list(own.whole())
-    assert [message[1] for message in messages] == [0, 0, 0, 1000]
-    assert [message[2] for message in messages] == [True, False, False, False]
+    assert [fields_of(message)[0] for message in messages] == [0, 0, 0, 1000]
+    assert [fields_of(message)[1] for message in messages] == [True, False, False, False]
     assert [table.receive_untrusted(NODE, over_the_wire(message)) for message in messages] == [0, 0, 0, 1000]
     assert all(table.match(f"topic.{number}") for number in range(1000))
 

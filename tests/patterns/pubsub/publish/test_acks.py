@@ -10,6 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from benchmarks.messages import raw
 from iris.kernel.errors import ConfigError, IrisError, NotSent, PayloadTooLarge, RequestTimeout
 from iris.kernel.wire import kinds
 from iris.patterns.pubsub.subscribe.events import Event
@@ -375,7 +376,7 @@ async def test_malformed_confirmations_are_refused(autojump_clock: MockClock, ra
     async with open_meshes("a", "b") as fleet, open_store(fleet["b"]) as store:
         a, b = fleet["a"], fleet["b"]
         store.telling = False
-        b.peer(a).link.post(kinds.Confirmed(ranges), 0)
+        b.peer(a).link.post(raw(kinds.Confirmed, ranges), 0)
         await trio.sleep(0.1)
         assert a.mesh.refusals == {"message of kind Confirmed": 1}
 
@@ -388,7 +389,7 @@ async def test_nobody_confirms_what_another_was_asked(autojump_clock: MockClock)
 
             async def forge() -> None:
                 await trio.sleep(0.5)
-                c.peer(a).link.post(kinds.Confirmed((1, 1)), 0)
+                c.peer(a).link.post(raw(kinds.Confirmed, (1, 1)), 0)
 
             nursery.start_soon(forge)
             with pytest.raises(RequestTimeout):

@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from benchmarks.messages import array
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent, PayloadTooLarge, RemoteProtocolError, RequestTimeout
 from iris.kernel.wire import kinds
@@ -259,7 +260,7 @@ def test_a_last_value_of_a_peer() -> None:
 )
 def test_a_malformed_last_value_is_the_peers_error(field: int, value: object) -> None:
     with pytest.raises(RemoteProtocolError):
-        check_retained_untrusted((*GOOD[:field], value, *GOOD[field + 1 :]))
+        check_retained_untrusted(array(*GOOD[:field], value, *GOOD[field + 1 :]))
 
 
 async def test_a_peer_that_asks_nonsense_is_refused(autojump_clock: MockClock) -> None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.messages import array, fields_of
 from iris.kernel import wire
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
@@ -33,7 +34,7 @@ class Desk:
         self.refused: Counter[str] = Counter()
         self.ended: list[int] = []
         self.incoming = ReorderBuffer(
-            take=lambda message: self.taken.append(message[2]),
+            take=lambda message: self.taken.append(fields_of(message)[1]),
             open_body=lambda body: self.taken.append(int(body)),
             hand_on=lambda relayed, children: self._hand_on(relayed, children),
             refuse=self._refuse,
@@ -249,7 +250,7 @@ def test_more_than_may_wait_is_waited_for_no_longer() -> None:
     desk.carry_all()
     assert desk.incoming.is_waiting
     message = direct(1)
-    desk.incoming.receive_direct((*message[:7], (bytes(17 * 2**20),), ()), desk.now)
+    desk.incoming.receive_direct(array(*(type(message), *fields_of(message)[:6]), (bytes(17 * 2**20),), ()), desk.now)
     assert (desk.taken, desk.incoming.is_waiting) == ([1], False)
 
 
@@ -258,11 +259,15 @@ def empty(number: int) -> wire.Message:
 
 
 def packed(number: int) -> wire.Message:
-    return (*direct(number)[:7], (wire.encode_payload(["x" * 100_000], 10**6),), ())
+    return (*(type(direct(number)), *fields_of(direct(number))[:6]), (wire.encode_payload(["x" * 100_000], 10**6),), ())
 
 
 def labelled(number: int) -> wire.Message:
-    return (*direct(number)[:5], ("name", "x" * 16_000) * 4, *direct(number)[6:])
+    return (
+        *(type(direct(number)), *fields_of(direct(number))[:4]),
+        ("name", "x" * 16_000) * 4,
+        *fields_of(direct(number))[5:],
+    )
 
 
 @pytest.mark.parametrize("make", [empty, packed, labelled, direct])
@@ -302,7 +307,9 @@ def test_a_message_of_any_depth_can_wait() -> None:
     headers: object = ()
     for _ in range(5000):
         headers = (headers,)
-    desk.incoming.receive_direct((*direct(1)[:5], headers, *direct(1)[6:]), desk.now)
+    desk.incoming.receive_direct(
+        array(*(type(direct(1)), *fields_of(direct(1))[:4]), headers, *fields_of(direct(1))[5:]), desk.now
+    )
     assert desk.incoming.is_waiting
     assert desk.incoming._behind_bytes > 5000 * 256
 
