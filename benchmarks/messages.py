@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgpack
 
-from iris.kernel.wire import BatchDecoder, Message, kinds
+from iris.kernel.wire import BatchDecoder, Message, encode_batch, kinds
 
 _decoder: Final[BatchDecoder[Message]] = BatchDecoder(*kinds.BY_KIND.values())
 
@@ -39,3 +39,12 @@ def decoded(batch: bytes) -> list[Any]:
 def arrays(batch: bytes) -> list[Any]:
     """Return the arrays of a batch, which need not be messages of any kind."""
     return list(msgpack.unpackb(batch, use_list=False))
+
+
+def arrived(kind: type[Message], *fields: object) -> Any:
+    """Return the message of a kind that comes of these fields, whatever they are.
+
+    Raises:
+        RemoteProtocolError: a node does not take them.
+    """
+    return decoded(encode_batch([raw(kind, *fields)]))[0]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Final, final
 
-from benchmarks.membership.realm import Message, Realm
-from benchmarks.messages import raw
+from benchmarks.membership.realm import Realm
 from iris.cluster.swim.gossip import Accusation, Claim, Evidence, Renewal, Update
 from iris.cluster.swim.view import BUCKETS
 from iris.kernel.names import NodeId
@@ -37,10 +36,10 @@ def malice(size: int, seed: int, *, seconds: float = 120.0) -> Malice:
     realm.run(3.0)
     villain, target = realm.random.sample(realm.nodes, 2)
 
-    def answer(receiver: NodeId, message: Message, sender: NodeId) -> bool:
+    def answer(receiver: NodeId, message: kinds.OfMembership, sender: NodeId) -> bool:
         """As a helper the villain finds everybody silent; asked to compare views it denies the target."""
         if receiver == villain and isinstance(message, kinds.ProbeRequest):
-            realm.post(villain, sender, raw(kinds.ProbeReport, message[1], 2, ()))
+            realm.post(villain, sender, kinds.ProbeReport(message.sequence, 2, ()))
             return True
         return False
 
@@ -70,10 +69,10 @@ def malice(size: int, seed: int, *, seconds: float = 120.0) -> Malice:
         for node in realm.nodes:
             if node == villain:
                 continue
-            realm.post(villain, node, raw(kinds.Gossip, tuple(map(updates))))
-            realm.post(villain, node, raw(kinds.Gossip, tuple(map(forgeries))))
-        realm.post(villain, target, raw(kinds.Probe, 1, 2, record.incarnation, ()))
-        realm.post(villain, bystander, raw(kinds.Digest, bytes(range(BUCKETS)), b""))
+            realm.post(villain, node, kinds.Gossip(tuple(update.as_update() for update in updates)))
+            realm.post(villain, node, kinds.Gossip(tuple(update.as_update() for update in forgeries)))
+        realm.post(villain, target, kinds.Probe(1, 2, record.incarnation, ()))
+        realm.post(villain, bystander, kinds.Digest(bytes(range(BUCKETS)), b""))
 
     realm.interceptor = answer
     attack()

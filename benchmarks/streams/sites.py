@@ -66,7 +66,7 @@ async def _far(task: Mapping[str, Any]) -> None:
             elif event.raw_payload == b"end":
                 say(heard=heard, missed=missed, seconds=perf_counter() - began)
             else:
-                heard += len(event.raw_payload)
+                heard += payload_size(event.raw_payload)
 
 
 async def _near(task: Mapping[str, Any]) -> None:

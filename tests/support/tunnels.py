@@ -15,11 +15,12 @@ from iris.kernel.errors import NotSent
 from iris.kernel.link.bulk import BulkSource
 from iris.kernel.names import NodeId
 from iris.kernel.tasks.wakeup import Wakeup
+from iris.kernel.wire import kinds
 from iris.kernel.wire.codec import MAX_MESSAGES, encode_batch
 from iris.kernel.wire.kinds import Message
 from iris.patterns.messages import Sender
 from iris.patterns.tunnel.endpoint import TunnelEndpoint
-from iris.patterns.tunnel.messages import Refusal, TunnelOpen
+from iris.patterns.tunnel.messages import Refusal
 from iris.patterns.tunnel.table import TunnelTable
 from iris.patterns.tunnel.tunnel import Tunnel
 
@@ -122,7 +123,7 @@ class TunnelNode:
         self.refusal: Refusal | None = None
         self.send_accepted, self.accepted = trio.open_memory_channel[Tunnel](10_000)
 
-    def accept(self, opening: TunnelOpen, end: TunnelEndpoint) -> Refusal | None:
+    def accept(self, opening: kinds.TunnelOpen, end: TunnelEndpoint) -> Refusal | None:
         if self.refusal is None:
             self.send_accepted.send_nowait(self.wrap(end, opening.cluster))
         return self.refusal

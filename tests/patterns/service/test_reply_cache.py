@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iris.kernel import wire
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from iris.patterns.service.reply_cache import ReplyCache
@@ -16,7 +15,7 @@ from iris.patterns.service.reply_cache import ReplyCache
 SHOP = NodeId("5" * 32)
 
 
-def reply(number: int) -> wire.Message:
+def reply(number: int) -> kinds.Reply:
     return kinds.Reply(number, b"done")
 
 

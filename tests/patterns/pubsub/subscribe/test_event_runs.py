@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.messages import raw
+from benchmarks.messages import arrived
 from iris.kernel import wire
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
@@ -22,9 +22,8 @@ SENDER = Sender("shop", NodeId("1" * 32))
 PACKED = wire.encode_payload({"a": 1}, 1000)
 
 
-def events_message(**changes: object) -> wire.Message:
+def events_message(**changes: object) -> kinds.Events:
     fields: dict[str, object] = {
-        "kind": kinds.Events,
         "topic": "a.b",
         "sequence": 1,
         "confirm": 0,
@@ -34,12 +33,11 @@ def events_message(**changes: object) -> wire.Message:
         "payloads": (b"one", b"three"),
         "milestones": (),
     }
-    return tuple((fields | changes).values())
+    return arrived(kinds.Events, *(fields | changes).values())
 
 
-def retained_message(**changes: object) -> wire.Message:
+def retained_message(**changes: object) -> kinds.Retained:
     fields: dict[str, object] = {
-        "kind": kinds.Retained,
         "topic": "a.b",
         "last": 7,
         "sequence": 5,
@@ -48,7 +46,7 @@ def retained_message(**changes: object) -> wire.Message:
         "payload": b"value",
         "milestones": (4,),
     }
-    return tuple((fields | changes).values())
+    return arrived(kinds.Retained, *(fields | changes).values())
 
 
 @pytest.mark.parametrize(
@@ -104,7 +102,6 @@ def test_a_topic_is_checked_where_it_is_met_for_the_first_time() -> None:
         {"payloads": ()},
         {"payloads": None},
         {"payloads": b"xyz"},
-        {"payloads": [b"x"]},
         {"payloads": ("text",)},
         {"payloads": (b"x", None)},
         {"payloads": (PACKED, 5)},
@@ -148,7 +145,7 @@ def test_a_malformed_last_value_is_the_peers_error(changes: dict[str, object]) -
 FIELDS = st.one_of(
     st.none(),
     st.booleans(),
-    st.integers(),
+    st.integers(-(2**63), 2**64 - 1),
     st.floats(),
     st.text(max_size=3),
     st.binary(max_size=3),
@@ -160,7 +157,7 @@ FIELDS = st.one_of(
 @given(st.tuples(*[FIELDS] * 7, FIELDS | st.just(())))
 def test_any_fields_are_a_run_or_the_peers_error(fields: tuple[object, ...]) -> None:
     try:
-        size, plain = check_run_untrusted(raw(kinds.Events, *fields))
+        size, plain = check_run_untrusted(arrived(kinds.Events, *fields))
     except RemoteProtocolError:
         return
     topic, sequence, confirm = fields[:3]
@@ -176,7 +173,7 @@ def test_any_fields_are_a_run_or_the_peers_error(fields: tuple[object, ...]) -> 
 @given(st.tuples(*[FIELDS] * 6, FIELDS | st.just(())))
 def test_any_fields_are_a_last_value_or_the_peers_error(fields: tuple[object, ...]) -> None:
     try:
-        size = check_retained_untrusted(raw(kinds.Retained, *fields))
+        size = check_retained_untrusted(arrived(kinds.Retained, *fields))
     except RemoteProtocolError:
         return
     payload: Any = fields[5]
