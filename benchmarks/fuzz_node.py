@@ -25,7 +25,7 @@ import trio
 
 import iris
 import iris.testing
-from benchmarks.messages import fields_of, raw
+from benchmarks.messages import raw, torn
 from benchmarks.mutation import changed_field, damaged, malformed
 from iris.cluster.mesh.mesh import Mesh
 from iris.cluster.mesh.peer import Peer
@@ -68,13 +68,13 @@ class Recording:
         known = self.messages[kind]
         fields: list[Any]
         if known and rng.random() < 0.9:
-            fields = list(fields_of(rng.choice(known)))
+            fields = list(torn(rng.choice(known)))
         else:
             fields = [changed_field(None, rng) for _ in kind.__struct_fields__]
         for _ in range(rng.randrange(3)):
             if fields:
                 position = rng.randrange(len(fields))
-                other = fields_of(rng.choice(known))[position] if known and rng.random() < 0.3 else fields[position]
+                other = torn(rng.choice(known))[position] if known and rng.random() < 0.3 else fields[position]
                 fields[position] = changed_field(other, rng)
         if rng.random() < 0.02:
             fields.append(None)

@@ -17,12 +17,17 @@ def raw(kind: type[Message], *fields: object) -> Any:
 
 
 def fields_of(message: Message) -> tuple[Any, ...]:
+    """Return the fields of a message."""
+    return tuple(getattr(message, name) for name in message.__struct_fields__)
+
+
+def torn(message: Message) -> tuple[Any, ...]:
     """Return the fields of a message, with the messages in them as the arrays that they are."""
     return tuple(
-        tuple(raw(type(one), *fields_of(one)) for one in field)
+        tuple(raw(type(one), *torn(one)) for one in field)
         if isinstance(field, tuple) and field and isinstance(field[0], Message)
         else field
-        for field in (getattr(message, name) for name in message.__struct_fields__)
+        for field in fields_of(message)
     )
 
 

@@ -25,6 +25,7 @@ from benchmarks.streams.processes import open_run, say
 from benchmarks.streams.table import heading, row
 from iris.federation.gateway import open_gateway
 from iris.federation.policy import Policy
+from iris.kernel.wire import payload_size
 
 DELAY: Final = 0.02
 RATE: Final = 25e6

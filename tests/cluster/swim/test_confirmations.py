@@ -217,7 +217,7 @@ def test_a_member_whose_contradiction_was_lost_on_its_way_says_it_again_when_ask
         effects = swim.expire(now)
         for send in sends(effects, kinds.Probe):
             news = (record(5, incarnation=2),) if send.node == node(5) else ()
-            answer = kinds.ProbeAnswer(fields_of(send.message)[0], 0, tuple(map(news)))
+            answer = kinds.ProbeAnswer(fields_of(send.message)[0], 0, tuple(update.as_update() for update in news))
             effects += swim.receive(answer, send.node, now + 0.001)
         states += [e.state for e in effects if isinstance(e, Changed) and e.node == node(5)]
     assert states == [MemberState.ALIVE]

@@ -48,7 +48,7 @@ def _told_of_itself(swim: Swim, effects: list[Effect]) -> list[Send]:
     return [
         effect
         for effect in effects
-        if isinstance(effect, Send) and type(effect.message) != kinds.Sync
+        if isinstance(effect, Send) and type(effect.message) is not kinds.Sync
         if any(isinstance(update, NodeRecord) and update == swim.own for update in updates_in(effect))
     ]
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from benchmarks.messages import fields_of, raw
+from benchmarks.messages import fields_of
 from iris.cluster.swim.context import Changed, Effect, Rejected, Send, Synchronized
 from iris.cluster.swim.gossip import Renewal, updates_untrusted
 from iris.cluster.swim.records import MemberState, NodeRecord
@@ -38,7 +38,9 @@ from tests.support.membership import (
 
 def _passed_on(swim: Swim, about: NodeRecord, effects: list[Effect]) -> Counter[object]:
     return Counter(
-        type(send.message) for send in sends(effects) if type(send.message) != kinds.Sync and about in updates_in(send)
+        type(send.message)
+        for send in sends(effects)
+        if type(send.message) is not kinds.Sync and about in updates_in(send)
     )
 
 
@@ -362,8 +364,8 @@ def test_a_record_that_says_nothing_new_is_not_read() -> None:
 
 def test_what_is_wrong_with_a_newer_or_contradicting_or_strange_record_is_found() -> None:
     known = replace(record(2).as_update(), name="no name")
-    for changes in ({"incarnation": known.incarnation + 1}, {"signature": b"another"}, {"node": bytes(16)}):
-        effects = knowing(1, 2).receive(kinds.Gossip((replace(known, **changes),)), node(1), 0.0)
+    for change in ({"incarnation": known.incarnation + 1}, {"signature": b"another"}, {"node": bytes(16)}):
+        effects = knowing(1, 2).receive(kinds.Gossip((replace(known, **change),)), node(1), 0.0)
         assert [type(effect) for effect in effects] == [Rejected]
 
 
@@ -375,6 +377,6 @@ def test_a_record_of_a_dead_member_is_heard_though_it_is_not_new() -> None:
     effects = swim.receive(kinds.State(True, (record(2).as_update(),)), node(1), 0.0)
     gossip = [cast("tuple[object, ...]", fields_of(send.message)[-1]) for send in sends(effects, kinds.Gossip)]
     accusations = [update for updates in gossip for update in updates]
-    assert accusations == [raw(kinds.AccusationUpdate, bytes.fromhex(node(2)), 1)], (
+    assert accusations == [kinds.AccusationUpdate(bytes.fromhex(node(2)), 1)], (
         "who holds it alive is told that it is held dead here"
     )

@@ -64,17 +64,13 @@ async def test_of_bursts_that_grow_each_is_one_frame(autojump_clock: MockClock) 
         await trio.sleep(1)
         assert [len(batch) for batch in way.batches] == [1, 1, 2, 2, 2]
         link.post(
-            array(
-                3,
-            ),
+            array(3),
             10,
         )
         assert len(way.frames) == 5
         await trio.sleep(1)
         link.post(
-            array(
-                4,
-            ),
+            array(4),
             10,
         )
         assert way.messages[-1] == (4,), "the last frame was a lone message again"
@@ -131,9 +127,7 @@ async def test_a_message_grows_until_it_is_encoded(autojump_clock: MockClock) ->
     async with open_link(way=Way()) as link:
         growing = OpenRun(100)
         link.post(
-            array(
-                1,
-            ),
+            array(1),
             0,
             growing=growing,
         )
@@ -146,17 +140,13 @@ async def test_a_message_grows_until_another_one_does(autojump_clock: MockClock)
     async with open_link(way=Way()) as link:
         first, second = OpenRun(100), OpenRun(100)
         link.post(
-            array(
-                1,
-            ),
+            array(1),
             0,
             growing=first,
         )
         first.grown = 50
         link.post(
-            array(
-                2,
-            ),
+            array(2),
             0,
             growing=second,
         )
@@ -169,9 +159,7 @@ async def test_a_link_that_ends_lets_nothing_grow(autojump_clock: MockClock) -> 
     async with open_link() as link:
         growing = OpenRun(100)
         link.post(
-            array(
-                1,
-            ),
+            array(1),
             0,
             growing=growing,
         )
@@ -210,23 +198,17 @@ async def test_a_batch_never_exceeds_its_size_but_for_one_large_message(autojump
 async def test_a_message_may_grow_by_what_its_batch_has_room_for(autojump_clock: MockClock) -> None:
     async with open_link(way=Way()) as link:
         link.post(
-            array(
-                1,
-            ),
+            array(1),
             200,
         )
         roomy, cramped = OpenRun(500), OpenRun(5000)
         link.post(
-            array(
-                2,
-            ),
+            array(2),
             100,
             growing=roomy,
         )
         link.post(
-            array(
-                3,
-            ),
+            array(3),
             100,
             growing=cramped,
         )
@@ -243,9 +225,7 @@ async def test_what_has_grown_counts_towards_the_batch(autojump_clock: MockClock
         payloads.append(b"b")
         growing.grown = 900
         link.post(
-            array(
-                2,
-            ),
+            array(2),
             100,
         )  # does not fit: the batch before it leaves
         assert way.messages == [(1, (b"a", b"b"))]
@@ -272,25 +252,19 @@ async def test_a_full_link_has_a_reserve_for_what_keeps_nodes_in_agreement(autoj
         fill(link, 500)
         for _ in range(10):
             link.post(
-                array(
-                    1,
-                ),
+                array(1),
                 500,
                 5320,
             )
         with pytest.raises(NotSent):
             link.post(
-                array(
-                    1,
-                ),
+                array(1),
                 500,
                 5320,
             )
         with pytest.raises(NotSent):
             link.post(
-                array(
-                    1,
-                ),
+                array(1),
                 0,
             )
 
@@ -307,9 +281,7 @@ async def test_whoever_waits_for_room_goes_on_at_half(autojump_clock: MockClock)
     async with open_link(way=way) as link, trio.open_nursery() as nursery:
         for _ in range(15):
             link.post(
-                array(
-                    1,
-                ),
+                array(1),
                 500,
             )
         assert not link.has_room()
@@ -332,9 +304,7 @@ async def test_a_cancelled_wait_for_room_leaves_nothing_behind(autojump_clock: M
     async with open_link() as link:
         for _ in range(15):
             link.post(
-                array(
-                    1,
-                ),
+                array(1),
                 500,
             )
         with trio.move_on_after(1) as scope:
@@ -348,9 +318,7 @@ async def test_a_link_is_stalled_when_messages_wait_and_nothing_moves(autojump_c
     async with open_link(way=way) as link:
         await trio.sleep(100)
         link.post(
-            array(
-                1,
-            ),
+            array(1),
             0,
         )
         assert not link.is_stalled(0.25)  # it has only just been asked to do something
@@ -359,9 +327,7 @@ async def test_a_link_is_stalled_when_messages_wait_and_nothing_moves(autojump_c
         assert not link.is_stalled(0.25)  # nothing waits
         for _ in range(3):
             link.post(
-                array(
-                    1,
-                ),
+                array(1),
                 900,
             )
         await trio.sleep(0.2)
@@ -380,9 +346,7 @@ async def test_messages_wait_for_a_connection_and_a_session(autojump_clock: Mock
     way = Way()
     async with open_link() as link:
         link.post(
-            array(
-                1,
-            ),
+            array(1),
             0,
         )
         await wait_all_tasks_blocked()

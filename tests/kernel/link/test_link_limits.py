@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from benchmarks.messages import array
+from benchmarks.messages import array, arrays
 from iris.kernel.config import KIB, Config
 from iris.kernel.errors import NotSent
 from iris.kernel.link.link import Link
 from iris.kernel.link.run import OpenRun
-from iris.kernel.wire.codec import MAX_CARRIED, MAX_MESSAGES, BatchDecoder
+from iris.kernel.wire.codec import MAX_CARRIED, MAX_MESSAGES
 from tests.support.links import (
     NODE,
     SMALL,
@@ -47,9 +47,7 @@ async def test_another_connection_takes_the_place_of_the_first(autojump_clock: M
     async with open_link(way=first) as link:
         link.attach(second)
         link.post(
-            array(
-                1,
-            ),
+            array(1),
             0,
         )
         await wait_all_tasks_blocked()
@@ -70,9 +68,7 @@ async def test_closing_counts_what_waits_as_lost_and_refuses_the_rest(autojump_c
         assert link.statistics().lost == 10
         with pytest.raises(NotSent, match="the peer is gone"):
             link.post(
-                array(
-                    1,
-                ),
+                array(1),
                 0,
             )
         await link.wait_room()
@@ -90,9 +86,7 @@ async def test_closing_ends_the_flusher_and_whoever_waits(autojump_clock: MockCl
     link = Link(NODE, SMALL)
     for _ in range(15):
         link.post(
-            array(
-                1,
-            ),
+            array(1),
             500,
         )
     with trio.fail_after(1):
@@ -108,7 +102,7 @@ async def test_what_a_frame_brings_about_in_this_node_goes_out_once_and_in_order
     answered: list[int] = []
 
     def answer(frame: bytes) -> None:
-        for message in BatchDecoder().decode_untrusted(frame[1:]):
+        for message in arrays(frame[1:]):
             if message[0] == 1:
                 answered.append(message[1])
                 link.post(array(2, message[1]), 700)
@@ -131,9 +125,7 @@ async def test_a_link_may_end_by_what_its_own_frame_brings_about(autojump_clock:
     way = Way(taken=end)
     async with open_link(way=way) as link:
         link.post(
-            array(
-                1,
-            ),
+            array(1),
             0,
         )
         await wait_all_tasks_blocked()

@@ -193,7 +193,7 @@ def test_data_that_overtakes_a_lost_acceptance_is_not_lost() -> None:
     pair = TwoMachines()
     pair.ends[1].send(b"first", packed=False)
     pair.put(1)
-    assert type(pair.links[1][0]) == kinds.TunnelAccept
+    assert type(pair.links[1][0]) is kinds.TunnelAccept
     pair.links[1].popleft()
     pair.settle()
     assert pair.ends[0].state is State.OPENING

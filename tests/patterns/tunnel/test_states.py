@@ -112,7 +112,7 @@ def test_machines_follow_the_table(state: State, input_: Input, expected: State 
         assert machine.ending is not None
         assert machine.ending.code is CloseCode.VIOLATION
         assert machine.farewell is not None
-        assert type(machine.farewell) == kinds.TunnelClose
+        assert type(machine.farewell) is kinds.TunnelClose
     else:
         assert machine.state is expected
         assert (machine.ending is not None) == (machine.state is CLOSED)
