@@ -36,7 +36,7 @@ async def test_a_node_that_publishers_do_not_wait_for_cannot_have_them_pause(aut
             villain.mesh.post(a.id, kinds.Hold("t", True), 0)
             await trio.sleep(0.1)
             assert await publish_in_time(a, "t")
-            assert a.mesh.refusals["message of kind 0x44"] == 102
+            assert a.mesh.refusals["message of kind Hold"] == 102
 
 
 async def test_a_pause_ends_with_the_subscription_that_it_was_for(autojump_clock: MockClock) -> None:

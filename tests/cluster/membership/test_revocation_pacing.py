@@ -104,7 +104,7 @@ async def test_few_bytes_of_a_peer_do_not_cost_many_of_this_node(autojump_clock:
         def hear(_: Peer, message: wire.Message) -> None:
             heard.append(fields_of(message)[0])
 
-        b.mesh.register(kinds.Revocations, 1, hear)
+        b.mesh.register(kinds.Revocations, hear)
         old, new = issue(fleet, 1), issue(fleet, 2)
         assert revoking.take(old.signed)
         assert revoking.take(new.signed)

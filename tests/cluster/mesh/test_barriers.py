@@ -12,6 +12,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from benchmarks.messages import raw
 from iris.cluster.mesh.control import PingBarrier
 from iris.cluster.mesh.peer import Peer
+from iris.kernel import wire
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
@@ -24,11 +25,11 @@ class Line:
     """A link that keeps what is posted, or is full."""
 
     def __init__(self) -> None:
-        self.posted: list[tuple[Any, ...]] = []
+        self.posted: list[Any] = []
         self.room = trio.Event()
         self.room.set()
 
-    def post(self, message: tuple[Any, ...], size: int, reserve: int) -> None:
+    def post(self, message: wire.Message, size: int, reserve: int) -> None:
         if not self.room.is_set():
             raise NotSent("the link is full")
         self.posted.append(message)
@@ -62,8 +63,8 @@ class Bench:
 
     def tokens(self, node: NodeId) -> list[int]:
         posted = self.peers[node].link.posted
-        assert {message[0] for message in posted} <= {kinds.Ping}
-        return [message[1] for message in posted]
+        assert {type(message) for message in posted} <= {kinds.Ping}
+        return [message.token for message in posted]
 
 
 async def test_a_wait_ends_with_the_answer_of_its_peer_and_not_with_that_of_another(autojump_clock: MockClock) -> None:

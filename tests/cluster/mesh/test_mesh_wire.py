@@ -10,18 +10,17 @@ from pathlib import Path
 import pytest
 import trio
 
-from benchmarks.messages import array, fields_of
 from iris.cluster.mesh.mesh import Mesh, open_mesh
 from iris.cluster.mesh.peer import Peer
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
 from iris.kernel.transport.network import NetworkTransport
-from iris.kernel.wire.kinds import Message
+from iris.kernel.wire import kinds
 from tests.support.far_mesh import open_far_mesh
 from tests.support.meshes import PeerLog
 from tests.support.realms import WALL, TestRealm
 
-MARK = 0x7E
+MARK = kinds.TunnelMarked
 SCHEMES = ["tcp://127.0.0.1:0", "ws://127.0.0.1:0/iris", "ipc"]
 
 
@@ -34,14 +33,14 @@ class Node:
         self.received: list[int] = []
         self.news = trio.Event()
         mesh.observe(self.log)
-        mesh.register(MARK, 1, self.receive)
+        mesh.register(MARK, self.receive)
 
-    def receive(self, _: Peer, message: Message) -> None:
-        self.received.append(fields_of(message)[0])
+    def receive(self, _: Peer, message: kinds.TunnelMarked) -> None:
+        self.received.append(message.mark)
         self.news.set()
 
     def mark(self, other: Node, number: int) -> None:
-        self.mesh.post(other.mesh.node, array(MARK, number), 0)
+        self.mesh.post(other.mesh.node, MARK(number), 0)
 
     async def wait_received(self, count: int) -> None:
         while len(self.received) < count:
@@ -118,7 +117,7 @@ async def test_sessions_are_renewed_while_the_links_are_full(tmp_path: Path) -> 
         sent = 0
         while len(sessions) < 4:
             while peer.link.has_room():
-                peer.link.post(array(MARK, bytes(60_000)), 60_000)
+                peer.link.post(kinds.Revocations(bytes(60_000)), 60_000)
                 sent += 1
             await peer.link.wait_room()
             sessions.add(peer.session)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from benchmarks.messages import raw
 from iris.cluster.routes.envelope import (
     BEGIN,
+    HOPS_AT,
     Envelope,
     Flows,
     begin_batch,
@@ -43,7 +44,7 @@ def test_what_stands_in_a_batch_is_found(envelope: Envelope, frame: bytes, numbe
     assert end is not None
     assert open_envelope(batch[BEGIN:end]) == envelope
     assert batch[find_frame(batch, end) :] == frame
-    assert batch[2] == number
+    assert batch[HOPS_AT] == number
 
 
 @given(envelopes, frames, hops)

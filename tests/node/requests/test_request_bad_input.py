@@ -151,8 +151,8 @@ async def test_of_two_different_answers_the_first_counts(autojump_clock: MockClo
 @pytest.mark.parametrize(
     "message",
     [
-        raw(kinds.Reply, 1, "text"), raw(kinds.Reply, 1, None), raw(kinds.Reply, 1), raw(kinds.Failure, 1, 5, "text", 0),
-        raw(kinds.Failure, 1, "code", None, 0), raw(kinds.Failure, 1, "code", "text", 0.5),
+        raw(kinds.Reply, 1, "text"), raw(kinds.Reply, 1, None), raw(kinds.Reply, 1),
+        raw(kinds.Failure, 1, 5, "text", 0), raw(kinds.Failure, 1, "code", None, 0), raw(kinds.Failure, 1, "code", "text", 0.5),
     ],
 )  # fmt: skip
 async def test_a_malformed_answer_is_counted_and_the_true_one_is_taken(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.messages import array
+from benchmarks.messages import arrived
 from iris.kernel.config import Config
 from iris.kernel.errors import LocalProtocolError, RemoteProtocolError
 from iris.kernel.wire import kinds
@@ -119,9 +119,9 @@ def test_machines_follow_the_table(state: State, input_: Input, expected: State 
 
 
 @pytest.mark.parametrize("kind", [kinds.TunnelAccept, kinds.TunnelRefuse])
-def test_the_opener_does_not_answer_its_own_opening(kind: int) -> None:
+def test_the_opener_does_not_answer_its_own_opening(kind: type[kinds.TunnelAccept | kinds.TunnelRefuse]) -> None:
     machine = TunnelMachine(identifier=-1, opening=None, config=Config(), now=0)
-    fields = (2**20, 2**20) if kind == kinds.TunnelAccept else ("not_allowed", "", 0)
-    machine.receive(array(kind, 1, *fields), 0)
+    fields = (2**20, 2**20) if kind is kinds.TunnelAccept else ("not_allowed", "", 0)
+    machine.receive(arrived(kind, 1, *fields), 0)
     assert machine.ending is not None
     assert machine.ending.code is CloseCode.VIOLATION

@@ -142,7 +142,7 @@ async def test_messages_about_no_tunnel_are_answered_once_each_and_goodbyes_not_
     node.table.receive(PEER, kinds.TunnelAccept(-7, 8192, 6000))
     node.table.receive(PEER, kinds.TunnelClose(7, 0, 0, ""))
     node.table.receive(PEER, kinds.TunnelRefuse(-7, "code", "", 0))
-    assert [(type(message), *fields_of(message)[:2]) for _, message in node.mesh.posted] == [
+    assert [raw(type(message), *fields_of(message)[:2]) for _, message in node.mesh.posted] == [
         raw(kinds.TunnelClose, -7, int(CloseCode.FORGOTTEN)),
         raw(kinds.TunnelClose, 7, int(CloseCode.FORGOTTEN)),
     ]
@@ -151,8 +151,6 @@ async def test_messages_about_no_tunnel_are_answered_once_each_and_goodbyes_not_
 async def test_a_mark_goes_back_whatever_becomes_of_its_chunk(autojump_clock: MockClock) -> None:
     node = TunnelNode("near", SMALL)
     node.table.receive(PEER, kinds.TunnelChunk(7, 0, 1, b"data", 3))
-    node.table.receive(PEER, raw(kinds.TunnelChunk, 7, 0, 1, b"data", "3"))
-    node.table.receive(PEER, raw(kinds.TunnelMarked, 5))
     assert [message for _, message in node.mesh.posted if isinstance(message, kinds.TunnelMarked)] == [
         kinds.TunnelMarked(3)
     ]
@@ -161,17 +159,14 @@ async def test_a_mark_goes_back_whatever_becomes_of_its_chunk(autojump_clock: Mo
 @pytest.mark.parametrize(
     "message",
     [
-        raw(
-            kinds.TunnelChunk,
-        ),
-        raw(kinds.TunnelChunk, 0),
+        kinds.TunnelChunk(0, 0, 0, b""),
         opening(-1),
         opening(10**9),
-        raw(kinds.TunnelOpen, 2),
+        kinds.TunnelOpen(0, "c", None, None, 4096, 1),
     ],
 )
 async def test_messages_that_cannot_be_about_any_tunnel_are_the_peers_error(
-    message: Message, autojump_clock: MockClock
+    message: kinds.OfTunnel, autojump_clock: MockClock
 ) -> None:
     node = TunnelNode("near", SMALL)
     node.table.receive(PEER, opening(1))

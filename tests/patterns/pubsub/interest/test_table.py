@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.messages import decoded, fields_of, raw
+from benchmarks.messages import arrived, decoded, fields_of
 from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
@@ -66,10 +66,10 @@ def test_whatever_changes_the_other_side_knows_what_is_wanted(
 
 def test_only_the_first_and_the_last_subscription_are_told() -> None:
     own = OwnInterest()
-    assert own.add(A) == raw(kinds.Interest, 1, False, (tuple(A),), ())
+    assert own.add(A) == kinds.Interest(1, False, (A,), ())
     assert own.add(A) is None
     assert own.remove(A) is None
-    assert own.remove(A) == raw(kinds.Interest, 2, False, (), (tuple(A),))
+    assert own.remove(A) == kinds.Interest(2, False, (), (A,))
 
 
 def test_nodes_and_terms_are_kept_apart() -> None:
@@ -292,7 +292,6 @@ def test_who_has_publishers_wait_is_known_by_the_pattern_for_as_long_as_it_does(
         (1, False, ("a",), ()),
         (1, False, (("a",),), ()),
         (1, False, (("a", None),), ()),
-        (1, False, (("a", None, False, False),), ()),
         (1, False, (("a", None, 0, False, ()),), ()),
         (1, False, (("a", None, False, 1, ()),), ()),
         (1, False, (("a..b", None, False, False, ()),), ()),
@@ -313,5 +312,5 @@ def test_malformed_interest_changes_nothing(fields: tuple[object, ...]) -> None:
     table.receive_untrusted(NODE, kinds.Interest(1, True, (A,), ()))
     version = table.version
     with pytest.raises(RemoteProtocolError):
-        table.receive_untrusted(NODE, raw(kinds.Interest, *fields))
+        table.receive_untrusted(NODE, arrived(kinds.Interest, *fields))
     assert (table.version, [wanted.terms for wanted in table.match("a.b")]) == (version, [A])

@@ -371,14 +371,16 @@ async def test_bad_input_is_the_callers_error(autojump_clock: MockClock) -> None
         assert [(event.payload, event.sequence, event.missed) for event in store.events] == [("good", 1, 0)]
 
 
-@pytest.mark.parametrize("ranges", [(1,), (2, 1), (0, 2_000_000), ("1", "2"), (1, None), b"", None, (True, True)])
+@pytest.mark.parametrize(
+    "ranges", [((1,),), ((2, 1),), ((0, 2_000_000),), (("1", "2"),), ((1, None),), b"", None, ((True, True),)]
+)
 async def test_malformed_confirmations_are_refused(autojump_clock: MockClock, ranges: object) -> None:
     async with open_meshes("a", "b") as fleet, open_store(fleet["b"]) as store:
         a, b = fleet["a"], fleet["b"]
         store.telling = False
         b.peer(a).link.post(raw(kinds.Confirmed, ranges), 0)
         await trio.sleep(0.1)
-        assert a.mesh.refusals == {"message of kind Confirmed": 1}
+        assert a.mesh.refusals.total() == 1
 
 
 async def test_nobody_confirms_what_another_was_asked(autojump_clock: MockClock) -> None:

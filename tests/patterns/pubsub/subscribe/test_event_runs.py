@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -20,6 +21,11 @@ from iris.patterns.pubsub.subscribe.events import Event, EventRun, check_run_unt
 
 SENDER = Sender("shop", NodeId("1" * 32))
 PACKED = wire.encode_payload({"a": 1}, 1000)
+
+
+def named(changes: dict[str, object]) -> str:
+    """Return what a case is called in every process."""
+    return re.sub(" object at [^>]*", "", str(changes))
 
 
 def events_message(**changes: object) -> kinds.Events:
@@ -109,7 +115,7 @@ def test_a_topic_is_checked_where_it_is_met_for_the_first_time() -> None:
         {"milestones": (1,)},
         {"milestones": (0, 5, 1)},
     ],
-    ids=str,
+    ids=named,
 )
 def test_a_malformed_run_is_the_peers_error(changes: dict[str, object]) -> None:
     with pytest.raises(RemoteProtocolError):
@@ -133,7 +139,7 @@ def test_a_malformed_run_is_the_peers_error(changes: dict[str, object]) -> None:
         {"payload": None},
         {"payload": (b"x",)},
     ],
-    ids=str,
+    ids=named,
 )
 def test_a_malformed_last_value_is_the_peers_error(changes: dict[str, object]) -> None:
     assert check_retained_untrusted(retained_message()) == 5
