@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import msgpack
 import pytest
 import trio
+from msgspec.msgpack import Ext
 from trio.testing import MockClock
 
 import iris
@@ -40,14 +40,14 @@ def instead(payload: Any) -> Callable[[object, int], Any]:
 
 
 MALFORMED: dict[str, Any] = {
-    "no msgpack": msgpack.ExtType(1, b"\xc1"),
-    "cut off": msgpack.ExtType(1, b"\x93\x01"),
-    "surplus": msgpack.ExtType(1, b"\x01\x02"),
-    "not utf-8": msgpack.ExtType(1, b"\xa2\xff\xfe"),
-    "extension": msgpack.ExtType(1, b"\xd4\x05x"),
-    "timestamp": msgpack.ExtType(1, b"\x91\xd6\xff\x00\x00\x00\x01"),
-    "too deep": msgpack.ExtType(1, b"\x91" * 1025 + b"\xc0"),
-    "keys": msgpack.ExtType(1, b"\x81\x01\x02"),
+    "no msgpack": Ext(1, b"\xc1"),
+    "cut off": Ext(1, b"\x93\x01"),
+    "surplus": Ext(1, b"\x01\x02"),
+    "not utf-8": Ext(1, b"\xa2\xff\xfe"),
+    "extension": Ext(1, b"\xd4\x05x"),
+    "timestamp": Ext(1, b"\x91\xd6\xff\x00\x00\x00\x01"),
+    "too deep": Ext(1, b"\x91" * 1025 + b"\xc0"),
+    "keys": Ext(1, b"\x81\x01\x02"),
 }
 malformed = pytest.mark.parametrize("payload", MALFORMED.values(), ids=MALFORMED.keys())
 
@@ -435,7 +435,7 @@ async def test_broadcasts_that_wait_are_not_decoded_until_it_is_their_turn(autoj
             await shop.broadcast("store", [[], []])
         await trio.sleep(IN_FLIGHT)
         (turn,) = member._serving.memberships["store"].broadcasts._turns
-        assert [type(message.payload) for message, _ in turn.waiting] == [msgpack.ExtType] * 3
+        assert [type(message.payload) for message, _ in turn.waiting] == [Ext] * 3
         gate.set()
         await trio.sleep(IN_FLIGHT)
         assert heard == [[[], []]] * 3
@@ -461,7 +461,7 @@ async def test_a_malformed_message_of_a_tunnel_ends_that_tunnel_with_one_error_a
 
 def test_what_another_program_nests_as_deep_as_can_be_read_does_not_end_a_command() -> None:
     for packed in (b"\x91" * 1024, b"\x81\xa1a" * 1024, b"\xcb\x7f\xf8" + bytes(6), b"\x92\xc4\x01\xff\xa1x"):
-        payload = wire.decode_payload_untrusted(msgpack.ExtType(1, packed + b"\xc0" * (packed[0] < 0x92)))
+        payload = wire.decode_payload_untrusted(Ext(1, packed + b"\xc0" * (packed[0] < 0x92)))
         assert payload_text.as_text(payload)
         assert json.loads(terminal._as_json(payload_text.as_fields(payload)))
         assert value_of(packed + b"\xc0" * (packed[0] < 0x92), packed=True)

@@ -109,7 +109,10 @@ class FakeMesh:
             for message in decoded(batch):
                 if self.keep_delivered:
                     self.delivered.append(message)
-                table.receive(self.node, message)
+                if isinstance(message, kinds.TunnelMarked):
+                    table.receive_marked(self.node, message.mark)
+                else:
+                    table.receive(self.node, message)
 
 
 class TunnelNode:

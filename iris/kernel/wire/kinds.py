@@ -223,7 +223,7 @@ class Request(Message, tag=0x20):
 
     id: Count
     cluster: Name
-    operation: Text | None
+    operation: str | None
     budget: Count
     flags: Count
     headers: Headers
@@ -487,7 +487,7 @@ class TunnelOpen(Message, tag=0x50):
 
     id: TunnelId
     cluster: Name
-    operation: Text | None
+    operation: str | None
     headers: Headers
     window: Annotated[int, Meta(ge=4096, le=MAX_NUMBER)]
     limit: Number

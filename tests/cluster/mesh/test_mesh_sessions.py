@@ -93,7 +93,7 @@ async def test_a_link_that_is_always_busy_is_renewed_all_the_same(autojump_clock
             nonlocal received
             received += 1
 
-        b.mesh.register(MARK, count)
+        b.mesh.register(kinds.Revocations, count)
         sent = 0
         first = a.peer(b).session
         while trio.current_time() < 8:

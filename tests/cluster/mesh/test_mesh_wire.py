@@ -34,9 +34,14 @@ class Node:
         self.news = trio.Event()
         mesh.observe(self.log)
         mesh.register(MARK, self.receive)
+        mesh.register(kinds.Revocations, self.receive_large)
 
     def receive(self, _: Peer, message: kinds.TunnelMarked) -> None:
         self.received.append(message.mark)
+        self.news.set()
+
+    def receive_large(self, _: Peer, message: kinds.Revocations) -> None:
+        self.received.append(len(message.signed))
         self.news.set()
 
     def mark(self, other: Node, number: int) -> None:

@@ -7,9 +7,9 @@ import functools
 import math
 from typing import Any
 
-import msgpack
 import pytest
 import trio
+from msgspec.msgpack import Ext
 from trio.testing import MockClock
 
 import iris
@@ -152,7 +152,8 @@ async def test_of_two_different_answers_the_first_counts(autojump_clock: MockClo
     "message",
     [
         raw(kinds.Reply, 1, "text"), raw(kinds.Reply, 1, None), raw(kinds.Reply, 1),
-        raw(kinds.Failure, 1, 5, "text", 0), raw(kinds.Failure, 1, "code", None, 0), raw(kinds.Failure, 1, "code", "text", 0.5),
+        raw(kinds.Failure, 1, 5, "text", 0), raw(kinds.Failure, 1, "code", None, 0),
+        raw(kinds.Failure, 1, "code", "text", 0.5),
     ],
 )  # fmt: skip
 async def test_a_malformed_answer_is_counted_and_the_true_one_is_taken(
@@ -183,7 +184,7 @@ async def test_a_reply_whose_payload_cannot_be_read_is_an_error_of_this_request_
 
             nursery.start_soon(ask)
             await trio.sleep(0.1)
-            await answer(member, shop, 1, msgpack.ExtType(1, b"\xc1"))
+            await answer(member, shop, 1, Ext(1, b"\xc1"))
             assert await shop.requests.request("store", 9, timeout=5) == 9
         assert shop.requests.tally.lost == {"malformed reply": 1}
 
@@ -229,7 +230,7 @@ async def test_what_is_said_of_an_operation_that_is_not_served_is_short(autojump
 @pytest.mark.parametrize(
     ("at", "value"),
     [
-        (6, ("odd",)), (6, ("a", 1)), (6, "text"), (6, ("a", "1", "a", "2")), (7, msgpack.ExtType(1, b"\xc1")),
+        (6, ("odd",)), (6, ("a", 1)), (6, "text"), (6, ("a", "1", "a", "2")), (7, Ext(1, b"\xc1")),
     ],
 )  # fmt: skip
 async def test_headers_and_payloads_that_cannot_be_read_are_told_to_who_sent_them(

@@ -159,7 +159,7 @@ async def test_losses_on_topics_that_were_never_published_are_nothing(autojump_c
     async with open_meshes("a", "b") as fleet:
         a, b = fleet["a"], fleet["b"]
         await publish(a, "known", 1)
-        b.mesh.post(a.id, kinds.EventsLost((("made up", 5, 5, "known", 1, 2),)), 0)
+        b.mesh.post(a.id, kinds.EventsLost((("made up", 5, 5), ("known", 1, 2))), 0)
         await trio.sleep(1)
         assert told(a) == (1, 2)
         assert [a.pubsub.publishing.take_losses(topic) for topic in ("made up", "known")] == [0, 3]
