@@ -16,7 +16,6 @@ from iris.federation.policy import Policy
 from iris.kernel import wire
 from iris.kernel.link.link import Link
 from iris.kernel.wire import kinds
-from iris.kernel.wire.kinds import Message
 from tests.support.federations import Federation, echo, open_federation
 from tests.support.links import PlainSession, Way
 
@@ -30,7 +29,7 @@ def count_decoded(gateway: Gateway) -> Callable[[], int]:
     carry = carrying._carry
     decoded = 0
 
-    def count(message: Message) -> None:
+    def count(message: kinds.Carry | kinds.CarryRefused) -> None:
         nonlocal decoded
         decoded += isinstance(message, kinds.Carry)
         carry(message)

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 import iris
 import iris.testing
-from benchmarks.messages import fields_of, raw
+from benchmarks.messages import fields_of
 from iris.cluster.mesh.peer import Peer
 from iris.federation.gateway import open_gateway
 from iris.kernel.wire import kinds
@@ -54,13 +54,13 @@ async def _be_gateway(node: iris.Node, task_status: trio.TaskStatus[None]) -> No
 @pytest.mark.parametrize("kind", [kinds.Forward, kinds.Carry])
 @pytest.mark.parametrize("depth", [2, 250, 2000])
 async def test_nested_frames_are_an_error_of_their_sender_and_change_nothing(
-    autojump_clock: MockClock, kind: int, depth: int, gateway: bool
+    autojump_clock: MockClock, kind: type[Message], depth: int, gateway: bool
 ) -> None:
     async with open_pair(gateway=gateway) as (attacker, victim, pings):
         await attacker.send(attacker.nested(kind, depth))
         await trio.sleep(0.1)
         refusals = victim.statistics().refusals
-        assert refusals.get(f"message of kind {kind:#x}", 0) + refusals.get("RemoteProtocolError", 0) == 1
+        assert refusals.get(f"message of kind {kind.__name__}", 0) + refusals.get("RemoteProtocolError", 0) == 1
         assert not [reason for reason in refusals if reason.startswith("unexpected")]
         assert pings == []
         await attacker.send(attacker.seal(kinds.Ping(7)))
@@ -69,7 +69,7 @@ async def test_nested_frames_are_an_error_of_their_sender_and_change_nothing(
 
 
 @pytest.mark.parametrize("kind", [kinds.Forward, kinds.Carry])
-async def test_a_frame_is_taken_out_of_one(autojump_clock: MockClock, kind: int) -> None:
+async def test_a_frame_is_taken_out_of_one(autojump_clock: MockClock, kind: type[Message]) -> None:
     async with open_pair() as (attacker, _, pings):
         await attacker.send(attacker.nested(kind, 1))
         await trio.sleep(0.1)
@@ -77,10 +77,10 @@ async def test_a_frame_is_taken_out_of_one(autojump_clock: MockClock, kind: int)
 
 
 @pytest.mark.parametrize(
-    ("outer", "inner", "taken"), [raw(kinds.Forward, kinds.Carry, True), raw(kinds.Carry, kinds.Forward, False)]
+    ("outer", "inner", "taken"), [(kinds.Forward, kinds.Carry, True), (kinds.Carry, kinds.Forward, False)]
 )
 async def test_what_comes_through_gateways_may_come_the_last_step_through_another_node(
-    autojump_clock: MockClock, outer: int, inner: int, taken: bool
+    autojump_clock: MockClock, outer: type[Message], inner: type[Message], taken: bool
 ) -> None:
     async with open_pair() as (attacker, _, pings):
         session = attacker.mesh.peers[attacker.victim.node].session

@@ -14,7 +14,7 @@ from msgspec.msgpack import Ext
 from trio.testing import MockClock
 
 import iris
-from benchmarks.messages import fields_of
+from benchmarks.messages import array, fields_of
 from iris.cli import payload as payload_text
 from iris.cli import terminal
 from iris.cluster.mesh.peer import Peer
@@ -86,7 +86,7 @@ async def open_small_store(heard: list[object] | None = None) -> AsyncIterator[t
 
 def post(sender: iris.Node, receiver: iris.Node, *message: Any) -> None:
     """Send a message as a program does that checks nothing."""
-    sender._parts.mesh.post(receiver.id, message, 64)
+    sender._parts.mesh.post(receiver.id, array(*message), 64)
 
 
 async def take(events: iris.Subscription, count: int = 1) -> list[iris.Event]:

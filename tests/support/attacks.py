@@ -214,7 +214,7 @@ class Messages:
             kinds.Copy: lambda n: (16, there, own, ((here, victim if n % 2 else other),), b"\5\1\0\0\0\0\0\1%040d" % n),
         }
 
-    def _claim(self, number: int, at: int) -> kinds.ClaimUpdate:
+    def _claim(self, number: int, at: int) -> Message:
         claim = Claim(
             node=NodeId(self._other.hex()),
             incarnation=1 + at,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from random import Random
+from typing import cast
 
 from benchmarks.messages import fields_of
 from iris.cluster.swim.context import Changed, Effect, Send
@@ -68,6 +69,11 @@ def machine(number: int, *, config: Config | None = None, now: float = 0.0) -> S
 def sends(effects: list[Effect], kind: type[Message] | None = None) -> list[Send]:
     """Return the messages among the effects, all or those of one kind."""
     return [e for e in effects if isinstance(e, Send) and (kind is None or isinstance(e.message, kind))]
+
+
+def said(send: Send) -> kinds.OfMembership:
+    """Return a message as another machine takes it."""
+    return cast("kinds.OfMembership", send.message)
 
 
 def near(one: float, other: float, within: float = 1e-6) -> bool:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from iris.kernel.config import Config
 from iris.kernel.wire import kinds
-from iris.kernel.wire.kinds import Message
 from iris.patterns.tunnel.machine import TunnelMachine
 from iris.patterns.tunnel.states import State
 
@@ -22,7 +21,7 @@ class TwoMachines:
     config: Config = SMALL
     now: float = 0.0
     ends: list[TunnelMachine] = field(default_factory=list)
-    links: tuple[deque[Message], deque[Message]] = field(default_factory=lambda: (deque(), deque()))
+    links: tuple[deque[kinds.OfTunnel], deque[kinds.OfTunnel]] = field(default_factory=lambda: (deque(), deque()))
     read: tuple[list[bytes], list[bytes]] = field(default_factory=lambda: ([], []))
     told: set[int] = field(default_factory=set)
 

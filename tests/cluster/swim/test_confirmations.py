@@ -24,6 +24,7 @@ from tests.support.membership import (
     node,
     record,
     run,
+    said,
     sends,
     told,
     updates_in,
@@ -174,9 +175,9 @@ def test_contradictions_between_views_are_put_to_their_subject() -> None:
     run(other, 1.95, deaf=False)
     swim._census.synchronize(node(1))
     (digest,) = sends(other.receive(kinds.Sync(swim._ground.view.hashes()), node(0), 2.0), kinds.Digest)
-    (hint,) = sends(swim.receive(digest.message, node(1), 2.0), kinds.Gossip)
+    (hint,) = sends(swim.receive(said(digest), node(1), 2.0), kinds.Gossip)
     assert updates_in(hint) == [Accusation(node=node(5), incarnation=1)]
-    effects = other.receive(hint.message, node(0), 2.0)
+    effects = other.receive(said(hint), node(0), 2.0)
     assert changes(effects) == [], "the other side does not believe it"
     assert Accusation(node=node(5), incarnation=1) in told(effects, other)
     assert other.state(node(5)) is MemberState.ALIVE

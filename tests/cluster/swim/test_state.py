@@ -30,6 +30,7 @@ from tests.support.membership import (
     node,
     record,
     run,
+    said,
     sends,
     told,
     updates_in,
@@ -87,13 +88,13 @@ def test_a_joining_node_learns_everybody_and_everybody_of_it() -> None:
     gossip(contact, record(1), record(2))
     (ask,) = joining.join([node(0)], 0.0)
     assert isinstance(ask, Send)
-    effects = contact.receive(ask.message, node(9), 0.0)
+    effects = contact.receive(said(ask), node(9), 0.0)
     assert (node(9), MemberState.ALIVE, "") in changes(effects)
     assert any(isinstance(update, NodeRecord) and update.node == node(9) for update in told(effects, contact))
     seen: list[Effect] = []
     for answer in sends(effects, kinds.State):
         assert answer.node == node(9)
-        seen += joining.receive(answer.message, node(0), 0.0)
+        seen += joining.receive(said(answer), node(0), 0.0)
     assert {name for name, state, _ in changes(seen) if state is MemberState.ALIVE} == {node(0), node(1), node(2)}
     assert [effect for effect in seen if isinstance(effect, Synchronized)] == [Synchronized(node=node(0))]
     assert len(sends(seen, kinds.Sync)) == 1, "then it tells what only it knew"
@@ -155,8 +156,8 @@ def test_a_sender_without_a_record_is_asked_for_it() -> None:
     assert (ask.node, fields_of(ask.message)[0]) == (node(5), bytes.fromhex(node(5)))
     assert sends(swim.receive(kinds.Gossip(()), node(5), 0.1), kinds.Wanted) == []
     other = machine(5)
-    (answer,) = sends(other.receive(ask.message, node(0), 0.0), kinds.State)
-    assert changes(swim.receive(answer.message, node(5), 0.2)) == [(node(5), MemberState.ALIVE, "")]
+    (answer,) = sends(other.receive(said(ask), node(0), 0.0), kinds.State)
+    assert changes(swim.receive(said(answer), node(5), 0.2)) == [(node(5), MemberState.ALIVE, "")]
 
 
 def test_more_members_than_the_limit_are_refused() -> None:

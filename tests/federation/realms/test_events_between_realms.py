@@ -202,7 +202,7 @@ async def test_nothing_of_ours_is_told_there_and_nobody_is_waited_for(autojump_c
             assert events.statistics().received == 0
         await wait_until(lambda: not table.terms_of(shop.id))
         for node in (shop, member):
-            assert node.statistics().refusals.get("message of unknown kind or length", 0) == 0
+            assert node.statistics().refusals.get("message of a kind that is not taken", 0) == 0
 
 
 async def test_who_has_gone_or_is_distrusted_has_no_key_of_what_comes_after(autojump_clock: MockClock) -> None:

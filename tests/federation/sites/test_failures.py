@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 import iris
-from benchmarks.messages import array, fields_of, raw
+from benchmarks.messages import raw
 from iris.cluster.directory.messages import CLUSTER, Export, Hop, RouteAdvertisement
 from iris.cluster.routes.copies import Targets
 from iris.federation.gateway import Gateway, open_gateway
@@ -22,7 +23,6 @@ from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError
 from iris.kernel.wire import kinds
-from iris.kernel.wire.kinds import Message
 from iris.patterns.pubsub.sealed.receiver import PATIENCE
 from iris.security.channel.session import Session
 from iris.testing import Rights
@@ -289,16 +289,16 @@ def tamper(gateway: Gateway, change: Callable[[bytes], list[bytes]]) -> None:
     carrying._near.shortcut = carrying._between.shortcut = None
     honest, honest_divide = carrying._carry, carrying._divide
 
-    def carry(message: Message) -> None:
+    def carry(message: kinds.Carry | kinds.CarryRefused) -> None:
         if isinstance(message, kinds.Carry):
-            for frame in change(fields_of(message)[5]):
-                honest(array(*(type(message), *fields_of(message)[:5]), frame))
+            for frame in change(message.frame):
+                honest(replace(message, frame=frame))
         else:
             honest(message)
 
-    def divide(message: Message, targets: Targets) -> None:
-        for frame in change(fields_of(message)[4]):
-            honest_divide(array(*(type(message), *fields_of(message)[:4]), frame), targets)
+    def divide(message: kinds.Copy, targets: Targets) -> None:
+        for frame in change(message.frame):
+            honest_divide(replace(message, frame=frame), targets)
 
     carrying._carry = carry  # type: ignore[method-assign]
     carrying._divide = divide  # type: ignore[method-assign]

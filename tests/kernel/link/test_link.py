@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import trio
@@ -13,7 +14,6 @@ from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
 from iris.kernel.link.link import Link
 from iris.kernel.link.run import OpenRun
-from iris.kernel.wire.kinds import Message
 from tests.support.links import (
     NODE,
     SMALL,
@@ -182,9 +182,9 @@ async def test_a_batch_never_exceeds_its_size_but_for_one_large_message(autojump
     way = Way()
     chance = random.Random(1)
     async with open_link(way=way) as link:
-        sent: list[Message] = []
+        sent: list[Any] = []
         for _ in range(200):
-            message = (1, bytes(chance.choice((0, 1, 300, 999))))
+            message = array(1, bytes(chance.choice((0, 1, 300, 999))))
             sent.append(message)
             link.post(message, len(message[1]))
             if chance.random() < 0.2:

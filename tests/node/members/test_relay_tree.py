@@ -13,7 +13,6 @@ from trio.testing import MockClock
 
 import iris
 from iris.kernel import wire
-from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from iris.patterns.multicast.tree import claim
 from iris.patterns.priority import PriorityName
@@ -422,7 +421,7 @@ async def test_what_others_were_told_is_not_told_to_who_starts_later(autojump_cl
         kept = relayed(fleet["shop"], 1)
         await trio.sleep(62)
         async with fleet["late"].serve(crowd):
-            fleet["liar"].mesh.post(fleet["late"].id, *kept.message(()))
+            fleet["liar"].mesh.post(fleet["late"].id, kept, 0)
             await trio.sleep(0.1)
             assert told == []
             assert fleet["late"].mesh.refusals == {"relayed message of another time": 1}
@@ -432,8 +431,8 @@ async def test_names_behind_a_node_that_cannot_be_right_are_counted_as_lost(auto
     async with open_meshes("shop", "member") as fleet:
         shop, member = fleet["shop"], fleet["member"]
         async with member.serve(iris.Service("crowd")):
-            message, size = relayed(shop, 1).message((member.id, shop.id, NodeId(shop.id[::-1])))
-            shop.mesh.post(member.id, message, size)
+            behind = bytes.fromhex(member.id + shop.id + shop.id[::-1])
+            shop.mesh.post(member.id, replace(relayed(shop, 1), behind=behind), 0)
             await trio.sleep(0.1)
             assert member.relays.tally.lost == {"no link": 1}
             assert member.relays.tally.sent == 1

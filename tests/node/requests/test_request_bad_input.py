@@ -168,7 +168,7 @@ async def test_a_malformed_answer_is_counted_and_the_true_one_is_taken(
 
             nursery.start_soon(ask)
             await trio.sleep(0.1)
-            member.mesh.post(shop.id, message, 8)
+            member.mesh.post(shop.id, array(*message), 8)
             await trio.sleep(0.01)
             assert shop.mesh.refusals.total() == 1
 
@@ -191,7 +191,7 @@ async def test_a_reply_whose_payload_cannot_be_read_is_an_error_of_this_request_
 
 # -- from callers that ask as they should not ----------------------------------------------------------------
 
-FIELDS: tuple[Any, ...] = kinds.Request(1, "store", None, 1000, 0, None, b"payload")
+FIELDS: tuple[Any, ...] = raw(kinds.Request, 1, "store", None, 1000, 0, None, b"payload")
 NESTED: tuple[Any, ...] = functools.reduce(lambda inner, _: (inner,), range(970), ())
 """Deeper than repr() can follow."""
 
@@ -199,7 +199,8 @@ NESTED: tuple[Any, ...] = functools.reduce(lambda inner, _: (inner,), range(970)
 @pytest.mark.parametrize(
     ("at", "value"),
     [
-        (1, "one"), (1, None), (1, 1.5), (2, 5), (2, None), (3, 5), (3, NESTED), (4, "soon"), (4, -1), (4, 1.5),
+        (1, "one"), (1, None), (1, 1.5), (2, 5), (2, None), (3, 5), (3, NESTED),
+        (6, ("a", 1)), (6, "text"), (4, "soon"), (4, -1), (4, 1.5),
         (4, None), (5, None), (5, "x"), (7, "text"), (7, None), (7, 5),
     ],
 )  # fmt: skip
@@ -211,7 +212,7 @@ async def test_a_malformed_request_is_refused_and_the_next_is_served(
         async with member.serve(make_store()) as membership:
             fields = list(FIELDS)
             fields[at] = value
-            shop.mesh.post(member.id, tuple(fields), 8)
+            shop.mesh.post(member.id, array(*fields), 8)
             await trio.sleep(0.1)
             statistics = membership.statistics()
             assert (statistics.served, statistics.running) == (0, 0)
@@ -230,7 +231,7 @@ async def test_what_is_said_of_an_operation_that_is_not_served_is_short(autojump
 @pytest.mark.parametrize(
     ("at", "value"),
     [
-        (6, ("odd",)), (6, ("a", 1)), (6, "text"), (6, ("a", "1", "a", "2")), (7, Ext(1, b"\xc1")),
+        (6, ("odd",)), (6, ("a", "1", "a", "2")), (7, Ext(1, b"\xc1")),
     ],
 )  # fmt: skip
 async def test_headers_and_payloads_that_cannot_be_read_are_told_to_who_sent_them(
@@ -241,7 +242,7 @@ async def test_headers_and_payloads_that_cannot_be_read_are_told_to_who_sent_the
         async with member.serve(make_store()) as membership:
             fields = list(FIELDS)
             fields[at] = value
-            shop.mesh.post(member.id, tuple(fields), 8)
+            shop.mesh.post(member.id, array(*fields), 8)
             await trio.sleep(0.1)
             assert membership.statistics().failed == 1
             assert await shop.requests.request("store", 9, timeout=5) == 9

@@ -26,7 +26,7 @@ SMALL = Config(tunnel_window=8192, tunnel_chunk=1024, max_payload=6000)
 PEER = NodeId("ab" * 16)
 
 
-def opening(number: int) -> Message:
+def opening(number: int) -> kinds.TunnelOpen:
     return kinds.TunnelOpen(number, "c", None, None, 8192, 6000)
 
 
