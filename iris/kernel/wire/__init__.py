@@ -2,7 +2,8 @@
 
 It promises that a frame header is parsed by hand, that msgpack sees nothing before a frame is authenticated, that what
 is handed on fits the type of its message, and that functions named ``*_untrusted``, which read what a peer sent, raise
-only RemoteProtocolError.  This room alone imports msgpack.  It does not encrypt (iris.security.channel) and does not know what a message means (cluster, patterns).
+only RemoteProtocolError.  This room alone imports msgpack.  It does not encrypt (iris.security.channel) and does not
+know what a message means (cluster, patterns).
 """
 
 from iris.kernel.wire.codec import (
@@ -22,10 +23,10 @@ from iris.kernel.wire.payload import (
 
 __all__ = (
     "CHECK", "COPY", "DATA", "ELEMENT", "HANDSHAKE_FINISH", "HANDSHAKE_INIT", "HANDSHAKE_RESPONSE", "HEADER",
-    "HEADER_SIZE", "MAX_ARRAY", "MAX_CARRIED", "MAX_CHECKS", "MAX_CONTAINERS", "MAX_DEPTH",
-    "MAX_ELEMENTS", "MAX_FRAME", "MAX_MESSAGES", "MAX_NUMBER", "RELAYED_CHECK", "VERSION", "BatchDecoder",
-    "Elements", "Headers", "Message", "Payload", "array_length", "carried_by",
-    "decode_headers_untrusted", "decode_payload_untrusted", "encode_batch", "encode_headers",
-    "encode_payload", "headers_bytes", "headers_size",     "join_payload", "largest_frame", "node_of", "pack", "parse_header_untrusted",
-    "payload_size", "receiver_untrusted", "saturated", "split_payload", "unpack_untrusted",
+    "HEADER_SIZE", "MAX_ARRAY", "MAX_CARRIED", "MAX_CHECKS", "MAX_CONTAINERS", "MAX_DEPTH", "MAX_ELEMENTS",
+    "MAX_FRAME", "MAX_MESSAGES", "MAX_NUMBER", "RELAYED_CHECK", "VERSION", "BatchDecoder", "Elements", "Headers",
+    "Message", "Payload", "array_length", "carried_by", "decode_headers_untrusted", "decode_payload_untrusted",
+    "encode_batch", "encode_headers", "encode_payload", "headers_bytes", "headers_size", "join_payload",
+    "largest_frame", "node_of", "pack", "parse_header_untrusted", "payload_size", "receiver_untrusted", "saturated",
+    "split_payload", "unpack_untrusted",
 )  # fmt: skip
