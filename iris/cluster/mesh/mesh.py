@@ -434,6 +434,18 @@ class Mesh:
                 "unexpected error: %s", what, exc_info=error, extra={"reason": type(error).__name__, "cause": what}
             )
 
+    def _note_version(self, version: int) -> None:
+        """Log now and then that a node with another version of the protocol tries to reach this one."""
+        now = trio.current_time()
+        if now >= self._logged.get("version", -math.inf) + _LOGGED_AGAIN:
+            self._logged["version"] = now
+            _log.warning(
+                "a frame of protocol version %d was refused: this node speaks version %d; upgrade the older of the two",
+                version,
+                wire.VERSION,
+                extra={"reason": "protocol version", "cause": version},
+            )
+
     @contextlib.contextmanager
     def survive(self, what: str) -> Iterator[None]:
         """Run a block whose data came from several peers: an unexpected error ends the block, and no node."""
@@ -496,6 +508,8 @@ class Mesh:
             give_back(body)
 
     def _receive_handshake(self, frame: bytes) -> None:
+        if len(frame) >= wire.HEADER_SIZE and frame[1] != wire.VERSION:
+            self._note_version(frame[1])
         header = wire.parse_header_untrusted(frame)
         if header.kind == wire.HANDSHAKE_INIT:
             self._handshakes.receive_init_untrusted(frame, header.counter)

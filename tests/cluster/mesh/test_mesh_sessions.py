@@ -17,7 +17,7 @@ from iris.cluster.mesh.handshakes import parse_hello_untrusted
 from iris.cluster.mesh.peer import Peer, SessionEntry
 from iris.kernel import wire
 from iris.kernel.config import Config
-from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.link.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
@@ -119,6 +119,29 @@ async def test_a_session_that_cannot_be_renewed_ends_with_its_peer(autojump_cloc
         assert "could not be renewed" in a.log.reasons[0]
         fleet.network.heal()
         await a.mesh.connect([b.url])
+
+
+@pytest.mark.parametrize("version", [wire.VERSION - 1, wire.VERSION + 1])
+async def test_nodes_with_different_versions_of_the_protocol_refuse_each_other_and_say_why(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, version: int
+) -> None:
+    async with open_meshes("a", "b", linked=False) as fleet:
+        a, b = fleet["a"], fleet["b"]
+        receive = a.mesh._receive_handshake
+
+        def receive_other(frame: bytes) -> None:
+            """Take a frame as if the other node had another version."""
+            receive(bytes((frame[0], version)) + frame[2:])
+
+        a.mesh._receive_handshake = receive_other  # type: ignore[method-assign]
+        with pytest.raises(NotSent, match="speaks another version of the protocol"):
+            await b.mesh.connect([a.url])
+        text = f"a frame of protocol version {version} was refused: this node speaks version {wire.VERSION}; upgrade"
+        assert caplog.text.count(text) == 1
+        assert a.mesh.refusals == {"RemoteProtocolError": 1}
+        assert not a.mesh.peers
+        a.mesh._receive_handshake = receive  # type: ignore[method-assign]
+        await b.mesh.connect([a.url])
 
 
 async def test_old_sessions_are_forgotten(autojump_clock: MockClock) -> None:
