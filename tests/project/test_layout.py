@@ -24,7 +24,7 @@ OF_PYTHON = {"__init__.py", "__main__.py", "__pycache__", "py.typed"}
 """What the language asks for by name, and no reader looks for."""
 SAME_NAMES_ON_PURPOSE = ("aio", "sync")
 """A program moves from trio to asyncio or plain calls by another import."""
-MESSAGES: Final = ROOT / "iris/kernel/wire/kinds.py"
+MESSAGES = ROOT / "iris/kernel/wire/kinds.py"
 """What is in it is always written with its module before it: ``kinds.Request``."""
 LAYERS = {"cluster", "federation", "patterns", "security", "spark_bridge"}
 

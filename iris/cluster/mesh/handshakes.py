@@ -495,7 +495,7 @@ class Handshakes:
 
 @final
 class TurnedAway(NotSent):
-    """A node hung up as soon as it saw the first frame: this one is of another realm or version, or there is no room."""
+    """A node hung up as soon as it saw the first frame: it is of another realm or version, or has no room."""
 
 
 @final

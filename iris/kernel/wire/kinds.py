@@ -342,9 +342,9 @@ class Terms(NamedTuple):
     pattern: Name
     group: Name | None
     durable: bool
-    patient: bool = False
+    patient: bool
     """Publishers are to wait for this node as long as it lives: a subscription has ``overflow="wait"``."""
-    share: Counts = ()
+    share: Counts
     """Of a group that divides events by shard: how many shards it has, then this node's.  Empty: any member will do."""
 
 

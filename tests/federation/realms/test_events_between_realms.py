@@ -397,8 +397,8 @@ async def test_a_gateway_of_another_realm_holds_up_no_events_of_our_own(autojump
             (ours_there,) = theirs._between.peers.values()
             site = f"{realms.theirs.nodes['acme-eu-gateway'].realm}/eu"
             frame = wire.HEADER.pack(wire.COPY, wire.VERSION, 0, 77, 1000) + bytes(200)
-            targets = (f"{ear.realm}/eu", bytes.fromhex(ear.id))
-            ours_there.link.post(raw(kinds.Copy, 5, site, bytes.fromhex(publisher.id), targets, frame), len(frame))
+            targets = ((f"{ear.realm}/eu", bytes.fromhex(ear.id)),)
+            ours_there.link.post(kinds.Copy(5, site, bytes.fromhex(publisher.id), targets, frame), len(frame))
             await trio.sleep(0.5)
             assert ear.statistics().refusals["copy from a node that is not linked"] == 1
             await publisher.publish("own.news", 1)

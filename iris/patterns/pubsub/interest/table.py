@@ -56,6 +56,12 @@ class Terms(kinds.Terms):
 
     __slots__ = ()
 
+    def __new__(
+        cls, pattern: str, group: str | None, durable: bool, patient: bool = False, share: tuple[int, ...] = ()
+    ) -> Terms:
+        """Return terms; most have neither of the last two."""
+        return super().__new__(cls, pattern, group, durable, patient, share)
+
     @property
     def is_plain(self) -> bool:
         """Whether no publisher waits for this node, and every event goes to it alone."""
