@@ -25,12 +25,15 @@ from pathlib import Path
 from typing import Final, TypeVar, final
 
 import trio
+from msgspec.msgpack import Ext
 from trio.testing import MockClock
 
 from benchmarks import fuzz_mesh, fuzz_node
+from benchmarks.messages import fields_of
 from benchmarks.mutation import malformed
 from iris.kernel import wire
 from iris.kernel.errors import AuthenticationError, RemoteProtocolError
+from iris.kernel.wire import kinds
 from iris.kernel.wire.codec import BatchDecoder
 
 F = TypeVar("F")
@@ -117,13 +120,13 @@ def attack_as_member(count: int, seed: int, progress: Callable[[int], None] = _s
 def attack_decoder(count: int, seed: int, progress: Callable[[int], None] = _silent) -> Outcome:
     """Give malformed batches, and malformed payloads in them, straight to the decoders."""
     rng = random.Random(seed)
-    decoder = BatchDecoder()
+    decoder = BatchDecoder(*kinds.BY_KIND.values())
     batches = [fuzz_mesh.batch(rng) for _ in range(50)]
 
     def attempt() -> bool:
         for message in decoder.decode_untrusted(malformed(rng.choice(batches), rng)):
-            for field in message:
-                if wire.is_payload(field):
+            for field in fields_of(message):
+                if isinstance(field, (bytes, Ext)):
                     wire.decode_payload_untrusted(field)
         return True
 

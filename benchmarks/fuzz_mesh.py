@@ -31,7 +31,8 @@ from iris.kernel.errors import AuthenticationError, NotSent
 from iris.kernel.names import NodeId
 from iris.kernel.transport.memory import MemoryNetwork, MemoryOutgoing, MemoryTransport
 from iris.kernel.wire import kinds
-from iris.kernel.wire.codec import Message, encode_batch
+from iris.kernel.wire.codec import encode_batch
+from iris.kernel.wire.kinds import Message
 from iris.security.authority.issuing import create_realm, issue_cluster
 from iris.security.channel.handshake import Initiator, Responder
 from iris.security.identity.identity import NodeIdentity
@@ -126,8 +127,8 @@ class Stage:
         self.honest: Final = honest
         self.middle: Final = middle
         self.dispatched = 0
-        for kind, fields in ((kinds.REQUEST, 7), (kinds.EVENTS, 6)):
-            victim.register(kind, fields, self._receive)
+        for kind in (kinds.Request, kinds.Events):
+            victim.register(kind, self._receive)
 
     def _receive(self, *_: object) -> None:
         self.dispatched += 1
@@ -270,12 +271,14 @@ async def attack_from_outside(count: int, seed: int, notice: Callable[[int], Non
 def batch(rng: random.Random) -> bytes:
     """Return some messages, encoded."""
     messages: list[Message] = [
-        (kinds.REQUEST, rng.randrange(2**32), "databases", None, 5000, 0, ("trace", "x" * 20), rng.randbytes(40)),
-        (kinds.EVENTS, "orders.created", 7, 0, None, None, (b"payload", wire.encode_payload({"a": [1.5, None]}, 99))),
-        (kinds.PING, 2**48 - 1),
+        kinds.Request(rng.randrange(2**32), "databases", None, 5000, 0, ("trace", "x" * 20), rng.randbytes(40)),
+        kinds.Events(
+            "orders.created", 7, 0, None, None, None, (b"payload", wire.encode_payload({"a": [1.5, None]}, 99)), ()
+        ),
+        kinds.Ping(2**48 - 1),
     ]
     if rng.random() < 0.05:  # it ends the link, and most of the time would go into linking again
-        messages.append((kinds.GOODBYE, "closing"))
+        messages.append(kinds.Goodbye("closing"))
     return bytes(encode_batch(rng.sample(messages, rng.randrange(1, 4))))
 
 

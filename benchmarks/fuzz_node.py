@@ -25,13 +25,15 @@ import trio
 
 import iris
 import iris.testing
+from benchmarks.messages import raw, torn
 from benchmarks.mutation import changed_field, damaged, malformed
 from iris.cluster.mesh.mesh import Mesh
 from iris.cluster.mesh.peer import Peer
 from iris.federation.gateway import Gateway, open_gateway
 from iris.federation.policy import Policy
 from iris.kernel.wire import kinds
-from iris.kernel.wire.codec import Message, encode_batch
+from iris.kernel.wire.codec import encode_batch
+from iris.kernel.wire.kinds import Message
 
 _TURN: Final = 16
 """Frames that are sent before the node gets to work on them."""
@@ -44,41 +46,39 @@ class Recording:
     """What was said, by kind, and how many fields each kind has."""
 
     def __init__(self) -> None:
-        self.messages: dict[int, list[Message]] = defaultdict(list)
-        self.fields: dict[int, int] = {}
+        self.messages: dict[type[Message], list[Message]] = defaultdict(list)
 
     def tap(self, mesh: Mesh) -> None:
         """Write down what a mesh dispatches from now on."""
-        for kind, (receiver, length) in list(mesh._receivers.own.items()):
-            self.fields[kind] = length - 1
+        for kind, receiver in list(mesh._receivers.own.items()):
 
             def receive(peer: Peer, message: Message, receiver: Callable[..., None] = receiver) -> None:
-                known = self.messages[message[0]]
+                known = self.messages[type(message)]
                 if len(known) < 40:
                     known.append(message)
                 receiver(peer, message)
 
-            mesh._receivers.own[kind] = (receive, length)
+            mesh._receivers.own[kind] = receive
 
-    def hostile(self, rng: random.Random, mesh: Mesh) -> Message:
-        """Return a message that was changed or made up, of a kind that a mesh takes."""
+    def hostile(self, rng: random.Random, mesh: Mesh) -> tuple[type[Message], Any]:
+        """Return the kind and the array of a message that was changed or made up, of a kind that a mesh takes."""
         kind = rng.choice(tuple(mesh._receivers.own))
-        if kind == kinds.GOODBYE and rng.random() < 0.95:
-            kind = kinds.RESET  # else most of the time goes into linking again
+        if kind is kinds.Goodbye and rng.random() < 0.95:
+            kind = kinds.Reset  # else most of the time goes into linking again
         known = self.messages[kind]
         fields: list[Any]
         if known and rng.random() < 0.9:
-            fields = list(rng.choice(known)[1:])
+            fields = list(torn(rng.choice(known)))
         else:
-            fields = [changed_field(None, rng) for _ in range(self.fields[kind])]
+            fields = [changed_field(None, rng) for _ in kind.__struct_fields__]
         for _ in range(rng.randrange(3)):
             if fields:
                 position = rng.randrange(len(fields))
-                other = rng.choice(known)[1 + position] if known and rng.random() < 0.3 else fields[position]
+                other = torn(rng.choice(known))[position] if known and rng.random() < 0.3 else fields[position]
                 fields[position] = changed_field(other, rng)
         if rng.random() < 0.02:
             fields.append(None)
-        return (kind, *fields)
+        return kind, raw(kind, *fields)
 
 
 @final
@@ -234,9 +234,9 @@ class Found:
     refused: Counter[str]
     messages: int
     """Messages that were sent."""
-    recorded: frozenset[int]
+    recorded: frozenset[type[Message]]
     """Kinds of messages of which genuine ones were there to be changed."""
-    sent: frozenset[int]
+    sent: frozenset[type[Message]]
     """Kinds of messages that were sent."""
 
 
@@ -244,16 +244,16 @@ async def attack_node(count: int, seed: int, notice: Callable[[int], None]) -> F
     """Send ``count`` hostile batches; raise whatever is not a refusal."""
     rng = random.Random(seed)
     stage = Stage()
-    sent: set[int] = set()
+    sent: set[type[Message]] = set()
     messages_sent = 0
     async with stage.open(seed) as check:
         refusals = Refusals(stage.victims)
         for number in range(count):
             attacker = rng.choice(stage.attackers)
             messages = [stage.recording.hostile(rng, attacker.victim) for _ in range(rng.randrange(1, 4))]
-            sent.update(message[0] for message in messages)
+            sent.update(kind for kind, _ in messages)
             messages_sent += len(messages)
-            batch = bytes(encode_batch(messages))
+            batch = encode_batch([message for _, message in messages])
             if rng.random() < 0.2:
                 batch = malformed(batch, rng) if rng.random() < 0.5 else damaged(batch, rng)
             attacker.send(batch)

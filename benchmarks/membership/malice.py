@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from typing import Final, final
 
-from benchmarks.membership.realm import Message, Realm
-from iris.cluster.swim.gossip import Accusation, Claim, Evidence, Renewal, Update, encode_update
+from benchmarks.membership.realm import Realm
+from iris.cluster.swim.gossip import Accusation, Claim, Evidence, Renewal, Update
 from iris.cluster.swim.view import BUCKETS
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
-from iris.kernel.wire.fields import MAX_COUNTER
+from iris.kernel.wire.kinds import MAX_NUMBER
 
 _EVERY: Final = 0.05
 
@@ -36,10 +36,10 @@ def malice(size: int, seed: int, *, seconds: float = 120.0) -> Malice:
     realm.run(3.0)
     villain, target = realm.random.sample(realm.nodes, 2)
 
-    def answer(receiver: NodeId, message: Message, sender: NodeId) -> bool:
+    def answer(receiver: NodeId, message: kinds.OfMembership, sender: NodeId) -> bool:
         """As a helper the villain finds everybody silent; asked to compare views it denies the target."""
-        if receiver == villain and message[0] == kinds.PROBE_REQUEST:
-            realm.post(villain, sender, (kinds.PROBE_REPORT, message[1], 2, ()))
+        if receiver == villain and isinstance(message, kinds.ProbeRequest):
+            realm.post(villain, sender, kinds.ProbeReport(message.sequence, 2, ()))
             return True
         return False
 
@@ -60,7 +60,7 @@ def malice(size: int, seed: int, *, seconds: float = 120.0) -> Malice:
         updates: list[Update] = [
             *(dataclasses.replace(claim, signature=trust.sign(claim.statement())) for claim in (silent, refused)),
             Accusation(node=target, incarnation=record.incarnation),
-            Renewal(node=target, incarnation=MAX_COUNTER, signature=trust.sign(b"")),
+            Renewal(node=target, incarnation=MAX_NUMBER, signature=trust.sign(b"")),
         ]
         forgeries: list[Update] = [
             dataclasses.replace(forged, signature=trust.sign(forged.statement())),
@@ -69,10 +69,10 @@ def malice(size: int, seed: int, *, seconds: float = 120.0) -> Malice:
         for node in realm.nodes:
             if node == villain:
                 continue
-            realm.post(villain, node, (kinds.GOSSIP, tuple(map(encode_update, updates))))
-            realm.post(villain, node, (kinds.GOSSIP, tuple(map(encode_update, forgeries))))
-        realm.post(villain, target, (kinds.PROBE, 1, 2, record.incarnation, ()))
-        realm.post(villain, bystander, (kinds.DIGEST, bytes(range(BUCKETS)), b""))
+            realm.post(villain, node, kinds.Gossip(tuple(update.as_update() for update in updates)))
+            realm.post(villain, node, kinds.Gossip(tuple(update.as_update() for update in forgeries)))
+        realm.post(villain, target, kinds.Probe(1, 2, record.incarnation, ()))
+        realm.post(villain, bystander, kinds.Digest(bytes(range(BUCKETS)), b""))
 
     realm.interceptor = answer
     attack()

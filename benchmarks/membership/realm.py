@@ -12,7 +12,7 @@ import heapq
 import math
 from collections.abc import Callable
 from random import Random
-from typing import Final, final
+from typing import Final, cast, final, get_args
 
 from benchmarks.membership.population import Population
 from iris.cluster.swim.context import Changed, Effect, Rejected, Routable, Send
@@ -23,8 +23,8 @@ from iris.cluster.swim.view import View
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
 
-Message = tuple[object, ...]
 Effects = list[Effect]
 
 _REFUSAL: Final = 0.0005
@@ -129,7 +129,7 @@ class Realm:
         """Whether messages from the first to the second node vanish."""
         self.listener: Callable[[NodeId, Effect], None] | None = None
         """Called with each effect that is no message, by observer."""
-        self.interceptor: Callable[[NodeId, Message, NodeId], bool] | None = None
+        self.interceptor: Callable[[NodeId, kinds.OfMembership, NodeId], bool] | None = None
         """Called with each message that arrives (receiver, message, sender); True takes it off the machine."""
         self._latency = latency
         self._keys: dict[NodeId, bytes] = {}
@@ -139,7 +139,7 @@ class Realm:
         self._killed: set[NodeId] = set()
         self._stalled: dict[NodeId, float] = {}
         self._encoded = encoded
-        self._decoder = wire.BatchDecoder()
+        self._decoder = wire.BatchDecoder(*get_args(kinds.OfMembership))
         self._digest = hashlib.blake2b(digest_size=16) if traced else None
         records = [self._new_record() for _ in range(size)]
         population = Population([signed(record, self.trust(record.node)) for record in records])
@@ -273,7 +273,7 @@ class Realm:
             if self._digest is not None:
                 self._digest.update(f"{self.now:.9f} {node} {effect!r}\n".encode())
             if isinstance(effect, Send):
-                self.post(node, effect.node, effect.message)
+                self.post(node, effect.node, cast("kinds.OfMembership", effect.message))
                 continue
             if isinstance(effect, _NOTED):
                 self.noted.append(Noted(at=self.now, observer=node, effect=effect))
@@ -282,7 +282,7 @@ class Realm:
         if node in self.machines:
             self._arm(node)
 
-    def post(self, sender: NodeId, receiver: NodeId, message: Message) -> None:
+    def post(self, sender: NodeId, receiver: NodeId, message: kinds.OfMembership) -> None:
         """Put a message on its way."""
         self.messages += 1
         if receiver in self._killed:
@@ -291,14 +291,14 @@ class Realm:
         if self.random.random() < self.loss or (self.cut is not None and self.cut(sender, receiver)):
             return
         if self._encoded:
-            frame = bytes(wire.encode_batch([message]))
+            frame = wire.encode_batch([message])
             self.largest = max(self.largest, len(frame))
             (message,) = self._decoder.decode_untrusted(frame)
         shortest, longest = self._latency
         delay = shortest + (longest - shortest) * self.random.random()
         self.after(delay, self._arrive, sender, receiver, message)
 
-    def _arrive(self, sender: NodeId, receiver: NodeId, message: Message) -> None:
+    def _arrive(self, sender: NodeId, receiver: NodeId, message: kinds.OfMembership) -> None:
         machine = self.machines.get(receiver)
         if machine is None:
             return

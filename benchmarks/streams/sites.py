@@ -25,6 +25,7 @@ from benchmarks.streams.processes import open_run, say
 from benchmarks.streams.table import heading, row
 from iris.federation.gateway import open_gateway
 from iris.federation.policy import Policy
+from iris.kernel.wire import payload_size
 
 DELAY: Final = 0.02
 RATE: Final = 25e6
@@ -66,7 +67,7 @@ async def _far(task: Mapping[str, Any]) -> None:
             elif event.raw_payload == b"end":
                 say(heard=heard, missed=missed, seconds=perf_counter() - began)
             else:
-                heard += len(event.raw_payload)
+                heard += payload_size(event.raw_payload)
 
 
 async def _near(task: Mapping[str, Any]) -> None:

@@ -54,18 +54,19 @@ PATTERNS: Final[Mapping[str, Callable[[], Iterator[str]]]] = {
 async def _table(task: Mapping[str, Any]) -> None:
     """Take patterns of one member until so many bytes of them have come, or are refused."""
     table = InterestTable()
+    decoder = wire.BatchDecoder(kinds.Interest)
     gc.collect()
     before = resident()
     size = taken = 0
     refused = ""
     patterns = PATTERNS[task["kind"]]()
     for version in itertools.count(1):
-        more = tuple((pattern, None, False, False, ()) for pattern in itertools.islice(patterns, 64))
+        more = tuple(kinds.Terms(pattern, None, False, False, ()) for pattern in itertools.islice(patterns, 64))
         if not more or size >= task["bytes"]:
             break
-        data = bytes(wire.encode_batch([(kinds.INTEREST, version, False, more, ())]))
+        data = wire.encode_batch([kinds.Interest(version, False, more, ())])
         size += len(data)
-        (message,) = wire.BatchDecoder().decode_untrusted(data)
+        (message,) = decoder.decode_untrusted(data)
         try:
             table.receive_untrusted(NODE, message)
         except RemoteProtocolError as error:

@@ -42,7 +42,7 @@ from iris.cluster.directory import (
 from iris.federation.realm_names import outward_exports, outward_route
 from iris.kernel.names import NodeId, realm_of_site
 from iris.kernel.token_bucket import TokenBucket
-from iris.kernel.wire import Message
+from iris.kernel.wire import kinds
 
 G = TypeVar("G")
 T = TypeVar("T")
@@ -234,7 +234,7 @@ class Advertiser:
 
     def messages(
         self, neighbour: NodeId, origins: Iterable[Hop] | None = None, now: float | None = None
-    ) -> Iterator[Message]:
+    ) -> Iterator[kinds.Route | kinds.Exports]:
         """Yield the advertisements for a neighbour now, of some origins or of all; they count as sent.
 
         With the time, only as much as the rate permits by then; the rest comes first the next time.
@@ -248,7 +248,7 @@ class Advertiser:
         fresh = everything if origins is None else everything.intersection(origins)
         order = (*behind, *sorted(fresh.difference(behind)))
         for at, origin in enumerate(order):
-            news: list[Message] = []
+            news: list[kinds.Route | kinds.Exports] = []
             path = self._path(origin, neighbour, site)
             known_path, known_version = told.get(origin, ((), 0))
             if path != known_path:

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, final
 
 import trio
+from msgspec.structs import replace
 
 from iris.cluster.directory import ExportTable, SitePath
 from iris.cluster.mesh import Mesh, Peer
@@ -21,6 +22,7 @@ from iris.cluster.routes import (
     BUSY,
     GONE,
     HOPS,
+    HOPS_AT,
     NO_ROUTE,
     NODE,
     NOT_EXPORTED,
@@ -44,7 +46,7 @@ from iris.kernel.buffer_pool import LARGE
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.link import Link
 from iris.kernel.names import NodeId, is_site, realm_of_site, realm_of_topic
-from iris.kernel.wire import Message, kinds, node_untrusted
+from iris.kernel.wire import kinds, node_of
 
 _CODES: Final = MappingProxyType({"gone": GONE, checkpoint.NOT_EXPORTED: NOT_EXPORTED, "no route": NO_ROUTE})
 """Reasons that are reported to a sender."""
@@ -67,6 +69,9 @@ class _Passage(NamedTuple):
     link: Link
     companion: bool
     """Whether they may because they come from another gateway of this site."""
+
+
+Carried = kinds.Carry | kinds.CarryRefused | kinds.Trace | kinds.Traced
 
 
 @final
@@ -123,56 +128,55 @@ class Forwarding:
         sites.link_to = self._own_link_to
         near.shortcut = self._pass_near
         between.shortcut = self._pass_far
-        for kind in (kinds.CARRY, kinds.CARRY_REFUSED, kinds.TRACE, kinds.TRACED):
-            between.register(kind, 6, self._forward_far)
-        between.register(kinds.COPY, 5, self._divide_far)
+        between.register(kinds.Carry, self._forward_far)
+        between.register(kinds.CarryRefused, self._forward_far)
+        between.register(kinds.Trace, self._forward_far)
+        between.register(kinds.Traced, self._forward_far)
+        between.register(kinds.Copy, self._divide_far)
 
     def __repr__(self) -> str:
         return f"<Forwarding: {self.carried} of {self.received} frames carried>"
 
-    def _forward_near(self, peer: Peer, message: Message) -> None:
+    def _forward_near(self, peer: Peer, message: Carried) -> None:
         """Forward a frame of a node of this site, or one that another gateway of it has brought."""
         _check_ends_untrusted(message)
-        kind, _, site, target, source_site, source, frame = message
-        own = self._directory.own
+        source, own = node_of(message.source), self._directory.own
         # The source of a frame is its sender's word. It must be the very node that hands the frame over; only another
         # gateway of this site, which has checked the same, may bring frames of others.
-        if not self._directory.is_local(peer.node) and (source_site, node_untrusted(source)) != (own.site, peer.node):
+        if not self._directory.is_local(peer.node) and (message.source_site, source) != (own.site, peer.node):
             raise RemoteProtocolError("a node hands over frames of its own only")
         self.received += 1
-        if kind == kinds.CARRY and site != own.site and source_site == own.site and type(frame) is bytes:
-            reason = self.checkpoint.refusal(node_untrusted(source), site, node_untrusted(target), frame)
+        if isinstance(message, kinds.Carry) and message.site != own.site and message.source_site == own.site:
+            reason = self.checkpoint.refusal(source, message.site, node_of(message.target), message.frame)
             if reason is not None:
                 self._refuse(message, reason)
                 return
         self._carry(message)
 
-    def _forward_far(self, peer: Peer, message: Message) -> None:
+    def _forward_far(self, peer: Peer, message: Carried) -> None:
         """Forward a frame that a gateway of another site has brought."""
         if peer.other_realm:
             message = inward_untrusted(message, self._realm_id, peer.identity.foreign_id)
         _check_ends_untrusted(message)
-        kind, _, site, target, source_site, source, frame = message
-        own = self._directory.own
-        if kind != kinds.CARRY and not wire.is_number(frame):
-            raise RemoteProtocolError("a refusal has a reason, and a trace a number")
+        site, source_site, own = message.site, message.source_site, self._directory.own
         self.received += 1
         # A frame from outside that claims to come from this site is forged, or its route has formed a circle.
         if source_site == own.site:
             self.refused["comes from this site and from outside"] += 1
             return
-        if kind == kinds.CARRY:
-            if type(frame) is not bytes:
-                raise RemoteProtocolError("a carried frame is bytes")
-            if not self.checkpoint.within_rate(peer.node, len(frame), trio.current_time()):
+        if isinstance(message, kinds.Carry):
+            target, source, frame = message.target, message.source, message.frame
+            if not self.checkpoint.within_rate(peer.node, len(message.frame), trio.current_time()):
                 self._slow_down(FrameFlow(source_site, source, site, target))
                 return
             if site == own.site:
-                reason = self.checkpoint.refusal(node_untrusted(target), source_site, node_untrusted(source), frame)
+                reason = self.checkpoint.refusal(node_of(target), source_site, node_of(source), frame)
                 if reason is not None:
                     self._refuse(message, reason)
                     return
-        elif kind == kinds.TRACE and not self.checkpoint.within_rate(peer.node, _TRACE, trio.current_time()):
+        elif isinstance(message, kinds.Trace) and not self.checkpoint.within_rate(
+            peer.node, _TRACE, trio.current_time()
+        ):
             self.refused[checkpoint.TOO_FAST] += 1
             return
         if site != own.site and not self._transit:
@@ -180,24 +184,23 @@ class Forwarding:
             return
         self._carry(message)
 
-    def _carry(self, message: Message) -> None:
-        kind, hops, site, target_id, source_site, source_id, frame = message
-        target = node_untrusted(target_id)
-        own = self._directory.own
-        if kind == kinds.TRACE and (hops <= 0 or site == own.site):
+    def _carry(self, message: Carried) -> None:
+        site, target, own = message.site, node_of(message.target), self._directory.own
+        if isinstance(message, kinds.Trace) and (message.hops <= 0 or site == own.site):
             # Answered here, and never by a node behind: it would be told of what is not exported to it.
             self.carried += 1
             self.received += 1
-            self._carry((kinds.TRACED, HOPS, source_site, source_id, own.site, bytes.fromhex(own.gateway), frame))
+            asker = (message.source_site, message.source)
+            self._carry(kinds.Traced(HOPS, *asker, own.site, bytes.fromhex(own.gateway), message.number))
             return
         # Routes may form a circle while gateways learn of a change; the hop count ends it.
-        if hops <= 0:
+        if message.hops <= 0:
             self.refused["too many hops"] += 1
             return
         if (site, target) == own:
             self._deliver(message)
             return
-        named = self._named_onward(site, source_site)
+        named = self._named_onward(site, message.source_site)
         if named is None:
             self.refused["no transit"] += 1
             return
@@ -205,17 +208,19 @@ class Forwarding:
         if link is None:
             self._refuse(message, "gone" if site == self._directory.own.site else "no route")
             return
-        size = len(frame) if kind == kinds.CARRY else 0
+        size = len(message.frame) if isinstance(message, kinds.Carry) else 0
+        onward = replace(message, hops=message.hops - 1, source_site=named)
         try:
             # The frame goes on as the bytes that it came as: this gateway has no key that opens it, and needs none.
-            link.post_carrying((kind, hops - 1, site, target_id, named, source_id, frame), size, wire.carried_by(size))
+            link.post_carrying(onward, size, wire.carried_by(size))
         except NotSent:
             self.refused["next link full"] += 1
             return
         self.carried += 1
         self.carried_bytes += size
         if size and self.pressure.is_high(link):
-            self.pressure.hold(link, FrameFlow(source_site, source_id, site, target_id), trio.current_time())
+            flow = FrameFlow(message.source_site, message.source, site, message.target)
+            self.pressure.hold(link, flow, trio.current_time())
 
     def _named_onward(self, site: str, source_site: str) -> str | None:
         """Return what the site that a frame is from is called on its next link; None if it may not go there."""
@@ -255,7 +260,7 @@ class Forwarding:
             return False
         envelope, passage, begin = found
         # Data of sessions only: the first frame of a handshake takes the slow path, where the firewall examines it.
-        if batch[begin : begin + 1] != _DATA or not 0 < batch[2] <= HOPS:
+        if batch[begin : begin + 1] != _DATA or not 0 < batch[HOPS_AT] <= HOPS:
             return False
         if passage is None or passage.peer is not peer:
             passage = self._passage(peer, envelope, near=near)
@@ -267,7 +272,7 @@ class Forwarding:
         size = len(batch) - begin
         onward = bytearray(batch) if isinstance(batch, bytes) else batch  # which is nobody else's
         link = passage.link
-        onward[2] -= 1
+        onward[HOPS_AT] -= 1
         if link.send_alone(onward, size):
             self.received += 1
             self.carried += 1
@@ -277,7 +282,7 @@ class Forwarding:
             self.received += 1
             self._pass_behind(link, envelope, bytes(onward), size)
             return True
-        onward[2] += 1
+        onward[HOPS_AT] += 1
         if not link.is_up:
             flows.forget(envelope)
         return False
@@ -314,36 +319,33 @@ class Forwarding:
 
     # -- copies of events -----------------------------------------------------------------------------------
 
-    def _divide_near(self, peer: Peer, message: Message) -> None:
+    def _divide_near(self, peer: Peer, message: kinds.Copy) -> None:
         """Forward events of a node of this site, or those that another gateway of it has brought."""
-        _, hops, source_site, source, targets, _ = message
-        own = self._directory.own
+        source_site, own = message.source_site, self._directory.own
         local = self._directory.is_local(peer.node)
-        publisher = (source_site, node_untrusted(source))
-        if hops > HOPS or not is_site(source_site) or (not local and publisher != (own.site, peer.node)):
+        publisher = (source_site, node_of(message.source))
+        if not is_site(source_site) or (not local and publisher != (own.site, peer.node)):
             raise RemoteProtocolError("a node hands over events of its own only")
         self.received += 1
-        wanted = targets_untrusted(targets)
+        wanted = targets_untrusted(message.targets)
         if source_site == own.site:
             wanted = {site: self._hearers(site, nodes) for site, nodes in wanted.items() if site != own.site}
         self._divide(message, {site: nodes for site, nodes in wanted.items() if nodes})
 
-    def _divide_far(self, peer: Peer, message: Message) -> None:
+    def _divide_far(self, peer: Peer, message: kinds.Copy) -> None:
         """Forward events that a gateway of another site has brought."""
         if peer.other_realm:
             message = inward_untrusted(message, self._realm_id, peer.identity.foreign_id)
-        _, hops, source_site, source, targets, frame = message
-        own = self._directory.own
-        if type(hops) is not int or hops > HOPS or not is_site(source_site) or type(frame) is not bytes:
-            raise RemoteProtocolError("a copy says whose it is, and how far it may go")
-        node_untrusted(source)
+        source_site, own = message.source_site, self._directory.own
+        if not is_site(source_site):
+            raise RemoteProtocolError("a copy says whose it is")
         self.received += 1
-        wanted = targets_untrusted(targets)
+        wanted = targets_untrusted(message.targets)
         if source_site == own.site:
             self.refused["comes from this site and from outside"] += 1
             return
-        if not self.checkpoint.within_rate(peer.node, len(frame), trio.current_time()):
-            self._slow_down(FrameFlow(source_site, source, own.site, ANYBODY))
+        if not self.checkpoint.within_rate(peer.node, len(message.frame), trio.current_time()):
+            self._slow_down(FrameFlow(source_site, message.source, own.site, ANYBODY))
             return
         if not self._transit and wanted.keys() != {own.site}:
             self.refused["no transit"] += 1
@@ -377,10 +379,9 @@ class Forwarding:
             self.refused[checkpoint.NOT_EXPORTED] += (len(nodes) - len(passed)) // NODE
         return passed
 
-    def _divide(self, message: Message, targets: Targets) -> None:
+    def _divide(self, message: kinds.Copy, targets: Targets) -> None:
         """Send one copy over each link that leads to some of the targets."""
-        _, hops, source_site, source, _, frame = message
-        if hops <= 0:
+        if message.hops <= 0:
             self.refused["too many hops"] += 1
             return
         nexts: dict[tuple[Link, str], dict[str, bytes]] = {}
@@ -391,7 +392,7 @@ class Forwarding:
                 continue
             way = self._way(site)
             link = None if way is None else self.link_to(way.neighbour)
-            named = self._named_onward(site, source_site)
+            named = self._named_onward(site, message.source_site)
             if link is None:
                 self.refused["no route"] += 1
             elif named is None:
@@ -399,43 +400,42 @@ class Forwarding:
             else:
                 nexts.setdefault((link, named), {})[site] = nodes
         for (link, named), part in nexts.items():
-            self._post_copy(link, hops, named, source, part, frame)
+            self._post_copy(link, message, named, part)
 
-    def _hand_out(self, message: Message, nodes: bytes) -> None:
+    def _hand_out(self, message: kinds.Copy, nodes: bytes) -> None:
         """Give events to nodes of this site, each on its own link."""
-        _, hops, source_site, source, _, frame = message
         own = self._directory.own
         for node in split_nodes(nodes):
             if node.hex() == own.gateway:
                 self.carried += 1
-                self._sites.hear(source_site, node_untrusted(source), frame)
+                self._sites.hear(message.source_site, node_of(message.source), message.frame)
                 continue
             peer = self._near.peers.get(NodeId(node.hex()))
             if peer is None or peer.foreign:
                 self.refused["gone"] += 1
             else:
-                self._post_copy(peer.link, hops, source_site, source, {own.site: node}, frame)
+                self._post_copy(peer.link, message, message.source_site, {own.site: node})
 
-    def _post_copy(
-        self, link: Link, hops: int, source_site: str, source: bytes, targets: Targets, frame: bytes
-    ) -> None:
+    def _post_copy(self, link: Link, copy: kinds.Copy, source_site: str, targets: Targets) -> None:
         abroad = realm_of_site(source_site)
         if abroad and abroad != self._realm_id and self.pressure.is_high(link):
             self.refused["next link busy"] += 1  # publishers of another realm do not wait: only what has room goes on
             return
-        message, size = copy_message(hops - 1, source_site, source, targets, frame)
+        message, size = copy_message(copy.hops - 1, source_site, copy.source, targets, copy.frame)
         try:
             link.post(message, size)
         except NotSent:
             self.refused["next link full"] += 1
             return
         self.carried += 1
-        self.carried_bytes += len(frame)
+        self.carried_bytes += len(copy.frame)
         # As at home: publishers wait for a link that is full and moves, and one that stands still holds up nobody.
         # A realm whose gateways are slow misses events: it holds up no publisher of this one.
         if not abroad and self.pressure.is_high(link) and not link.is_stalled(STALLED):
             site = next(iter(targets))
-            flow = FrameFlow(source_site, source, self._directory.own.site if realm_of_site(site) else site, ANYBODY)
+            flow = FrameFlow(
+                source_site, copy.source, self._directory.own.site if realm_of_site(site) else site, ANYBODY
+            )
             self.pressure.hold(link, flow, trio.current_time())
 
     # -- inside ---------------------------------------------------------------------------------------------
@@ -465,29 +465,28 @@ class Forwarding:
     def _tell_pressure(self, flow: FrameFlow, busy: bool) -> None:
         self.received += 1
         code = BUSY if busy else READY
-        self._carry((kinds.CARRY_REFUSED, HOPS, flow.source_site, flow.source, flow.site, flow.target, code))
+        self._carry(kinds.CarryRefused(HOPS, flow.source_site, flow.source, flow.site, flow.target, code))
 
-    def _deliver(self, message: Message) -> None:
+    def _deliver(self, message: Carried) -> None:
         """Deliver a frame to this very node."""
-        kind, _, _, _, source_site, source, content = message
         self.carried += 1
-        if kind == kinds.CARRY:
-            self._near.receive_carried(content, kinds.CARRY)
-        elif kind == kinds.TRACED:
-            self._sites.traced(source_site, node_untrusted(source), content)
-        else:
-            self._sites.refused(source_site, node_untrusted(source), content)
+        if isinstance(message, kinds.Carry):
+            self._near.receive_carried(message.frame, kinds.Carry)
+        elif isinstance(message, kinds.Traced):
+            self._sites.traced(message.source_site, node_of(message.source), message.number)
+        elif isinstance(message, kinds.CarryRefused):
+            self._sites.refused(message.source_site, node_of(message.source), message.reason)
 
-    def _refuse(self, message: Message, reason: str) -> None:
+    def _refuse(self, message: Carried, reason: str) -> None:
         """Count a frame that goes no further, and report it to its sender where that helps it."""
         self.refused[reason] += 1
         code = _CODES.get(reason)
-        kind, _, site, target, source_site, source, _ = message
-        if code is not None and kind == kinds.CARRY:
+        if code is not None and isinstance(message, kinds.Carry):
+            site, target, source_site, source = message.site, message.target, message.source_site, message.source
             if code != NO_ROUTE and not self._is_final(reason, site, target, source_site):
                 code = NO_ROUTE
             self.received += 1
-            self._carry((kinds.CARRY_REFUSED, HOPS, source_site, source, site, target, code))
+            self._carry(kinds.CarryRefused(HOPS, source_site, source, site, target, code))
 
     def _is_final(self, reason: str, site: str, target: bytes, source_site: str) -> bool:
         """Tell whether a refusal is one for good, so that the sender may give its peer up.
@@ -497,7 +496,7 @@ class Forwarding:
         as it waits for a route (``Config.site_patience``).
         """
         if reason == "gone":
-            gone = self._is_gone(node_untrusted(target))
+            gone = self._is_gone(node_of(target))
             return self._is_settled("") if gone is None else gone
         return self._is_settled(source_site if site == self._directory.own.site else site)
 
@@ -511,16 +510,11 @@ class Forwarding:
         return None if self.link_to(neighbour) is None else self._near.own.link
 
 
-def _check_ends_untrusted(message: Message) -> None:
+def _check_ends_untrusted(message: Carried) -> None:
     """Check the ends of a frame before anything is kept of it, or sent to them later, when it is no sender's fault.
 
-    At most the hops of a first gateway: a frame with more would circulate for as long as the routes do.
-
     Raises:
-        RemoteProtocolError: it is not between two nodes, each at a site.
+        RemoteProtocolError: it is not between two sites.
     """
-    _, hops, site, target, source_site, source, _ = message
-    if type(hops) is not int or hops > HOPS or not (is_site(site) and is_site(source_site)):
+    if not (is_site(message.site) and is_site(message.source_site)):
         raise RemoteProtocolError("a carried frame says where it comes from and where it is to go")
-    node_untrusted(target)
-    node_untrusted(source)

@@ -13,21 +13,20 @@ import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
-from typing import Final, final
+from typing import Final, TypeVar, final
 
 import trio
 
 from iris.cluster.address_rules import check_listening
 from iris.cluster.directory import (
     COMPANION,
-    Allowed,
     Export,
     Hop,
     SiteTag,
     TooManyChanges,
     exports_of,
+    hop_untrusted,
     message_size,
-    wanted_untrusted,
 )
 from iris.cluster.mesh import Mesh, Peer, open_mesh
 from iris.cluster.sites import Sites
@@ -43,6 +42,8 @@ from iris.kernel.tasks import Wakeup, open_background, protected_context
 from iris.kernel.wire import Message, kinds
 from iris.node.node import Node
 from iris.security.identity import PeerIdentity
+
+T = TypeVar("T", bound=Message)
 
 _log: Final = logging.getLogger("iris")
 
@@ -136,13 +137,13 @@ class Gateway:
         self._wakeup = Wakeup()
         self._lost = trio.lowlevel.ParkingLot()
         self._directory.permit(self._lists.may_import)
-        self._allowed = Allowed(policy.exports, policy.export_topics, policy.import_topics)
-        sites.border.receive_untrusted(self._near.node, self._allowed.message())
+        self._allowed = kinds.Allowed(policy.exports, policy.export_topics, policy.import_topics)
+        sites.border.receive_untrusted(self._near.node, self._allowed)
         self._pubsub.interest_changed = self.news
         for mesh in (self._near, between):
-            mesh.register(kinds.EXPORTS_WANTED, 2, self._receive_wanted)
-        between.register(kinds.ROUTE, 3, self._receive_route)
-        between.register(kinds.EXPORTS, 7, self._receive_exports)
+            mesh.register(kinds.ExportsWanted, self._receive_wanted)
+        between.register(kinds.Route, self._receive_route)
+        between.register(kinds.Exports, self._receive_exports)
         near, far = _Neighbours(self, near=True), _Neighbours(self, near=False)
         self._near.observe(near)
         between.observe(far)
@@ -182,15 +183,13 @@ class Gateway:
         known = self._membership.knows(node) or self._membership.is_gone(node)
         return self._membership.is_gone(node) if known else None
 
-    def _receive_route(self, peer: Peer, message: Message) -> None:
+    def _receive_route(self, peer: Peer, message: kinds.Route) -> None:
         self._receive_directory(peer, message, self._directory.receive_route_untrusted)
 
-    def _receive_exports(self, peer: Peer, message: Message) -> None:
+    def _receive_exports(self, peer: Peer, message: kinds.Exports) -> None:
         self._receive_directory(peer, message, self._directory.receive_exports_untrusted)
 
-    def _receive_directory(
-        self, peer: Peer, message: Message, receive: Callable[[NodeId, Message, float], Message | None]
-    ) -> None:
+    def _receive_directory(self, peer: Peer, message: T, receive: Callable[[NodeId, T, float], Message | None]) -> None:
         message = self._inward_untrusted(peer, message)
         try:
             question = receive(peer.node, message, trio.current_time())
@@ -209,8 +208,9 @@ class Gateway:
         if peer is not None:
             peer.link.post(question, 0, CONTROL_RESERVE)
 
-    def _receive_wanted(self, peer: Peer, message: Message) -> None:
-        origin = wanted_untrusted(self._inward_untrusted(peer, message))
+    def _receive_wanted(self, peer: Peer, message: kinds.ExportsWanted) -> None:
+        wanted = self._inward_untrusted(peer, message)
+        origin = hop_untrusted(wanted.site, wanted.gateway)
         if peer.node in self._flooded:
             raise RemoteProtocolError("a gateway that floods the directory is not answered for now")
         try:
@@ -225,7 +225,7 @@ class Gateway:
         self._stale.add(peer.node)
         self.news()
 
-    def _inward_untrusted(self, peer: Peer, message: Message) -> Message:
+    def _inward_untrusted(self, peer: Peer, message: T) -> T:
         return inward_untrusted(message, self._realm_id, peer.identity.foreign_id) if peer.other_realm else message
 
     def _flood(self, peer: Peer) -> None:
@@ -285,7 +285,7 @@ class Gateway:
             return
         messages = self._advertising.messages(neighbour, changed, trio.current_time())
         # Before anything of the directory: nodes link to other sites with it, and have to know what may cross.
-        lists = [self._allowed.message()] if changed is None and neighbour in self._near.peers else []
+        lists = [self._allowed] if changed is None and neighbour in self._near.peers else []
         for message in itertools.chain(lists, messages):
             size = message_size(message)
             try:
@@ -419,8 +419,8 @@ class Gateway:
 
     def end(self) -> None:
         """Advertise to the nodes of this site, later ones too, that nothing leads or may cross here any more."""
-        self._allowed = Allowed((), (), ())
-        self._sites.border.receive_untrusted(self._near.node, self._allowed.message())
+        self._allowed = kinds.Allowed((), (), ())
+        self._sites.border.receive_untrusted(self._near.node, self._allowed)
         for node in self._directory.neighbours:
             if not self._directory.is_local(node):
                 self._directory.forget(node)

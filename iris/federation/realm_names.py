@@ -9,17 +9,16 @@ Realms do not reach each other through a third one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, cast
+from typing import TypeVar
+
+from msgspec.structs import replace
 
 from iris.cluster.directory import COMPANION, Export, ExportsUpdate, Hop, RouteAdvertisement
 from iris.cluster.routes import is_two_way
 from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.names import is_name, qualified, realm_of_site
-from iris.kernel.wire import Message, kinds
+from iris.kernel.wire import kinds
 from iris.security.identity import NodeIdentity
-
-_CARRIED: Final = frozenset((kinds.CARRY, kinds.CARRY_REFUSED, kinds.TRACE, kinds.TRACED))
-"""Messages between two nodes at different sites."""
 
 
 def outward_site(site: str, own: str) -> str:
@@ -47,11 +46,14 @@ def outward_exports(exports: ExportsUpdate, own: str, outward: Callable[[Export]
     )
 
 
-def inward_untrusted(message: Message, own: str, realm: str) -> Message:
+T = TypeVar("T", bound=kinds.Message)
+
+
+def inward_untrusted(message: T, own: str, realm: str) -> T:
     """Return what a gateway of another realm has sent, as it is meant inside of this one.
 
     Args:
-        message: CARRY, CARRY_REFUSED, TRACE, TRACED, COPY, ROUTE, EXPORTS or EXPORTS_WANTED.
+        message: what crosses between realms: frames, copies, and what is said of sites.
         own: fingerprint of this realm.
         realm: that of the other one.
 
@@ -59,24 +61,22 @@ def inward_untrusted(message: Message, own: str, realm: str) -> Message:
         RemoteProtocolError: it is about sites of which that realm has nothing to say.
     """
     match message:
-        case (kind, hops, site, target, source_site, source, content) if kind in _CARRIED:
-            return (kind, hops, _of(site, own), target, qualified(realm, _of(source_site, realm)), source, content)
-        case (kinds.COPY, hops, source_site, source, tuple(), frame):
-            flat = cast("tuple[object, ...]", message[4])
-            targets = tuple(field if at % 2 else _of(field, own) for at, field in enumerate(flat))
-            return (kinds.COPY, hops, qualified(realm, _of(source_site, realm)), source, targets, frame)
-        case (kinds.ROUTE, site, gateway, tuple()):
-            path = cast("tuple[object, ...]", message[3])
-            for named in (site, *path[::2]):
-                _of(named, realm)
-            return (kinds.ROUTE, site, gateway, path)
-        case (kinds.EXPORTS, site, *_):
-            _of(site, realm)
-            return message
-        case (kinds.EXPORTS_WANTED, site, gateway):
-            return (kinds.EXPORTS_WANTED, _of(site, own), gateway)
+        case kinds.Carry() | kinds.CarryRefused() | kinds.Trace() | kinds.Traced():
+            source = qualified(realm, _of(message.source_site, realm))
+            return replace(message, site=_of(message.site, own), source_site=source)
+        case kinds.Copy():
+            targets = tuple((_of(site, own), nodes) for site, nodes in message.targets)
+            return replace(message, source_site=qualified(realm, _of(message.source_site, realm)), targets=targets)
+        case kinds.Route():
+            for site in (message.site, *(site for site, _ in message.path)):
+                _of(site, realm)
+        case kinds.Exports():
+            _of(message.site, realm)
+        case kinds.ExportsWanted():
+            return replace(message, site=_of(message.site, own))
         case _:
             raise RemoteProtocolError("a message of this kind does not cross between realms")
+    return message
 
 
 def split_peer(peer: str) -> tuple[str, str]:
@@ -112,9 +112,9 @@ def trusted_id(identity: NodeIdentity, alias: str) -> str:
     return "" if realm is None else realm.id
 
 
-def _of(site: object, realm: str) -> str:
+def _of(site: str, realm: str) -> str:
     """Return the name that a site has in its realm."""
-    named, _, name = site.partition("/") if isinstance(site, str) else ("", "", "")
+    named, _, name = site.partition("/")
     if named != realm or not is_name(name):
         raise RemoteProtocolError("a site of another realm than that of the gateway that speaks of it")
     return name

@@ -61,12 +61,9 @@ class Arriving:
         self._node = node
         self._logged: OrderedDict[tuple[NodeId, str], None] = OrderedDict()
 
-    def excess_of(self, payload: wire.Payload, headers: object) -> Excess | None:
-        """Return why a message of a peer is too large to be taken here; None if it is not.
-
-        Headers that are none are not looked at: decoding them raises.
-        """
-        size = len(payload) if isinstance(payload, bytes) else len(payload.data)
+    def excess_of(self, payload: wire.Payload, headers: wire.Headers) -> Excess | None:
+        """Return why a message of a peer is too large to be taken here; None if it is not."""
+        size = wire.payload_size(payload)
         if size > self.max_payload:
             return self.payload_excess(size)
         return None if headers is None else self.headers_excess(headers)
@@ -76,8 +73,8 @@ class Arriving:
         text = f"a payload of {size} bytes: node {self._node} takes at most {self.max_payload} (its Config.max_payload)"
         return Excess(TOO_LARGE, text)
 
-    def headers_excess(self, headers: object) -> Excess | None:
-        """Return why headers are too large to be taken here; None if they are not, or are no headers."""
+    def headers_excess(self, headers: wire.Headers) -> Excess | None:
+        """Return why headers are too large to be taken here; None if they are not."""
         size = wire.headers_bytes(headers)
         if size <= self.max_headers:
             return None

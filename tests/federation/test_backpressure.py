@@ -5,6 +5,7 @@ from __future__ import annotations
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from benchmarks.messages import array
 from iris.cluster.directory.directory import SitePath
 from iris.cluster.directory.messages import Hop
 from iris.cluster.routes.gateway import PAUSE, GatewayRoute
@@ -21,7 +22,7 @@ LIMIT = 16 * MIB
 
 def fill(link: Link, mib: float) -> None:
     for _ in range(int(mib * 16)):
-        link.post((1, bytes(64 * KIB)), 64 * KIB)
+        link.post(array(1, bytes(64 * KIB)), 64 * KIB)
 
 
 async def test_a_sender_is_told_once_that_a_link_is_busy_and_once_that_it_is_ready(autojump_clock: MockClock) -> None:

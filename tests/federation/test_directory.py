@@ -6,11 +6,13 @@ import itertools
 import math
 import sys
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.messages import arrived, decoded, raw
 from iris.cluster.directory.directory import RemoteSubscriber, SiteDirectory, TooManyChanges
 from iris.cluster.directory.exports import ExportTable
 from iris.cluster.directory.messages import (
@@ -26,7 +28,7 @@ from iris.cluster.directory.messages import (
 from iris.cluster.directory.neighbour_table import UPDATES
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId, realm_of_topic
-from iris.kernel.wire import kinds
+from iris.kernel.wire import encode_batch, kinds
 from tests.support.site_worlds import Site, World
 
 A, B, C, D = (NodeId(f"{number:032x}") for number in range(1, 5))
@@ -223,7 +225,7 @@ def listening(**options: int) -> SiteDirectory:
     return directory
 
 
-def route(*path: Hop) -> tuple[object, ...]:
+def route(*path: Hop) -> kinds.Route:
     return RouteAdvertisement(path[-1], path).message()
 
 
@@ -233,17 +235,17 @@ def route(*path: Hop) -> tuple[object, ...]:
         ("begins elsewhere", route(Hop("far", C), Hop("end", D))),
         ("ends elsewhere", RouteAdvertisement(Hop("end", D), (Hop("far", B), Hop("end", C))).message()),
         ("says that it is of this site", route(Hop("home", B))),
-        ("half a hop", (kinds.ROUTE, "far", bytes.fromhex(B), ("far",))),
-        ("no site", (kinds.ROUTE, "not a name", bytes.fromhex(B), ())),
-        ("no node", (kinds.ROUTE, "far", b"short", ())),
-        ("a path without end", (kinds.ROUTE, "far", bytes.fromhex(B), ("far", bytes.fromhex(B)) * 17)),
+        ("half a hop", raw(kinds.Route, "far", bytes.fromhex(B), (("far",),))),
+        ("no site", kinds.Route("not a name", bytes.fromhex(B), ())),
+        ("no node", raw(kinds.Route, "far", b"short", ())),
+        ("a path without end", raw(kinds.Route, "far", bytes.fromhex(B), (("far", bytes.fromhex(B)),) * 17)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_a_route_that_cannot_be_is_refused(what: str, message: tuple[object, ...]) -> None:
+def test_a_route_that_cannot_be_is_refused(what: str, message: Any) -> None:
     directory = listening()
     with pytest.raises(RemoteProtocolError):
-        directory.receive_route_untrusted(B, message, 0.0)
+        directory.receive_route_untrusted(B, decoded(encode_batch([message]))[0], 0.0)
     assert directory.sites() == (), what
 
 
@@ -367,7 +369,7 @@ def test_a_change_of_something_unknown_is_asked_for_as_a_whole() -> None:
     directory.receive_route_untrusted(B, route(Hop("far", B)), 0.0)
     (part,) = split_exports(Hop("far", B), 7, 8, [Export(CLUSTER, "x", C)], ())
     question = directory.receive_exports_untrusted(B, part.message(), 0.0)
-    assert question == (kinds.EXPORTS_WANTED, "far", bytes.fromhex(B))
+    assert question == kinds.ExportsWanted("far", bytes.fromhex(B))
     assert directory.clusters() == set()
 
 
@@ -436,14 +438,16 @@ def test_anything_that_is_no_export_is_one_error(junk: object) -> None:
     directory = listening()
     directory.receive_route_untrusted(B, route(Hop("far", B)), 0.0)
     with pytest.raises(RemoteProtocolError):
-        directory.receive_exports_untrusted(B, (kinds.EXPORTS, "far", bytes.fromhex(B), 0, 1, (junk,), (), False), 0.0)
+        directory.receive_exports_untrusted(
+            B, arrived(kinds.Exports, "far", bytes.fromhex(B), 0, 1, (junk,), (), False), 0.0
+        )
 
 
 @pytest.mark.parametrize("pattern", ["", "a..b", ">.a", "a\x9b[2J", "a.\u202eb", "x" * 257, ".".join("x" * 33)])
 def test_what_a_site_says_that_it_subscribes_to_is_a_pattern(pattern: str) -> None:
     entry = (TOPIC, pattern, bytes(16), b"")
     with pytest.raises(RemoteProtocolError, match="an export is"):
-        exports_untrusted((kinds.EXPORTS, "far", bytes.fromhex(B), 0, 1, (entry,), (), False))
+        exports_untrusted(arrived(kinds.Exports, "far", bytes.fromhex(B), 0, 1, (entry,), (), False))
 
 
 @pytest.mark.parametrize("kind", [TOPIC, COMPANION])
@@ -451,7 +455,7 @@ def test_only_members_of_clusters_come_with_a_proof(kind: int) -> None:
     """Two exports that differ in a proof which nobody reads would be one entry that is removed twice."""
     entry = (kind, "a.>" if kind == TOPIC else "", bytes(16), b"proof")
     with pytest.raises(RemoteProtocolError, match="an export is"):
-        exports_untrusted((kinds.EXPORTS, "far", bytes.fromhex(B), 0, 1, (entry,), (), False))
+        exports_untrusted(arrived(kinds.Exports, "far", bytes.fromhex(B), 0, 1, (entry,), (), False))
 
 
 def wanting(directory: SiteDirectory) -> set[RemoteSubscriber]:

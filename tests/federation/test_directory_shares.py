@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from benchmarks.messages import fields_of
 from iris.cluster.directory.directory import SiteDirectory
 from iris.cluster.directory.messages import (
     CLUSTER,
@@ -143,7 +144,7 @@ def test_whatever_a_neighbour_tells_the_memory_stays_within_its_share(seed: int)
             ).message()
             lead(directory, B, "far", origin, step * 1.0)
             try:
-                if directory.receive_exports_untrusted(B, message, step * 1.0) is None and not message[-1]:
+                if directory.receive_exports_untrusted(B, message, step * 1.0) is None and not fields_of(message)[-1]:
                     versions[number] += 1
             except RemoteProtocolError:
                 versions[number] = 0
@@ -226,7 +227,7 @@ def passing(
 def hand_over(advertising: Advertiser, there: SiteDirectory, changed: Iterable[Hop] | None, now: float) -> None:
     """Have what is to be told taken by a directory, which refuses nothing of it."""
     for message in advertising.messages(D, changed, now):
-        if message[0] == kinds.ROUTE:
+        if isinstance(message, kinds.Route):
             there.receive_route_untrusted(A, message, now)
         else:
             assert there.receive_exports_untrusted(A, message, now) is None
@@ -322,7 +323,7 @@ def test_of_withdrawals_a_neighbour_is_told_again_only_so_many_are_remembered(mo
         directory.receive_route_untrusted(B, RouteAdvertisement(origin, ()).message(), 1.0)
         assert list(advertising.messages(D)) == [RouteAdvertisement(origin, ()).message()]
     advertising.repeat(D)
-    again = [message for message in advertising.messages(D) if message[0] == kinds.ROUTE]
+    again = [message for message in advertising.messages(D) if isinstance(message, kinds.Route)]
     own = RouteAdvertisement(directory.own, (directory.own,))
     assert again == [*(RouteAdvertisement(origin, ()).message() for origin in origins[-4:]), own.message()]
 
@@ -397,7 +398,7 @@ async def test_a_neighbour_that_tells_of_more_than_its_share_is_reported_once_an
             for part in split_exports(false, 0, 1, members("false", range(100 * number, 100 * number + 100)), ()):
                 link.post(part.message(), 10_000)
         await trio.sleep(2)
-        assert us._between.refusals[f"message of kind {kinds.EXPORTS:#x}"] == 5
+        assert us._between.refusals["message of kind Exports"] == 5
         assert us.statistics().sites == ("ap", "eu")
         await shop.wait_for("store")
         assert await shop.request("store", 1) == 1

@@ -44,10 +44,10 @@ async def test_a_flooder_is_not_heard_earlier_for_asking_that_all_be_told_anew(a
         for _ in range(2):
             for _ in range(UPDATES + 100):
                 link.post(route, 50)
-            link.post((kinds.RESET,), 0)
+            link.post(kinds.Reset(), 0)
             await trio.sleep(1)
             assert us.statistics().sites == ()
-        assert us._between.refusals[f"message of kind {kinds.ROUTE:#x}"] >= UPDATES
+        assert us._between.refusals["message of kind Route"] >= UPDATES
         await trio.sleep(60)
         assert us.statistics().sites == ("ap",)
 
@@ -85,7 +85,7 @@ async def test_a_gateway_that_asks_for_everything_again_and_again_is_not_listene
         await trio.sleep(2)
         assert gateway.statistics().sites == ("eu",)
         assert gateway.statistics().told - told < 50, "questions of one moment are answered once"
-        assert us.statistics().refusals[f"message of kind {kinds.EXPORTS_WANTED:#x}"] == 1_000
+        assert us.statistics().refusals["message of kind ExportsWanted"] == 1_000
         assert await shop.request("store", 1) == 1
         await trio.sleep(60)
         assert gateway.statistics().sites == ("ap", "eu")
@@ -126,7 +126,9 @@ def test_two_who_tell_nearly_too_much_make_no_flooder_of_who_passes_it_on(paced:
         changed = {own, *directory.changed}
         directory.changed.clear()
         for message in advertising.messages(eu, changed, now if paced else None):
-            receive = there.receive_route_untrusted if message[0] == kinds.ROUTE else there.receive_exports_untrusted
+            receive = (
+                there.receive_route_untrusted if isinstance(message, kinds.Route) else there.receive_exports_untrusted
+            )
             try:
                 receive(us, message, now)
             except TooManyChanges:

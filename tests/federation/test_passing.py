@@ -9,13 +9,13 @@ import trio
 from trio.testing import MockClock
 
 import iris
+from benchmarks.messages import fields_of
 from iris.cluster.routes.envelope import BEGIN, Envelope, begin_batch, end_batch
 from iris.federation.gateway import Gateway
 from iris.federation.policy import Policy
 from iris.kernel import wire
 from iris.kernel.link.link import Link
 from iris.kernel.wire import kinds
-from iris.kernel.wire.codec import Message
 from tests.support.federations import Federation, echo, open_federation
 from tests.support.links import PlainSession, Way
 
@@ -29,9 +29,9 @@ def count_decoded(gateway: Gateway) -> Callable[[], int]:
     carry = carrying._carry
     decoded = 0
 
-    def count(message: Message) -> None:
+    def count(message: kinds.Carry | kinds.CarryRefused) -> None:
         nonlocal decoded
-        decoded += message[0] == kinds.CARRY
+        decoded += isinstance(message, kinds.Carry)
         carry(message)
 
     carrying._carry = count  # type: ignore[method-assign]
@@ -124,7 +124,7 @@ async def test_nobody_speaks_for_others_though_their_flow_is_known(autojump_cloc
         await post_frame(federation, stranger, envelope)
         assert gateway.statistics().carried == before.carried + 1
         refusals = federation.nodes["us-gateway"]._parts.mesh.refusals
-        assert refusals[f"message of kind {kinds.CARRY:#x}"] == 1
+        assert refusals["message of kind Carry"] == 1
         await post_frame(federation, shop, envelope)
         assert gateway.statistics().carried == before.carried + 2
 
@@ -202,9 +202,9 @@ async def test_large_frames_wait_for_a_busy_link_without_being_decoded_and_keep_
         assert after.carried_bytes - before.carried_bytes == sum(map(len, frames))
         way.make_room(100)
         await trio.sleep(0.2)
-        sent = [message for message in way.messages if message[0] == kinds.CARRY]
-        assert [message[-1] for message in sent] == frames
-        assert {message[1] for message in sent} == {7}
+        sent = [message for message in way.messages if isinstance(message, kinds.Carry)]
+        assert [fields_of(message)[-1] for message in sent] == frames
+        assert {fields_of(message)[0] for message in sent} == {7}
 
 
 async def test_large_frames_beyond_the_bound_of_a_link_are_dropped_and_counted_and_their_sender_told(

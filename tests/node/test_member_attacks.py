@@ -20,13 +20,14 @@ import tracemalloc
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from typing import Final, final
+from typing import Any, Final, final
 
 import pytest
 import trio
 from trio.testing import MockClock
 
 from benchmarks.fuzz_node import Stage
+from benchmarks.messages import fields_of, raw
 from iris.cluster.mesh.dispatch import MessageReceiver
 from iris.cluster.mesh.mesh import Mesh
 from iris.cluster.mesh.peer import Peer
@@ -34,8 +35,8 @@ from iris.kernel import wire
 from iris.kernel.config import MIB
 from iris.kernel.transport.memory import MemoryOutgoing, MemoryTransport
 from iris.kernel.wire import kinds
-from iris.kernel.wire.codec import MAX_MESSAGES, Message, encode_batch
-from iris.kernel.wire.fields import MAX_NUMBER
+from iris.kernel.wire.codec import MAX_MESSAGES, encode_batch
+from iris.kernel.wire.kinds import MAX_NUMBER, Message
 from tests.support.attacks import (
     MAX_FRAME,
     Attacker,
@@ -55,7 +56,6 @@ SLOWEST: Final = 1.0
 
 GROWTH: Final = 16 * MIB
 
-NAMES: Final = {value: name for name, value in vars(kinds).items() if isinstance(value, int)}
 VICTIMS: Final = ("node", "gateway", "border")
 
 
@@ -75,25 +75,29 @@ class Front:
         self._is_gateway = is_gateway
         honest, villain = stage.nodes["x@near"], stage.nodes["villain@near"]
         self.victim: Final = stage.nodes["victim@near"]
-        record = villain._parts.membership._swim.own.as_tuple()
+        record = villain._parts.membership._swim.own.as_update()
         self.messages: Final = Messages(attacker, honest.id, record)
         self._honest = honest
 
     @property
-    def kinds(self) -> list[int]:
+    def kinds(self) -> list[type[Message]]:
         """What the victim takes, and of a gateway what it takes otherwise than every node."""
-        own = sorted(self.attacker.victim._receivers.own)
-        return [kind for kind in own if kind >= kinds.CARRY or kind == kinds.FORWARD] if self._is_gateway else own
+        own = sorted(self.attacker.victim._receivers.own, key=raw)
+        return (
+            [kind for kind in own if raw(kind) >= raw(kinds.Carry) or kind is kinds.Forward]
+            if self._is_gateway
+            else own
+        )
 
     async def ask(self) -> None:
         """Have an honest node ask something."""
         assert await self._honest.request("victim", b"question", timeout=300) == b"question"
 
 
-class Forgotten(defaultdict[int, list[Message]]):
+class Forgotten(defaultdict[type[Message], list[Message]]):
     """Keeps nothing of what is recorded, which would count for the victim."""
 
-    def __missing__(self, kind: int) -> list[Message]:
+    def __missing__(self, kind: type[Message]) -> list[Message]:
         return []
 
 
@@ -120,11 +124,11 @@ async def open_front(victim: str) -> AsyncIterator[Front]:
 
 # -- the attacks -------------------------------------------------------------------------------------------
 
-Attack = Callable[[Front, int], Iterator[bytes]]
+Attack = Callable[[Front, type[Message]], Iterator[bytes]]
 """Yields frames with messages of a kind."""
 
 
-def flooded(front: Front, kind: int) -> Iterator[bytes]:
+def flooded(front: Front, kind: type[Message]) -> Iterator[bytes]:
     """10^5 in a frame, and as many as a frame may have: the same one, others, and in frames that are carried."""
     attacker, make = front.attacker, front.messages.make
     yield attacker.seal_batch(as_many_as_fit(make(kind)))
@@ -135,14 +139,14 @@ def flooded(front: Front, kind: int) -> Iterator[bytes]:
         yield attacker.carried(carrier, *[tuple(several)] * 5)
 
 
-def crowded(front: Front, kind: int) -> Iterator[bytes]:
+def crowded(front: Front, kind: type[Message]) -> Iterator[bytes]:
     """As many as fit, and as many others as are taken: what takes most memory."""
     attacker, make = front.attacker, front.messages.make
     yield attacker.seal_batch(as_many_as_fit(make(kind)))
     yield attacker.seal(*[make(kind) for _ in range(fitting(make(kind)))])
 
 
-def nested(front: Front, kind: int) -> Iterator[bytes]:
+def nested(front: Front, kind: type[Message]) -> Iterator[bytes]:
     """In frames that are carried in each other, and with fields that are deep."""
     attacker, message = front.attacker, front.messages.make(kind)
     for carrier in carriers(front):
@@ -152,7 +156,7 @@ def nested(front: Front, kind: int) -> Iterator[bytes]:
         yield attacker.seal((*message[:at], deepened(400), *message[at + 1 :]))
 
 
-def numbered(front: Front, kind: int) -> Iterator[bytes]:
+def numbered(front: Front, kind: type[Message]) -> Iterator[bytes]:
     """With all numbers, and with each of them, at the edges of what there is."""
     attacker, message = front.attacker, front.messages.make(kind)
     places = [at for at in range(1, len(message)) if numbers_in(message[at])]
@@ -162,7 +166,7 @@ def numbered(front: Front, kind: int) -> Iterator[bytes]:
             yield attacker.seal(tuple(fields))
 
 
-def lengthy(front: Front, kind: int) -> Iterator[bytes]:
+def lengthy(front: Front, kind: type[Message]) -> Iterator[bytes]:
     """With each field as long as it can be."""
     attacker, message = front.attacker, front.messages.make(kind)
     for at in range(1, len(message)):
@@ -171,23 +175,23 @@ def lengthy(front: Front, kind: int) -> Iterator[bytes]:
             yield attacker.seal((*message[:at], longer, *message[at + 1 :]))
 
 
-def behind_a_goodbye(front: Front, kind: int) -> Iterator[bytes]:
+def behind_a_goodbye(front: Front, kind: type[Message]) -> Iterator[bytes]:
     """In the frame with a goodbye, and in the next one."""
     attacker, make = front.attacker, front.messages.make
     several = [make(kind) for _ in range(min(500, fitting(make(kind))))]
-    yield attacker.seal((kinds.GOODBYE, "for now"), *several)
-    first, second = attacker.seal((kinds.GOODBYE, "for now")), attacker.seal(*several)
+    yield attacker.seal(kinds.Goodbye("for now"), *several)
+    first, second = attacker.seal(kinds.Goodbye("for now")), attacker.seal(*several)
     yield from (first, second)
 
 
-def fitting(message: Message, frames: int = 1) -> int:
+def fitting(message: Any, frames: int = 1) -> int:
     """Return how often a message can be in each of so many frames, which one is to carry."""
     return max(1, min(MAX_MESSAGES, (MAX_FRAME // frames - 2048) // (len(encode_batch([message])) + 16)))
 
 
-def carriers(front: Front) -> list[int]:
+def carriers(front: Front) -> list[type[Message]]:
     """Return the kinds of messages by which the victim takes frames for itself."""
-    return [kind for kind in (kinds.FORWARD, kinds.CARRY) if kind in front.kinds]
+    return [kind for kind in (kinds.Forward, kinds.Carry) if kind in front.kinds]
 
 
 ATTACKS: Final[dict[str, Attack]] = {
@@ -199,7 +203,7 @@ ATTACKS: Final[dict[str, Attack]] = {
 }
 
 
-async def carry_out(front: Front, attack: Attack) -> AsyncIterator[tuple[int, float]]:
+async def carry_out(front: Front, attack: Attack) -> AsyncIterator[tuple[type[Message], float]]:
     """Attack with each kind; yield it behind each frame, and how long an honest request waited that came behind it."""
     for kind in front.kinds:
         gc.collect()  # else it comes at any time, and takes as long as what is measured
@@ -229,7 +233,7 @@ async def test_honest_members_hardly_wait(autojump_clock: MockClock, how: str, v
     async with open_front(victim) as front:
         assert set(front.kinds) <= front.messages.kinds, "there is a kind of message that nobody attacks with"
         async for kind, seconds in carry_out(front, ATTACKS[how]):
-            waited.append((seconds, NAMES[kind]))
+            waited.append((seconds, kind.__name__))
     assert len(waited) > len(front.kinds)
     waited.sort(reverse=True)
     slow, slowest = waited[len(waited) // 100], waited[0]
@@ -248,7 +252,7 @@ async def test_a_victim_hardly_grows(autojump_clock: MockClock, attack: Attack, 
         try:
             async for kind, _ in carry_out(front, attack):
                 left, peak = tracemalloc.get_traced_memory()
-                grown.append((peak / MIB, NAMES[kind]))
+                grown.append((peak / MIB, kind.__name__))
                 tracemalloc.reset_peak()
         finally:
             tracemalloc.stop()
@@ -265,10 +269,10 @@ WIDE: Final = [".".join(tokens) for tokens in itertools.product(("*", "b", "c"),
 
 def wanting(front: Front) -> Iterator[bytes]:
     """Ask for the last values by one pattern again and again, and by others."""
-    yield front.attacker.seal(*[(kinds.RETAINED_WANTED, ">")] * MAX_MESSAGES)
+    yield front.attacker.seal(*[kinds.RetainedWanted(">")] * MAX_MESSAGES)
     for start in range(0, len(WIDE), MAX_MESSAGES):
         several = WIDE[start : start + MAX_MESSAGES]
-        yield front.attacker.seal(*[(kinds.RETAINED_WANTED, pattern) for pattern in several])
+        yield front.attacker.seal(*[kinds.RetainedWanted(pattern) for pattern in several])
 
 
 def subscribing(front: Front) -> Iterator[bytes]:
@@ -276,10 +280,10 @@ def subscribing(front: Front) -> Iterator[bytes]:
     for begin in range(8):
         messages: list[Message] = []
         for start in range(0, 2000, 500):
-            terms = tuple((pattern, None, False, False, ()) for pattern in WIDE[start : start + 500])
+            terms = tuple(kinds.Terms(pattern, None, False, False, ()) for pattern in WIDE[start : start + 500])
             messages += [
-                (kinds.INTEREST, 100 + begin, begin % 2 == 0, terms, ()),
-                (kinds.INTEREST, 0, False, (), terms),
+                kinds.Interest(100 + begin, begin % 2 == 0, terms, ()),
+                kinds.Interest(0, False, (), terms),
             ]
         yield front.attacker.seal(*messages)
 
@@ -322,21 +326,21 @@ def connect(source: MemoryTransport, victim: Mesh) -> MemoryOutgoing:
 async def test_nothing_is_taken_before_a_hello(autojump_clock: MockClock, victim: str) -> None:
     async with open_front(victim) as front:
         mesh = front.attacker.victim
-        taken: list[Message] = []
+        taken: list[Any] = []
 
         def tap(receiver: MessageReceiver) -> MessageReceiver:
             def receive(peer: Peer, message: Message) -> None:
-                taken.append(message)
+                taken.append(raw(type(message), *fields_of(message)))
                 receiver(peer, message)
 
             return receive
 
-        for kind, (receiver, length) in list(mesh._receivers.own.items()):
-            mesh._receivers.own[kind] = (tap(receiver), length)
+        for kind, receiver in list(mesh._receivers.own.items()):
+            mesh._receivers.own[kind] = tap(receiver)
         transport = front.attacker.mesh._transport
         assert isinstance(transport, MemoryTransport)
         stranger = transport._network.transport("stranger")
-        said: list[Message] = []
+        said: list[Any] = []
         for kind in front.kinds:
             messages = [front.messages.make(kind) for _ in range(10)]
             said += [message for message in messages if len(message) > 1]

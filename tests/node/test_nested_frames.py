@@ -11,10 +11,11 @@ from trio.testing import MockClock
 
 import iris
 import iris.testing
+from benchmarks.messages import fields_of
 from iris.cluster.mesh.peer import Peer
 from iris.federation.gateway import open_gateway
 from iris.kernel.wire import kinds
-from iris.kernel.wire.codec import Message
+from iris.kernel.wire.kinds import Message
 from tests.support.attacks import Attacker
 
 
@@ -30,11 +31,11 @@ async def open_pair(*, gateway: bool = False) -> AsyncIterator[tuple[Attacker, i
         pings: list[int] = []
 
         def receive(peer: Peer, message: Message) -> None:
-            pings.append(message[1])
+            pings.append(fields_of(message)[0])
 
         if gateway:
             await nursery.start(_be_gateway, victim)
-        victim._parts.mesh._receivers.own[kinds.PING] = (receive, 2)
+        victim._parts.mesh._receivers.own[kinds.Ping] = receive
         attacker = Attacker(villain._parts.mesh, victim._parts.mesh)
         await attacker.wait_linked()
         await trio.sleep(1)
@@ -50,25 +51,25 @@ async def _be_gateway(node: iris.Node, task_status: trio.TaskStatus[None]) -> No
 
 
 @pytest.mark.parametrize("gateway", [False, True])
-@pytest.mark.parametrize("kind", [kinds.FORWARD, kinds.CARRY])
+@pytest.mark.parametrize("kind", [kinds.Forward, kinds.Carry])
 @pytest.mark.parametrize("depth", [2, 250, 2000])
 async def test_nested_frames_are_an_error_of_their_sender_and_change_nothing(
-    autojump_clock: MockClock, kind: int, depth: int, gateway: bool
+    autojump_clock: MockClock, kind: type[Message], depth: int, gateway: bool
 ) -> None:
     async with open_pair(gateway=gateway) as (attacker, victim, pings):
         await attacker.send(attacker.nested(kind, depth))
         await trio.sleep(0.1)
         refusals = victim.statistics().refusals
-        assert refusals.get(f"message of kind {kind:#x}", 0) + refusals.get("RemoteProtocolError", 0) == 1
+        assert refusals.get(f"message of kind {kind.__name__}", 0) + refusals.get("RemoteProtocolError", 0) == 1
         assert not [reason for reason in refusals if reason.startswith("unexpected")]
         assert pings == []
-        await attacker.send(attacker.seal((kinds.PING, 7)))
+        await attacker.send(attacker.seal(kinds.Ping(7)))
         await trio.sleep(0.1)
         assert pings == [7]
 
 
-@pytest.mark.parametrize("kind", [kinds.FORWARD, kinds.CARRY])
-async def test_a_frame_is_taken_out_of_one(autojump_clock: MockClock, kind: int) -> None:
+@pytest.mark.parametrize("kind", [kinds.Forward, kinds.Carry])
+async def test_a_frame_is_taken_out_of_one(autojump_clock: MockClock, kind: type[Message]) -> None:
     async with open_pair() as (attacker, _, pings):
         await attacker.send(attacker.nested(kind, 1))
         await trio.sleep(0.1)
@@ -76,17 +77,17 @@ async def test_a_frame_is_taken_out_of_one(autojump_clock: MockClock, kind: int)
 
 
 @pytest.mark.parametrize(
-    ("outer", "inner", "taken"), [(kinds.FORWARD, kinds.CARRY, True), (kinds.CARRY, kinds.FORWARD, False)]
+    ("outer", "inner", "taken"), [(kinds.Forward, kinds.Carry, True), (kinds.Carry, kinds.Forward, False)]
 )
 async def test_what_comes_through_gateways_may_come_the_last_step_through_another_node(
-    autojump_clock: MockClock, outer: int, inner: int, taken: bool
+    autojump_clock: MockClock, outer: type[Message], inner: type[Message], taken: bool
 ) -> None:
     async with open_pair() as (attacker, _, pings):
         session = attacker.mesh.peers[attacker.victim.node].session
         assert session is not None
         first = session._sequence
         session._sequence = first + 2
-        frame = attacker.seal((kinds.PING, 7))
+        frame = attacker.seal(kinds.Ping(7))
         session._sequence = first + 1
         frame = attacker.seal(attacker.around(inner, frame))
         session._sequence = first

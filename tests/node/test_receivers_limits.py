@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import msgpack
 import pytest
 import trio
+from msgspec.msgpack import Ext
 from trio.testing import MockClock
 
 import iris
+from benchmarks.messages import array, fields_of
 from iris.cli import payload as payload_text
 from iris.cli import terminal
 from iris.cluster.mesh.peer import Peer
@@ -39,14 +40,14 @@ def instead(payload: Any) -> Callable[[object, int], Any]:
 
 
 MALFORMED: dict[str, Any] = {
-    "no msgpack": msgpack.ExtType(1, b"\xc1"),
-    "cut off": msgpack.ExtType(1, b"\x93\x01"),
-    "surplus": msgpack.ExtType(1, b"\x01\x02"),
-    "not utf-8": msgpack.ExtType(1, b"\xa2\xff\xfe"),
-    "extension": msgpack.ExtType(1, b"\xd4\x05x"),
-    "timestamp": msgpack.ExtType(1, b"\x91\xd6\xff\x00\x00\x00\x01"),
-    "too deep": msgpack.ExtType(1, b"\x91" * 1025 + b"\xc0"),
-    "keys": msgpack.ExtType(1, b"\x81\x01\x02"),
+    "no msgpack": Ext(1, b"\xc1"),
+    "cut off": Ext(1, b"\x93\x01"),
+    "surplus": Ext(1, b"\x01\x02"),
+    "not utf-8": Ext(1, b"\xa2\xff\xfe"),
+    "extension": Ext(1, b"\xd4\x05x"),
+    "timestamp": Ext(1, b"\x91\xd6\xff\x00\x00\x00\x01"),
+    "too deep": Ext(1, b"\x91" * 1025 + b"\xc0"),
+    "keys": Ext(1, b"\x81\x01\x02"),
 }
 malformed = pytest.mark.parametrize("payload", MALFORMED.values(), ids=MALFORMED.keys())
 
@@ -85,7 +86,7 @@ async def open_small_store(heard: list[object] | None = None) -> AsyncIterator[t
 
 def post(sender: iris.Node, receiver: iris.Node, *message: Any) -> None:
     """Send a message as a program does that checks nothing."""
-    sender._parts.mesh.post(receiver.id, message, 64)
+    sender._parts.mesh.post(receiver.id, array(*message), 64)
 
 
 async def take(events: iris.Subscription, count: int = 1) -> list[iris.Event]:
@@ -203,7 +204,7 @@ async def test_events_too_large_for_a_subscriber_are_refused_told_to_the_publish
 async def test_of_a_run_of_events_those_that_fit_are_taken(autojump_clock: MockClock) -> None:
     async with open_small_store() as (_, member, shop), member.subscribe("a") as events:
         payloads = (LARGE, b"1", b"2" * 3 * KIB, LARGE, b"3" * 3 * KIB)
-        post(shop, member, kinds.EVENTS, "a", 1, 0, None, None, None, payloads, (0,))
+        post(shop, member, kinds.Events, "a", 1, 0, None, None, None, payloads, (0,))
         taken = await take(events, 3)
         assert [(event.payload[:1], event.missed) for event in taken] == [(b"1", 1), (b"2", 0), (b"3", 1)]
 
@@ -309,9 +310,9 @@ async def test_a_malformed_event_is_counted_and_the_next_one_is_delivered(
 ) -> None:
     caplog.set_level(logging.WARNING, "iris")
     async with open_small_store() as (_, member, shop), member.subscribe("a") as events:
-        post(shop, member, kinds.EVENTS, "a", 1, 0, None, None, None, (b"1", payload, b"2", payload), (0,))
-        post(shop, member, kinds.EVENTS, "a", 5, 0, None, None, None, (payload,), (0,))
-        post(shop, member, kinds.EVENTS, "a", 6, 0, None, None, None, (b"3",), (0,))
+        post(shop, member, kinds.Events, "a", 1, 0, None, None, None, (b"1", payload, b"2", payload), (0,))
+        post(shop, member, kinds.Events, "a", 5, 0, None, None, None, (payload,), (0,))
+        post(shop, member, kinds.Events, "a", 6, 0, None, None, None, (b"3",), (0,))
         taken = await take(events, 3)
         assert [(event.payload, event.missed) for event in taken] == [(b"1", 0), (b"2", 1), (b"3", 2)]
         statistics = events.statistics()
@@ -325,8 +326,8 @@ async def test_a_malformed_event_is_counted_and_the_next_one_is_delivered(
 @malformed
 async def test_malformed_events_are_left_out_of_batches(autojump_clock: MockClock, payload: Any) -> None:
     async with open_small_store() as (_, member, shop), member.subscribe("a") as events:
-        post(shop, member, kinds.EVENTS, "a", 1, 0, None, None, None, (payload,) * 5, (0,))
-        post(shop, member, kinds.EVENTS, "a", 6, 0, None, None, None, (b"1", payload, b"2"), (0,))
+        post(shop, member, kinds.Events, "a", 1, 0, None, None, None, (payload,) * 5, (0,))
+        post(shop, member, kinds.Events, "a", 6, 0, None, None, None, (b"1", payload, b"2"), (0,))
         assert [event.payload for event in await events.receive_batch()] == [b"1", b"2"]
         assert events.statistics().waiting == 0
 
@@ -334,8 +335,8 @@ async def test_malformed_events_are_left_out_of_batches(autojump_clock: MockCloc
 async def test_a_member_of_a_group_owes_nothing_for_what_it_does_not_take(autojump_clock: MockClock) -> None:
     async with open_small_store() as (_, member, shop), member.subscribe("a", group="workers") as events:
         payloads = (b"1", MALFORMED["no msgpack"], LARGE, b"2", MALFORMED["keys"])
-        post(shop, member, kinds.EVENTS, "a", 1, 0, "workers", None, None, payloads, (0,))
-        post(shop, member, kinds.EVENTS, "a", 6, 0, "workers", None, None, (b"3",), (0,))
+        post(shop, member, kinds.Events, "a", 1, 0, "workers", None, None, payloads, (0,))
+        post(shop, member, kinds.Events, "a", 6, 0, "workers", None, None, (b"3",), (0,))
         assert [event.payload for event in await take(events, 3)] == [b"1", b"2", b"3"]
         events._close()
         assert [event async for event in events] == []
@@ -351,10 +352,10 @@ async def test_the_publisher_of_a_malformed_event_that_is_to_be_confirmed_is_tol
         told: list[Any] = []
 
         def receive(peer: Peer, message: wire.Message) -> None:
-            told.append(message[1])
+            told.append(fields_of(message)[0])
 
-        shop._parts.mesh._receivers.own[kinds.CONFIRM_DELAYED] = (receive, 2)
-        post(shop, member, kinds.EVENTS, "a", 1, 1, None, None, None, (MALFORMED["no msgpack"], b"1"), (0,))
+        shop._parts.mesh._receivers.own[kinds.ConfirmDelayed] = receive
+        post(shop, member, kinds.Events, "a", 1, 1, None, None, None, (MALFORMED["no msgpack"], b"1"), (0,))
         assert (await take(events))[0].payload == b"1"
         await trio.sleep(IN_FLIGHT)
         assert len(told) == 1
@@ -364,8 +365,8 @@ async def test_the_publisher_of_a_malformed_event_that_is_to_be_confirmed_is_tol
 @malformed
 async def test_a_malformed_last_value_is_passed_over(autojump_clock: MockClock, payload: Any) -> None:
     async with open_small_store() as (_, member, shop), member.subscribe("a") as events:
-        post(shop, member, kinds.RETAINED, "a", 1, 1, None, None, payload, (0,))
-        post(shop, member, kinds.EVENTS, "a", 2, 0, None, None, None, (b"1",), (0,))
+        post(shop, member, kinds.Retained, "a", 1, 1, None, None, payload, (0,))
+        post(shop, member, kinds.Events, "a", 2, 0, None, None, None, (b"1",), (0,))
         assert (await take(events))[0].payload == b"1"
 
 
@@ -434,7 +435,7 @@ async def test_broadcasts_that_wait_are_not_decoded_until_it_is_their_turn(autoj
             await shop.broadcast("store", [[], []])
         await trio.sleep(IN_FLIGHT)
         (turn,) = member._serving.memberships["store"].broadcasts._turns
-        assert [type(message.payload) for message, _ in turn.waiting] == [msgpack.ExtType] * 3
+        assert [type(message.payload) for message, _ in turn.waiting] == [Ext] * 3
         gate.set()
         await trio.sleep(IN_FLIGHT)
         assert heard == [[[], []]] * 3
@@ -460,7 +461,7 @@ async def test_a_malformed_message_of_a_tunnel_ends_that_tunnel_with_one_error_a
 
 def test_what_another_program_nests_as_deep_as_can_be_read_does_not_end_a_command() -> None:
     for packed in (b"\x91" * 1024, b"\x81\xa1a" * 1024, b"\xcb\x7f\xf8" + bytes(6), b"\x92\xc4\x01\xff\xa1x"):
-        payload = wire.decode_payload_untrusted(msgpack.ExtType(1, packed + b"\xc0" * (packed[0] < 0x92)))
+        payload = wire.decode_payload_untrusted(Ext(1, packed + b"\xc0" * (packed[0] < 0x92)))
         assert payload_text.as_text(payload)
         assert json.loads(terminal._as_json(payload_text.as_fields(payload)))
         assert value_of(packed + b"\xc0" * (packed[0] < 0x92), packed=True)

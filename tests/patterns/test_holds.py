@@ -11,11 +11,11 @@ from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
 from iris.kernel.link.link import CONTROL_RESERVE
 from iris.kernel.wire import kinds
-from iris.kernel.wire.codec import Message
+from iris.kernel.wire.kinds import Message
 from tests.support.events import collect, publish
 from tests.support.meshes import MeshNode, open_meshes
 
-HOLD_ALL: Message = (kinds.HOLD, ">", True)
+HOLD_ALL: Message = kinds.Hold(">", True)
 
 
 async def publish_in_time(node: MeshNode, topic: str) -> bool:
@@ -31,12 +31,12 @@ async def test_a_node_that_publishers_do_not_wait_for_cannot_have_them_pause(aut
         a, villain = fleet["a"], fleet["villain"]
         async with villain.pubsub.subscribe("t"), villain.pubsub.subscribe("other", overflow="wait"):
             for number in range(100):
-                villain.mesh.post(a.id, (kinds.HOLD, f"x{number}", True), 0)
+                villain.mesh.post(a.id, kinds.Hold(f"x{number}", True), 0)
             villain.mesh.post(a.id, HOLD_ALL, 0)
-            villain.mesh.post(a.id, (kinds.HOLD, "t", True), 0)
+            villain.mesh.post(a.id, kinds.Hold("t", True), 0)
             await trio.sleep(0.1)
             assert await publish_in_time(a, "t")
-            assert a.mesh.refusals["message of kind 0x44"] == 102
+            assert a.mesh.refusals["message of kind Hold"] == 102
 
 
 async def test_a_pause_ends_with_the_subscription_that_it_was_for(autojump_clock: MockClock) -> None:
@@ -61,7 +61,7 @@ def fill_link(node: MeshNode, to: MeshNode) -> None:
     for size in (10_000, 0):
         with contextlib.suppress(NotSent):
             while True:
-                node.mesh.post(to.id, (kinds.EVENTS_LOST, ()), size, CONTROL_RESERVE)
+                node.mesh.post(to.id, kinds.EventsLost(()), size, CONTROL_RESERVE)
 
 
 async def test_interest_that_finds_no_room_on_a_link_is_told_as_soon_as_there_is(autojump_clock: MockClock) -> None:

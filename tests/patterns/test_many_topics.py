@@ -175,7 +175,7 @@ async def test_losses_of_a_forgotten_topic_are_in_the_sums_and_raise_nothing(aut
         a, b = fleet["a"], fleet["b"]
         losses = a.pubsub.losses
         await publish(a, "t", 1)
-        b.mesh.post(a.id, (kinds.EVENTS_LOST, ("t", 5, 0)), 0)
+        b.mesh.post(a.id, kinds.EventsLost((("t", 5, 0),)), 0)
         await trio.sleep(1)
         with pytest.raises(EventsLost) as caught:
             losses.check("t")
@@ -184,7 +184,7 @@ async def test_losses_of_a_forgotten_topic_are_in_the_sums_and_raise_nothing(aut
         losses.check("t")
         await publish(a, "t", 2)
         losses.check("t")
-        b.mesh.post(a.id, (kinds.EVENTS_LOST, ("t", 1, 1)), 0)
+        b.mesh.post(a.id, kinds.EventsLost((("t", 1, 1),)), 0)
         await trio.sleep(1)
         with pytest.raises(EventsLost) as caught:
             losses.check("t")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 HEAVY = (
-    "asyncio", "click", "concurrent.futures.process", "email", "http", "ifaddr", "lmdb", "msgspec", "multiprocessing",
+    "asyncio", "click", "concurrent.futures.process", "email", "http", "ifaddr", "lmdb", "multiprocessing",
     "numpy", "pandas", "pyarrow", "pydantic", "pyspark", "rich", "unittest", "urllib.request", "zeroconf",
 )  # fmt: skip
 """Modules that only some programs need; most of them have dozens of others behind them."""

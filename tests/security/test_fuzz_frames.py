@@ -70,19 +70,16 @@ def test_a_whole_node_refuses_hostile_messages_of_every_kind_and_works_on() -> N
     assert not outcome.unexpected, f"seed {SEED}: {outcome}"
     assert outcome.grown < MEMORY_LIMIT, f"seed {SEED}: {outcome}"
     assert outcome.refused.total() > MESSAGES / 3, f"seed {SEED}: {outcome}"
-    refused = {int(reason.rpartition(" ")[2], 16) for reason in outcome.refused if reason.startswith("message of kind")}
-    groups = {kind >> 4 for kind in refused}  # links, requests, broadcasts, events, tunnels, sites
-    assert groups == {0, 2, 3, 4, 5, 6}, f"seed {SEED}: {outcome}"  # membership has books of its own
-    assert len(refused) > 20, f"seed {SEED}: {outcome}"
-    assert outcome.refused["RemoteProtocolError"] > 0
-    assert outcome.refused["message of unknown kind or length"] > 0
+    refused = {reason.rpartition(" ")[2] for reason in outcome.refused if reason.startswith("message of kind")}
+    assert len(refused) > 5, f"what has the form of a message, and says what cannot be: seed {SEED}: {outcome}"
+    assert outcome.refused["RemoteProtocolError"] > MESSAGES / 3
 
 
 def test_every_kind_of_message_is_sent_changed_and_nearly_every_one_was_seen_before() -> None:
     shown: list[int] = []
     found = trio.run(fuzz_node.attack_node, 500, SEED, shown.append, clock=MockClock(autojump_threshold=0))
-    every = {value for name, value in vars(kinds).items() if name.isupper() and isinstance(value, int)}
-    assert found.sent | {kinds.GOODBYE} == every  # goodbyes are rare: 1 of 20 of what would be their share
+    every = set(kinds.BY_KIND.values())
+    assert found.sent | {kinds.Goodbye} == every  # goodbyes are rare: 1 of 20 of what would be their share
     assert shown == sorted(shown)
     assert len(found.recorded) > 0.7 * len(every)
 

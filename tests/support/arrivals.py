@@ -7,7 +7,8 @@ from pathlib import Path
 from random import Random
 
 from iris.kernel.names import NodeId
-from iris.kernel.wire.payload import Payload, payload_size
+from iris.kernel.wire.kinds import Payload
+from iris.kernel.wire.payload import payload_size
 from iris.patterns.messages import Sender
 from iris.patterns.pubsub.interest.start_offsets import Milestones
 from iris.patterns.pubsub.subscribe.events import EventRun

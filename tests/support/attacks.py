@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from typing import Final, cast, final
+from typing import Any, Final, cast, final
 
 import trio
+from msgspec.structs import replace
 
 import iris
+from benchmarks.messages import fields_of, raw
 from iris.cluster.mesh.mesh import Mesh
 from iris.cluster.swim.gossip import Claim, Evidence
-from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
-from iris.kernel.wire.codec import Message, encode_batch
+from iris.kernel.wire.codec import encode_batch
 from iris.kernel.wire.header import FRAME_OVERHEAD
+from iris.kernel.wire.kinds import Message
 from iris.patterns.multicast import tree as relay
 from iris.patterns.pubsub.interest.durable_names import sign_record
 from iris.patterns.pubsub.tree import topology as event_tree
@@ -45,7 +47,7 @@ class Attacker:
 
     # -- frames
 
-    def seal(self, *messages: Message) -> bytes:
+    def seal(self, *messages: Any) -> bytes:
         """Return the frame that carries these messages."""
         return self.seal_batch(encode_batch(list(messages)))
 
@@ -64,7 +66,7 @@ class Attacker:
                 while not outgoing.send_nowait(frame):
                     await outgoing.wait_writable()
 
-    def nested(self, kind: int, depth: int, *inner: Message) -> bytes:
+    def nested(self, kind: type[Message], depth: int, *inner: Message) -> bytes:
         """Return a frame in a FORWARD to the victim in a frame in a FORWARD ...: so many, or of CARRY."""
         session = self.mesh.peers[self.victim.node].session
         assert session is not None
@@ -72,20 +74,18 @@ class Attacker:
         frame = b""
         for number in range(depth, -1, -1):  # what is outside is opened first, and has the lowest number
             session._sequence = first + number
-            frame = (
-                self.seal(*(inner or ((kinds.PING, 1),))) if number == depth else self.seal(self.around(kind, frame))
-            )
+            frame = self.seal(*(inner or (kinds.Ping(1),))) if number == depth else self.seal(self.around(kind, frame))
         session._sequence = first + depth + 1
         return frame
 
-    def around(self, kind: int, frame: bytes) -> Message:
+    def around(self, kind: type[Message], frame: bytes) -> Message:
         """Return the FORWARD or CARRY that brings a frame to the victim."""
         node = bytes.fromhex(self.victim.node)
-        if kind == kinds.FORWARD:
-            return (kind, node, frame)
-        return (kind, 16, self.victim.tag.site, node, self.mesh.tag.site, bytes.fromhex(self.mesh.node), frame)
+        if kind is kinds.Forward:
+            return kinds.Forward(node, frame)
+        return kinds.Carry(16, self.victim.tag.site, node, self.mesh.tag.site, bytes.fromhex(self.mesh.node), frame)
 
-    def carried(self, kind: int, *frames: tuple[Message, ...]) -> bytes:
+    def carried(self, kind: type[Message], *frames: tuple[Message, ...]) -> bytes:
         """Return a frame with so many FORWARDs or CARRYs, each around a frame with some messages."""
         session = self.mesh.peers[self.victim.node].session
         assert session is not None
@@ -126,95 +126,95 @@ class Messages:
         record: the attacker's own record of membership.
     """
 
-    def __init__(self, attacker: Attacker, other: NodeId, record: tuple[object, ...]) -> None:
+    def __init__(self, attacker: Attacker, other: NodeId, record: kinds.RecordUpdate) -> None:
         self._attacker = attacker
         self._other = bytes.fromhex(other)
         self._record = record
         self._next = 0
-        self._makers: Mapping[int, Callable[[int], tuple[object, ...]]] = self._table()
+        self._makers: Mapping[type[Message], Callable[[int], tuple[object, ...]]] = self._table()
 
     @property
-    def kinds(self) -> frozenset[int]:
+    def kinds(self) -> frozenset[type[Message]]:
         """Those that can be made."""
         return frozenset(self._makers)
 
-    def make(self, kind: int) -> Message:
+    def make(self, kind: type[Message]) -> Any:
         """Return another message of a kind."""
         self._next += 1
-        return (kind, *self._makers[kind](self._next))
+        return raw(kind, *self._makers[kind](self._next))
 
-    def _table(self) -> dict[int, Callable[[int], tuple[object, ...]]]:
+    def _table(self) -> dict[type[Message], Callable[[int], tuple[object, ...]]]:
         attacker, other = self._attacker, self._other
         victim, own = bytes.fromhex(attacker.victim.node), bytes.fromhex(attacker.mesh.node)
         here, there = attacker.victim.tag.site, attacker.mesh.tag.site
         origin = (there, own)
         return {
-            kinds.PING: lambda n: (n,),
-            kinds.PONG: lambda n: (n,),
-            kinds.GOODBYE: lambda n: (f"goodbye {n}",),
-            kinds.RESET: lambda _: (),
-            kinds.REVOCATIONS: lambda n: (b"%064d" % n,),
-            kinds.FORWARD: lambda n: (other if n % 2 else victim, b"%016d" % n),
-            kinds.FORWARD_REFUSED: lambda _: (other,),
-            kinds.PROBE: lambda n: (n, n % 3, 1, ()),
-            kinds.PROBE_ANSWER: lambda n: (n, 5, ()),
-            kinds.PROBE_REQUEST: lambda n: (n, other, ()),
-            kinds.PROBE_REPORT: lambda n: (n, n % 3, ()),
-            kinds.GOSSIP: lambda n: (tuple(self._claim(n, at) for at in range(8)),),
-            kinds.SYNC: lambda n: (b"%08d" % n * 256,),
-            kinds.DIGEST: lambda n: (bytes((n % 256,)), b""),
-            kinds.WANTED: lambda n: (b"%016d" % n * 64,),
-            kinds.STATE: lambda n: (bool(n % 2), ((0, *self._record),) * 8),
-            kinds.JOIN: lambda _: (self._record,),
-            kinds.REQUEST: lambda n: (n, "victim", None, 5000, n % 8, None, b"question"),
-            kinds.REPLY: lambda n: (n, b"answer"),
-            kinds.FAILURE: lambda n: (n, "code", "text", 0),
-            kinds.CANCEL: lambda n: (n,),
-            kinds.AWAITED: lambda n: (n,),
-            kinds.RUNNING: lambda n: (n,),
-            kinds.BROADCAST: lambda n: ("victim", ("n", str(n)), b"all", n),
-            kinds.BROADCAST_CREDIT: lambda n: ("victim", n, 0, 262_144 + n, 0),
-            kinds.BROADCAST_CREDIT_WANTED: lambda n: ("victim", n),
-            kinds.RELAY: self._relay,
-            kinds.RELAYED: lambda n: (own, (n, 0)),
-            kinds.GROUP_SENT: lambda n: (n, n),
-            kinds.GROUP_SETTLED: lambda n: (n % 3, n, n),
-            kinds.INTEREST: lambda n: (n, bool(n % 2), ((f"p.{n}", None, False, False, ()),), ()),
-            kinds.INTEREST_KNOWN: lambda n: (n, n),
-            kinds.EVENTS: lambda n: (f"t.{n}", n, n, None, None, None, (b"event",), ()),
-            kinds.CONFIRMED: lambda n: ((0, 999_999) * 512 if n % 2 else (n, n),),
-            kinds.HOLD: lambda n: ("t.>", bool(n % 2)),
-            kinds.RETAINED: lambda n: (f"t.{n}", n, n, None, None, b"value", ()),
-            kinds.RETAINED_WANTED: lambda n: ((">", "t.>", "*.>", "t.*", f"t.{n}")[n % 5],),
-            kinds.EVENTS_LOST: lambda n: (("t.a", n, n),),
-            kinds.CONFIRM_DELAYED: lambda n: (f"reason {n}",),
-            kinds.EVENT_TREE: lambda n: (n, b"\1", (other, b"\2")),
-            kinds.EVENT_WAY: lambda n: (n, n, bool(n % 2)),
-            kinds.EVENTS_RELAYED: self._events_relayed,
-            kinds.EVENT_RELAY: lambda n: (n, n % 5, other),
-            kinds.SENDER_KEY: lambda n: (n, 1 + n % 2, b"%032d" % n),
-            kinds.SENDER_KEY_WANTED: lambda n: (n,),
-            kinds.COPIES_LOST: lambda _: (),
-            kinds.TUNNEL_OPEN: lambda n: (n, "victim", None, None, 65_536, 65_536),
-            kinds.TUNNEL_ACCEPT: lambda n: (-n, 65_536, 65_536),
-            kinds.TUNNEL_REFUSE: lambda n: (-n, "code", "text", 0),
-            kinds.TUNNEL_CHUNK: lambda n: (1, n, 1, b"piece", n),
-            kinds.TUNNEL_EOF: lambda n: (n, 0),
-            kinds.TUNNEL_ACK: lambda n: (n, 0, 65_536, 0, 1),
-            kinds.TUNNEL_CLOSE: lambda n: (n, 1, 0, "reason"),
-            kinds.TUNNEL_MARKED: lambda n: (n,),
-            kinds.DURABLE: lambda n: ((self._durable(n),),),
-            kinds.DURABLE_AWAY: lambda n: (f"name{n}", n),
-            kinds.CARRY: lambda n: (16, here, victim if n % 2 else other, there, own, b"\4%015d" % n),
-            kinds.CARRY_REFUSED: lambda n: (16, here, victim, there, own, n % 8),
-            kinds.ROUTE: lambda n: (f"site{n}", own, (f"site{n}", own)),
-            kinds.EXPORTS: lambda n: (there, own, n - 1, n, ((1, f"c{n}", own, b""),), (), False),
-            kinds.EXPORTS_WANTED: lambda n: origin if n % 2 else (here, victim),
-            kinds.ALLOWED: lambda n: ((f"c{n}",), (">",), (">",)),
-            kinds.COPY: lambda n: (16, there, own, (here, victim if n % 2 else other), b"\5\1\0\0\0\0\0\1%040d" % n),
+            kinds.Ping: lambda n: (n,),
+            kinds.Pong: lambda n: (n,),
+            kinds.Goodbye: lambda n: (f"goodbye {n}",),
+            kinds.Reset: lambda _: (),
+            kinds.Revocations: lambda n: (b"%064d" % n,),
+            kinds.Forward: lambda n: (other if n % 2 else victim, b"%016d" % n),
+            kinds.ForwardRefused: lambda _: (other,),
+            kinds.Probe: lambda n: (n, n % 3, 1, ()),
+            kinds.ProbeAnswer: lambda n: (n, 5, ()),
+            kinds.ProbeRequest: lambda n: (n, other, ()),
+            kinds.ProbeReport: lambda n: (n, n % 3, ()),
+            kinds.Gossip: lambda n: (tuple(self._claim(n, at) for at in range(8)),),
+            kinds.Sync: lambda n: (b"%08d" % n * 256,),
+            kinds.Digest: lambda n: (bytes((n % 256,)), b""),
+            kinds.Wanted: lambda n: (b"%016d" % n * 64,),
+            kinds.State: lambda n: (bool(n % 2), (self._record,) * 8),
+            kinds.Join: lambda _: (self._record,),
+            kinds.Request: lambda n: (n, "victim", None, 5000, n % 8, None, b"question"),
+            kinds.Reply: lambda n: (n, b"answer"),
+            kinds.Failure: lambda n: (n, "code", "text", 0),
+            kinds.Cancel: lambda n: (n,),
+            kinds.Awaited: lambda n: (n,),
+            kinds.Running: lambda n: (n,),
+            kinds.Broadcast: lambda n: ("victim", ("n", str(n)), b"all", n),
+            kinds.BroadcastCredit: lambda n: ("victim", n, 0, 262_144 + n, 0),
+            kinds.BroadcastCreditWanted: lambda n: ("victim", n),
+            kinds.Relay: self._relay,
+            kinds.Relayed: lambda n: (own, ((n, 0),)),
+            kinds.GroupSent: lambda n: (n, n),
+            kinds.GroupSettled: lambda n: (n % 3, n, n),
+            kinds.Interest: lambda n: (n, bool(n % 2), ((f"p.{n}", None, False, False, ()),), ()),
+            kinds.InterestKnown: lambda n: (n, n),
+            kinds.Events: lambda n: (f"t.{n}", n, n, None, None, None, (b"event",), ()),
+            kinds.Confirmed: lambda n: (((0, 999_999),) * 512 if n % 2 else ((n, n),),),
+            kinds.Hold: lambda n: ("t.>", bool(n % 2)),
+            kinds.Retained: lambda n: (f"t.{n}", n, n, None, None, b"value", ()),
+            kinds.RetainedWanted: lambda n: ((">", "t.>", "*.>", "t.*", f"t.{n}")[n % 5],),
+            kinds.EventsLost: lambda n: ((("t.a", n, n),),),
+            kinds.ConfirmDelayed: lambda n: (f"reason {n}",),
+            kinds.EventTree: lambda n: (n, b"\1", ((other, b"\2"),)),
+            kinds.EventWay: lambda n: (n, n, bool(n % 2)),
+            kinds.EventsRelayed: self._events_relayed,
+            kinds.EventRelay: lambda n: (n, n % 5, other),
+            kinds.SenderKey: lambda n: (n, 1 + n % 2, b"%032d" % n),
+            kinds.SenderKeyWanted: lambda n: (n,),
+            kinds.CopiesLost: lambda _: (),
+            kinds.TunnelOpen: lambda n: (n, "victim", None, None, 65_536, 65_536),
+            kinds.TunnelAccept: lambda n: (-n, 65_536, 65_536),
+            kinds.TunnelRefuse: lambda n: (-n, "code", "text", 0),
+            kinds.TunnelChunk: lambda n: (1, n, 1, b"piece", n),
+            kinds.TunnelEof: lambda n: (n, 0),
+            kinds.TunnelAck: lambda n: (n, 0, 65_536, 0, 1),
+            kinds.TunnelClose: lambda n: (n, 1, 0, "reason"),
+            kinds.TunnelMarked: lambda n: (n,),
+            kinds.Durable: lambda n: ((self._durable(n),),),
+            kinds.DurableAway: lambda n: (f"name{n}", n),
+            kinds.Carry: lambda n: (16, here, victim if n % 2 else other, there, own, b"\4%015d" % n),
+            kinds.CarryRefused: lambda n: (16, here, victim, there, own, n % 8),
+            kinds.Route: lambda n: (f"site{n}", own, ((f"site{n}", own),)),
+            kinds.Exports: lambda n: (there, own, n - 1, n, ((1, f"c{n}", own, b""),), (), False),
+            kinds.ExportsWanted: lambda n: origin if n % 2 else (here, victim),
+            kinds.Allowed: lambda n: ((f"c{n}",), (">",), (">",)),
+            kinds.Copy: lambda n: (16, there, own, ((here, victim if n % 2 else other),), b"\5\1\0\0\0\0\0\1%040d" % n),
         }
 
-    def _claim(self, number: int, at: int) -> tuple[object, ...]:
+    def _claim(self, number: int, at: int) -> Message:
         claim = Claim(
             node=NodeId(self._other.hex()),
             incarnation=1 + at,
@@ -222,21 +222,19 @@ class Messages:
             evidence=Evidence.SILENT,
             signature=b"%064d" % number,
         )
-        return claim.as_tuple()
+        return claim.as_update()
 
     def _relay(self, number: int) -> tuple[object, ...]:
         mesh = self._attacker.mesh
-        body = wire.pack((kinds.BROADCAST, "victim", None, b"%d" % number, number))
-        at = int(mesh.wall_clock())
-        signature = mesh.identity.sign(relay.claim(mesh.node, number, at, body))
-        behind = (NodeId(self._other.hex()),)
-        return relay.RelayedMessage(mesh.node, number, at, behind, body, signature).message(behind)[0][1:]
+        body = encode_batch([kinds.Broadcast("victim", None, b"%d" % number, number)])
+        relayed = kinds.Relay(bytes.fromhex(mesh.node), number, int(mesh.wall_clock()), self._other, body, b"")
+        return fields_of(replace(relayed, signature=mesh.identity.sign(relay.claim(relayed))))
 
     def _events_relayed(self, number: int) -> tuple[object, ...]:
         mesh = self._attacker.mesh
-        body = wire.pack(((kinds.EVENTS, "t.a", number, 0, None, None, None, (b"event",), ()),) * 64)
+        body = encode_batch([kinds.Events("t.a", number, 0, None, None, None, (b"event",), ())] * 64)
         signature = mesh.identity.sign(event_tree.claim(mesh.node, 1, number, 1, body))
-        return event_tree.RelayedEvents(mesh.node, 1, number, 1, body, signature).message()[0][1:]
+        return fields_of(event_tree.RelayedEvents(mesh.node, 1, number, 1, body, signature).message()[0])
 
     def _durable(self, number: int) -> bytes:
         mesh = self._attacker.mesh
@@ -246,10 +244,10 @@ class Messages:
         ).signed
 
 
-def as_many_as_fit(message: Message) -> bytes:
+def as_many_as_fit(message: Any) -> bytes:
     """Return a batch of the same message, 10^5 times or as often as a frame has room for."""
-    one = bytes(encode_batch([message]))
-    return one * min(100_000, (MAX_FRAME - _SEAL) // len(one))
+    count = min(100_000, (MAX_FRAME - _SEAL - 5) // (len(encode_batch([message])) - 1))
+    return encode_batch([message] * count)
 
 
 def numbers_in(field: object) -> bool:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import final
+from typing import Any, final
 
 import trio
 from hypothesis import strategies as st
 
+from benchmarks.messages import array, arrays
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
 from iris.kernel.link.link import Link
 from iris.kernel.names import NodeId
-from iris.kernel.wire.codec import BatchDecoder, Message
+from iris.kernel.wire.kinds import Message
 
 NODE = NodeId("ab" * 16)
 SMALL = Config(max_payload=1000, batch_bytes=1000, link_bytes=10_000)
@@ -67,12 +68,11 @@ class Way:
         self._news.unpark_all()
 
     @property
-    def batches(self) -> list[list[Message]]:
-        decoder = BatchDecoder()
-        return [decoder.decode_untrusted(frame[1:]) for frame in self.frames]
+    def batches(self) -> list[list[Any]]:
+        return [arrays(frame[1:]) for frame in self.frames]
 
     @property
-    def messages(self) -> list[Message]:
+    def messages(self) -> list[Any]:
         return [message for batch in self.batches for message in batch]
 
 
@@ -93,7 +93,7 @@ class Bulk:
         if not self.pieces:
             return None
         self.pieces -= 1
-        return (9, self.name, self.pieces), self.size
+        return array(9, self.name, self.pieces), self.size
 
 
 @asynccontextmanager
@@ -120,7 +120,7 @@ def fill(link: Link, size: int) -> int:
     posted = 0
     while True:
         try:
-            link.post((1, b""), size)
+            link.post(array(1, b""), size)
         except NotSent:
             return posted
         posted += 1

@@ -5,14 +5,16 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from random import Random
+from typing import cast
 
+from benchmarks.messages import fields_of
 from iris.cluster.swim.context import Changed, Effect, Send
-from iris.cluster.swim.gossip import Claim, Evidence, Update, encode_update, updates_untrusted
+from iris.cluster.swim.gossip import Claim, Evidence, Update, updates_untrusted
 from iris.cluster.swim.records import MemberState, NodeRecord
 from iris.cluster.swim.swim import Swim
 from iris.kernel.config import Config
 from iris.kernel.names import NodeId
-from iris.kernel.wire import kinds
+from iris.kernel.wire import Message, kinds
 
 
 def node(number: int) -> NodeId:
@@ -64,9 +66,14 @@ def machine(number: int, *, config: Config | None = None, now: float = 0.0) -> S
     )
 
 
-def sends(effects: list[Effect], kind: int | None = None) -> list[Send]:
+def sends(effects: list[Effect], kind: type[Message] | None = None) -> list[Send]:
     """Return the messages among the effects, all or those of one kind."""
-    return [e for e in effects if isinstance(e, Send) and (kind is None or e.message[0] == kind)]
+    return [e for e in effects if isinstance(e, Send) and (kind is None or isinstance(e.message, kind))]
+
+
+def said(send: Send) -> kinds.OfMembership:
+    """Return a message as another machine takes it."""
+    return cast("kinds.OfMembership", send.message)
 
 
 def near(one: float, other: float, within: float = 1e-6) -> bool:
@@ -76,7 +83,7 @@ def near(one: float, other: float, within: float = 1e-6) -> bool:
 
 def gossip(swim: Swim, *updates: Update, sender: int = 1, now: float = 0.0) -> list[Effect]:
     """Let ``swim`` hear these updates."""
-    return swim.receive((kinds.GOSSIP, tuple(map(encode_update, updates))), node(sender), now)
+    return swim.receive(kinds.Gossip(tuple(update.as_update() for update in updates)), node(sender), now)
 
 
 def knowing(*numbers: int, config: Config | None = None) -> Swim:
@@ -103,8 +110,8 @@ def run(swim: Swim, until: float, *, deaf: bool = True) -> list[tuple[float, Eff
         effects = swim.expire(now)
         seen.extend((now, effect) for effect in effects)
         if not deaf:
-            for send in sends(effects, kinds.PROBE):
-                answer = (kinds.PROBE_ANSWER, send.message[1], 0, ())
+            for send in sends(effects, kinds.Probe):
+                answer = kinds.ProbeAnswer(fields_of(send.message)[0], 0, ())
                 seen.extend((now, effect) for effect in swim.receive(answer, send.node, now))
     return seen
 
@@ -116,7 +123,7 @@ def changes(effects: list[Effect]) -> list[tuple[NodeId, MemberState, str]]:
 
 def updates_in(send: Send) -> list[Update]:
     """Return the updates that a message carries."""
-    return updates_untrusted(send.message[-1])
+    return updates_untrusted(getattr(send.message, "updates", ()))
 
 
 def told(effects: list[Effect], then: Swim | None = None) -> list[Update]:
@@ -125,6 +132,5 @@ def told(effects: list[Effect], then: Swim | None = None) -> list[Update]:
         effects = [*effects, *(effect for _, effect in run(then, then._ground.now + 0.11))]
     seen: list[Update] = []
     for send in sends(effects):
-        if isinstance(send.message[-1], tuple) and send.message[0] != kinds.JOIN:
-            seen.extend(update for update in updates_in(send) if update not in seen)
+        seen.extend(update for update in updates_in(send) if update not in seen)
     return seen

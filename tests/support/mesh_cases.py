@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import trio
 
 from iris.cluster.mesh.peer import Peer
-from iris.kernel.wire.codec import Message
+from iris.kernel.wire import kinds
 from tests.support.meshes import Fleet, MeshNode
 
-MARK = 0x7E
-"""A kind of message for these tests: (number)."""
+MARK: Final = kinds.TunnelMarked
+"""A number, as a message that meshes without tunnels take no other way."""
 
 
 class Marks:
@@ -18,16 +20,16 @@ class Marks:
     def __init__(self, node: MeshNode) -> None:
         self.received: list[int] = []
         self.peers: list[Peer] = []
-        node.mesh.register(MARK, 1, self.receive)
+        node.mesh.register(MARK, self.receive)
 
-    def receive(self, peer: Peer, message: Message) -> None:
-        self.received.append(message[1])
+    def receive(self, peer: Peer, message: kinds.TunnelMarked) -> None:
+        self.received.append(message.mark)
         self.peers.append(peer)
 
 
 def mark(node: MeshNode, other: MeshNode, *numbers: int) -> None:
     for number in numbers:
-        node.mesh.post(other.id, (MARK, number), 0)
+        node.mesh.post(other.id, MARK(number), 0)
 
 
 async def settle() -> None:
@@ -38,4 +40,4 @@ def fill(fleet: Fleet, node: MeshNode, other: MeshNode) -> None:
     """Post until the link takes no more."""
     link = node.peer(other).link
     while link.waiting_bytes < fleet.config.link_bytes - 200:
-        link.post((MARK, 0), 100)
+        link.post(MARK(0), 100)

@@ -6,13 +6,14 @@ import random
 from collections import deque
 from collections.abc import Iterable
 
+from benchmarks.messages import decoded
 from iris.cluster.directory.directory import SiteDirectory, exports_of
 from iris.cluster.directory.messages import COMPANION, Export, Hop
 from iris.federation.advertising import Advertiser
 from iris.kernel import wire
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
-from iris.kernel.wire.codec import Message
+from iris.kernel.wire.kinds import Message
 
 
 class Site:
@@ -102,13 +103,13 @@ class World:
             encoded = wire.encode_batch([message])
             self.messages += 1
             self.bytes += len(encoded)
-            (decoded,) = wire.BatchDecoder().decode_untrusted(bytes(encoded))
-            if decoded[0] == kinds.ROUTE:
-                site.directory.receive_route_untrusted(source, decoded, self.now)
+            (arrived,) = decoded(encoded)
+            if isinstance(arrived, kinds.Route):
+                site.directory.receive_route_untrusted(source, arrived, self.now)
             else:
-                question = site.directory.receive_exports_untrusted(source, decoded, self.now)
+                question = site.directory.receive_exports_untrusted(source, arrived, self.now)
                 if question is not None:
-                    self.sites[source].advertising.repeat(target, Hop(question[1], question[2].hex()))
+                    self.sites[source].advertising.repeat(target, Hop(question.site, wire.node_of(question.gateway)))
 
     def path(self, start: Site, site: str) -> list[str] | None:
         """Follow what each gateway would do with a frame; return the sites that it passes, or None if it is lost."""

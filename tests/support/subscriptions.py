@@ -167,4 +167,4 @@ class Ticking(trio.abc.Clock):
         return 0 if deadline < math.inf else 1
 
 
-GOOD = (kinds.EVENTS, "t", 1, 0, None, None, None, (b"x",), ())
+GOOD = kinds.Events("t", 1, 0, None, None, None, (b"x",), ())

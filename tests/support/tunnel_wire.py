@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from iris.kernel.config import Config
 from iris.kernel.wire import kinds
-from iris.kernel.wire.codec import Message
 from iris.patterns.tunnel.machine import TunnelMachine
 from iris.patterns.tunnel.states import State
 
@@ -22,12 +21,12 @@ class TwoMachines:
     config: Config = SMALL
     now: float = 0.0
     ends: list[TunnelMachine] = field(default_factory=list)
-    links: tuple[deque[Message], deque[Message]] = field(default_factory=lambda: (deque(), deque()))
+    links: tuple[deque[kinds.OfTunnel], deque[kinds.OfTunnel]] = field(default_factory=lambda: (deque(), deque()))
     read: tuple[list[bytes], list[bytes]] = field(default_factory=lambda: ([], []))
     told: set[int] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        opening = (kinds.TUNNEL_OPEN, 1, "c", None, None, self.config.tunnel_window, self.config.max_payload)
+        opening = kinds.TunnelOpen(1, "c", None, None, self.config.tunnel_window, self.config.max_payload)
         opener = TunnelMachine(identifier=1, opening=opening, config=self.config, now=0)
         taker = TunnelMachine(identifier=-1, opening=None, config=self.config, now=0)
         taker.begin(self.config.tunnel_window, self.config.max_payload)
@@ -55,9 +54,9 @@ class TwoMachines:
         other = self.ends[1 - end]
         for _ in range(min(frames, len(link))):
             message = link.popleft()
-            if message[0] == kinds.TUNNEL_OPEN:
+            if isinstance(message, kinds.TunnelOpen):
                 other.opened_again()
-            elif other.farewell is not None and message[0] != kinds.TUNNEL_CLOSE:
+            elif other.farewell is not None and not isinstance(message, kinds.TunnelClose):
                 self.links[1 - end].append(other.farewell)
             else:
                 other.receive(message, self.now)

@@ -9,15 +9,18 @@ from dataclasses import dataclass, field
 
 import trio
 
+from benchmarks.messages import decoded
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
 from iris.kernel.link.bulk import BulkSource
 from iris.kernel.names import NodeId
 from iris.kernel.tasks.wakeup import Wakeup
-from iris.kernel.wire.codec import MAX_MESSAGES, BatchDecoder, Message, encode_batch
+from iris.kernel.wire import kinds
+from iris.kernel.wire.codec import MAX_MESSAGES, encode_batch
+from iris.kernel.wire.kinds import Message
 from iris.patterns.messages import Sender
 from iris.patterns.tunnel.endpoint import TunnelEndpoint
-from iris.patterns.tunnel.messages import Refusal, TunnelOpen
+from iris.patterns.tunnel.messages import Refusal
 from iris.patterns.tunnel.table import TunnelTable
 from iris.patterns.tunnel.tunnel import Tunnel
 
@@ -83,7 +86,6 @@ class FakeMesh:
         return node, frame
 
     async def run(self) -> None:
-        decoder = BatchDecoder()
         gap: set[NodeId] = set()
         while True:
             frame = None if self.held else self.next_frame()
@@ -104,10 +106,13 @@ class FakeMesh:
             batch = bytes(encode_batch(messages))
             self.frames += 1
             self.bytes += len(batch)
-            for message in decoder.decode_untrusted(batch):
+            for message in decoded(batch):
                 if self.keep_delivered:
                     self.delivered.append(message)
-                table.receive(self.node, message)
+                if isinstance(message, kinds.TunnelMarked):
+                    table.receive_marked(self.node, message.mark)
+                else:
+                    table.receive(self.node, message)
 
 
 class TunnelNode:
@@ -121,7 +126,7 @@ class TunnelNode:
         self.refusal: Refusal | None = None
         self.send_accepted, self.accepted = trio.open_memory_channel[Tunnel](10_000)
 
-    def accept(self, opening: TunnelOpen, end: TunnelEndpoint) -> Refusal | None:
+    def accept(self, opening: kinds.TunnelOpen, end: TunnelEndpoint) -> Refusal | None:
         if self.refusal is None:
             self.send_accepted.send_nowait(self.wrap(end, opening.cluster))
         return self.refusal

@@ -5,21 +5,21 @@ is forgotten everywhere.  It has no input or output: sessions with far nodes are
 iris.federation.
 """
 
-from iris.cluster.directory.border import Allowed, Border
+from iris.cluster.directory.border import Border
 from iris.cluster.directory.directory import (
     RemoteMember, RemoteSubscriber, SiteDirectory, SitePath, TooManyChanges, exports_of,
 )  # fmt: skip
 from iris.cluster.directory.exports import ExportTable
 from iris.cluster.directory.messages import (
     CLUSTER, COMPANION, IN_ONE_MESSAGE, MAX_HOPS, TOPIC, Export, ExportsUpdate, Hop, RouteAdvertisement,
-    message_size, wanted_untrusted,
+    hop_untrusted, message_size,
 )  # fmt: skip
 from iris.cluster.directory.neighbour_table import MAX_EXPORTS, MAX_ORIGINS, MAX_WEIGHT, UPDATES, UPDATE_RATE
 from iris.cluster.directory.site_tag import SiteTag, is_tag, site_of
 
 __all__ = (
     "CLUSTER", "COMPANION", "IN_ONE_MESSAGE", "MAX_EXPORTS", "MAX_HOPS", "MAX_ORIGINS", "MAX_WEIGHT", "TOPIC",
-    "UPDATES", "UPDATE_RATE", "Allowed", "Border", "Export", "ExportTable", "ExportsUpdate", "Hop",
+    "UPDATES", "UPDATE_RATE", "Border", "Export", "ExportTable", "ExportsUpdate", "Hop",
     "RemoteMember", "RemoteSubscriber", "RouteAdvertisement", "SiteDirectory", "SitePath", "SiteTag",
-    "TooManyChanges", "exports_of", "is_tag", "message_size", "site_of", "wanted_untrusted",
+    "TooManyChanges", "exports_of", "hop_untrusted", "is_tag", "message_size", "site_of",
 )  # fmt: skip

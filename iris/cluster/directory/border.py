@@ -7,31 +7,16 @@ and out that a gateway would.
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, cast, final
+from typing import Final, final
 
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.topic_syntax import is_pattern
-from iris.kernel.wire import Message, kinds
-from iris.security.identity import MAX_PATTERNS, covers
+from iris.kernel.wire import kinds
+from iris.security.identity import covers
 
 _MAX_ASKED: Final = 256
 """Clusters of which it is remembered whether they may be used: that is asked for every request from another site."""
-
-
-class Allowed(NamedTuple):
-    """The export and import lists of one gateway."""
-
-    clusters: tuple[str, ...]
-    """Clusters of this site that nodes of others may use."""
-    out: tuple[str, ...]
-    """Topics of which events may leave."""
-    into: tuple[str, ...]
-    """Topics of which events may come in."""
-
-    def message(self) -> Message:
-        """Return the form on the wire."""
-        return (kinds.ALLOWED, *self)
 
 
 @final
@@ -39,20 +24,22 @@ class Border:
     """The union of the lists of every gateway of this site.  What none of them allows is refused."""
 
     def __init__(self) -> None:
-        self._lists: Final[dict[NodeId, Allowed]] = {}
+        self._lists: Final[dict[NodeId, kinds.Allowed]] = {}
         self._asked: Final[dict[str, bool]] = {}
 
     def __repr__(self) -> str:
         return f"<Border of {len(self._lists)} gateways>"
 
-    def receive_untrusted(self, gateway: NodeId, message: Message) -> None:
+    def receive_untrusted(self, gateway: NodeId, allowed: kinds.Allowed) -> None:
         """Take the lists of a gateway.
 
         Raises:
             RemoteProtocolError: they are not lists of patterns.
         """
+        if not all(map(is_pattern, (*allowed.clusters, *allowed.out, *allowed.into))):
+            raise RemoteProtocolError("what is allowed is patterns")
         self._asked.clear()
-        self._lists[gateway] = Allowed(*(_patterns_untrusted(field) for field in message[1:4]))
+        self._lists[gateway] = allowed
 
     def forget(self, gateway: NodeId) -> None:
         """A gateway is gone."""
@@ -76,11 +63,3 @@ class Border:
     def may_enter(self, topic: str) -> bool:
         """Tell whether events of a topic may come in."""
         return any(covers(listed, topic) for allowed in self._lists.values() for listed in allowed.into)
-
-
-def _patterns_untrusted(field: object) -> tuple[str, ...]:
-    if isinstance(field, tuple):
-        patterns = cast("tuple[object, ...]", field)
-        if len(patterns) <= MAX_PATTERNS and all(map(is_pattern, patterns)):
-            return cast("tuple[str, ...]", patterns)
-    raise RemoteProtocolError(f"what is allowed is at most {MAX_PATTERNS} patterns")

@@ -26,7 +26,7 @@ from iris.cluster.directory.messages import CLUSTER, TOPIC, Export, Hop, exports
 from iris.cluster.directory.neighbour_table import MAX_ORIGINS, MAX_WEIGHT, UPDATES, NeighbourTable, Owner, StaleUpdate
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId, realm_of_site, realm_of_topic
-from iris.kernel.wire import Message
+from iris.kernel.wire import kinds
 
 
 class SitePath(NamedTuple):
@@ -129,7 +129,7 @@ class SiteDirectory:
         """Those that are listened to."""
         return tuple(self._neighbours)
 
-    def questions(self) -> Iterator[tuple[NodeId, Message]]:
+    def questions(self) -> Iterator[tuple[NodeId, kinds.ExportsWanted]]:
         """Yield what to ask which neighbour after more of other realms is permitted: it was passed over before."""
         for neighbour, known in self._neighbours.items():
             for origin in known.told:
@@ -143,8 +143,8 @@ class SiteDirectory:
 
     # -- what neighbours tell -------------------------------------------------------------------------------
 
-    def receive_route_untrusted(self, neighbour: NodeId, message: Message, now: float) -> None:
-        """Take a ROUTE.
+    def receive_route_untrusted(self, neighbour: NodeId, message: kinds.Route, now: float) -> None:
+        """Take a route.
 
         Raises:
             RemoteProtocolError: malformed, or the neighbour advertises what it cannot know; nothing has changed.
@@ -168,8 +168,10 @@ class SiteDirectory:
             self._present.setdefault(origin.site, {})[origin.gateway] = origin
             self._follow(origin)
 
-    def receive_exports_untrusted(self, neighbour: NodeId, message: Message, now: float) -> Message | None:
-        """Take an EXPORTS; return what to ask the neighbour if it does not fit to what is known.
+    def receive_exports_untrusted(
+        self, neighbour: NodeId, message: kinds.Exports, now: float
+    ) -> kinds.ExportsWanted | None:
+        """Take a change of exports; return what to ask the neighbour if it does not fit to what is known.
 
         Raises:
             RemoteProtocolError: malformed, or beyond the neighbour's share: its route to the origin is forgotten then.

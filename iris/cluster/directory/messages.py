@@ -9,20 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-from iris.cluster.swim import MAX_PROOF
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId, is_name, is_site
 from iris.kernel.topic_syntax import is_pattern
-from iris.kernel.wire import (
-    ELEMENT,
-    MAX_ARRAY,
-    Message,
-    bytes_untrusted,
-    counter_untrusted,
-    kinds,
-    node_untrusted,
-    tuple_untrusted,
-)
+from iris.kernel.wire import ELEMENT, Message, kinds, node_of
 
 CLUSTER: Final = 1
 TOPIC: Final = 2
@@ -75,19 +65,19 @@ class Export(NamedTuple):
 
 
 class RouteAdvertisement(NamedTuple):
-    """A message ROUTE: how ``origin`` is reached through the sender; an empty path: not at all any more."""
+    """How ``origin`` is reached through the sender; an empty path: not at all any more."""
 
     origin: Hop
     path: tuple[Hop, ...]
 
-    def message(self) -> Message:
+    def message(self) -> kinds.Route:
         """Return the form on the wire."""
-        path = tuple(field for hop in self.path for field in (hop.site, bytes.fromhex(hop.gateway)))
-        return (kinds.ROUTE, self.origin.site, bytes.fromhex(self.origin.gateway), path)
+        path = tuple((hop.site, bytes.fromhex(hop.gateway)) for hop in self.path)
+        return kinds.Route(self.origin.site, bytes.fromhex(self.origin.gateway), path)
 
 
 class ExportsUpdate(NamedTuple):
-    """A message EXPORTS: a change of what an origin exports, or a part of one.
+    """A change of what an origin exports, or a part of one.
 
     Attributes:
         base: the version that it changes; 0: everything is told anew.
@@ -102,10 +92,9 @@ class ExportsUpdate(NamedTuple):
     removed: tuple[Export, ...]
     more: bool
 
-    def message(self) -> Message:
+    def message(self) -> kinds.Exports:
         """Return the form on the wire."""
-        return (
-            kinds.EXPORTS,
+        return kinds.Exports(
             self.origin.site,
             bytes.fromhex(self.origin.gateway),
             self.base,
@@ -125,84 +114,70 @@ def split_exports(
         yield ExportsUpdate(origin, base, version, more, less, number < len(parts))
 
 
-def wanted(origin: Hop) -> Message:
+def wanted(origin: Hop) -> kinds.ExportsWanted:
     """Return the message that asks for everything an origin exports."""
-    return (kinds.EXPORTS_WANTED, origin.site, bytes.fromhex(origin.gateway))
+    return kinds.ExportsWanted(origin.site, bytes.fromhex(origin.gateway))
 
 
-def route_untrusted(message: Message) -> RouteAdvertisement:
-    """Read a ROUTE.
-
-    Raises:
-        RemoteProtocolError: malformed.
-    """
-    _, site, gateway, path = message
-    flat = tuple_untrusted(path, 2 * MAX_HOPS, "a path")
-    if len(flat) % 2:
-        raise RemoteProtocolError("a path is pairs of a site and a gateway")
-    hops = tuple(_hop_untrusted(flat[at], flat[at + 1]) for at in range(0, len(flat), 2))
-    return RouteAdvertisement(_hop_untrusted(site, gateway), hops)
-
-
-def exports_untrusted(message: Message) -> ExportsUpdate:
-    """Read an EXPORTS.
+def route_untrusted(message: kinds.Route) -> RouteAdvertisement:
+    """Read a route.
 
     Raises:
-        RemoteProtocolError: malformed.
+        RemoteProtocolError: it names what is no site.
     """
-    _, site, gateway, base, version, added, removed, more = message
-    if type(more) is not bool:
-        raise RemoteProtocolError("a flag is true or false")
+    path = tuple(hop_untrusted(site, gateway) for site, gateway in message.path)
+    return RouteAdvertisement(hop_untrusted(message.site, message.gateway), path)
+
+
+def exports_untrusted(message: kinds.Exports) -> ExportsUpdate:
+    """Read a change of exports.
+
+    Raises:
+        RemoteProtocolError: it names what is no site, cluster or pattern.
+    """
     return ExportsUpdate(
-        _hop_untrusted(site, gateway),
-        counter_untrusted(base),
-        counter_untrusted(version),
-        tuple(_export_untrusted(value) for value in tuple_untrusted(added, MAX_ARRAY, "a list of exports")),
-        tuple(_export_untrusted(value) for value in tuple_untrusted(removed, MAX_ARRAY, "a list of exports")),
-        more,
+        hop_untrusted(message.site, message.gateway),
+        message.base,
+        message.version,
+        tuple(map(_export_untrusted, message.added)),
+        tuple(map(_export_untrusted, message.removed)),
+        message.more,
     )
-
-
-def wanted_untrusted(message: Message) -> Hop:
-    """Read an EXPORTS_WANTED.
-
-    Raises:
-        RemoteProtocolError: malformed.
-    """
-    return _hop_untrusted(message[1], message[2])
 
 
 def message_size(message: Message) -> int:
     """Return what a message about sites weighs, in bytes, rounded up."""
-    if message[0] == kinds.EXPORTS:
-        entries: tuple[tuple[int, str, bytes, bytes], ...] = (*message[5], *message[6])
-        return 64 + sum(5 * ELEMENT + len(name) + len(proof) for _, name, _, proof in entries)
-    return 64 + (24 * len(message[3]) if message[0] == kinds.ROUTE else 0)
-
-
-def _hop_untrusted(site: object, gateway: object) -> Hop:
-    if not isinstance(site, str) or not is_site(site):
-        raise RemoteProtocolError("not a site name")
-    return Hop(site, node_untrusted(gateway))
-
-
-def _export_untrusted(value: object) -> Export:
-    match tuple_untrusted(value, 4, "an export"):
-        case (int() as kind, str() as name, bytes() as node, proof):
-            valid = {
-                CLUSTER: is_name(name) and len(node) == 16,
-                TOPIC: is_pattern(name) and len(node) == 16 and proof == b"",
-                COMPANION: not name and len(node) == 16 and proof == b"",
-            }
-            if valid.get(kind, False):
-                return Export(kind, name, node.hex(), bytes_untrusted(proof, MAX_PROOF, "a proof"))
+    match message:
+        case kinds.Exports():
+            entries = (*message.added, *message.removed)
+            return 64 + sum(5 * ELEMENT + len(one.name) + len(one.proof) for one in entries)
+        case kinds.Route():
+            return 64 + 64 * len(message.path)
         case _:
-            pass
-    raise RemoteProtocolError("an export is a kind, a name, a node and a proof")
+            return 64
 
 
-def _pack(export: Export) -> tuple[int, str, bytes, bytes]:
-    return (export.kind, export.name, bytes.fromhex(export.node), export.proof)
+def hop_untrusted(site: str, gateway: bytes) -> Hop:
+    """Return an origin.
+
+    Raises:
+        RemoteProtocolError: it is at what is no site.
+    """
+    if not is_site(site):
+        raise RemoteProtocolError("not a site name")
+    return Hop(site, node_of(gateway))
+
+
+def _export_untrusted(told: kinds.Exported) -> Export:
+    kind, name, node, proof = told
+    valid = {CLUSTER: is_name(name), TOPIC: is_pattern(name) and not proof, COMPANION: not (name or proof)}
+    if not valid[kind]:
+        raise RemoteProtocolError("an export has the name of a cluster with a proof, a pattern, or neither")
+    return Export(kind, name, node.hex(), proof)
+
+
+def _pack(export: Export) -> kinds.Exported:
+    return kinds.Exported(export.kind, export.name, bytes.fromhex(export.node), export.proof)
 
 
 def _parts(exports: Iterable[Export], *, gone: bool) -> Iterator[tuple[tuple[Export, ...], tuple[Export, ...]]]:

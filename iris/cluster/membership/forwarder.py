@@ -18,7 +18,7 @@ from iris.cluster.routes import RelayedConnection, is_two_way, is_via_url, parse
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.link import Link
 from iris.kernel.names import NodeId
-from iris.kernel.wire import Message, carried_by, kinds, node_untrusted
+from iris.kernel.wire import carried_by, kinds, node_of
 
 _AVOIDED: Final = 5.0
 """Seconds for which a helper is not asked again for a node that it could not reach."""
@@ -37,8 +37,8 @@ class Forwarder:
         self._mesh = mesh
         self._ways: list[RelayedConnection] = []
         self._avoided: dict[tuple[NodeId, NodeId], float] = {}
-        mesh.register(kinds.FORWARD, 2, self._receive)
-        mesh.register(kinds.FORWARD_REFUSED, 1, self._receive_refused)
+        mesh.register(kinds.Forward, self._receive)
+        mesh.register(kinds.ForwardRefused, self._receive_refused)
         mesh.observe(self)
         mesh.use_forwarder(self)
 
@@ -83,31 +83,30 @@ class Forwarder:
 
     # -- what arrives ---------------------------------------------------------------------------------------
 
-    def _receive(self, peer: Peer, message: Message) -> None:
-        _, target_id, frame = message
-        target = node_untrusted(target_id)
-        if type(frame) is not bytes or peer.foreign:
-            raise RemoteProtocolError("a frame to hand on is bytes, and comes from a node of this site")
-        self._mesh.check_not_nested(kinds.FORWARD)  # one relay on a path, and never two
+    def _receive(self, peer: Peer, message: kinds.Forward) -> None:
+        target, frame = node_of(message.target), message.frame
+        if peer.foreign:
+            raise RemoteProtocolError("a frame to hand on comes from a node of this site")
+        self._mesh.check_not_nested(kinds.Forward)  # one relay on a path, and never two
         if target == self._mesh.node:
             # Under limits of its own: any member can be a relay.
-            self._mesh.receive_carried(frame, kinds.FORWARD, f"through {peer.node}")
+            self._mesh.receive_carried(frame, kinds.Forward, f"through {peer.node}")
             return
         other = self._mesh.peers.get(target)
         if other is None or not other.link.is_up or other.foreign or is_via_url(other.addresses[0]):
             self._mesh.refusals["not handed on: no link"] += 1
-            peer.link.post((kinds.FORWARD_REFUSED, target_id), 0)
+            peer.link.post(kinds.ForwardRefused(message.target), 0)
             return
         # Dropped and not queued: the session of the two ends notices the gap, while a queue here would be memory of
         # this node that two others fill.
         if not other.link.has_room():
             self._mesh.refusals["not handed on: link full"] += 1
             return
-        other.link.post_carrying((kinds.FORWARD, target_id, frame), len(frame), carried_by(len(frame)))
+        other.link.post_carrying(message, len(frame), carried_by(len(frame)))
         self.forwarded += 1
 
-    def _receive_refused(self, peer: Peer, message: Message) -> None:
-        target = node_untrusted(message[1])
+    def _receive_refused(self, peer: Peer, refused: kinds.ForwardRefused) -> None:
+        target = node_of(refused.target)
         for way in [way for way in self._ways if (way.helper, way.target) == (peer.node, target)]:
             self._avoid(peer.node, target)
             way.break_off()

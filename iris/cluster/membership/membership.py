@@ -13,7 +13,7 @@ import math
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from random import Random
-from typing import Final, assert_never, final
+from typing import Final, assert_never, final, get_args
 
 import trio
 
@@ -24,7 +24,6 @@ from iris.cluster.membership.roster import Change, Member, NodeInfo, Roster, Wat
 from iris.cluster.membership.unanswered import Misbehaviour, Unanswered
 from iris.cluster.mesh import Mesh, Peer
 from iris.cluster.swim import (
-    KINDS,
     Changed,
     ClusterEntry,
     Effect,
@@ -36,7 +35,6 @@ from iris.cluster.swim import (
     Send,
     Swim,
     Synchronized,
-    encode_update,
     signatures_in,
 )
 from iris.kernel.config import Config
@@ -132,8 +130,8 @@ class Membership:
         self._progress = -math.inf
         """When a node was linked for the last time."""
         self._serving: dict[str, ClusterEntry] = {}
-        for kind, fields in KINDS.items():
-            mesh.register(kind, fields, self._receive)
+        for kind in get_args(kinds.OfMembership):
+            mesh.register(kind, self._receive)
         mesh.observe(self)
 
     # -- for the patterns: Directory ------------------------------------------------------------------------
@@ -390,7 +388,7 @@ class Membership:
                     balancer.on_work = self._work.wake
                 await self._work.wait()
 
-    def _receive(self, peer: Peer, message: Message) -> None:
+    def _receive(self, peer: Peer, message: kinds.OfMembership) -> None:
         if peer.foreign:
             raise RemoteProtocolError("sites keep their membership to themselves")
         self._mesh.work.check(signatures_in(message))
@@ -542,7 +540,7 @@ class Membership:
         if peer.foreign:
             return
         self._progress = trio.current_time()
-        self._send(peer.node, (kinds.STATE, False, (encode_update(self._swim.own),)), self._swim.own.size)
+        self._send(peer.node, kinds.State(False, (self._swim.own.as_update(),)), self._swim.own.size)
         for message in self._linking.linked(peer.node):
             self._send(peer.node, message, _HELD_BACK_SIZE)
         if peer.node in self._records:

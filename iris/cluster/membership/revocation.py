@@ -90,7 +90,7 @@ class RevocationExchange:
         """Tell the peers of a further mesh of this node as well, and hear what they tell."""
         self._meshes.append(mesh)
         mesh.last_words = self._last_words
-        mesh.register(kinds.REVOCATIONS, 1, self._receive)
+        mesh.register(kinds.Revocations, self._receive)
         mesh.observe(self)
 
     def detach(self, mesh: Mesh) -> None:
@@ -219,7 +219,7 @@ class RevocationExchange:
         current = self.revocations.current
         if current is None or self.revocations.reason(peer) is None:
             return ()
-        return ((kinds.REVOCATIONS, current.signed),) if self._farewells.spend(trio.current_time()) else ()
+        return (kinds.Revocations(current.signed),) if self._farewells.spend(trio.current_time()) else ()
 
     def _tell(self, peer: Peer) -> None:
         """Send a peer the list in force, now or when it is its turn; not if it has shown that it has it."""
@@ -234,7 +234,7 @@ class RevocationExchange:
             self._nursery.start_soon(self._tell_later, peer.node, wait)
             return
         try:
-            peer.link.post((kinds.REVOCATIONS, current.signed), len(current.signed))
+            peer.link.post(kinds.Revocations(current.signed), len(current.signed))
         except NotSent:
             self._mesh.refusals["revocations without room on the link"] += 1
 
@@ -247,10 +247,8 @@ class RevocationExchange:
             if (peer := mesh.peers.get(node)) is not None:
                 self._tell(peer)
 
-    def _receive(self, peer: Peer, message: Message) -> None:
-        signed = message[1]
-        if type(signed) is not bytes:
-            raise RemoteProtocolError("a revocation list is bytes")
+    def _receive(self, peer: Peer, message: kinds.Revocations) -> None:
+        signed = message.signed
         if not self._turns.may_show(peer.node, trio.current_time()):
             raise RemoteProtocolError("more revocation lists than there can be")
         self._turns.shown(peer.node, signed)

@@ -15,11 +15,12 @@ from typing import Final, Protocol, final
 
 import trio
 
+from iris.cluster.mesh.dispatch import MessageReceiver
 from iris.cluster.mesh.peer import Peer
-from iris.kernel.errors import NotSent, RemoteProtocolError
+from iris.kernel.errors import NotSent
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import Entropy, NodeId
-from iris.kernel.wire import Message, kinds, number_untrusted
+from iris.kernel.wire import Message, kinds
 
 
 class GoodbyeHost(Protocol):
@@ -33,7 +34,7 @@ class GoodbyeHost(Protocol):
         ...
 
     @property
-    def register(self) -> Callable[[int, int, Callable[[Peer, Message], None]], None]:
+    def register(self) -> Callable[[type[Message], MessageReceiver], None]:
         """Registers who takes messages of a kind."""
         ...
 
@@ -56,7 +57,7 @@ class Goodbyes:
         self._gone = trio.lowlevel.ParkingLot()
         self._leaving: dict[Peer, str] = {}
         """Peers of which nothing is taken any more, each with the reason."""
-        mesh.register(kinds.GOODBYE, 1, self._receive)
+        mesh.register(kinds.Goodbye, self._receive)
 
     def gone(self) -> None:
         """A peer was removed."""
@@ -77,15 +78,12 @@ class Goodbyes:
                 nursery.start_soon(self._mesh.barrier, peer.node)
         for peer in peers:
             with contextlib.suppress(NotSent):
-                peer.link.post((kinds.GOODBYE, reason), 0, CONTROL_RESERVE)
+                peer.link.post(kinds.Goodbye(reason), 0, CONTROL_RESERVE)
         while any(self._mesh.peers.get(peer.node) is peer for peer in peers):
             await self._gone.park()
 
-    def _receive(self, peer: Peer, message: Message) -> None:
-        _, reason = message
-        if type(reason) is not str:
-            raise RemoteProtocolError("a goodbye has a reason")
-        self.part(peer, f"it said goodbye: {reason[:200]}")
+    def _receive(self, peer: Peer, goodbye: kinds.Goodbye) -> None:
+        self.part(peer, f"it said goodbye: {goodbye.reason[:200]}")
 
     def part(self, peer: Peer, reason: str) -> None:
         """Take nothing from a peer any more; say goodbye, and remove it outside of the loop that reads its batch."""
@@ -100,7 +98,7 @@ class Goodbyes:
             if not self._mesh.closing:
                 for peer in leaving:
                     with contextlib.suppress(NotSent):
-                        peer.link.post((kinds.GOODBYE, "goodbye"), 0, CONTROL_RESERVE)
+                        peer.link.post(kinds.Goodbye("goodbye"), 0, CONTROL_RESERVE)
                 await let_flushers_run()
             for peer, reason in leaving.items():
                 del self._leaving[peer]
@@ -138,7 +136,7 @@ class PingBarrier:
         try:
             while self._peers.get(node) is peer and not done.is_set():
                 try:
-                    peer.link.post((kinds.PING, token), 0, CONTROL_RESERVE)
+                    peer.link.post(kinds.Ping(token), 0, CONTROL_RESERVE)
                 except NotSent:
                     await peer.link.wait_room()
                     continue
@@ -153,7 +151,7 @@ class PingBarrier:
     def ask(self, peer: Peer) -> None:
         """Ping a peer, so that it sends something."""
         with contextlib.suppress(NotSent):  # a full link has a peer that has things to say
-            peer.link.post((kinds.PING, 0), 0, CONTROL_RESERVE)
+            peer.link.post(kinds.Ping(0), 0, CONTROL_RESERVE)
 
     def release(self, node: NodeId) -> None:
         """Release whoever waits for a node that was removed."""
@@ -161,13 +159,12 @@ class PingBarrier:
             if waited_for == node:
                 done.set()
 
-    def receive_ping(self, peer: Peer, message: Message) -> None:
+    def receive_ping(self, peer: Peer, ping: kinds.Ping) -> None:
         """Answer the ping of a peer."""
-        token = number_untrusted(message[1], "the token of a ping")
-        peer.link.post((kinds.PONG, token), 0, CONTROL_RESERVE)
+        peer.link.post(kinds.Pong(ping.token), 0, CONTROL_RESERVE)
 
-    def receive_pong(self, peer: Peer, message: Message) -> None:
+    def receive_pong(self, peer: Peer, pong: kinds.Pong) -> None:
         """Take the answer to a ping."""
-        waited_for, done = self._waiting.get(message[1], (None, None))
+        waited_for, done = self._waiting.get(pong.token, (None, None))
         if done is not None and waited_for == peer.node:
             done.set()

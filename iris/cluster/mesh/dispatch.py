@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from typing import Final, final
+from typing import Any, Final, final
 
 import trio
 
@@ -20,32 +20,32 @@ from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.wire import BatchDecoder, Message, kinds
 from iris.security.identity import PeerIdentity
 
-MessageReceiver = Callable[[Peer, Message], None]
+MessageReceiver = Callable[[Peer, Any], None]
 """Takes one message, without awaiting.  May raise RemoteProtocolError, which is counted against the peer."""
 
 
 @final
 class Dispatcher:
-    """The handlers of one node by message kind, each with the number of fields that it takes.
+    """The handlers of one node by the type of message.
 
     Args:
         refusals: counts messages that nobody takes, by reason.
         failed: called with a peer, the kind of its message, and an error that nobody expected in what takes it.
     """
 
-    def __init__(self, refusals: Counter[str], failed: Callable[[Peer, int, Exception], None]) -> None:
+    def __init__(self, refusals: Counter[str], failed: Callable[[Peer, str, Exception], None]) -> None:
         self._refusals = refusals
         self._failed = failed
-        self._decoder = BatchDecoder()
-        self.own: Final[dict[int, tuple[MessageReceiver, int]]] = {}
-        self.foreign: Final[dict[int, tuple[MessageReceiver, int]]] = {}
+        self._decoder = BatchDecoder(*kinds.BY_KIND.values())
+        self.own: Final[dict[type[Message], MessageReceiver]] = {}
+        self.foreign: Final[dict[type[Message], MessageReceiver]] = {}
 
-    def add(self, kind: int, fields: int, receiver: MessageReceiver) -> None:
+    def add(self, kind: type[Message], receiver: MessageReceiver) -> None:
         """Have messages of a kind handed to ``receiver``."""
-        assert kind not in self.own, f"message kind {kind:#x} is taken"
-        self.own[kind] = (receiver, fields + 1)
+        assert kind not in self.own, f"there is a receiver of {kind.__name__}"
+        self.own[kind] = receiver
         if kind in kinds.BETWEEN_REALMS:
-            self.foreign[kind] = self.own[kind]
+            self.foreign[kind] = receiver
 
     def dispatch_untrusted(self, peer: Peer, batch: bytes | memoryview, work: Work | None = None) -> None:
         """Hand out the messages of a batch, as long as nothing of them ends the link to the peer.
@@ -69,18 +69,18 @@ class Dispatcher:
             if peer.leaving:
                 self._refusals["message of a peer that is gone"] += 1
                 return
-            entry = receivers.get(message[0])
-            if entry is None or len(message) != entry[1]:
-                self._refusals["message of unknown kind or length"] += 1
+            receiver = receivers.get(type(message))
+            if receiver is None:
+                self._refusals["message of a kind that is not taken"] += 1
                 continue
             try:
-                entry[0](peer, message)
+                receiver(peer, message)
             except RemoteProtocolError:
-                self._refusals[f"message of kind {message[0]:#x}"] += 1
+                self._refusals[f"message of kind {type(message).__name__}"] += 1
             except NotSent:
                 self._refusals["answer without room on the link"] += 1
             except Exception as error:  # noqa: BLE001 -- a peer must not be able to end the node
-                self._failed(peer, message[0], error)
+                self._failed(peer, type(message).__name__, error)
 
     def clear(self) -> None:
         """Hand out nothing any more."""

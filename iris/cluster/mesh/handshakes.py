@@ -495,7 +495,7 @@ class Handshakes:
 
 @final
 class TurnedAway(NotSent):
-    """A node hung up as soon as it saw the first frame: this one is of another realm, or there is no room for it."""
+    """A node hung up as soon as it saw the first frame: it is of another realm or version, or has no room."""
 
 
 @final
@@ -525,8 +525,8 @@ def no_answer(addresses: tuple[str, ...], patience: float, own: tuple[str, ...] 
 
 def _turned_away(addresses: tuple[str, ...]) -> TurnedAway:
     return TurnedAway(
-        f"the connection to {addresses[0]} broke during the handshake: the node there is of another realm, has no "
-        "room for more, or is gone"
+        f"the connection to {addresses[0]} broke during the handshake: the node there is of another realm, speaks "
+        "another version of the protocol, has no room for more, or is gone"
     )
 
 

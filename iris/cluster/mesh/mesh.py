@@ -159,13 +159,13 @@ class Mesh:
         """Whether this node is leaving, so that connections that end are no news."""
         self._logged: dict[str, float] = {}
         """When each kind of unexpected error was last logged."""
-        self._carried_by: int | None = None
+        self._carried_by: type[Message] | None = None
         """The kind of message that the frame came in which is being handled; None: it came over a connection."""
-        self.register(kinds.PING, 1, self._barriers.receive_ping)
-        self.register(kinds.PONG, 1, self._barriers.receive_pong)
+        self.register(kinds.Ping, self._barriers.receive_ping)
+        self.register(kinds.Pong, self._barriers.receive_pong)
         self._farewells: Final = Goodbyes(self, nursery)
         self._resets: Final = Resets(self._peers, nursery, self._notice_loss)
-        self.register(kinds.RESET, 0, self._receive_reset)
+        self.register(kinds.Reset, self._receive_reset)
 
     # -- for the patterns -----------------------------------------------------------------------------------
 
@@ -190,9 +190,9 @@ class Mesh:
         """The other nodes that are linked, connected or being reconnected."""
         return MappingProxyType(self._peers)
 
-    def register(self, kind: int, fields: int, receiver: MessageReceiver) -> None:
-        """Hand messages of ``kind`` with ``fields`` fields to ``receiver``; any other length is refused."""
-        self._receivers.add(kind, fields, receiver)
+    def register(self, kind: type[Message], receiver: MessageReceiver) -> None:
+        """Hand messages of a kind to ``receiver``."""
+        self._receivers.add(kind, receiver)
 
     def observe(self, observer: PeerObserver) -> None:
         """Notify ``observer`` of what becomes of peers from now on."""
@@ -271,12 +271,12 @@ class Mesh:
         """Reach nodes of this site that cannot be linked directly through ``forwarder`` from now on."""
         self._ways.forwarder = forwarder
 
-    def receive_carried(self, frame: bytes | memoryview, kind: int, carrier: str | None = None) -> None:
+    def receive_carried(self, frame: bytes | memoryview, kind: type[Message], carrier: str | None = None) -> None:
         """Take a frame that came inside of a message, as if it had come over a connection.
 
         Args:
             frame: what came.
-            kind: of the message, FORWARD or CARRY.
+            kind: of the message, Forward or Carry.
             carrier: whose limits on strangers count for it; None: those of all together, for who can be trusted.
 
         Raises:
@@ -291,16 +291,16 @@ class Mesh:
         finally:
             self._carried_by, inbound.carried, inbound.carrier = outer
 
-    def check_not_nested(self, kind: int) -> None:
-        """Check that a FORWARD or CARRY came in a frame in which one may be.
+    def check_not_nested(self, kind: type[Message]) -> None:
+        """Check that a Forward or a Carry came in a frame in which one may be.
 
         Frames that are carried do not nest: each level of them would be one of this node's stack.  A frame comes
-        through gateways, and for the last step perhaps through another node of the site: a CARRY in a FORWARD.
+        through gateways, and for the last step perhaps through another node of the site: a Carry in a Forward.
 
         Raises:
-            RemoteProtocolError: it came in another one of its kind, or it is a FORWARD and came in a CARRY.
+            RemoteProtocolError: it came in another one of its kind, or it is a Forward and came in a Carry.
         """
-        if self._carried_by is not None and (self._carried_by, kind) != (kinds.FORWARD, kinds.CARRY):
+        if self._carried_by is not None and (self._carried_by, kind) != (kinds.Forward, kinds.Carry):
             raise RemoteProtocolError("a frame that is carried carries another one")
 
     def trouble(self) -> str:
@@ -434,6 +434,18 @@ class Mesh:
                 "unexpected error: %s", what, exc_info=error, extra={"reason": type(error).__name__, "cause": what}
             )
 
+    def _note_version(self, version: int) -> None:
+        """Log now and then that a node with another version of the protocol tries to reach this one."""
+        now = trio.current_time()
+        if now >= self._logged.get("version", -math.inf) + _LOGGED_AGAIN:
+            self._logged["version"] = now
+            _log.warning(
+                "a frame of protocol version %d was refused: this node speaks version %d; upgrade the older of the two",
+                version,
+                wire.VERSION,
+                extra={"reason": "protocol version", "cause": version},
+            )
+
     @contextlib.contextmanager
     def survive(self, what: str) -> Iterator[None]:
         """Run a block whose data came from several peers: an unexpected error ends the block, and no node."""
@@ -442,8 +454,8 @@ class Mesh:
         except Exception as error:  # noqa: BLE001 -- see above
             self.note_unexpected(what, error)
 
-    def _failed_to_take(self, peer: Peer, kind: int, error: Exception) -> None:
-        self.suffer(peer, f"message of kind {kind:#x}", error)
+    def _failed_to_take(self, peer: Peer, kind: str, error: Exception) -> None:
+        self.suffer(peer, f"message of kind {kind}", error)
 
     def suffer(self, peer: Peer, what: str, error: Exception) -> None:
         """Take an unexpected error in what a peer has brought about: it costs that peer its link and nothing else."""
@@ -486,7 +498,7 @@ class Mesh:
             if session.lost_frames != entry.lost_frames:
                 entry.lost_frames = session.lost_frames
                 self._notice_loss(peer)
-            if self.shortcut is None or self._carried_by == kinds.CARRY or not self.shortcut(peer, body):
+            if self.shortcut is None or self._carried_by is kinds.Carry or not self.shortcut(peer, body):
                 self._receivers.dispatch_untrusted(peer, body, None if self._carried_by is None else self.work)
         except (RemoteProtocolError, AuthenticationError):
             raise
@@ -496,6 +508,8 @@ class Mesh:
             give_back(body)
 
     def _receive_handshake(self, frame: bytes) -> None:
+        if len(frame) >= wire.HEADER_SIZE and frame[1] != wire.VERSION:
+            self._note_version(frame[1])
         header = wire.parse_header_untrusted(frame)
         if header.kind == wire.HANDSHAKE_INIT:
             self._handshakes.receive_init_untrusted(frame, header.counter)
@@ -535,7 +549,7 @@ class Mesh:
         if not self._resets.may(peer):
             return
         try:
-            peer.link.post((kinds.RESET,), 0, CONTROL_RESERVE)
+            peer.link.post(kinds.Reset(), 0, CONTROL_RESERVE)
         except NotSent:
             self.refusals["answer without room on the link"] += 1
         self._tell_reset(peer)

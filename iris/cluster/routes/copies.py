@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final, cast, final
+from typing import Final, final
 
 import trio
 
@@ -19,7 +19,7 @@ from iris.cluster.routes.gateway import AHEAD, HOPS, PAUSE
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.link import Link
 from iris.kernel.names import NodeId, is_site
-from iris.kernel.wire import ELEMENT, MAX_ARRAY, Message, kinds
+from iris.kernel.wire import ELEMENT, kinds
 
 NODE: Final = 16
 
@@ -33,18 +33,15 @@ Targets = Mapping[str, bytes]
 """For each site the ids of nodes, one after the other."""
 
 
-def targets_untrusted(field: object) -> dict[str, bytes]:
+def targets_untrusted(field: Iterable[tuple[str, bytes]]) -> dict[str, bytes]:
     """Read to whom a copy goes; a node that is named twice gets it once.
 
     Raises:
         RemoteProtocolError: it does not say so.
     """
-    fields = cast("tuple[object, ...]", field) if type(field) is tuple else ()
-    if not fields or len(fields) % 2 or len(fields) > MAX_ARRAY:
-        raise RemoteProtocolError("a copy goes to nodes of some sites")
     targets: dict[str, dict[bytes, None]] = {}
-    for site, nodes in zip(fields[::2], fields[1::2], strict=True):
-        if not isinstance(site, str) or not is_site(site) or type(nodes) is not bytes or not nodes or len(nodes) % NODE:
+    for site, nodes in field:
+        if not is_site(site) or len(nodes) % NODE:
             raise RemoteProtocolError("a copy names a site and nodes of 16 bytes")
         targets.setdefault(site, {}).update(dict.fromkeys(split_nodes(nodes)))
     return {site: b"".join(nodes) for site, nodes in targets.items()}
@@ -55,11 +52,10 @@ def split_nodes(nodes: bytes) -> Iterable[bytes]:
     return (nodes[at : at + NODE] for at in range(0, len(nodes), NODE))
 
 
-def copy_message(hops: int, source_site: str, source: bytes, targets: Targets, frame: bytes) -> tuple[Message, int]:
+def copy_message(hops: int, source_site: str, source: bytes, targets: Targets, frame: bytes) -> tuple[kinds.Copy, int]:
     """Return the form on the wire, and its size."""
-    flat = tuple(field for target in targets.items() for field in target)
-    size = len(frame) + sum(2 * ELEMENT + len(nodes) for nodes in targets.values())
-    return (kinds.COPY, hops, source_site, source, flat, frame), size
+    size = len(frame) + sum(3 * ELEMENT + len(nodes) for nodes in targets.values())
+    return kinds.Copy(hops, source_site, source, tuple(targets.items()), frame), size
 
 
 @final

@@ -119,7 +119,7 @@ class GatewayRoute(RelayedObserver):
         if link.waiting_bytes > AHEAD:
             return False
         try:
-            link.post_carrying((kinds.CARRY, HOPS, *self._envelope, frame), size, carried_by(size))
+            link.post_carrying(kinds.Carry(HOPS, *self._envelope, frame), size, carried_by(size))
         except NotSent:
             return False
         return True

@@ -114,7 +114,7 @@ class RelayedConnection(RelayedObserver):
         if not link.has_room():
             return False
         try:
-            link.post_carrying((kinds.FORWARD, self._target, frame), len(frame), carried_by(len(frame)))
+            link.post_carrying(kinds.Forward(self._target, frame), len(frame), carried_by(len(frame)))
         except NotSent:
             return False
         return True

@@ -45,7 +45,7 @@ from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.link import CONTROL_RESERVE, Link
 from iris.kernel.names import NodeId, qualified, realm_of_site
 from iris.kernel.tasks import Wakeup
-from iris.kernel.wire import Message, is_number, kinds, node_untrusted
+from iris.kernel.wire import kinds, node_of
 from iris.security.identity import PeerIdentity
 
 
@@ -69,7 +69,7 @@ class CarriedFrames:
             if told is None or peer.foreign or (told.site, told.target) != here:
                 return False
             self._flows.remember(envelope, peer)
-        self._mesh.receive_carried(batch[begin:], kinds.CARRY)
+        self._mesh.receive_carried(batch[begin:], kinds.Carry)
         return True
 
 
@@ -112,7 +112,9 @@ class Sites:
         self.directory: Final = SiteDirectory(Hop(self._site, mesh.node))
         self.foreigners: Final = RemoteMembers(mesh, self.directory, lambda: membership.order)
         """Who is at other sites."""
-        self.forward: Callable[[Peer, Message], None] | None = None
+        self.forward: Callable[[Peer, kinds.Carry | kinds.CarryRefused | kinds.Trace | kinds.Traced], None] | None = (
+            None
+        )
         """Takes what is to be carried on; set by a gateway."""
         self.link_to: Callable[[NodeId], Link | None] = self._link_to
         """Returns the link to the first gateway of a route; replaced by a gateway."""
@@ -120,7 +122,7 @@ class Sites:
         """Where events for several nodes of other sites leave."""
         self.hear: Callable[[str, NodeId, bytes], None] = lambda _, __, ___: None
         """Takes such events from others, each frame with its publisher and that one's site; set by the patterns."""
-        self.divide: Callable[[Peer, Message], None] | None = None
+        self.divide: Callable[[Peer, kinds.Copy], None] | None = None
         """Takes those for several nodes, to be handed on; set by a gateway."""
         self.border: Final = Border()
         self.subscribers_version = 0
@@ -157,14 +159,14 @@ class Sites:
         self._near_pauses: Final = mesh.redialling.pauses
         mesh.redialling.pauses = self._pauses
         mesh.shortcut = CarriedFrames(mesh).take
-        mesh.register(kinds.CARRY, 6, self._receive_carried)
-        mesh.register(kinds.CARRY_REFUSED, 6, self._receive_refused)
-        mesh.register(kinds.TRACE, 6, self._receive_trace)
-        mesh.register(kinds.TRACED, 6, self._receive_traced)
-        mesh.register(kinds.COPY, 5, self._receive_copy)
-        mesh.register(kinds.ALLOWED, 3, self._receive_allowed)
-        mesh.register(kinds.ROUTE, 3, self._receive_route)
-        mesh.register(kinds.EXPORTS, 7, self._receive_exports)
+        mesh.register(kinds.Carry, self._receive_carried)
+        mesh.register(kinds.CarryRefused, self._receive_refused)
+        mesh.register(kinds.Trace, self._receive_trace)
+        mesh.register(kinds.Traced, self._receive_traced)
+        mesh.register(kinds.Copy, self._receive_copy)
+        mesh.register(kinds.Allowed, self._receive_allowed)
+        mesh.register(kinds.Route, self._receive_route)
+        mesh.register(kinds.Exports, self._receive_exports)
         mesh.observe(self)
 
     def __repr__(self) -> str:
@@ -370,42 +372,39 @@ class Sites:
 
     # -- what arrives ---------------------------------------------------------------------------------------
 
-    def _receive_carried(self, peer: Peer, message: Message) -> None:
-        _, hops, site, target, _, _, frame = message
-        if type(hops) is not int or type(site) is not str or type(frame) is not bytes or peer.foreign:
-            raise RemoteProtocolError("a carried frame comes from a gateway and says where it is to go")
-        self._mesh.check_not_nested(kinds.CARRY)
-        if site == self._site and node_untrusted(target) == self._mesh.node:
+    def _receive_carried(self, peer: Peer, message: kinds.Carry) -> None:
+        if peer.foreign:
+            raise RemoteProtocolError("a carried frame comes from a gateway")
+        self._mesh.check_not_nested(kinds.Carry)
+        if message.site == self._site and node_of(message.target) == self._mesh.node:
             peer.check_gateway()  # frames that are carried are under no limit of an address
-            self._mesh.receive_carried(frame, kinds.CARRY)
+            self._mesh.receive_carried(message.frame, kinds.Carry)
         elif self.forward is not None:
             self.forward(peer, message)
         else:
             raise RemoteProtocolError("this node is no gateway")
 
-    def _receive_copy(self, peer: Peer, message: Message) -> None:
-        _, hops, source_site, source, targets, frame = message
-        if type(hops) is not int or type(source_site) is not str or type(frame) is not bytes or peer.foreign:
-            raise RemoteProtocolError("a copy comes from a gateway, and says whose it is")
+    def _receive_copy(self, peer: Peer, message: kinds.Copy) -> None:
+        if peer.foreign:
+            raise RemoteProtocolError("a copy comes from a gateway")
         if self.divide is not None:
             self.divide(peer, message)
-        elif targets_untrusted(targets) == {self._site: bytes.fromhex(self._mesh.node)}:
+        elif targets_untrusted(message.targets) == {self._site: bytes.fromhex(self._mesh.node)}:
             peer.check_gateway()
-            self.hear(source_site, node_untrusted(source), frame)
+            self.hear(message.source_site, node_of(message.source), message.frame)
         else:
             raise RemoteProtocolError("this node is no gateway")
 
-    def _receive_refused(self, peer: Peer, message: Message) -> None:
-        _, hops, site, target, source_site, source, reason = message
-        if type(hops) is not int or not is_number(reason) or type(source_site) is not str or peer.foreign:
-            raise RemoteProtocolError("a refusal comes from a gateway, with a reason")
-        if site != self._site or node_untrusted(target) != self._mesh.node:
+    def _receive_refused(self, peer: Peer, message: kinds.CarryRefused) -> None:
+        if peer.foreign:
+            raise RemoteProtocolError("a refusal comes from a gateway")
+        if message.site != self._site or node_of(message.target) != self._mesh.node:
             if self.forward is None:
                 raise RemoteProtocolError("this node is no gateway")
             self.forward(peer, message)
             return
         peer.check_gateway()
-        self.refused(source_site, node_untrusted(source), reason)
+        self.refused(message.source_site, node_of(message.source), message.reason)
 
     def refused(self, site: str, node: NodeId, reason: int) -> None:
         """A gateway does not carry what goes to a node, or only more slowly.
@@ -463,7 +462,7 @@ class Sites:
         answered, found = self._asking[number] = trio.Event(), list[Hop]()
         own = (self._site, bytes.fromhex(self._mesh.node))
         try:
-            link.post((kinds.TRACE, hops, site, bytes.fromhex(node), *own, number), 0, CONTROL_RESERVE)
+            link.post(kinds.Trace(hops, site, bytes.fromhex(node), *own, number), 0, CONTROL_RESERVE)
             await answered.wait()
         except NotSent:
             return None
@@ -471,18 +470,17 @@ class Sites:
             del self._asking[number]
         return found[0]
 
-    def _receive_trace(self, peer: Peer, message: Message) -> None:
-        if self.forward is None or peer.foreign or not is_number(message[6]):
-            raise RemoteProtocolError("a question who is on the way has a number, and goes to gateways")
+    def _receive_trace(self, peer: Peer, message: kinds.Trace) -> None:
+        if self.forward is None or peer.foreign:
+            raise RemoteProtocolError("a question who is on the way goes to gateways")
         self.forward(peer, message)
 
-    def _receive_traced(self, peer: Peer, message: Message) -> None:
-        _, hops, site, target, source_site, source, number = message
-        if type(hops) is not int or not is_number(number) or type(source_site) is not str or peer.foreign:
-            raise RemoteProtocolError("who is on the way says for which question, to a node")
-        if site == self._site and node_untrusted(target) == self._mesh.node:
+    def _receive_traced(self, peer: Peer, message: kinds.Traced) -> None:
+        if peer.foreign:
+            raise RemoteProtocolError("who is on the way is told to a node by its gateway")
+        if message.site == self._site and node_of(message.target) == self._mesh.node:
             peer.check_gateway()
-            self.traced(source_site, node_untrusted(source), number)
+            self.traced(message.source_site, node_of(message.source), message.number)
         elif self.forward is not None:
             self.forward(peer, message)
         else:
@@ -495,16 +493,16 @@ class Sites:
             found.append(Hop(site, node))
             answered.set()
 
-    def _receive_allowed(self, peer: Peer, message: Message) -> None:
+    def _receive_allowed(self, peer: Peer, message: kinds.Allowed) -> None:
         self._listen_to(peer)
         self.border.receive_untrusted(peer.node, message)
 
-    def _receive_route(self, peer: Peer, message: Message) -> None:
+    def _receive_route(self, peer: Peer, message: kinds.Route) -> None:
         self._listen_to(peer)
         self.directory.receive_route_untrusted(peer.node, message, trio.current_time())
         self._wakeup.wake()
 
-    def _receive_exports(self, peer: Peer, message: Message) -> None:
+    def _receive_exports(self, peer: Peer, message: kinds.Exports) -> None:
         self._listen_to(peer)
         question = self.directory.receive_exports_untrusted(peer.node, message, trio.current_time())
         if question is not None:

@@ -6,12 +6,12 @@ clocks or tasks: those are in iris.cluster.membership.
 """
 
 from iris.cluster.swim.context import Changed, Effect, LoadReport, Rejected, Routable, Send, Synchronized
-from iris.cluster.swim.gossip import encode_update, signatures_in
+from iris.cluster.swim.gossip import signatures_in
 from iris.cluster.swim.records import MAX_PROOF, ClusterEntry, MemberState, NodeRecord, is_plain, statement_bytes
-from iris.cluster.swim.swim import KINDS, Swim
+from iris.cluster.swim.swim import Swim
 
 __all__ = (
-    "KINDS", "MAX_PROOF", "Changed", "ClusterEntry", "Effect", "LoadReport", "MemberState", "NodeRecord",
-    "Rejected", "Routable", "Send", "Swim", "Synchronized", "encode_update", "is_plain", "signatures_in",
+    "MAX_PROOF", "Changed", "ClusterEntry", "Effect", "LoadReport", "MemberState", "NodeRecord",
+    "Rejected", "Routable", "Send", "Swim", "Synchronized", "is_plain", "signatures_in",
     "statement_bytes",
 )  # fmt: skip

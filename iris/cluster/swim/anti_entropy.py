@@ -22,7 +22,7 @@ from iris.cluster.swim.records import MemberState
 from iris.cluster.swim.view import BUCKETS, View, bucket_of
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
-from iris.kernel.wire import MAX_COUNTER, bytes_untrusted
+from iris.kernel.wire import MAX_NUMBER
 
 _ENTRY: Final = struct.Struct(">16sQ")
 _NODE: Final = 16
@@ -31,15 +31,8 @@ MAX_DIGEST: Final = 48 * 1024
 """Bytes of one digest, and of one list of wanted nodes: 2,048 entries, or 3,072 nodes."""
 
 
-def differing_untrusted(view: View, hashes: object) -> bytes:
-    """Return the buckets that differ from a peer's hashes.
-
-    Raises:
-        RemoteProtocolError: not 256 hashes.
-    """
-    theirs = bytes_untrusted(hashes, BUCKETS * 8, "a list of hashes")
-    if len(theirs) != BUCKETS * 8:
-        raise RemoteProtocolError(f"{BUCKETS} hashes of 8 bytes are expected")
+def differing_buckets(view: View, theirs: bytes) -> bytes:
+    """Return the buckets that differ from a peer's hashes."""
     ours = view.hashes()
     if ours == theirs:
         return b""
@@ -79,21 +72,19 @@ class Comparison:
     """The peer holds them live at this incarnation, this node holds them dead."""
 
 
-def compared_untrusted(view: View, buckets: object, entries: object) -> Comparison:
+def compared_untrusted(view: View, covered: bytes, packed: bytes) -> Comparison:
     """Compare a peer's digest with the view.
 
     Raises:
-        RemoteProtocolError: malformed or too large.
+        RemoteProtocolError: malformed.
     """
-    covered = bytes_untrusted(buckets, BUCKETS, "a list of buckets")
-    packed = bytes_untrusted(entries, MAX_DIGEST, "a digest")
     if len(packed) % _ENTRY.size:
         raise RemoteProtocolError(f"digest entries are {_ENTRY.size} bytes")
     in_digest = set(covered)
     theirs: dict[NodeId, int] = {}
     for raw, incarnation in _ENTRY.iter_unpack(packed):
         node = NodeId(raw.hex())
-        if bucket_of(node) not in in_digest or incarnation > MAX_COUNTER:
+        if bucket_of(node) not in in_digest or incarnation > MAX_NUMBER:
             raise RemoteProtocolError("a digest entry is outside its buckets or limits")
         theirs[node] = incarnation
     wanted: list[NodeId] = []
@@ -123,13 +114,12 @@ def pack_nodes(nodes: list[NodeId]) -> Iterator[bytes]:
         yield b"".join(bytes.fromhex(node) for node in nodes[start : start + per_message])
 
 
-def nodes_untrusted(value: object) -> list[NodeId]:
+def nodes_untrusted(packed: bytes) -> list[NodeId]:
     """Read packed node ids.
 
     Raises:
-        RemoteProtocolError: malformed or too many.
+        RemoteProtocolError: the last one is cut off.
     """
-    packed = bytes_untrusted(value, MAX_DIGEST, "a list of nodes")
     if len(packed) % _NODE:
         raise RemoteProtocolError(f"node ids are {_NODE} bytes")
     return [NodeId(packed[at : at + _NODE].hex()) for at in range(0, len(packed), _NODE)]

@@ -23,7 +23,6 @@ from iris.cluster.swim.gossip import (
     GossipQueue,
     Renewal,
     Update,
-    encode_update,
     sends,
     update_size,
 )
@@ -32,6 +31,7 @@ from iris.cluster.swim.suspicion import witnesses_needed
 from iris.cluster.swim.view import NodeState, View
 from iris.kernel.config import Config
 from iris.kernel.names import NodeId
+from iris.kernel.wire import Message
 
 Action = Callable[[], None]
 
@@ -98,7 +98,7 @@ class Send:
     """Send this message to this node, connecting if need be.  If that is refused, call ``Swim.refused``."""
 
     node: NodeId
-    message: tuple[object, ...]
+    message: Message
     size: int = 64
     """Bytes on the wire, roughly."""
 
@@ -219,7 +219,7 @@ class SwimContext:
         self.is_new: Callable[[NodeId], bool] = lambda _: False
         """Whether a node is being linked for the first time, so that its silence says nothing."""
         self.outbox: list[Effect] = []
-        self.sent: Counter[int] = Counter()
+        self.sent: Counter[type[Message]] = Counter()
         """Messages by kind."""
         self.rejections: Counter[str] = Counter()
         self._rejected: dict[tuple[NodeId, str], None] = {}
@@ -234,27 +234,29 @@ class SwimContext:
         """Witnesses that settle a suspicion now; everybody but the suspect could be one."""
         return witnesses_needed(len(self.view.live), self.config)
 
-    def send(self, node: NodeId, *message: object, size: int = _SMALL) -> None:
+    def send(self, node: NodeId, message: Message, size: int = _SMALL) -> None:
         """Send a message as it is; ``size`` is roughly its bytes on the wire."""
-        kind = message[0]
-        assert isinstance(kind, int)
-        self.sent[kind] += 1
+        self.sent[type(message)] += 1
         self.outbox.append(Send(node=node, message=message, size=size))
 
-    def send_updates(self, node: NodeId, *message: object, updates: Sequence[Update]) -> None:
-        """Send a message whose last field is these updates."""
+    def send_updates(
+        self, node: NodeId, kind: Callable[..., Message], *fields: object, updates: Sequence[Update]
+    ) -> None:
+        """Send a message of a kind whose last field is these updates."""
         size = _SMALL + sum(map(update_size, updates))
-        self.send(node, *message, tuple(map(encode_update, updates)), size=size)
+        self.send(node, kind(*fields, tuple(update.as_update() for update in updates)), size)
 
-    def send_with_updates(self, node: NodeId, *message: object, first: Update | None = None) -> None:
-        """Send a message whose last field is gossip from the queue, after ``first``."""
+    def send_with_updates(
+        self, node: NodeId, kind: Callable[..., Message], *fields: object, first: Update | None = None
+    ) -> None:
+        """Send a message of a kind whose last field is gossip from the queue, after ``first``."""
         if first is None and not len(self.dissemination):
-            self.send(node, *message, ())
+            self.send(node, kind(*fields, ()))
             return
         taken = self._take(_PIGGYBACK_BYTES, _PIGGYBACK_UPDATES)
         if first is not None and first not in taken:
             taken.insert(0, first)
-        self.send_updates(node, *message, updates=taken)
+        self.send_updates(node, kind, *fields, updates=taken)
 
     def take_gossip(self) -> list[Update]:
         """Return the updates for one gossip message."""

@@ -216,7 +216,7 @@ class FailureDetector:
         for sequence, (asker, asked, target) in list(self._relays.items()):
             if target == node:
                 del self._relays[sequence]
-                ground.send_with_updates(asker, kinds.PROBE_REPORT, asked, int(ProbeVerdict.REFUSED))
+                ground.send_with_updates(asker, kinds.ProbeReport, asked, int(ProbeVerdict.REFUSED))
         member = ground.view.find(node)
         if member is None or not member.live:
             return
@@ -308,7 +308,7 @@ class FailureDetector:
     def _ping(self, member: NodeState, sequence: int) -> None:
         # One who has left may be asked for somebody else: as a prober sees it, it is gone.
         state = min(member.state, MemberState.DEAD)
-        self._ground.send_with_updates(member.record.node, kinds.PROBE, sequence, int(state), member.record.incarnation)
+        self._ground.send_with_updates(member.record.node, kinds.Probe, sequence, int(state), member.record.incarnation)
 
     def _end(self, node: NodeId) -> None:
         sequence = self._probing.pop(node, None)
@@ -338,7 +338,7 @@ class FailureDetector:
         probe.widen(self._helpers(probe.target))
         target = bytes.fromhex(probe.target)
         for helper in probe.helpers:
-            ground.send_with_updates(helper, kinds.PROBE_REQUEST, sequence, target)
+            ground.send_with_updates(helper, kinds.ProbeRequest, sequence, target)
         self._ping(member, sequence)
         if probe.timer is not None:
             probe.timer.cancel()
@@ -391,7 +391,7 @@ class FailureDetector:
         relay = self._relays.get(sequence)
         if relay is not None and relay[2] == sender:
             del self._relays[sequence]
-            ground.send_with_updates(relay[0], kinds.PROBE_REPORT, relay[1], int(ProbeVerdict.ANSWERED))
+            ground.send_with_updates(relay[0], kinds.ProbeReport, relay[1], int(ProbeVerdict.ANSWERED))
         probe = self._probes.get(sequence)
         if probe is not None and probe.target == sender:
             self._end(sender)
@@ -434,14 +434,14 @@ class FailureDetector:
         accused = state is not MemberState.ALIVE and self._own.accused(incarnation)
         delay = min(int(self.queue_delay * 1e6), 10**12)
         behind = ground.own if incarnation != ground.own.incarnation else None
-        ground.send_with_updates(sender, kinds.PROBE_ANSWER, sequence, delay, first=behind)
+        ground.send_with_updates(sender, kinds.ProbeAnswer, sequence, delay, first=behind)
         return accused and state is MemberState.DEAD
 
     def requested(self, sequence: int, target: NodeId, sender: NodeId) -> None:
         """Probe ``target`` for ``sender``, and report either way."""
         ground = self._ground
         if target == ground.own.node:
-            ground.send_with_updates(sender, kinds.PROBE_REPORT, sequence, int(ProbeVerdict.ANSWERED))
+            ground.send_with_updates(sender, kinds.ProbeReport, sequence, int(ProbeVerdict.ANSWERED))
             return
         member = ground.view.find(target)
         if member is None or len(self._relays) >= _RELAYS:
@@ -456,7 +456,7 @@ class FailureDetector:
     def _relay_due(self, sequence: int) -> None:
         relay = self._relays.pop(sequence, None)
         if relay is not None:
-            self._ground.send_with_updates(relay[0], kinds.PROBE_REPORT, relay[1], int(ProbeVerdict.SILENT))
+            self._ground.send_with_updates(relay[0], kinds.ProbeReport, relay[1], int(ProbeVerdict.SILENT))
 
     # -- the dead that may be back --------------------------------------------------------------------------
 

@@ -101,7 +101,7 @@ class LocalMember:
         linked = [node for node in ground.view.live if ground.is_linked(node)]
         if linked and len(linked) <= _TOLD_AT_ONCE:
             for node in linked:
-                ground.send_updates(node, kinds.STATE, False, updates=[ground.own])
+                ground.send_updates(node, kinds.State, False, updates=[ground.own])
             ground.told(ground.own.node)
 
     def leave(self) -> None:
@@ -109,7 +109,7 @@ class LocalMember:
         ground = self._ground
         self.publish(dataclasses.replace(ground.own, leaving=True))
         for node in ground.view.pick(ground.random, ground.config.update_sends):
-            ground.send_updates(node, kinds.GOSSIP, updates=[ground.own])
+            ground.send_updates(node, kinds.Gossip, updates=[ground.own])
 
     def accused(self, incarnation: int) -> bool:
         """Somebody holds this node suspect or dead; True if this is the news that makes it refute."""

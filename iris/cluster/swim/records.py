@@ -16,7 +16,7 @@ from typing import Final, final
 
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId, is_name
-from iris.kernel.wire import bytes_untrusted, counter_untrusted, node_untrusted, tuple_untrusted
+from iris.kernel.wire import kinds, node_of
 
 MAX_RECORD: Final = 16 * 1024
 """Bytes of one encoded record.  A record with eight clusters, each with its certificate chain, is about 5 KiB."""
@@ -85,9 +85,9 @@ class NodeRecord:
             + sum(len(entry.name) + len(entry.proof) + 8 for entry in self.clusters)
         )
 
-    def as_tuple(self) -> tuple[object, ...]:
+    def as_update(self) -> kinds.RecordUpdate:
         """Return the form on the wire."""
-        return (
+        return kinds.RecordUpdate(
             bytes.fromhex(self.node),
             self.incarnation,
             self.name,
@@ -136,64 +136,36 @@ def precedes(held: NodeRecord, heard: NodeRecord) -> bool:
     return heard.statement() > held.statement()
 
 
-def _name_untrusted(value: object, what: str) -> str:
-    if not isinstance(value, str) or not is_name(value):
-        raise RemoteProtocolError(f"not a {what} name")
-    return value
-
-
-def _flag_untrusted(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise RemoteProtocolError("a flag is true or false")
-    return value
-
-
 def is_plain(url: str) -> bool:
     """Tell whether an address, of whatever form, has printable ASCII characters without blanks only."""
     return url.isascii() and url.isprintable() and " " not in url
 
 
-def _address_untrusted(value: object) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= MAX_ADDRESS or not is_plain(value):
-        raise RemoteProtocolError(f"an address is 1 to {MAX_ADDRESS} printable ASCII characters without blanks")
-    return value
-
-
-def _entry_untrusted(value: object) -> ClusterEntry:
-    fields = tuple_untrusted(value, 3, "a cluster entry")
-    if len(fields) != 3:
-        raise RemoteProtocolError("a cluster entry has 3 fields")
-    return ClusterEntry(
-        name=_name_untrusted(fields[0], "cluster"),
-        proof=bytes_untrusted(fields[1], MAX_PROOF, "a proof"),
-        draining=_flag_untrusted(fields[2]),
-    )
-
-
-def record_from_tuple_untrusted(value: object) -> NodeRecord:
+def record_untrusted(update: kinds.RecordUpdate) -> NodeRecord:
     """Read a record that a peer sent or passed on.  Its signature is not checked here.
 
     Raises:
-        RemoteProtocolError: wrong form, a name against the rules, or a limit exceeded.
+        RemoteProtocolError: a name or an address against the rules, or a record that is too large.
     """
-    fields = tuple_untrusted(value, 10, "a record")
-    if len(fields) != 10:
-        raise RemoteProtocolError("a record has 10 fields")
-    clusters = tuple(_entry_untrusted(entry) for entry in tuple_untrusted(fields[6], MAX_CLUSTERS, "the cluster list"))
-    if len({entry.name for entry in clusters}) != len(clusters):
-        raise RemoteProtocolError("a cluster is listed twice")
-    site = fields[4]
+    clusters = tuple(
+        ClusterEntry(name=name, proof=proof, draining=draining) for name, proof, draining in update.clusters
+    )
+    names = [update.name, *(entry.name for entry in clusters), *([update.site] if update.site else ())]
+    if not all(map(is_name, names)) or len({entry.name for entry in clusters}) != len(clusters):
+        raise RemoteProtocolError("a record has names of a cluster and a site, and lists each cluster once")
+    if not all(0 < len(address) <= MAX_ADDRESS and is_plain(address) for address in update.addresses):
+        raise RemoteProtocolError(f"an address is 1 to {MAX_ADDRESS} printable ASCII characters without blanks")
     record = NodeRecord(
-        node=node_untrusted(fields[0]),
-        incarnation=counter_untrusted(fields[1]),
-        name=_name_untrusted(fields[2], "cluster"),
-        proof=bytes_untrusted(fields[3], MAX_PROOF, "a proof"),
-        site="" if site == "" else _name_untrusted(site, "site"),
-        addresses=tuple(_address_untrusted(a) for a in tuple_untrusted(fields[5], MAX_ADDRESSES, "the address list")),
+        node=node_of(update.node),
+        incarnation=update.incarnation,
+        name=update.name,
+        proof=update.proof,
+        site=update.site,
+        addresses=update.addresses,
         clusters=clusters,
-        interest_version=counter_untrusted(fields[7]),
-        leaving=_flag_untrusted(fields[8]),
-        signature=bytes_untrusted(fields[9], MAX_SIGNATURE, "a signature"),
+        interest_version=update.interest_version,
+        leaving=update.leaving,
+        signature=update.signature,
     )
     if record.size > MAX_RECORD:
         raise RemoteProtocolError(f"a record is at most {MAX_RECORD} bytes")

@@ -16,16 +16,16 @@ import math
 from collections.abc import Callable
 from typing import Final, final
 
-from iris.cluster.swim.anti_entropy import compared_untrusted, differing_untrusted, digests, pack_nodes, portions
+from iris.cluster.swim.anti_entropy import compared_untrusted, differing_buckets, digests, pack_nodes, portions
 from iris.cluster.swim.confirmations import Confirmations
 from iris.cluster.swim.context import SwimContext, Synchronized
 from iris.cluster.swim.failure_detector import FailureDetector
-from iris.cluster.swim.gossip import MAX_UPDATES, Accusation, Renewal
+from iris.cluster.swim.gossip import Accusation, Renewal
 from iris.cluster.swim.record_quota import RecordQuota
 from iris.cluster.swim.records import MemberState, NodeRecord, precedes
 from iris.cluster.swim.view import BUCKETS, NodeState
 from iris.kernel.names import NodeId
-from iris.kernel.wire import bytes_untrusted, kinds, tuple_untrusted
+from iris.kernel.wire import Message, kinds, node_of
 
 _ASKED_AGAIN: Final = 0.5
 """Seconds before the same record or state is asked for, or sent to the same node, once more."""
@@ -55,7 +55,7 @@ class StateExchange:
         self._quota = RecordQuota(ground.config.records_per_cluster_key)
         self._contacts: list[NodeId] = []
         self._asked: dict[NodeId, float] = {}
-        self._served: dict[tuple[NodeId, int], float] = {}
+        self._served: dict[tuple[NodeId, type[Message]], float] = {}
         self._given: dict[NodeId, int] = {}
         """Records sent to each that wanted some, since it was last due to be answered."""
         self._comparing: dict[NodeId, set[int]] = {}
@@ -65,10 +65,8 @@ class StateExchange:
 
     # -- records --------------------------------------------------------------------------------------------
 
-    def is_old(self, node: object, incarnation: object, signature: object) -> bool:
-        """Tell of a record, by three fields as they came, that ``hear`` would do nothing with it."""
-        if type(node) is not bytes or type(incarnation) is not int:
-            return False
+    def is_old(self, node: bytes, incarnation: int, signature: bytes) -> bool:
+        """Tell of a record, by three of its fields, that ``hear`` would do nothing with it."""
         member = self._ground.view.find(NodeId(node.hex()))
         if member is None or not member.live:
             return False
@@ -97,18 +95,18 @@ class StateExchange:
             return
         self._renew(member, record, renewal)
 
-    def told_by(self, sender: NodeId, updates: object, *, new: bool) -> None:
+    def told_by(self, sender: NodeId, updates: tuple[kinds.AnyUpdate, ...], *, new: bool) -> None:
         """A node has told of itself on its own account, in ``updates`` that were read: others hear it from it, too.
 
         Not so of refutations, which have to be everywhere soon: they are gossip.  ``new``: it was not known before.
         """
         member = self._ground.view.find(sender)
-        listed = tuple_untrusted(updates, MAX_UPDATES, "a list of updates")
-        if member is None or len(listed) != 1:
-            return
-        fields = tuple_untrusted(listed[0], MAX_UPDATES, "an update")
-        if fields[:3] == (0, bytes.fromhex(sender), member.record.incarnation):
-            self._ground.told(sender, new=new)
+        match updates:
+            case (kinds.RecordUpdate(node=node, incarnation=incarnation),) if member is not None:
+                if (node_of(node), incarnation) == (sender, member.record.incarnation):
+                    self._ground.told(sender, new=new)
+            case _:
+                pass
 
     def hear_renewal(self, renewal: Renewal, sender: NodeId, *, state: bool = False) -> None:
         """Take in a renewal, or ask for the whole record if it does not apply to the one held."""
@@ -235,7 +233,7 @@ class StateExchange:
 
     def _accuse(self, member: NodeState, to: NodeId) -> None:
         accusation = Accusation(node=member.record.node, incarnation=member.record.incarnation)
-        self._ground.send_updates(to, kinds.GOSSIP, updates=[accusation])
+        self._ground.send_updates(to, kinds.Gossip, updates=[accusation])
 
     def recheck(self, vouched: Callable[[NodeId], bool], patience: int = _PATIENCE) -> None:
         """Forget whose certificates do not hold any more.
@@ -267,12 +265,12 @@ class StateExchange:
         if len(self._asked) >= _STRANGERS:
             self._asked.clear()
         self._asked[node] = ground.now
-        ground.send(sender, kinds.WANTED, bytes.fromhex(node))
+        ground.send(sender, kinds.Wanted(bytes.fromhex(node)))
 
     def wanted(self, nodes: list[NodeId], sender: NodeId) -> None:
         """Send the records that a peer asks for; in half a second no more than there are."""
         ground = self._ground
-        if self._may_ask(sender, kinds.WANTED):
+        if self._may_ask(sender, kinds.Wanted):
             self._given[sender] = 0
         asked = list(dict.fromkeys(nodes))
         given = asked[: max(0, ground.view.size + _SPARE - self._given[sender])]
@@ -292,7 +290,7 @@ class StateExchange:
         ground = self._ground
         parts = list(portions(records, ground.config.state_bytes))
         for number, part in enumerate(parts, 1):
-            ground.send_updates(to, kinds.STATE, last and number == len(parts), updates=part)
+            ground.send_updates(to, kinds.State, last and number == len(parts), updates=part)
 
     # -- joining --------------------------------------------------------------------------------------------
 
@@ -304,7 +302,7 @@ class StateExchange:
         self._retry_later()
 
     def _ask_to_join(self, node: NodeId) -> None:
-        self._ground.send(node, kinds.JOIN, self._ground.own.as_tuple(), size=self._ground.own.size)
+        self._ground.send(node, kinds.Join(self._ground.own.as_update()), self._ground.own.size)
 
     def _retry_later(self) -> None:
         if self._contacts and not self._retrying:
@@ -326,13 +324,13 @@ class StateExchange:
             ground.reject(sender, "it joins in another node's name")
             return
         self.hear(record, sender)
-        if not self._may_ask(sender, kinds.JOIN):
+        if not self._may_ask(sender, kinds.Join):
             return
         records = [ground.own]
         records.extend(record for record in ground.view.records() if record.node != sender)
         self._send_state(records, sender, last=True)
 
-    def _may_ask(self, sender: NodeId, kind: int) -> bool:
+    def _may_ask(self, sender: NodeId, kind: type[Message]) -> bool:
         """Tell whether a costly question of this kind is due; the same one a moment later is not answered."""
         now = self._ground.now
         if now < self._served.get((sender, kind), -math.inf) + _ASKED_AGAIN:
@@ -374,21 +372,20 @@ class StateExchange:
         if len(self._comparing) >= _COMPARISONS:
             del self._comparing[next(iter(self._comparing))]
         self._comparing[node] = set(range(BUCKETS))
-        self._ground.send(node, kinds.SYNC, self._ground.view.hashes(), size=64 + 8 * BUCKETS)
+        self._ground.send(node, kinds.Sync(self._ground.view.hashes()), 64 + 8 * BUCKETS)
 
-    def compare_hashes(self, hashes: object, sender: NodeId) -> None:
-        """A peer wants to compare.  Raises RemoteProtocolError."""
-        if not self._may_ask(sender, kinds.SYNC):
+    def compare_hashes(self, hashes: bytes, sender: NodeId) -> None:
+        """A peer wants to compare."""
+        if not self._may_ask(sender, kinds.Sync):
             return
-        differing = differing_untrusted(self._ground.view, hashes)
-        for buckets, entries in digests(self._ground.view, differing):
-            self._ground.send(sender, kinds.DIGEST, buckets, entries, size=64 + len(buckets) + len(entries))
+        for buckets, entries in digests(self._ground.view, differing_buckets(self._ground.view, hashes)):
+            self._ground.send(sender, kinds.Digest(buckets, entries), 64 + len(buckets) + len(entries))
 
-    def compare_digest(self, buckets: object, entries: object, sender: NodeId) -> None:
+    def compare_digest(self, buckets: bytes, entries: bytes, sender: NodeId) -> None:
         """A peer has listed what it holds live.  Raises RemoteProtocolError."""
         ground = self._ground
         awaited = self._comparing.get(sender, set())
-        listed = set(bytes_untrusted(buckets, BUCKETS, "a list of buckets"))
+        listed = set(buckets)
         if not (listed and listed <= awaited):
             # Told to nobody: of two comparisons begun in one moment only the first is answered, perhaps twice.
             ground.rejections["a digest that was not asked for"] += 1
@@ -396,8 +393,8 @@ class StateExchange:
         found = compared_untrusted(ground.view, buckets, entries)
         awaited -= listed
         for packed in pack_nodes(found.wanted):
-            ground.send(sender, kinds.WANTED, packed, size=64 + len(packed))
+            ground.send(sender, kinds.Wanted(packed), 64 + len(packed))
         self._send_state([r for node in found.offered if (r := self._record(node)) is not None], sender)
         accusations = [Accusation(node=node, incarnation=incarnation) for node, incarnation in found.contradicted]
         for part in portions(accusations, ground.config.state_bytes):
-            ground.send_updates(sender, kinds.GOSSIP, updates=part)
+            ground.send_updates(sender, kinds.Gossip, updates=part)

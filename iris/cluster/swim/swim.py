@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from random import Random
-from types import MappingProxyType
 from typing import Final, final
 
 from iris.cluster.swim.anti_entropy import nodes_untrusted
@@ -27,30 +26,13 @@ from iris.cluster.swim.context import Effect, SignatureVerifier, SwimContext
 from iris.cluster.swim.failure_detector import FailureDetector, ProbeVerdict
 from iris.cluster.swim.gossip import Accusation, Claim, Renewal, updates_untrusted
 from iris.cluster.swim.local_member import LocalMember, signed
-from iris.cluster.swim.records import ClusterEntry, MemberState, NodeRecord, record_from_tuple_untrusted
+from iris.cluster.swim.records import ClusterEntry, MemberState, NodeRecord, record_untrusted
 from iris.cluster.swim.state import StateExchange
 from iris.cluster.swim.view import View
 from iris.kernel.config import Config
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
-from iris.kernel.wire import counter_untrusted, kinds, node_untrusted
-
-KINDS: Final = MappingProxyType(
-    {
-        kinds.PROBE: 4,
-        kinds.PROBE_ANSWER: 3,
-        kinds.PROBE_REQUEST: 3,
-        kinds.PROBE_REPORT: 3,
-        kinds.GOSSIP: 1,
-        kinds.SYNC: 1,
-        kinds.DIGEST: 2,
-        kinds.WANTED: 1,
-        kinds.STATE: 2,
-        kinds.JOIN: 1,
-    }
-)
-"""The kinds of messages that ``Swim.receive`` takes, each with the number of fields after the kind."""
-
+from iris.kernel.wire import kinds, node_of
 
 _LATER: Final = 25.0
 """Gossip waits for so many times the lateness of this node.  A message costs a process that has to be woken up for it
@@ -82,7 +64,7 @@ class SwimStatistics:
     refutations: int
     """How often this node had to contradict its own suspicion."""
     stalls: int
-    sent: dict[int, int]
+    sent: dict[str, int]
     """Messages by kind."""
     rejected: dict[str, int]
     """What was refused from peers, by reason."""
@@ -190,12 +172,12 @@ class Swim:
             health=ground.health.score,
             updates_waiting=len(ground.dissemination),
             updates_dropped=ground.dissemination.dropped,
-            probes=ground.sent[kinds.PROBE],
+            probes=ground.sent[kinds.Probe],
             deaths=self._suspects.deaths,
             refuted=self._suspects.refuted,
             refutations=self._own.refutations,
             stalls=self._stalls,
-            sent=dict(ground.sent),
+            sent={kind.__name__: count for kind, count in ground.sent.items()},
             rejected=dict(ground.rejections),
         )
 
@@ -298,8 +280,8 @@ class Swim:
                 action()
         return self._flush()
 
-    def receive(self, message: tuple[object, ...], sender: NodeId, now: float) -> list[Effect]:
-        """Take a message of one of ``KINDS`` from an authenticated sender.
+    def receive(self, message: kinds.OfMembership, sender: NodeId, now: float) -> list[Effect]:
+        """Take a message from an authenticated sender.
 
         Whatever is wrong with it is counted and reported as ``Rejected``; nothing is raised.
         """
@@ -356,7 +338,7 @@ class Swim:
             updates = ground.take_gossip()
             if not updates:
                 return
-            ground.send_updates(node, kinds.GOSSIP, updates=updates)
+            ground.send_updates(node, kinds.Gossip, updates=updates)
 
     def _notice(self, sender: NodeId) -> None:
         ground = self._ground
@@ -369,7 +351,7 @@ class Swim:
         if member.state in (MemberState.SUSPECT, MemberState.DEAD):
             self._prober.nudge(member)
 
-    def _apply_untrusted(self, updates: object, sender: NodeId, *, state: bool = False) -> None:
+    def _apply_untrusted(self, updates: tuple[kinds.AnyUpdate, ...], sender: NodeId, *, state: bool = False) -> None:
         for update in updates_untrusted(updates, self._census.is_old):
             match update:
                 case NodeRecord():
@@ -381,48 +363,36 @@ class Swim:
                 case Accusation():
                     self._suspects.hear_accusation(update)
 
-    def _dispatch_untrusted(self, message: tuple[object, ...], sender: NodeId) -> None:
+    def _dispatch_untrusted(self, message: kinds.OfMembership, sender: NodeId) -> None:
         match message:
-            case (kinds.PROBE, sequence, state, incarnation, updates):
+            case kinds.Probe(updates=updates):
                 self._apply_untrusted(updates, sender)
-                self._probed_untrusted(sequence, state, incarnation, sender)
-            case (kinds.PROBE_ANSWER, sequence, delay, updates):
+                if self._prober.asked(message.sequence, MemberState(message.state), message.incarnation, sender):
+                    # Held dead by somebody who is plainly there: a partition has ended, and views have drifted apart.
+                    self._census.synchronize(sender)
+            case kinds.ProbeAnswer(sequence, delay, updates):
                 self._apply_untrusted(updates, sender)
-                self._prober.answered(counter_untrusted(sequence), counter_untrusted(delay) / 1e6, sender)
-            case (kinds.PROBE_REQUEST, sequence, target, updates):
+                self._prober.answered(sequence, delay / 1e6, sender)
+            case kinds.ProbeRequest(sequence, target, updates):
                 self._apply_untrusted(updates, sender)
-                self._prober.requested(counter_untrusted(sequence), node_untrusted(target), sender)
-            case (kinds.PROBE_REPORT, sequence, verdict, updates):
+                self._prober.requested(sequence, node_of(target), sender)
+            case kinds.ProbeReport(sequence, verdict, updates):
                 self._apply_untrusted(updates, sender)
-                if verdict not in (0, 1, 2):
-                    raise RemoteProtocolError("a verdict is 0, 1 or 2")
-                self._prober.reported(counter_untrusted(sequence), ProbeVerdict(verdict), sender)
-            case (kinds.GOSSIP, updates):
+                self._prober.reported(sequence, ProbeVerdict(verdict), sender)
+            case kinds.Gossip(updates):
                 self._apply_untrusted(updates, sender)
-            case (kinds.SYNC, hashes):
+            case kinds.Sync(hashes):
                 self._census.compare_hashes(hashes, sender)
-            case (kinds.DIGEST, buckets, entries):
+            case kinds.Digest(buckets, entries):
                 self._census.compare_digest(buckets, entries, sender)
-            case (kinds.WANTED, nodes):
+            case kinds.Wanted(nodes):
                 self._census.wanted(nodes_untrusted(nodes), sender)
-            case (kinds.STATE, last, updates):
+            case kinds.State(last, updates):
                 before = self.state(sender)
                 self._apply_untrusted(updates, sender, state=True)
                 if before in (None, MemberState.ALIVE):  # else what it says of itself may be a refutation
                     self._census.told_by(sender, updates, new=before is None)
-                if last is True:
+                if last:
                     self._census.complete(sender)
-            case (kinds.JOIN, record):
-                self._census.joining(record_from_tuple_untrusted(record), sender)
-            case _:
-                raise RemoteProtocolError("no message of membership has this form")
-
-    def _probed_untrusted(self, sequence: object, state: object, incarnation: object, sender: NodeId) -> None:
-        if state not in (0, 1, 2):
-            raise RemoteProtocolError("a prober sees the receiver alive, suspect or dead")
-        news = self._prober.asked(
-            counter_untrusted(sequence), MemberState(state), counter_untrusted(incarnation), sender
-        )
-        if news:
-            # Held dead by somebody who is plainly there: a partition has ended, and views have drifted apart.
-            self._census.synchronize(sender)
+            case kinds.Join(record):
+                self._census.joining(record_untrusted(record), sender)

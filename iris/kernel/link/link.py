@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, NoReturn, Protocol, final
+from typing import Any, Final, NoReturn, Protocol, final
 
 import trio
 
@@ -153,7 +153,7 @@ class Link:
         self._open_bytes = 0  # without what a message has grown by
         self._carried = 0  # messages that those of the open batch carry, at most
         self._growing: OpenRun | None = None
-        self._batches: deque[tuple[list[Message], int]] = deque()  # with bytes for a kind: one, encoded already
+        self._batches: deque[tuple[list[Any], int]] = deque()  # of messages; bytes: one, encoded already
         self._waiting_bytes = 0  # of closed batches
         self._bulk = BulkQueue(config)
         self._frame: bytes | None = None  # sealed, but not yet taken by the transport
@@ -333,7 +333,7 @@ class Link:
             self._close_batch()
         elif not waiting and self._frame is None:
             self.last_progress = max(self.last_progress, trio.current_time())
-        self._batches.append(([(batch,)], size))
+        self._batches.append(([batch], size))
         self._waiting_bytes += size
         self._wakeup.wake()
 
@@ -520,7 +520,7 @@ class Link:
         if not batch:
             return False
         self._gathered, self._grew = self._grew or len(batch) > 1, False
-        first = batch[0][0]
+        first = batch[0]
         try:
             self._frame = session.seal(first) if type(first) is bytes else encode_batch(batch, session.seal)
         except LocalProtocolError:

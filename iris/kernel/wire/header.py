@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from iris.kernel.config import MIB, Config
 from iris.kernel.errors import RemoteProtocolError
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 HANDSHAKE_INIT: Final = 1

@@ -1,110 +1,721 @@
-"""Message kinds: the number of each kind, with the fields that follow it.  A kind is the first element of each message.
+"""Messages between nodes: one class each, with its kind and its fields in the order in which they are sent.
 
-``payload`` is opaque: bytes, or a packed value (see ``iris.kernel.wire.payload``).  ``headers`` is None or a flat tuple
-``(name, value, name, value, ...)`` of strings.  Kinds stay below 128, where msgpack spends one byte on them.
+A message is an array that begins with its kind.  The types below are all that a receiver need check of the form: the
+decoder refuses whatever does not fit, in C, before anything is made of it.  What a field may say is its receiver's to
+check.  Kinds stay below 128, where msgpack spends one byte on them.
+
+``payload`` is opaque: bytes, or a packed value (see ``iris.kernel.wire.payload``).  ``headers`` is None or names and
+values by turns.  A message that is made here is not checked: only what comes from a peer is.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final, NamedTuple
 
-# Links: 0x01 - 0x0f
-PING: Final = 0x01  # (token: int): answered at once; proves that the session works in both directions
-PONG: Final = 0x02  # (token: int)
-GOODBYE: Final = 0x03  # (reason: str): the sender closes this link on purpose
-RESET: Final = 0x04  # (): frames between us may have been lost, either way
-REVOCATIONS: Final = 0x05  # (signed: bytes): the newest revocation list that the sender has
-FORWARD: Final = 0x06  # (target: node, frame: bytes): hand it on; to the target itself: it is for you, from another
-FORWARD_REFUSED: Final = 0x07  # (target: node): there is no link to it here
+from msgspec import Meta, Struct
+from msgspec.msgpack import Ext
 
-# Membership: 0x10 - 0x1f.  A node is 16 bytes; ``updates`` is a tuple of updates, see ``iris.cluster.swim.gossip``.
-PROBE: Final = 0x10  # (sequence: int, state: int, incarnation: int, updates): how the prober sees the receiver
-PROBE_ANSWER: Final = 0x11  # (sequence: int, queue_delay_us: int, updates)
-PROBE_REQUEST: Final = 0x12  # (sequence: int, node, updates): probe this node for me
-PROBE_REPORT: Final = 0x13  # (sequence: int, verdict: int, updates): 0 answered, 1 silent, 2 refused
-GOSSIP: Final = 0x14  # (updates)
-SYNC: Final = 0x15  # (hashes: bytes): 256 of 8 bytes
-DIGEST: Final = 0x16  # (buckets: bytes, entries: bytes): 24 bytes each, node and incarnation
-WANTED: Final = 0x17  # (nodes: bytes): send me their records
-STATE: Final = 0x18  # (last: bool, updates): part of an answer to JOIN, DIGEST or WANTED
-JOIN: Final = 0x19  # (record): send me everybody's
+from iris.kernel.names import NodeId
 
-# Requests: 0x20 - 0x2f
-# flags of a request: 1 idempotent; bits 1 and 2 priority: 0 normal, 1 high, 2 low; 8 timed
-REQUEST: Final = 0x20  # (id: int, cluster: str, operation: str | None, budget_ms: int, flags: int, headers, payload)
-REPLY: Final = 0x21  # (id: int, payload)
-FAILURE: Final = 0x22  # (id: int, code: str, text: str, retry_after_ms: int)
-CANCEL: Final = 0x23  # (id: int): the caller no longer waits
-AWAITED: Final = 0x24  # (id: int): frames may be lost, and the caller still waits: say so if it is not here
-RUNNING: Final = 0x25  # (id: int): frames may be lost, and the member is still at it: cancel it if nobody waits
-TIMED: Final = 0x26  # (id: int, waited_us: int, ran_us: int): of a timed request, before its REPLY or FAILURE
+MAX_ARRAY: Final = 1024
+"""Elements of one array on the wire."""
 
-# Broadcast: 0x30 - 0x37
-BROADCAST: Final = 0x30  # (cluster: str, headers, payload, position: int)
-RELAY: Final = 0x31  # (origin: bytes, number: int, at: int, behind: bytes, body: bytes, signature: bytes): hand it on
-RELAYED: Final = 0x32  # (origin: bytes, numbers: tuple of int): number, copies lost, number, copies lost, ... handed on
+MAX_NUMBER: Final = 2**62
+"""Largest number that is taken from a peer.  What follows from some of them, a sum or the next one, then still has a
+form on the wire, which ends at 2**64 - 1: what has none could not be told to anybody, not even as a counter."""
 
-BROADCAST_CREDIT: Final = 0x33  # (cluster: str, seen: int, queued: int, size: int, refused: int): of the receiver's
-BROADCAST_CREDIT_WANTED: Final = 0x34  # (cluster: str, end: int): nothing is on the way before this position: tell me
+Count = Annotated[int, Meta(ge=0, le=MAX_NUMBER)]
+Number = Annotated[int, Meta(ge=1, le=MAX_NUMBER)]
+Name = Annotated[str, Meta(max_length=256)]
+"""A cluster, a site, a topic, a pattern or a key."""
+Text = Annotated[str, Meta(max_length=65536)]
+Node = Annotated[bytes, Meta(min_length=16, max_length=16)]
+"""A node id."""
+Signature = Annotated[bytes, Meta(min_length=64, max_length=64)]
+Proof = Annotated[bytes, Meta(max_length=4096)]
+"""The certificates that allow a node to serve a cluster; empty if its own does."""
+Packed = Annotated[bytes, Meta(max_length=48 * 1024)]
+"""Node ids, or other items of fixed size, one after the other."""
+Places = Annotated[bytes, Meta(max_length=512)]
+"""A set of places in a tree: one bit for each."""
+Payload = bytes | Ext
+Headers = Annotated[tuple[str, ...], Meta(max_length=MAX_ARRAY)] | None
+Pairs = Annotated[tuple[tuple[Count, Count], ...], Meta(max_length=MAX_ARRAY)]
+Counts = Annotated[tuple[Count, ...], Meta(max_length=MAX_ARRAY)]
+Patterns = Annotated[tuple[Name, ...], Meta(max_length=256)]
 
-# Events for groups: 0x38 - 0x3f.  A ledger is a number of the publisher's, for each node.
-GROUP_SENT: Final = 0x38  # (ledger: int, sent: int): so many events for groups were sent to the receiver before this
-GROUP_SETTLED: Final = 0x39  # (ledger: int, missing: int, settled: int): so many are lost, so many taken or dropped
 
-# Publish/subscribe: 0x40 - 0x4f; a pattern's ``terms`` are (pattern: str, group: str | None, durable, patient, share)
-INTEREST: Final = 0x40  # (version: int, whole: bool, added: tuple of terms, removed: tuple of terms)
-INTEREST_KNOWN: Final = 0x41  # (version: int, published: int): the sender publishes accordingly from here on
-EVENTS: Final = 0x42  # (topic: str, sequence: int, confirm: int, group: str | None, headers, key, payloads, milestones)
-CONFIRMED: Final = 0x43  # (ranges: tuple of int): first, last, first, last, ... are durable
-HOLD: Final = 0x44  # (pattern: str, held: bool): a subscriber with overflow="wait" can take no more for now, or again
-RETAINED: Final = 0x45  # (topic: str, last: int, sequence: int, headers, key, payload, milestones): the value it keeps
-RETAINED_WANTED: Final = 0x46  # (pattern: str): send me the values that you keep for topics that match
-EVENTS_LOST: Final = 0x47  # (losses: tuple): topic, dropped, refused, topic, ...: events that subscribers did not get
-CONFIRM_DELAYED: Final = 0x48  # (reason: str): why the sender does not confirm events for now
-EVENT_TREE: Final = 0x49  # (tree: int, place: bytes, children: tuple): node, places, ...: hand my events on to those
-EVENT_WAY: Final = 0x4A  # (turn: int, tree: int, wait: bool): my events come over that tree from here on; 0: directly
-EVENTS_RELAYED: Final = 0x4B  # (publisher: bytes, tree: int, number: int, places: bytes, body: bytes, signature: bytes)
-EVENT_RELAY: Final = 0x4C  # (tree: int, state: int, node): 0 ready, 1 goes on, 2 held up, 3 node cut off, 4 all came
-SENDER_KEY: Final = 0x4D  # (number: int, suite: int, key: bytes): of copies of events; none was sealed with it before
-SENDER_KEY_WANTED: Final = 0x4E  # (number: int): copies under this key have come, and the key has not
-COPIES_LOST: Final = 0x4F  # (): copies of events were lost on their way here
+class Message(Struct, array_like=True, gc=False, forbid_unknown_fields=True):
+    """What one node sends to another."""
 
-# Tunnels: 0x50 - 0x5f.  ``id`` is the opener's count, negative in what the other end sends.
-TUNNEL_OPEN: Final = 0x50  # (id: int, cluster: str, operation: str | None, headers, window: int, limit: int)
-TUNNEL_ACCEPT: Final = 0x51  # (id: int, window: int, limit: int): window in cost, limit in bytes of one message
-TUNNEL_REFUSE: Final = 0x52  # (id: int, code: str, text: str, retry_after_ms: int)
-TUNNEL_CHUNK: Final = 0x53  # (id: int, sequence: int, flags: int, data: bytes, mark: int): flags 1 end, 2 packed value
-TUNNEL_EOF: Final = 0x54  # (id: int, sequence: int): nothing follows
-TUNNEL_ACK: Final = 0x55  # (id: int, received: int, granted: int, sent: int, flags: int): flags 1 answer, 2 resend
-TUNNEL_CLOSE: Final = 0x56  # (id: int, code: int, received: int, reason: str): the sender has forgotten the tunnel
-TUNNEL_MARKED: Final = 0x57  # (mark: int): the mark of a chunk, when it was not 0, on its way back
 
-# Publish/subscribe, continued: 0x58 - 0x5f
-DURABLE: Final = (
-    0x58  # (records: tuple of bytes): durable subscribers, see ``iris.patterns.pubsub.interest.durable_names``
-)
-DURABLE_AWAY: Final = 0x59  # (name: str, published: int): I had published so many events in all when you were gone
+# -- links: 0x01 - 0x0f ------------------------------------------------------------------------------------
 
-# Federation: 0x60 - 0x6f.  A site is its name, a node 16 bytes; see ``iris.cluster.directory.messages``.
-CARRY: Final = 0x60  # (hops: int, target site: str, target: node, source site: str, source: node, frame: bytes)
-CARRY_REFUSED: Final = 0x61  # (hops: int, target site, target, source site, source, reason: int): on its way back
-ROUTE: Final = 0x62  # (site, gateway: node, path: tuple of site, node, site, node, ...): an empty path: no more
-EXPORTS: Final = 0x63  # (site, gateway: node, base: int, version: int, added: tuple, removed: tuple, more: bool)
-ALLOWED: Final = 0x65  # (clusters, topics out, topics in): patterns; what the gateway lets through, for its own site
-EXPORTS_WANTED: Final = 0x64  # (site, gateway: node): send me all that it exports
-COPY: Final = 0x66  # (hops: int, source site, source: node, targets: tuple of site, nodes: bytes, ..., frame: bytes)
-TRACE: Final = 0x67  # (hops: int, target site, target, source site, source, number: int): who is that many hops away?
-TRACED: Final = 0x68  # (hops: int, target site, target, source site, source, number: int): the source is, answering
+
+class Ping(Message, tag=0x01):
+    """Answered at once; proves that the session works in both directions."""
+
+    token: Count
+
+
+class Pong(Message, tag=0x02):
+    """The answer to a ping."""
+
+    token: Count
+
+
+class Goodbye(Message, tag=0x03):
+    """The sender closes this link on purpose."""
+
+    reason: Text
+
+
+class Reset(Message, tag=0x04):
+    """Frames between us may have been lost, either way."""
+
+
+class Revocations(Message, tag=0x05):
+    """The newest revocation list that the sender has."""
+
+    signed: bytes
+
+
+class Forward(Message, tag=0x06):
+    """A frame to be handed on; to the target itself: it is for you, from another."""
+
+    target: Node
+    frame: bytes
+
+
+class ForwardRefused(Message, tag=0x07):
+    """There is no link to that node here."""
+
+    target: Node
+
+
+# -- membership: 0x10 - 0x1f -------------------------------------------------------------------------------
+
+
+class RecordUpdate(Message, tag=0):
+    """A member record, signed by its subject; see ``iris.cluster.swim.records``."""
+
+    node: Node
+    incarnation: Count
+    name: Name
+    proof: Proof
+    site: Name
+    addresses: Annotated[tuple[Name, ...], Meta(max_length=16)]
+    clusters: Annotated[tuple[tuple[Name, Proof, bool], ...], Meta(max_length=64)]
+    interest_version: Count
+    leaving: bool
+    signature: Annotated[bytes, Meta(max_length=128)]
+
+
+class RenewalUpdate(Message, tag=1):
+    """A known record with a higher incarnation and otherwise unchanged, signed by its subject."""
+
+    node: Node
+    incarnation: Count
+    signature: Annotated[bytes, Meta(max_length=128)]
+
+
+class ClaimUpdate(Message, tag=2):
+    """A witness finds a node silent (1) or refused (2), and signs that."""
+
+    node: Node
+    incarnation: Count
+    witness: Node
+    evidence: Annotated[int, Meta(ge=1, le=2)]
+    signature: Annotated[bytes, Meta(max_length=128)]
+
+
+class AccusationUpdate(Message, tag=3):
+    """Somebody holds that node dead at this incarnation."""
+
+    node: Node
+    incarnation: Count
+
+
+AnyUpdate = RecordUpdate | RenewalUpdate | ClaimUpdate | AccusationUpdate
+Updates = Annotated[tuple[AnyUpdate, ...], Meta(max_length=512)]
+
+
+class Probe(Message, tag=0x10):
+    """How the prober sees the receiver: alive (0), suspect (1) or dead (2)."""
+
+    sequence: Count
+    state: Annotated[int, Meta(ge=0, le=2)]
+    incarnation: Count
+    updates: Updates
+
+
+class ProbeAnswer(Message, tag=0x11):
+    """The answer to a probe, with how long requests wait here, in microseconds."""
+
+    sequence: Count
+    queue_delay: Count
+    updates: Updates
+
+
+class ProbeRequest(Message, tag=0x12):
+    """Probe this node for me."""
+
+    sequence: Count
+    node: Node
+    updates: Updates
+
+
+class ProbeReport(Message, tag=0x13):
+    """What came of it: the node has answered (0), was silent (1) or refused (2)."""
+
+    sequence: Count
+    verdict: Annotated[int, Meta(ge=0, le=2)]
+    updates: Updates
+
+
+class Gossip(Message, tag=0x14):
+    """News of members."""
+
+    updates: Updates
+
+
+class Sync(Message, tag=0x15):
+    """256 hashes of 8 bytes: of the sender's view."""
+
+    hashes: Annotated[bytes, Meta(min_length=2048, max_length=2048)]
+
+
+class Digest(Message, tag=0x16):
+    """Buckets of the view that differ, and 24 bytes for each node in them: its id and its incarnation."""
+
+    buckets: Annotated[bytes, Meta(max_length=256)]
+    entries: Packed
+
+
+class Wanted(Message, tag=0x17):
+    """Send me the records of these nodes."""
+
+    nodes: Packed
+
+
+class State(Message, tag=0x18):
+    """Part of an answer to a join, a digest or what was wanted."""
+
+    last: bool
+    updates: Updates
+
+
+class Join(Message, tag=0x19):
+    """Send me everybody's records; this is mine."""
+
+    record: RecordUpdate
+
+
+OfMembership = Probe | ProbeAnswer | ProbeRequest | ProbeReport | Gossip | Sync | Digest | Wanted | State | Join
+"""What members say to each other of all members."""
+
+
+# -- requests: 0x20 - 0x2f ---------------------------------------------------------------------------------
+
+
+class Request(Message, tag=0x20):
+    """A request: ``budget`` in milliseconds; flags: 1 idempotent, 2 and 4 priority, 8 timed."""
+
+    id: Count
+    cluster: Name
+    operation: str | None
+    budget: Count
+    flags: Count
+    headers: Headers
+    payload: Payload
+
+
+class Reply(Message, tag=0x21):
+    """What the handler of a request has returned."""
+
+    id: Count
+    payload: Payload
+
+
+class Failure(Message, tag=0x22):
+    """A request was refused, or its handler raised: then ``retry_after``, in milliseconds, is -1."""
+
+    id: Count
+    code: Text
+    text: Text
+    retry_after: Annotated[int, Meta(ge=-1, le=MAX_NUMBER)] = 0
+
+
+class Cancel(Message, tag=0x23):
+    """The caller no longer waits."""
+
+    id: Count
+
+
+class Awaited(Message, tag=0x24):
+    """Frames may be lost, and the caller still waits: say so if the request is not here."""
+
+    id: Count
+
+
+class Running(Message, tag=0x25):
+    """Frames may be lost, and the member is still at the request: cancel it if nobody waits."""
+
+    id: Count
+
+
+class Timed(Message, tag=0x26):
+    """How many microseconds a timed request waited for its handler, and how many that took: before the answer."""
+
+    id: Count
+    waited: Count
+    ran: Count
+
+
+# -- broadcast: 0x30 - 0x37 --------------------------------------------------------------------------------
+
+
+class Broadcast(Message, tag=0x30):
+    """A message to every member; ``position`` is where it begins in what its sender has sent, in cost."""
+
+    cluster: Name
+    headers: Headers
+    payload: Payload
+    position: Count
+
+
+class Relay(Message, tag=0x31):
+    """A message to be handed on to the nodes ``behind`` the receiver; ``at`` is the origin's date."""
+
+    origin: Node
+    number: Number
+    at: Count
+    behind: Annotated[bytes, Meta(max_length=512 * 16)]
+    body: bytes
+    signature: Signature
+
+
+class Relayed(Message, tag=0x32):
+    """Messages of an origin were handed on: the number of each, and how many copies are lost."""
+
+    origin: Node
+    outcomes: Pairs
+
+
+class BroadcastCredit(Message, tag=0x33):
+    """Credit of the receiver for broadcasts; see ``iris.patterns.multicast.broadcast_credit``."""
+
+    cluster: Name
+    seen: Count
+    """The end of the last broadcast that has arrived: its position and its cost."""
+    queued: Count
+    """What of these waits for the handlers, in cost."""
+    size: Count
+    """The window, in cost."""
+    refused: Count
+    """Broadcasts of the receiver that were refused here, since it is known here."""
+
+
+class BroadcastCreditWanted(Message, tag=0x34):
+    """Nothing is on the way before this position: grant me credit."""
+
+    cluster: Name
+    end: Count
+
+
+# -- events for groups: 0x38 - 0x3f.  A ledger is a number of the publisher's, for each node. ---------------
+
+
+class GroupSent(Message, tag=0x38):
+    """So many events for groups were sent to the receiver before this."""
+
+    ledger: Count
+    sent: Count
+
+
+class GroupSettled(Message, tag=0x39):
+    """So many of them are lost, so many taken or dropped."""
+
+    ledger: Count
+    missing: Count
+    settled: Count
+
+
+# -- publish/subscribe: 0x40 - 0x4f ------------------------------------------------------------------------
+
+
+class Terms(NamedTuple):
+    """One entry of a node's interest."""
+
+    pattern: Name
+    group: Name | None
+    durable: bool
+    patient: bool
+    """Publishers are to wait for this node as long as it lives: a subscription has ``overflow="wait"``."""
+    share: Counts
+    """Of a group that divides events by shard: how many shards it has, then this node's.  Empty: any member will do."""
+
+
+ManyTerms = Annotated[tuple[Terms, ...], Meta(max_length=MAX_ARRAY)]
+
+
+class Interest(Message, tag=0x40):
+    """A change of what the sender subscribes to, or all of it."""
+
+    version: Count
+    whole: bool
+    added: ManyTerms
+    removed: ManyTerms
+
+
+class InterestKnown(Message, tag=0x41):
+    """The sender publishes accordingly from here on, and had published so many events before."""
+
+    version: Count
+    published: Count
+
+
+class Events(Message, tag=0x42):
+    """A run of consecutive events of one topic; ``confirm`` is the number of the first to be confirmed, or 0."""
+
+    topic: Name
+    sequence: Number
+    confirm: Count
+    group: Name | None
+    headers: Headers
+    key: Name | None
+    payloads: Annotated[tuple[Payload, ...], Meta(min_length=1, max_length=MAX_ARRAY)]
+    milestones: Annotated[tuple[Count, ...], Meta(max_length=4)]
+
+
+class Confirmed(Message, tag=0x43):
+    """Events that are durable: the first and the last of each range."""
+
+    ranges: Pairs
+
+
+class Hold(Message, tag=0x44):
+    """A subscriber with ``overflow="wait"`` can take no more for now, or again."""
+
+    pattern: Name
+    held: bool
+
+
+class Retained(Message, tag=0x45):
+    """The value that the publisher keeps of a topic."""
+
+    topic: Name
+    last: Number
+    sequence: Number
+    headers: Headers
+    key: Name | None
+    payload: Payload
+    milestones: Annotated[tuple[Count, ...], Meta(max_length=4)]
+
+
+class RetainedWanted(Message, tag=0x46):
+    """Send me the values that you keep for topics that match."""
+
+    pattern: Name
+
+
+class EventsLost(Message, tag=0x47):
+    """Events that subscribers did not get: of each topic how many were dropped, and refused."""
+
+    losses: Annotated[tuple[tuple[Name, Count, Count], ...], Meta(max_length=MAX_ARRAY)]
+
+
+class ConfirmDelayed(Message, tag=0x48):
+    """Why the sender does not confirm events for now."""
+
+    reason: Annotated[str, Meta(max_length=256)]
+
+
+class EventTree(Message, tag=0x49):
+    """Hand my events on to those, each with the places behind it; ``place`` is the receiver's own."""
+
+    tree: Number
+    place: Places
+    children: Annotated[tuple[tuple[Node, Places], ...], Meta(max_length=64)]
+
+
+class EventWay(Message, tag=0x4A):
+    """My events come over that tree from here on; 0: directly."""
+
+    turn: Number
+    tree: Count
+    wait: bool
+
+
+class EventsRelayed(Message, tag=0x4B):
+    """Events on their way through a tree; ``body`` is an array of messages, or empty at the end."""
+
+    publisher: Node
+    tree: Number
+    number: Number
+    places: Places
+    body: bytes
+    signature: Signature
+
+
+class EventRelay(Message, tag=0x4C):
+    """How it goes: 0 ready, 1 goes on, 2 held up, 3 node cut off, 4 all came."""
+
+    tree: Count
+    state: Annotated[int, Meta(ge=0, le=4)]
+    node: Annotated[bytes, Meta(max_length=16)]
+
+
+class SenderKey(Message, tag=0x4D):
+    """The key of copies of events; none was sealed with it before."""
+
+    number: Number
+    suite: Count
+    key: Annotated[bytes, Meta(max_length=64)]
+
+
+class SenderKeyWanted(Message, tag=0x4E):
+    """Copies under this key have come, and the key has not."""
+
+    number: Number
+
+
+class CopiesLost(Message, tag=0x4F):
+    """Copies of events were lost on their way here."""
+
+
+# -- tunnels: 0x50 - 0x5f.  ``id`` is the opener's count, negative in what the other end sends. --------------
+
+
+TunnelId = Annotated[int, Meta(ge=-MAX_NUMBER, le=MAX_NUMBER)]
+
+
+class TunnelOpen(Message, tag=0x50):
+    """Opens a tunnel; ``window`` in cost, ``limit`` in bytes of one message."""
+
+    id: TunnelId
+    cluster: Name
+    operation: str | None
+    headers: Headers
+    window: Annotated[int, Meta(ge=4096, le=MAX_NUMBER)]
+    limit: Number
+
+
+class TunnelAccept(Message, tag=0x51):
+    """The other end takes the tunnel."""
+
+    id: TunnelId
+    window: Annotated[int, Meta(ge=4096, le=MAX_NUMBER)]
+    limit: Number
+
+
+class TunnelRefuse(Message, tag=0x52):
+    """The other end does not; ``retry_after`` in milliseconds."""
+
+    id: TunnelId
+    code: Text
+    text: Text
+    retry_after: Count
+
+
+class TunnelChunk(Message, tag=0x53):
+    """One piece of a message; flags: 1 its last, 2 of a packed value.  ``mark`` is to be sent back, if it is not 0."""
+
+    id: TunnelId
+    sequence: Count
+    flags: Annotated[int, Meta(ge=0, le=3)]
+    data: bytes
+    mark: Count = 0
+
+
+class TunnelEof(Message, tag=0x54):
+    """Nothing follows."""
+
+    id: TunnelId
+    sequence: Count
+
+
+class TunnelAck(Message, tag=0x55):
+    """How far the sender is; flags: 1 answer, 2 send again what came after ``received``."""
+
+    id: TunnelId
+    received: Count
+    granted: Count
+    sent: Count
+    flags: Count
+
+
+class TunnelClose(Message, tag=0x56):
+    """The sender has forgotten the tunnel."""
+
+    id: TunnelId
+    code: Annotated[int, Meta(ge=0, le=6)]
+    received: Count
+    reason: Text
+
+
+class TunnelMarked(Message, tag=0x57):
+    """The mark of a chunk, on its way back."""
+
+    mark: Count
+
+
+OfTunnel = TunnelOpen | TunnelAccept | TunnelRefuse | TunnelChunk | TunnelEof | TunnelAck | TunnelClose
+"""What one end of a tunnel says to the other."""
+
+
+# -- publish/subscribe, continued: 0x58 - 0x5f ---------------------------------------------------------------
+
+
+class Durable(Message, tag=0x58):
+    """Durable subscribers; see ``iris.patterns.pubsub.interest.durable_names``."""
+
+    records: Annotated[tuple[Annotated[bytes, Meta(max_length=32 * 1024)], ...], Meta(max_length=80)]
+
+
+class DurableAway(Message, tag=0x59):
+    """The sender had published so many events in all when the durable subscriber of that name was gone."""
+
+    name: Name
+    published: Count
+
+
+# -- federation: 0x60 - 0x6f ---------------------------------------------------------------------------------
+
+
+class Carry(Message, tag=0x60):
+    """A frame from a node of one site to a node of another."""
+
+    hops: Annotated[int, Meta(ge=0, le=16)]
+    site: Name
+    target: Node
+    source_site: Name
+    source: Node
+    frame: bytes
+
+
+class CarryRefused(Message, tag=0x61):
+    """A frame was not carried: on its way back."""
+
+    hops: Annotated[int, Meta(ge=0, le=16)]
+    site: Name
+    target: Node
+    source_site: Name
+    source: Node
+    reason: Count
+
+
+class Trace(Message, tag=0x67):
+    """Which gateway is that many hops away?  It goes where a ``Carry`` would."""
+
+    hops: Annotated[int, Meta(ge=0, le=16)]
+    site: Name
+    target: Node
+    source_site: Name
+    source: Node
+    number: Count
+
+
+class Traced(Message, tag=0x68):
+    """The source is: the answer to ``Trace``."""
+
+    hops: Annotated[int, Meta(ge=0, le=16)]
+    site: Name
+    target: Node
+    source_site: Name
+    source: Node
+    number: Count
+
+
+class Route(Message, tag=0x62):
+    """How a gateway is reached through the sender: the gateways on the way; empty: no more."""
+
+    site: Name
+    gateway: Node
+    path: Annotated[tuple[tuple[Name, Node], ...], Meta(max_length=16)]
+
+
+class Exported(NamedTuple):
+    """One thing that an origin exports; see ``iris.cluster.directory.messages``."""
+
+    kind: Annotated[int, Meta(ge=1, le=3)]
+    name: Name
+    node: Node
+    proof: Proof
+
+
+ManyExported = Annotated[tuple[Exported, ...], Meta(max_length=MAX_ARRAY)]
+
+
+class Exports(Message, tag=0x63):
+    """A change of what a gateway exports: from version ``base`` to ``version``."""
+
+    site: Name
+    gateway: Node
+    base: Count
+    version: Count
+    added: ManyExported
+    removed: ManyExported
+    more: bool
+
+
+class ExportsWanted(Message, tag=0x64):
+    """Send me all that this gateway exports."""
+
+    site: Name
+    gateway: Node
+
+
+class Allowed(Message, tag=0x65):
+    """The export and import lists of a gateway, for nodes of its own site."""
+
+    clusters: Patterns
+    """Clusters of this site that nodes of others may use."""
+    out: Patterns
+    """Topics of which events may leave."""
+    into: Patterns
+    """Topics of which events may come in."""
+
+
+class Copy(Message, tag=0x66):
+    """One sealed frame for several nodes, by their sites."""
+
+    hops: Annotated[int, Meta(ge=0, le=16)]
+    source_site: Name
+    source: Node
+    targets: Annotated[
+        tuple[tuple[Name, Annotated[bytes, Meta(min_length=16)]], ...], Meta(min_length=1, max_length=512)
+    ]
+    frame: bytes
+
+
+BY_KIND: Final = {
+    one.__struct_config__.tag: one
+    for one in Message.__subclasses__()
+    if one not in (RecordUpdate, RenewalUpdate, ClaimUpdate, AccusationUpdate)
+}
+"""Every message by its kind."""
+
 
 BETWEEN_REALMS: Final = frozenset(
     {
-        *(PING, PONG, GOODBYE, RESET),
-        *(REQUEST, REPLY, FAILURE, CANCEL, AWAITED, RUNNING, TIMED),
-        *(BROADCAST, BROADCAST_CREDIT, BROADCAST_CREDIT_WANTED),
-        *(TUNNEL_OPEN, TUNNEL_ACCEPT, TUNNEL_REFUSE, TUNNEL_CHUNK, TUNNEL_EOF, TUNNEL_ACK, TUNNEL_CLOSE, TUNNEL_MARKED),
-        *(INTEREST, SENDER_KEY, SENDER_KEY_WANTED, COPY),
-        *(CARRY, CARRY_REFUSED, TRACE, TRACED, ROUTE, EXPORTS, EXPORTS_WANTED),
+        *(Ping, Pong, Goodbye, Reset),
+        *(Request, Reply, Failure, Cancel, Awaited, Running, Timed),
+        *(Broadcast, BroadcastCredit, BroadcastCreditWanted),
+        *(TunnelOpen, TunnelAccept, TunnelRefuse, TunnelChunk, TunnelEof, TunnelAck, TunnelClose, TunnelMarked),
+        *(Interest, SenderKey, SenderKeyWanted, Copy),
+        *(Carry, CarryRefused, Trace, Traced, Route, Exports, ExportsWanted),
     }
 )
 """What is taken from nodes of another realm.  The rest is an affair of one realm: who is in it, whom it has expelled,
 and how its publishers and subscribers settle what was lost."""
+
+
+def node_of(field: bytes) -> NodeId:
+    """Return the node of which a message has the 16 bytes."""
+    return NodeId(field.hex())
+
+
+def saturated(count: int) -> int:
+    """Return a counter to which numbers of peers are added: it stays at 2**62, where it means nothing any more."""
+    return min(count, MAX_NUMBER)

@@ -7,17 +7,17 @@ peer is read by functions called ``*_untrusted``; all they raise is RemoteProtoc
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, cast
 
 import msgpack
+from msgspec.msgpack import Ext
 
 from iris.kernel.errors import LocalProtocolError, PayloadTooLarge, RemoteProtocolError
-from iris.kernel.wire.codec import _PAYLOAD, ELEMENT, MAX_ARRAY
+from iris.kernel.wire.codec import ELEMENT, _refuse_extension
+from iris.kernel.wire.kinds import MAX_ARRAY, Headers, Payload
 
-Payload = bytes | msgpack.ExtType
-
-
-Headers = tuple[str, ...] | None
+_PACKED: Final = 1
+"""The extension around a packed value."""
 
 
 def encode_payload(value: object, limit: int) -> Payload:
@@ -45,7 +45,7 @@ def encode_payload(value: object, limit: int) -> Payload:
     if len(packed) > limit:
         raise PayloadTooLarge(_too_large(len(packed), limit))
     _check_values(value)
-    return msgpack.ExtType(_PAYLOAD, packed)
+    return Ext(_PACKED, packed)
 
 
 def _too_large(size: int, limit: int) -> str:
@@ -106,23 +106,22 @@ def split_payload(payload: Payload) -> tuple[bytes, bool]:
     """Return the bytes of a payload and whether they are a packed value: for those who cut payloads into pieces."""
     if isinstance(payload, bytes):
         return payload, False
-    data: bytes = payload.data
-    return data, True
+    return _packed(payload), True
 
 
 def join_payload(data: bytes, *, packed: bool) -> Payload:
     """Return the payload of which ``split_payload`` made ``data`` and ``packed``."""
-    return msgpack.ExtType(_PAYLOAD, data) if packed else data
+    return Ext(_PACKED, data) if packed else data
 
 
 def payload_size(payload: Payload) -> int:
     """Return how many bytes of a batch the payload takes, but for its few bytes of framing."""
-    return len(payload) if isinstance(payload, bytes) else len(payload.data)
+    return len(payload) if isinstance(payload, bytes) else len(_packed(payload))
 
 
-def is_payload(field: object) -> bool:
-    """Tell whether a field of a decoded message can be a payload."""
-    return type(field) is bytes or type(field) is msgpack.ExtType
+def _packed(payload: Ext) -> bytes:
+    assert isinstance(payload.data, bytes)
+    return payload.data
 
 
 def decode_payload_untrusted(payload: Payload) -> Any:
@@ -135,7 +134,9 @@ def decode_payload_untrusted(payload: Payload) -> Any:
     """
     if isinstance(payload, bytes):
         return payload
-    data: bytes = payload.data
+    data = _packed(payload)
+    if payload.code != _PACKED:
+        raise RemoteProtocolError(f"malformed payload: extension {payload.code}")
     dicts = 0
 
     def build(pairs: list[tuple[object, object]]) -> dict[object, object]:
@@ -191,10 +192,6 @@ def _counted() -> Callable[[list[Any]], list[Any]]:
     return count
 
 
-def _refuse_extension(code: int, _: bytes) -> NoReturn:
-    raise ValueError(f"extension {code}")
-
-
 def encode_headers(headers: Mapping[str, str] | None, limit: int) -> Headers:
     """Flatten a user's headers.
 
@@ -227,33 +224,20 @@ def headers_size(headers: Headers) -> int:
     return 0 if headers is None else len("".join(headers).encode()) + len(headers) * ELEMENT
 
 
-def headers_bytes(field: Any) -> int:
-    """Return the bytes that ``encode_headers`` holds against its limit; 0 for what are no headers."""
-    if type(field) is not tuple:
-        return 0
-    try:
-        return len("".join(field).encode())
-    except (TypeError, UnicodeEncodeError):
-        return 0  # decoding them raises
+def headers_bytes(headers: Headers) -> int:
+    """Return the bytes that ``encode_headers`` holds against its limit."""
+    return 0 if headers is None else len("".join(headers).encode())
 
 
-def decode_headers_untrusted(field: Any) -> dict[str, str]:
+def decode_headers_untrusted(texts: Headers) -> dict[str, str]:
     """Return headers as a dict.
 
     Raises:
-        RemoteProtocolError: not None and not an even number of strings, or a name stands twice.
+        RemoteProtocolError: a name has no value, or stands twice.
     """
-    if field is None:
+    if texts is None:
         return {}
-    if type(field) is not tuple or len(field) % 2:
-        raise RemoteProtocolError("headers are a flat array of names and values")
-    headers: dict[str, str] = {}
-    left = iter(field)
-    for name in left:
-        text = next(left)
-        if type(name) is not str or type(text) is not str:
-            raise RemoteProtocolError("headers are strings")
-        if name in headers:
-            raise RemoteProtocolError("a header stands twice")
-        headers[name] = text
+    headers = dict(zip(texts[::2], texts[1::2], strict=False))
+    if len(headers) * 2 != len(texts):
+        raise RemoteProtocolError("headers are names and values by turns, and no name stands twice")
     return headers

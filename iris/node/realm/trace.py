@@ -153,7 +153,7 @@ async def _error_of(begun: Begun, cluster: str, timeout: float) -> str | None:
     try:
         if begun.reply() is not None:
             return None
-        if outcome is not None and outcome[0] == kinds.FAILURE and outcome[4] < 0:
+        if isinstance(outcome, kinds.Failure) and outcome.retry_after < 0:
             await begun.go_on()  # raises what the handler has
     except RemoteError as error:
         return str(error)
@@ -161,12 +161,12 @@ async def _error_of(begun: Begun, cluster: str, timeout: float) -> str | None:
     match outcome:
         case None:
             return f"no reply from cluster {cluster!r} within {timeout:g} s"
-        case (kinds.FAILURE, _, "too_large", str() as text, int() as retry_after) if retry_after >= 0:
-            return str(too_large(cluster, text))
-        case (kinds.FAILURE, _, str() as code, str() as text, int() as retry_after):
-            return str(failure_of(cluster, member, code, text, retry_after))
+        case kinds.Failure(code="too_large"):
+            return str(too_large(cluster, outcome.text))
+        case kinds.Failure():
+            return str(failure_of(cluster, member, outcome.code, outcome.text, outcome.retry_after))
         case _:
-            return f"node {member}, a member of {cluster!r}, was lost: {outcome[0]}"
+            return f"node {member}, a member of {cluster!r}, was lost: {outcome}"
 
 
 async def _hops_to(node: Node, member: NodeId) -> tuple[TraceHop, ...]:

@@ -23,7 +23,7 @@ from iris.kernel.link import CONTROL_RESERVE, Link
 from iris.kernel.names import NodeId, cluster_of
 from iris.kernel.wire import kinds
 from iris.patterns.counters import Tally
-from iris.patterns.multicast.broadcast_credit import Flow, cost, report_untrusted
+from iris.patterns.multicast.broadcast_credit import Flow, cost
 from iris.patterns.multicast.relay import RelayPlan, Relays, stands_alone
 from iris.patterns.payloads import encoded
 from iris.patterns.picker import MemberDirectory, nobody_serves
@@ -82,7 +82,7 @@ class Broadcasts:
         self._lanes: dict[str, _Lane] = {}
         self._highest = 0
         """Position that no evicted flow has passed: members keep such flows longer than this node."""
-        mesh.register(kinds.BROADCAST_CREDIT, 5, self._receive_credit)
+        mesh.register(kinds.BroadcastCredit, self._receive_credit)
         mesh.observe(self)
 
     async def broadcast(self, cluster: str, payload: object, *, headers: Mapping[str, str] | None = None) -> None:
@@ -187,15 +187,14 @@ class Broadcasts:
 
     def _ask(self, lane: _Lane, node: NodeId) -> None:
         end = lane.flow.windows[node].end
-        message = (kinds.BROADCAST_CREDIT_WANTED, lane.name, lane.flow.position if end is None else end)
+        message = kinds.BroadcastCreditWanted(lane.name, lane.flow.position if end is None else end)
         try:
             self._mesh.post(node, message, len(lane.name), CONTROL_RESERVE)
         except NotSent:
             return  # it is gone, or asked again
 
-    def _receive_credit(self, peer: Peer, message: wire.Message) -> None:
-        cluster, report = report_untrusted(message)
-        lane = self._lanes.get(cluster)
+    def _receive_credit(self, peer: Peer, report: kinds.BroadcastCredit) -> None:
+        lane = self._lanes.get(report.cluster)
         if lane is None:
             return  # nothing was sent there for long
         refused = min(lane.flow.receive(peer.node, report), self.tally.handed_over)
@@ -209,7 +208,7 @@ class Broadcasts:
     def _send(self, lane: _Lane, headers: wire.Headers, body: wire.Payload) -> None:
         """Give a message to everybody who is to get it; plain calls, no waiting."""
         flow, receivers = lane.flow, lane.flow.receivers
-        message = (kinds.BROADCAST, lane.name, headers, body, flow.position)
+        message = kinds.Broadcast(lane.name, headers, body, flow.position)
         size = wire.payload_size(body) + wire.headers_size(headers)
         if flow.passed_over:
             self.tally.sent += len(flow.passed_over)

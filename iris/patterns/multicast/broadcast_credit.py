@@ -20,11 +20,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple, final
+from typing import Final, final
 
 from iris.kernel import wire
 from iris.kernel.config import KIB
-from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from iris.patterns.messages import Message
@@ -42,35 +41,6 @@ _FAR: Final = wire.MAX_NUMBER
 def cost(payload: wire.Payload, headers: wire.Headers) -> int:
     """Return what a broadcast costs."""
     return wire.payload_size(payload) + wire.headers_size(headers) + OVERHEAD
-
-
-class CreditReport(NamedTuple):
-    """A member's credit report to one sender of broadcasts."""
-
-    seen: int
-    """The end of the last broadcast that has arrived: its position and its cost."""
-    queued: int
-    """What of these waits for the handlers, in cost."""
-    size: int
-    """The window, in cost."""
-    refused: int
-    """Broadcasts of this sender that were refused here, since it is known here."""
-
-    def message(self, cluster: str) -> wire.Message:
-        """Return the wire form."""
-        return (kinds.BROADCAST_CREDIT, cluster, *self)
-
-
-def report_untrusted(message: wire.Message) -> tuple[str, CreditReport]:
-    """Read a BROADCAST_CREDIT message; return the cluster and the report.
-
-    Raises:
-        RemoteProtocolError: malformed.
-    """
-    _, cluster, *numbers = message
-    if type(cluster) is not str:
-        raise RemoteProtocolError("credit for broadcasts names a cluster")
-    return cluster, CreditReport(*(wire.number_untrusted(number, "credit for broadcasts") for number in numbers))
 
 
 @final
@@ -128,7 +98,7 @@ class SendWindow:
         """Whether a member that was passed over takes half a window again: with less it would soon be waited for."""
         return self._left_at is not None and 2 * (self.limit - self._left_at) >= self._size
 
-    def receive(self, report: CreditReport, position: int, count: int) -> int:
+    def receive(self, report: kinds.BroadcastCredit, position: int, count: int) -> int:
         """Take a report; return how many broadcasts it says were refused since the last one.
 
         Args:
@@ -206,7 +176,7 @@ class Flow:
         self.position += cost
         self.count += 1
 
-    def receive(self, node: NodeId, report: CreditReport) -> int:
+    def receive(self, node: NodeId, report: kinds.BroadcastCredit) -> int:
         """Take a member's report; return how many broadcasts it has refused since the last one."""
         window = self.windows.get(node)
         if window is None:
@@ -326,9 +296,9 @@ class ReceiveWindows:
         window.wanted = True
         return window.freed > 0 or not window.queued
 
-    def report(self, window: ReceiveWindow) -> CreditReport:
+    def report(self, window: ReceiveWindow, cluster: str) -> kinds.BroadcastCredit:
         """Return the report to a sender now."""
         window.size = self._share(window)
         window.freed = 0
         window.wanted = False
-        return CreditReport(window.seen, window.queued, window.size, window.refused)
+        return kinds.BroadcastCredit(cluster, window.seen, window.queued, window.size, window.refused)

@@ -100,7 +100,7 @@ class Inquiry:
         requests.gathering[number] = self._receive
         try:
             if self._waiting:
-                request = (kinds.REQUEST, number, name, operation, budget, flags, flat, body)
+                request = kinds.Request(number, name, operation, budget, flags, flat, body)
                 self._relays.send(tree, request, Tally())
                 while not self._done.is_set():
                     with trio.CancelScope(deadline=trio.current_time() + _LOOK_EVERY) as self._pause:
@@ -115,10 +115,10 @@ class Inquiry:
     def _ask_whether_there(self, number: int) -> None:
         for member in self._waiting:
             with suppress(NotSent):  # who cannot be asked is being given up, or is asked the next time
-                self._mesh.post(member, (kinds.AWAITED, number), 0, CONTROL_RESERVE)
+                self._mesh.post(member, kinds.Awaited(number), 0, CONTROL_RESERVE)
 
     def _cancel(self, number: int, tree: RelayPlan) -> None:
-        cancel = (kinds.CANCEL, number)
+        cancel = kinds.Cancel(number)
         if len(self._waiting) > self._config.relay_above:
             self._relays.send(tree, cancel, Tally())
             return
@@ -128,14 +128,14 @@ class Inquiry:
             except NotSent:
                 continue  # a member without room on its link is being given up
 
-    def _receive(self, member: NodeId, outcome: wire.Message | None) -> None:
+    def _receive(self, member: NodeId, outcome: kinds.Reply | kinds.Failure | None) -> None:
         """Take the answer of one member; None: it is gone."""
         if outcome is None and member in self._asked:
             self._pause.deadline = min(self._pause.deadline, trio.current_time() + _LOOK_SOON)
         if member not in self._waiting:
             return
         match outcome:
-            case (kinds.REPLY, _, reply):
+            case kinds.Reply(payload=reply):
                 try:
                     value = self._requests.decode_reply_untrusted(reply, self._cluster, member)
                 except RemoteError as error:
@@ -145,14 +145,12 @@ class Inquiry:
                     self._requests.tally.answered += 1
                     self._answered(member, value)
                     self._look()
-            case (kinds.FAILURE, _, str() as code, str(), int()) if code == NOT_HERE:
+            case kinds.Failure(code=code) if code == NOT_HERE:
                 text = f"node {member} of cluster {self._cluster!r} does not have the request, and no reply has come"
                 self._end(member, Unknown(f"{text}: it ran never or once; a node that handed it on may be lost"))
-            case (kinds.FAILURE, _, str() as code, str() as text, int() as retry_after) if (
-                code == TOO_LARGE and retry_after >= 0
-            ):
+            case kinds.Failure(code=code, text=text, retry_after=retry_after) if code == TOO_LARGE and retry_after >= 0:
                 self._end(member, too_large(self._cluster, text))
-            case (kinds.FAILURE, _, str() as code, str() as text, int() as retry_after):
+            case kinds.Failure(code=code, text=text, retry_after=retry_after):
                 self._end(member, failure_of(self._cluster, member, code, text, retry_after))
             case _:
                 self._end(member, Unknown(f"node {member} of cluster {self._cluster!r} was lost while it was asked"))

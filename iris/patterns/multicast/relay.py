@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, cast, final
+from typing import Final, final
 
 import trio
+from msgspec.structs import replace
 
 from iris.cluster.mesh import Mesh, MessageReceiver, Peer
 from iris.kernel import wire
@@ -23,13 +24,14 @@ from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import kinds
 from iris.patterns.counters import Tally
 from iris.patterns.multicast.tree import (
-    RelayedMessage,
     Seen,
+    behind_untrusted,
     branch,
     claim,
     divided,
     divided_by_site,
-    relayed_untrusted,
+    is_current,
+    relay_size,
 )
 
 _REPORT_PAUSE: Final = 0.05
@@ -40,6 +42,8 @@ _BOOKED: Final = 65536
 """Messages that one node may have in hand without a report; beyond it the oldest count as lost."""
 
 _STALLED: Final = 0.25
+
+_decoder: Final = wire.BatchDecoder(kinds.Broadcast, kinds.Request, kinds.Cancel)
 
 Booking = tuple[NodeId, int]
 """The origin and the number of a relayed message."""
@@ -78,18 +82,18 @@ class Relays:
         self._avoid = avoid
         self._site_of = site_of
         self._number = 0
-        self._receivers: dict[int, tuple[MessageReceiver, int]] = {}
+        self._receivers: dict[type[wire.Message], MessageReceiver] = {}
         self._seen: OrderedDict[NodeId, Seen] = OrderedDict()
         self._booked: dict[NodeId, dict[Booking, tuple[Tally, int]]] = {}
-        self._reports: dict[NodeId, dict[NodeId, list[int]]] = {}
+        self._reports: dict[NodeId, dict[NodeId, list[tuple[int, int]]]] = {}
         self._report_news = Wakeup()
-        mesh.register(kinds.RELAY, 6, self._receive)
-        mesh.register(kinds.RELAYED, 2, self._receive_report)
+        mesh.register(kinds.Relay, self._receive)
+        mesh.register(kinds.Relayed, self._receive_report)
         mesh.observe(self)
 
-    def register(self, kind: int, fields: int, receiver: MessageReceiver) -> None:
-        """Have relayed messages of ``kind`` handed to ``receiver``, with their origin as if it had sent them itself."""
-        self._receivers[kind] = (receiver, fields + 1)
+    def register(self, kind: type[wire.Message], receiver: MessageReceiver) -> None:
+        """Have relayed messages of a type handed to ``receiver``, with their origin as if it had sent them itself."""
+        self._receivers[kind] = receiver
 
     # -- sending --------------------------------------------------------------------------------------------
 
@@ -108,15 +112,12 @@ class Relays:
             The links that took it, to wait for room on.
         """
         self._number += 1
-        node, body = self._mesh.node, wire.pack(message)
-        at = int(self._mesh.wall_clock())
-        signature = self._mesh.identity.sign(claim(node, self._number, at, body))
-        relayed = RelayedMessage(node, self._number, at, (), body, signature)
-        return self._hand_on(relayed, tree.parts, tally)[0]
+        body, at = wire.encode_batch((message,)), int(self._mesh.wall_clock())
+        relay = kinds.Relay(bytes.fromhex(self._mesh.node), self._number, at, b"", body, b"")
+        signed = replace(relay, signature=self._mesh.identity.sign(claim(relay)))
+        return self._hand_on(signed, tree.parts, tally)[0]
 
-    def _hand_on(
-        self, relayed: RelayedMessage, parts: Sequence[tuple[NodeId, ...]], tally: Tally
-    ) -> tuple[list[Link], int]:
+    def _hand_on(self, relay: kinds.Relay, parts: Sequence[tuple[NodeId, ...]], tally: Tally) -> tuple[list[Link], int]:
         """Give a message to one node of each part; return the links that took it, and how many copies are lost."""
         taken: list[Link] = []
         lost = 0
@@ -127,16 +128,16 @@ class Relays:
             reason = "no link"
             if chosen is not None and peer is not None:
                 reason = "no room on the link"
-                message, size = relayed.message(chosen.behind)
+                message = replace(relay, behind=bytes.fromhex("".join(chosen.behind)))
                 try:
-                    peer.link.post(message, size)
+                    peer.link.post(message, relay_size(message))
                 except NotSent:
                     pass
                 else:
                     taken.append(peer.link)
                     tally.handed_over += 1
                     if chosen.behind:
-                        self._book(chosen.head, (relayed.origin, relayed.number), tally, len(chosen.behind))
+                        self._book(chosen.head, (wire.node_of(relay.origin), relay.number), tally, len(chosen.behind))
                     continue
             lost += len(part)
             tally.lost[reason] += len(part)
@@ -151,46 +152,45 @@ class Relays:
 
     # -- what arrives ---------------------------------------------------------------------------------------
 
-    def _receive(self, peer: Peer, message: wire.Message) -> None:
-        relayed = relayed_untrusted(message)
-        origin = self._mesh.peer(relayed.origin)
+    def _receive(self, peer: Peer, relay: kinds.Relay) -> None:
+        named = behind_untrusted(relay)
+        origin = self._mesh.peer(wire.node_of(relay.origin))
         if origin is None or origin is self._mesh.own:
             self._mesh.refusals["relayed message of a node that is not linked"] += 1
             return
         self._mesh.work.check()
         try:
-            origin.identity.verify_untrusted(relayed.claim, relayed.signature)
+            origin.identity.verify_untrusted(claim(relay), relay.signature)
         except AuthenticationError:
             # Not raised: the rest of the batch is genuine.
             self._mesh.refusals["relayed message with a wrong signature"] += 1
             return
-        if not relayed.is_current(self._mesh.wall_clock()):
+        if not is_current(relay, self._mesh.wall_clock()):
             self._mesh.refusals["relayed message of another time"] += 1
             return
-        if not self._is_new(relayed):
+        if not self._is_new(origin.node, relay.number):
             self._mesh.refusals["relayed message came again"] += 1
             return
-        if relayed.behind:
-            behind = [node for node in relayed.behind if node not in (self._mesh.node, relayed.origin)]
+        if named:
+            behind = [node for node in named if node not in (self._mesh.node, origin.node)]
             parts = divided(behind, self._config.relay_fan_out)
-            _, lost = self._hand_on(relayed, parts, self.tally)
-            self._report(peer.node, relayed, lost + len(relayed.behind) - len(behind))
-        inner = wire.unpack_untrusted(relayed.body, elements=self._mesh.work.elements)
-        fields = cast("tuple[object, ...]", inner) if type(inner) is tuple else ()
-        entry = self._receivers.get(fields[0]) if fields and type(fields[0]) is int else None
-        if entry is None or len(fields) != entry[1]:
-            raise RemoteProtocolError("a relayed message of unknown kind or length")
-        entry[0](origin, fields)
+            _, lost = self._hand_on(relay, parts, self.tally)
+            self._report(peer.node, origin.node, relay.number, lost + len(named) - len(behind))
+        inner = _decoder.decode_untrusted(relay.body, self._mesh.work.elements)
+        receiver = self._receivers.get(type(inner[0])) if len(inner) == 1 else None
+        if receiver is None:
+            raise RemoteProtocolError("what is relayed is one message")
+        receiver(origin, inner[0])
 
-    def _is_new(self, relayed: RelayedMessage) -> bool:
-        seen = self._seen.get(relayed.origin)
+    def _is_new(self, origin: NodeId, number: int) -> bool:
+        seen = self._seen.get(origin)
         if seen is None:
-            seen = self._seen[relayed.origin] = Seen()
+            seen = self._seen[origin] = Seen()
             if len(self._seen) > self._config.member_limit:
                 self._seen.popitem(last=False)
         else:
-            self._seen.move_to_end(relayed.origin)  # what is forgotten could come again for a minute
-        return seen.take(relayed.number)
+            self._seen.move_to_end(origin)  # what is forgotten could come again for a minute
+        return seen.take(number)
 
     # -- accounting -----------------------------------------------------------------------------------------
 
@@ -201,8 +201,8 @@ class Relays:
             oldest.lost["relay silent"] += behind
         booked[booking] = (tally, count)
 
-    def _report(self, node: NodeId, relayed: RelayedMessage, lost: int) -> None:
-        self._reports.setdefault(node, {}).setdefault(relayed.origin, []).extend((relayed.number, lost))
+    def _report(self, node: NodeId, origin: NodeId, number: int, lost: int) -> None:
+        self._reports.setdefault(node, {}).setdefault(origin, []).append((number, lost))
         self._report_news.wake()
 
     async def run(self) -> None:
@@ -212,28 +212,24 @@ class Relays:
             await trio.sleep(_REPORT_PAUSE)
             reports, self._reports = self._reports, {}
             for node, by_origin in reports.items():
-                for origin, numbers in by_origin.items():
-                    for start in range(0, len(numbers), 2 * _REPORTED_AT_ONCE):
-                        self._post_report(node, origin, tuple(numbers[start : start + 2 * _REPORTED_AT_ONCE]))
+                for origin, outcomes in by_origin.items():
+                    for start in range(0, len(outcomes), _REPORTED_AT_ONCE):
+                        self._post_report(node, origin, tuple(outcomes[start : start + _REPORTED_AT_ONCE]))
 
-    def _post_report(self, node: NodeId, origin: NodeId, numbers: tuple[int, ...]) -> None:
-        size = wire.ELEMENT * len(numbers)
+    def _post_report(self, node: NodeId, origin: NodeId, outcomes: tuple[tuple[int, int], ...]) -> None:
+        size = 3 * wire.ELEMENT * len(outcomes)
         try:
-            self._mesh.post(node, (kinds.RELAYED, bytes.fromhex(origin), numbers), size, CONTROL_RESERVE)
+            self._mesh.post(node, kinds.Relayed(bytes.fromhex(origin), outcomes), size, CONTROL_RESERVE)
         except NotSent:
             return  # the node that gave it to this one counts it as lost when the link ends
 
-    def _receive_report(self, peer: Peer, message: wire.Message) -> None:
-        _, origin, field = message
-        numbers = wire.integers_untrusted(field)
-        if type(origin) is not bytes or len(numbers) % 2:
-            raise RemoteProtocolError("a report names an origin and pairs of a number and a loss")
+    def _receive_report(self, peer: Peer, report: kinds.Relayed) -> None:
         booked = self._booked.get(peer.node)
         if booked is None:
             return
-        name = NodeId(origin.hex())
-        for number, missed in zip(numbers[::2], numbers[1::2], strict=True):
-            entry = booked.pop((name, number), None)
+        origin = wire.node_of(report.origin)
+        for number, missed in report.outcomes:
+            entry = booked.pop((origin, number), None)
             if entry is not None:
                 tally, count = entry
                 lost = min(missed, count)

@@ -96,60 +96,34 @@ def branch(part: Sequence[NodeId], reachable: Callable[[NodeId], bool]) -> Branc
     return None
 
 
-def claim(origin: NodeId, number: int, at: int, body: bytes) -> bytes:
+def claim(relay: kinds.Relay) -> bytes:
     """Return what the origin signs."""
-    digest = hashlib.sha256(body).digest()
-    numbers = number.to_bytes(8, "big") + at.to_bytes(8, "big")
-    return statement_bytes(_PURPOSE, [bytes.fromhex(origin), numbers, digest])
+    digest = hashlib.sha256(relay.body).digest()
+    numbers = relay.number.to_bytes(8, "big") + relay.at.to_bytes(8, "big")
+    return statement_bytes(_PURPOSE, [relay.origin, numbers, digest])
 
 
-@final
-class RelayedMessage(NamedTuple):
-    """One message in transit through the tree; ``at`` is the origin's date, in whole seconds since 1970."""
-
-    origin: NodeId
-    number: int
-    at: int
-    behind: tuple[NodeId, ...]
-    body: bytes
-    signature: bytes
-
-    @property
-    def claim(self) -> bytes:
-        """What the signature is over."""
-        return claim(self.origin, self.number, self.at, self.body)
-
-    def is_current(self, wall_now: float) -> bool:
-        """Tell whether it was sent within a minute of ``wall_now``."""
-        return abs(wall_now - self.at) <= MAX_AGE
-
-    def message(self, behind: Sequence[NodeId]) -> tuple[wire.Message, int]:
-        """Return the wire form for a node with others behind it, and its size."""
-        names = bytes.fromhex("".join(behind))
-        fields = (bytes.fromhex(self.origin), self.number, self.at, names, self.body, self.signature)
-        return (kinds.RELAY, *fields), len(names) + len(self.body) + _NODE + _SIGNATURE + wire.CHECK
+def is_current(relay: kinds.Relay, wall_now: float) -> bool:
+    """Tell whether a message was sent within a minute of ``wall_now``."""
+    return abs(wall_now - relay.at) <= MAX_AGE
 
 
-def relayed_untrusted(message: wire.Message) -> RelayedMessage:
-    """Read a RELAY message.  Its signature is not checked here.
+def relay_size(relay: kinds.Relay) -> int:
+    """Return what a message weighs on a link, in bytes."""
+    return len(relay.behind) + len(relay.body) + _NODE + _SIGNATURE + wire.CHECK
+
+
+def behind_untrusted(relay: kinds.Relay) -> list[NodeId]:
+    """Return the nodes to which the receiver hands a message on.
 
     Raises:
-        RemoteProtocolError: malformed, or more than 512 nodes are behind the receiver.
+        RemoteProtocolError: a node is named twice, or in part.
     """
-    _, origin, number, at, behind, body, signature = message
-    if type(origin) is not bytes or len(origin) != _NODE:
-        raise RemoteProtocolError("a node id is 16 bytes")
-    number = wire.number_untrusted(number, "the number of a relayed message", 1)
-    at = wire.number_untrusted(at, "the date of a relayed message")
-    if type(behind) is not bytes or len(behind) % _NODE or len(behind) > MAX_BEHIND * _NODE:
-        raise RemoteProtocolError(f"a relayed message names at most {MAX_BEHIND} nodes of 16 bytes")
-    if type(body) is not bytes or type(signature) is not bytes or len(signature) != _SIGNATURE:
-        raise RemoteProtocolError("a relayed message has a body and a signature of 64 bytes")
-    names = behind.hex()
-    nodes = tuple(NodeId(names[start : start + 2 * _NODE]) for start in range(0, len(names), 2 * _NODE))
-    if len(set(nodes)) != len(nodes):
-        raise RemoteProtocolError("a relayed message names a node twice")
-    return RelayedMessage(NodeId(origin.hex()), number, at, nodes, body, signature)
+    names = relay.behind.hex()
+    nodes = [NodeId(names[start : start + 2 * _NODE]) for start in range(0, len(names), 2 * _NODE)]
+    if len(relay.behind) % _NODE or len(set(nodes)) != len(nodes):
+        raise RemoteProtocolError("a relayed message names nodes of 16 bytes, and none twice")
+    return nodes
 
 
 @final

@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Final, final
 
 import trio
+from msgspec.structs import replace
 
 from iris.cluster.mesh import Mesh, Peer
 from iris.cluster.sites import Sites
@@ -143,11 +144,11 @@ class PubSub:
         self._known: dict[NodeId, int] = {mesh.node: 0}
         self._beginnings = StartOffsets()
         self._known_news = trio.lowlevel.ParkingLot()
-        mesh.register(kinds.INTEREST, 4, self._receive_interest)
-        mesh.register(kinds.INTEREST_KNOWN, 2, self._receive_known)
-        mesh.register(kinds.EVENTS, 8, self._receive_events)
-        mesh.register(kinds.RETAINED, 7, self._receive_retained)
-        mesh.register(kinds.COPIES_LOST, 0, self._receive_copies_lost)
+        mesh.register(kinds.Interest, self._receive_interest)
+        mesh.register(kinds.InterestKnown, self._receive_known)
+        mesh.register(kinds.Events, self._receive_events)
+        mesh.register(kinds.Retained, self._receive_retained)
+        mesh.register(kinds.CopiesLost, self._receive_copies_lost)
         self.heard: Final = SealedReceiver(mesh, self._receive_events)
         mesh.observe(self)
 
@@ -355,7 +356,7 @@ class PubSub:
         """Return all that events come from and go to: this node, and its peers of the same realm."""
         return [self._mesh.own, *(peer for peer in self._mesh.peers.values() if not peer.other_realm)]
 
-    def _tell_all(self, change: wire.Message) -> None:
+    def _tell_all(self, change: kinds.Interest) -> None:
         for peer in self._everybody():
             self._tell(peer, change)
 
@@ -365,8 +366,8 @@ class PubSub:
             if realm is not None and peer.identity.foreign_id == realm.id:
                 self._tell_everything(peer)
 
-    def _tell(self, peer: Peer, message: wire.Message) -> None:
-        size = sum(len(terms[0]) + wire.ELEMENT * (6 + len(terms[4])) for terms in (*message[3], *message[4]))
+    def _tell(self, peer: Peer, message: kinds.Interest) -> None:
+        size = sum(len(one.pattern) + wire.ELEMENT * (6 + len(one.share)) for one in (*message.added, *message.removed))
         try:
             peer.link.post(message, size, CONTROL_RESERVE)
         except NotSent:
@@ -407,24 +408,24 @@ class PubSub:
 
     # -- what arrives ---------------------------------------------------------------------------------------
 
-    def _receive_interest(self, peer: Peer, message: wire.Message) -> None:
+    def _receive_interest(self, peer: Peer, message: kinds.Interest) -> None:
         work = self._mesh.work
         version = self._table.receive_untrusted(peer.node, message, peer.may_hear, foreign=peer.other_realm)
         self.publishing.trees.interest_changed(peer.node)
         self.interest_changed()
         self.publishing.ways_changed()
-        if message[2]:
+        if message.whole:
             self.publishing.release_all(peer.node)  # what it still needs follows
-        elif message[4]:
+        elif message.removed:
             work.once(("pauses", peer.node), partial(self.publishing.interest_ended, peer.node))
         if peer.other_realm:
             return  # there is nothing to confirm to it, and no value to send
         self.durable.interest_changed(peer.node)
         self.retention.interest_added(peer, self._table.added)
-        if message[4]:  # a subscription that has ended confirms nothing any more
+        if message.removed:  # a subscription that has ended confirms nothing any more
             work.once(("unconfirmed", peer.node), partial(self.confirming.lost, peer.node))
         work.once("interest", self.confirming.interest_changed)
-        known = (kinds.INTEREST_KNOWN, version, self.publishing.published)
+        known = kinds.InterestKnown(version, self.publishing.published)
         try:
             if len(self.retention.events):
                 self.publishing.trees.tell_known(peer, known)
@@ -433,32 +434,34 @@ class PubSub:
         except NotSent:
             self._mesh.refusals["interest without room on the link"] += 1
 
-    def _receive_known(self, peer: Peer, message: wire.Message) -> None:
-        version = wire.number_untrusted(message[1], "the version of an interest")
-        published = wire.number_untrusted(message[2], "how many events were published")
-        self._beginnings.confirmed(peer.node, version, published)
-        self._known[peer.node] = max(version, self._known.get(peer.node, -1))
+    def _receive_known(self, peer: Peer, known: kinds.InterestKnown) -> None:
+        self._beginnings.confirmed(peer.node, known.version, known.published)
+        self._known[peer.node] = max(known.version, self._known.get(peer.node, -1))
         self._known_news.unpark_all()
 
-    def _receive_events(self, peer: Peer, message: wire.Message) -> None:
+    def _receive_events(self, peer: Peer, message: kinds.Events) -> None:
         size, plain = check_run_untrusted(message, self._subscriptions.remembered)
-        if message[4] is None and self._relays.holds(peer, message):
+        if message.group is None and self._relays.holds(peer, message):
             return
         self._take_events(peer, message, size, plain=plain)
 
     def _take_relayed(self, peer: Peer, message: wire.Message) -> None:
         """Take a message that came over a tree, or waited for what did."""
-        match message[0]:
-            case kinds.EVENTS:
+        match message:
+            case kinds.Events():
                 size, plain = check_run_untrusted(message, self._subscriptions.remembered)
                 self._take_events(peer, message, size, plain=plain)
-            case kinds.RETAINED:
+            case kinds.Retained():
                 self._take_retained(peer, message, check_retained_untrusted(message))
-            case _:
+            case kinds.InterestKnown():
                 self._receive_known(peer, message)
+            case _:
+                raise AssertionError("trees carry nothing else")
 
-    def _take_events(self, peer: Peer, message: wire.Message, size: int, *, plain: bool) -> None:
-        _, topic, sequence, confirm, group, headers, key, payloads, since = message
+    def _take_events(self, peer: Peer, message: kinds.Events, size: int, *, plain: bool) -> None:
+        topic, group, headers, key, payloads = (
+            message.topic, message.group, message.headers, message.key, message.payloads
+        )  # fmt: skip
         if size > self._arriving.max_payload and not self._fits(payloads):
             self._take_those_that_fit(peer, message, plain=plain)
             return
@@ -486,7 +489,7 @@ class PubSub:
             sender = self._senders[peer.node] = Sender(peer.identity.caller, peer.node)
         excess = None if headers is None else self._arriving.headers_excess(headers)
         if excess is not None:
-            self._refuse_events(peer, named, group, excess, len(payloads), confirm)
+            self._refuse_events(peer, named, group, excess, len(payloads), message.confirm)
             return
         decoded = _NO_HEADERS if headers is None else MappingProxyType(wire.decode_headers_untrusted(headers))
         if headers is not None or key is not None:
@@ -500,14 +503,25 @@ class PubSub:
             takers = [subscription for subscription in wanted if subscription.group is None and subscription.durable]
         else:
             members = [subscription for subscription in wanted if subscription.group == group]
-            taker = self._taker(members, peer.node, topic, key, durable=confirm > 0)
+            taker = self._taker(members, peer.node, topic, key, durable=message.confirm > 0)
             if taker is None:
                 self._count_no_members(peer.node, topic, len(payloads))
                 return
             takers = [taker]
         for subscription in takers:
             subscription._deliver(
-                EventRun(sender, named, sequence, confirm, decoded, key, payloads, size, plain=plain, milestones=since)
+                EventRun(
+                    sender,
+                    named,
+                    message.sequence,
+                    message.confirm,
+                    decoded,
+                    key,
+                    payloads,
+                    size,
+                    plain=plain,
+                    milestones=message.milestones,
+                )
             )
 
     def _taker(
@@ -544,9 +558,9 @@ class PubSub:
         """Tell whether none of the payloads is too large for this node."""
         return max(map(wire.payload_size, payloads)) <= self._arriving.max_payload
 
-    def _take_those_that_fit(self, peer: Peer, message: wire.Message, *, plain: bool) -> None:
+    def _take_those_that_fit(self, peer: Peer, message: kinds.Events, *, plain: bool) -> None:
         """Take a run of events of which some are too large for this node; these leave gaps in its numbers."""
-        kind, topic, sequence, confirm, group, headers, key, payloads, since = message
+        sequence, confirm, payloads = message.sequence, message.confirm, message.payloads
         sizes = [*map(wire.payload_size, payloads)]
         limit = self._arriving.max_payload
         begin = 0
@@ -554,14 +568,14 @@ class PubSub:
             sizes_here = list(several)
             end = begin + len(sizes_here)
             if fits:
-                numbers = sequence + begin, confirm and confirm + begin
-                part = (kind, topic, *numbers, group, headers, key, payloads[begin:end], since)
+                first, asked = sequence + begin, confirm and confirm + begin
+                part = replace(message, sequence=first, confirm=asked, payloads=payloads[begin:end])
                 self._take_events(peer, part, sum(sizes_here), plain=plain)
             else:
                 excess = self._arriving.payload_excess(max(sizes_here))
-                if group:
+                if message.group:
                     self._groups.received(peer.node, len(sizes_here))
-                self._refuse_events(peer, topic, group, excess, len(sizes_here), confirm)
+                self._refuse_events(peer, message.topic, message.group, excess, len(sizes_here), confirm)
             begin = end
 
     def _refuse_events(
@@ -589,16 +603,16 @@ class PubSub:
         share = self._every[subscription].share
         return not share or self.publishing.shard_of(share[0], key, topic, publisher) in share[1:]
 
-    def _receive_copies_lost(self, peer: Peer, _: wire.Message) -> None:
+    def _receive_copies_lost(self, peer: Peer, _: kinds.CopiesLost) -> None:
         self._mesh.work.once(("unconfirmed", peer.node), partial(self.confirming.lost, peer.node))
 
-    def _receive_retained(self, peer: Peer, message: wire.Message) -> None:
+    def _receive_retained(self, peer: Peer, message: kinds.Retained) -> None:
         size = check_retained_untrusted(message)
         if not self._relays.holds(peer, message):
             self._take_retained(peer, message, size)
 
-    def _take_retained(self, peer: Peer, message: wire.Message, size: int) -> None:
-        _, topic, last, sequence, headers, key, payload, since = message
+    def _take_retained(self, peer: Peer, message: kinds.Retained, size: int) -> None:
+        topic, headers, key, payload = message.topic, message.headers, message.key, message.payload
         self._check_own_untrusted(topic)
         if not peer.identity.certificate.rights.may_publish(topic):
             raise RemoteProtocolError(f"cluster {peer.identity.cluster!r} may not publish on {topic!r}")
@@ -615,25 +629,27 @@ class PubSub:
         for subscription in self._subscriptions.match(topic):
             if subscription.group is None and not subscription.durable:
                 run = EventRun(
-                    sender, topic, sequence, 0, decoded, key, (payload,), size, plain=plain, milestones=since
-                )
-                subscription._deliver_retained(run, last)
+                    sender, topic, message.sequence, 0, decoded, key, (payload,), size,
+                    plain=plain, milestones=message.milestones,
+                )  # fmt: skip
+                subscription._deliver_retained(run, message.last)
 
     # -- what subscriptions send ----------------------------------------------------------------------------
 
     def _send_confirmations(self, ranges: Mapping[NodeId, Sequence[int]]) -> None:
         for node, numbers in ranges.items():
-            for start in range(0, len(numbers), wire.MAX_ARRAY):
-                part = tuple(numbers[start : start + wire.MAX_ARRAY])
+            pairs = tuple(zip(numbers[::2], numbers[1::2], strict=True))
+            for start in range(0, len(pairs), wire.MAX_ARRAY):
+                part = pairs[start : start + wire.MAX_ARRAY]
                 try:
-                    self._mesh.post(node, (kinds.CONFIRMED, part), wire.ELEMENT * len(part), CONTROL_RESERVE)
+                    self._mesh.post(node, kinds.Confirmed(part), 3 * wire.ELEMENT * len(part), CONTROL_RESERVE)
                 except NotSent:
                     break  # this publisher is gone, or will ask again
 
     def _send_delay(self, publishers: Iterable[NodeId], reason: str) -> None:
         for node in publishers:
             with contextlib.suppress(NotSent):  # this publisher is gone
-                self._mesh.post(node, (kinds.CONFIRM_DELAYED, reason), len(reason), CONTROL_RESERVE)
+                self._mesh.post(node, kinds.ConfirmDelayed(reason), len(reason), CONTROL_RESERVE)
 
     def _send_hold(self, pattern: str, held: bool) -> None:
         """Ask for a pause when the first subscription to a pattern needs one, end it when the last does not."""
@@ -646,7 +662,7 @@ class PubSub:
 
     def _tell_hold(self, peer: Peer, pattern: str, *, held: bool) -> None:
         try:
-            peer.link.post((kinds.HOLD, pattern, held), len(pattern), CONTROL_RESERVE)
+            peer.link.post(kinds.Hold(pattern, held), len(pattern), CONTROL_RESERVE)
         except NotSent:
             self._untold.note(peer, "hold without room on the link")
 

@@ -6,13 +6,18 @@ from collections.abc import Callable, Collection
 from typing import Final, final
 
 import trio
+from msgspec.structs import replace
 
 from iris.cluster.mesh import InboxWaiter
-from iris.kernel import wire
 from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
 from iris.patterns.picker import Picker
 
 _MAX_BUDGET_MS: Final = 2**32 - 1
+
+
+Outcome = kinds.Reply | kinds.Failure | str
+"""What came of an attempt; a text says how its member was lost."""
 
 
 @final
@@ -53,7 +58,7 @@ class Attempt:
     def __init__(
         self,
         member: NodeId,
-        message: wire.Message,
+        message: kinds.Request,
         size: int,
         deadline: float,
         *,
@@ -68,7 +73,7 @@ class Attempt:
         self.message = message
         self.size = size
         self.idempotent = idempotent
-        self.outcome: wire.Message | None = None
+        self.outcome: Outcome | None = None
         self.times: tuple[float, float] | None = None
         self._is_over = False
         self._task: trio.lowlevel.Task | None = None
@@ -95,7 +100,7 @@ class Attempt:
             self._follower = None
             follower.give_back()
 
-    def end(self, outcome: wire.Message | None) -> None:
+    def end(self, outcome: Outcome | None) -> None:
         """Wake the task with an outcome, or without one because the time is over."""
         self.outcome = outcome
         self._is_over = True
@@ -113,9 +118,9 @@ class Attempt:
             return False
         return self.picker is None or self.picker.has_other(self.tried)
 
-    def retransmission(self, now: float) -> wire.Message:
+    def retransmission(self, now: float) -> kinds.Request:
         """Return the retransmission: the same request, with the time that is left."""
-        return (*self.message[:4], budget_of(self.deadline - now), *self.message[5:])
+        return replace(self.message, budget=budget_of(self.deadline - now))
 
     def _abort(self, _: object) -> trio.lowlevel.Abort:
         """Called by trio when the wait is cancelled: nobody may wake the task any more."""

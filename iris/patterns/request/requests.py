@@ -56,7 +56,7 @@ from iris.patterns.payloads import encoded
 from iris.patterns.picker import MemberDirectory, Picker, nobody_serves
 from iris.patterns.priority import Priority, served_priority
 from iris.patterns.receive_limits import Arriving
-from iris.patterns.request.attempt import Attempt, budget_of
+from iris.patterns.request.attempt import Attempt, Outcome, budget_of
 from iris.patterns.request.deadlines import Deadlines
 from iris.patterns.request.hedging import Hedging
 
@@ -108,8 +108,8 @@ _AT_ONCE: Final = 0.001
 _LOST_REPLIES: Final = {REPLY_MALFORMED: "malformed reply", REPLY_TOO_LARGE: "reply above max_payload"}
 """What requests are counted as of which the reply came, and cannot be given to the caller."""
 
-_BROKEN: Final[wire.Message] = ("the connection broke",)
-_GONE: Final[wire.Message] = ("the member is gone",)
+_BROKEN: Final = "the connection broke"
+_GONE: Final = "the member is gone"
 
 
 @final
@@ -141,12 +141,12 @@ class Requests:
         """Members that have not answered a request, by its number: they may be asked again, until it ends."""
         self.reach: Callable[[str, float], Awaitable[object]] | None = None
         """Links to members of a cluster at other sites, within a time; set by a node that is at a site."""
-        self.gathering: Final[dict[int, Callable[[NodeId, wire.Message | None], None]]] = {}
+        self.gathering: Final[dict[int, Callable[[NodeId, kinds.Reply | kinds.Failure | None], None]]] = {}
         """Who takes what comes of a request that went to many, by its number; None: this member is gone."""
-        mesh.register(kinds.REPLY, 2, self._receive_reply)
-        mesh.register(kinds.FAILURE, 4, self._receive_failure)
-        mesh.register(kinds.RUNNING, 1, self._receive_running)
-        mesh.register(kinds.TIMED, 3, self._receive_timed)
+        mesh.register(kinds.Reply, self._receive_reply)
+        mesh.register(kinds.Failure, self._receive_failure)
+        mesh.register(kinds.Running, self._receive_running)
+        mesh.register(kinds.Timed, self._receive_timed)
         mesh.observe(self)
 
     async def run(self) -> None:
@@ -409,9 +409,9 @@ class Requests:
                 if outcome is None:
                     raise await self._timed_out(cluster, timeout, lost or failure)
                 match outcome:
-                    case (kinds.REPLY, _, reply):
+                    case kinds.Reply(payload=reply):
                         return self.decode_reply_untrusted(reply, cluster, member)
-                    case (kinds.FAILURE, _, str() as code, str() as text, int() as retry_after):
+                    case kinds.Failure(code=code, text=text, retry_after=retry_after):
                         if code == TOO_LARGE and retry_after >= 0:
                             raise too_large(cluster, text)
                         failure = failure_of(cluster, member, code, text, retry_after)
@@ -426,7 +426,7 @@ class Requests:
                             raise failure
                     case _:
                         # The member had the request when it was lost: nobody can say how far it ran.
-                        failure = lost = MemberLost(f"node {member}, a member of {cluster!r}, was lost: {outcome[0]}")
+                        failure = lost = MemberLost(f"node {member}, a member of {cluster!r}, was lost: {outcome}")
                         if not idempotent:
                             raise Unknown(
                                 f"node {member} of cluster {cluster!r} was lost while it had the request: it ran never "
@@ -488,9 +488,7 @@ class Requests:
         Raises:
             NotSent: the link does not take it, so it does not run.
         """
-        message = (
-            kinds.REQUEST, identifier, cluster, operation, budget_of(deadline - now), flags, headers, payload
-        )  # fmt: skip
+        message = kinds.Request(identifier, cluster, operation, budget_of(deadline - now), flags, headers, payload)
         size = wire.payload_size(payload)
         if headers is not None:
             size += wire.headers_size(headers)
@@ -501,7 +499,7 @@ class Requests:
 
     async def _wait(
         self, identifier: int, waiter: Attempt, started: float, deadline: float, picker: Picker | None
-    ) -> wire.Message | None:
+    ) -> Outcome | None:
         """Wait for the outcome of one attempt; None when the deadline passed.
 
         However it ends, the member gets a CANCEL when the request ends, unless it has answered, and nothing stays
@@ -526,13 +524,13 @@ class Requests:
     ) -> None:
         del self._waiting[identifier]
         outcome = waiter.outcome
-        answered = outcome is not None and outcome[0] in (kinds.REPLY, kinds.FAILURE)
+        replied = isinstance(outcome, kinds.Reply)
+        answered = replied or isinstance(outcome, kinds.Failure)
         now = self._ended = trio.current_time()
         if picker is not None:
-            ok = answered and outcome is not None and outcome[0] == kinds.REPLY
             silent = outcome is None and now >= deadline
             picker.finished(
-                waiter.member, now - started, ok=ok, answered=answered or (False if silent else None), now=now
+                waiter.member, now - started, ok=replied, answered=answered or (False if silent else None), now=now
             )
         if not answered:
             self._left.setdefault(identifier, set()).add(waiter.member)
@@ -548,55 +546,48 @@ class Requests:
 
     def _cancel(self, identifier: int, member: NodeId) -> None:
         try:
-            self._mesh.post(member, (kinds.CANCEL, identifier), 0, CONTROL_RESERVE)
+            self._mesh.post(member, kinds.Cancel(identifier), 0, CONTROL_RESERVE)
         except NotSent:
             return  # a member without room on its link is being given up
 
     # -- what arrives ---------------------------------------------------------------------------------------
 
-    def _receive_reply(self, peer: Peer, message: wire.Message) -> None:
-        payload = message[2]
-        if not wire.is_payload(payload):
-            raise RemoteProtocolError("a reply carries a payload")
-        size = len(payload) if type(payload) is bytes else len(payload.data)
+    def _receive_reply(self, peer: Peer, reply: kinds.Reply) -> None:
+        payload = reply.payload
+        size = len(payload) if type(payload) is bytes else wire.payload_size(payload)
         if size > self._arriving.max_payload:
             excess = self._arriving.payload_excess(size)
             self._arriving.refused("reply", excess, peer.node, peer.identity.caller, None)
-            message = (kinds.FAILURE, message[1], REPLY_TOO_LARGE, excess.text, OF_HANDLER)
-        self._end(peer, message)
+            self._end(peer, kinds.Failure(reply.id, REPLY_TOO_LARGE, excess.text, OF_HANDLER))
+        else:
+            self._end(peer, reply)
 
-    def _receive_failure(self, peer: Peer, message: wire.Message) -> None:
-        _, _, code, text, retry_after = message
-        if type(code) is not str or type(text) is not str or not wire.is_number(retry_after, OF_HANDLER):
-            raise RemoteProtocolError("a failure carries a code, a text and a time")
+    def _receive_failure(self, peer: Peer, failure: kinds.Failure) -> None:
         # That the time is over is seen here, by the caller's own clock.
-        if code != EXPIRED or retry_after < 0:
-            self._end(peer, message)
+        if failure.code != EXPIRED or failure.retry_after < 0:
+            self._end(peer, failure)
 
-    def _receive_running(self, peer: Peer, message: wire.Message) -> None:
-        identifier = wire.number_untrusted(message[1], "the id of a request")
+    def _receive_running(self, peer: Peer, running: kinds.Running) -> None:
+        identifier = running.id
         waiter = self._waiting.get(identifier)
         if waiter is not None and waiter.member == peer.node:
             return
         if identifier not in self.gathering and peer.node not in self._left.get(identifier, ()):
             self._cancel(identifier, peer.node)
 
-    def _receive_timed(self, peer: Peer, message: wire.Message) -> None:
-        _, identifier, waited, ran = message
-        attempt = self._waiting.get(wire.number_untrusted(identifier, "the id of a request"))
-        if not (wire.is_number(waited) and wire.is_number(ran)):
-            raise RemoteProtocolError("times are numbers of microseconds")
+    def _receive_timed(self, peer: Peer, message: kinds.Timed) -> None:
+        attempt = self._waiting.get(message.id)
         if attempt is not None and attempt.member == peer.node:
-            attempt.times = waited / 1e6, ran / 1e6
+            attempt.times = message.waited / 1e6, message.ran / 1e6
 
-    def _end(self, peer: Peer, message: wire.Message) -> None:
-        waiter = self._waiting.get(message[1])
+    def _end(self, peer: Peer, outcome: kinds.Reply | kinds.Failure) -> None:
+        waiter = self._waiting.get(outcome.id)
         # A reply that comes late, twice, or from a member that was not asked last has nobody to wake.
         if waiter is not None:
             if waiter.member == peer.node and waiter.outcome is None:
-                waiter.end(message)
-        elif message[1] in self.gathering:
-            self.gathering[message[1]](peer.node, message)
+                waiter.end(outcome)
+        elif outcome.id in self.gathering:
+            self.gathering[outcome.id](peer.node, outcome)
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
@@ -617,12 +608,12 @@ class Requests:
                 if waiter.idempotent:
                     peer.link.post(waiter.retransmission(now), waiter.size)
                 else:
-                    peer.link.post((kinds.AWAITED, identifier), 0, CONTROL_RESERVE)
+                    peer.link.post(kinds.Awaited(identifier), 0, CONTROL_RESERVE)
             except NotSent:
                 waiter.end(_BROKEN)
         for identifier in self.gathering:  # who was not asked, or has answered, is not listened to
             with suppress(NotSent):
-                peer.link.post((kinds.AWAITED, identifier), 0, CONTROL_RESERVE)
+                peer.link.post(kinds.Awaited(identifier), 0, CONTROL_RESERVE)
 
     def peer_unreachable(self, node: NodeId) -> None:
         """Idempotent requests are asked elsewhere at once if they can; the others wait for what becomes of the member.
@@ -688,7 +679,7 @@ class Begun:
         if not self._is_counted:
             self._is_counted = True
             self._requests.tally.expired += 1
-            self._requests._failed(self._cluster, self.attempt.message[3], "Cancelled")
+            self._requests._failed(self._cluster, self.attempt.message.operation, "Cancelled")
 
     def reply(self) -> tuple[Any] | None:
         """Return the reply; None if there is none, and ``go_on`` says what becomes of the request.
@@ -698,13 +689,13 @@ class Begun:
         """
         self._settle()
         outcome, requests = self.attempt.outcome, self._requests
-        if outcome is None or outcome[0] != kinds.REPLY:
+        if not isinstance(outcome, kinds.Reply):
             return None
         self._is_counted = True
-        operation = self.attempt.message[3]
+        operation = self.attempt.message.operation
         requests._measure(self._cluster, operation, self._started)
         try:
-            reply = requests.decode_reply_untrusted(outcome[2], self._cluster, self.attempt.member)
+            reply = requests.decode_reply_untrusted(outcome.payload, self._cluster, self.attempt.member)
         except RemoteError as error:
             requests.count(error)
             requests._failed(self._cluster, operation, type(error).__name__)
@@ -715,7 +706,7 @@ class Begun:
     async def go_on(self) -> Any:
         """Do what follows the first attempt: try another member, or raise; see ``Requests.request``."""
         self._is_counted = True
-        requests, operation = self._requests, self.attempt.message[3]
+        requests, operation = self._requests, self.attempt.message.operation
         try:
             reply = await self._ask(None, self)
         except BaseException as error:

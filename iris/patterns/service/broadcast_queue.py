@@ -8,9 +8,9 @@ from typing import Final, final
 
 import trio
 
-from iris.kernel import wire
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
+from iris.kernel.wire import kinds
 from iris.patterns.messages import Message
 from iris.patterns.multicast import ReceiveWindow, ReceiveWindows
 
@@ -32,7 +32,9 @@ class BroadcastQueue:
         received, refused, cancelled: counters.
     """
 
-    def __init__(self, cluster: str, window: int, limit: int, report: Callable[[NodeId, wire.Message], bool]) -> None:
+    def __init__(
+        self, cluster: str, window: int, limit: int, report: Callable[[NodeId, kinds.BroadcastCredit], bool]
+    ) -> None:
         self._cluster = cluster
         self._post = report
         self._windows = ReceiveWindows(window, limit)
@@ -151,7 +153,7 @@ class BroadcastQueue:
         if window is not self._windows.find(window.sender):
             return  # of a sender that was gone in the meantime
         wanted = window.wanted
-        if not self._post(window.sender, self._windows.report(window).message(self._cluster)):
+        if not self._post(window.sender, self._windows.report(window, self._cluster)):
             window.wanted = wanted
             self._report_soon(window.sender)
 

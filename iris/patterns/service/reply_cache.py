@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from typing import Final, final
 
-from iris.kernel import wire
 from iris.kernel.config import MIB
 from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
 
 _COUNT: Final = 65536
 """Outcomes that a node keeps."""
@@ -25,6 +25,9 @@ _BYTES: Final = 64 * MIB
 
 _LOOKS: Final = 2
 """Outcomes that are looked at for each that is added."""
+
+Outcome = kinds.Reply | kinds.Failure
+"""What a request came to, as its caller is told."""
 
 Key = tuple[NodeId, int]
 """Who asked, and the number of the request."""
@@ -38,7 +41,7 @@ class _Caller:
 
     def __init__(self) -> None:
         self.bytes = 0
-        self.outcomes: OrderedDict[int, tuple[wire.Message, int, float]] = OrderedDict()
+        self.outcomes: OrderedDict[int, tuple[Outcome, int, float]] = OrderedDict()
 
 
 @final
@@ -63,13 +66,13 @@ class ReplyCache:
     def __len__(self) -> int:
         return self._len
 
-    def find(self, key: Key) -> tuple[wire.Message, int] | None:
+    def find(self, key: Key) -> tuple[Outcome, int] | None:
         """Return what a request came to and its size, if that is known."""
         caller = self._callers.get(key[0])
         known = None if caller is None else caller.outcomes.get(key[1])
         return None if known is None else known[:2]
 
-    def add(self, key: Key, outcome: wire.Message, size: int, until: float, now: float) -> None:
+    def add(self, key: Key, outcome: Outcome, size: int, until: float, now: float) -> None:
         """Keep what a request came to, of so many bytes, until that time."""
         node, number = key
         caller = self._callers.get(node)

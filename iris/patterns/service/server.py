@@ -35,7 +35,7 @@ from iris.patterns.request import (
     TIMED,
     TOO_LARGE,
 )
-from iris.patterns.service.reply_cache import ReplyCache
+from iris.patterns.service.reply_cache import Outcome, ReplyCache
 from iris.patterns.service.service import DESCRIBE, Limits, Service
 from iris.patterns.service.worker_pool import PendingRequest, WorkerPool
 
@@ -67,16 +67,16 @@ class Server:
         self._jobs: dict[tuple[NodeId, int], PendingRequest] = {}
         self._remembered = ReplyCache()
         self._observer: Observer | None = None
-        mesh.register(kinds.REQUEST, 7, self._receive_request)
-        mesh.register(kinds.CANCEL, 1, self._receive_cancel)
-        mesh.register(kinds.AWAITED, 1, self._receive_awaited)
+        mesh.register(kinds.Request, self._receive_request)
+        mesh.register(kinds.Cancel, self._receive_cancel)
+        mesh.register(kinds.Awaited, self._receive_awaited)
         mesh.observe(self)
-        mesh.register(kinds.BROADCAST, 4, self._receive_broadcast)
-        mesh.register(kinds.BROADCAST_CREDIT_WANTED, 2, self._receive_credit_wanted)
+        mesh.register(kinds.Broadcast, self._receive_broadcast)
+        mesh.register(kinds.BroadcastCreditWanted, self._receive_credit_wanted)
         # A broadcast to many, and a survey of many.
-        relays.register(kinds.BROADCAST, 4, self._receive_broadcast)
-        relays.register(kinds.REQUEST, 7, self._receive_request)
-        relays.register(kinds.CANCEL, 1, self._receive_cancel)
+        relays.register(kinds.Broadcast, self._receive_broadcast)
+        relays.register(kinds.Request, self._receive_request)
+        relays.register(kinds.Cancel, self._receive_cancel)
 
     @asynccontextmanager
     async def serve(self, cluster: str, service: Service, limits: Limits) -> AsyncIterator[WorkerPool]:
@@ -127,22 +127,12 @@ class Server:
 
     # -- what arrives ---------------------------------------------------------------------------------------
 
-    def _receive_request(self, peer: Peer, message: wire.Message) -> None:
-        _, identifier, cluster, operation, budget, flags, headers, payload = message
-        if (
-            type(identifier) is not int
-            or not 0 <= identifier <= wire.MAX_NUMBER
-            or type(cluster) is not str
-            or (operation is not None and type(operation) is not str)
-            or type(budget) is not int
-            or not 0 <= budget <= wire.MAX_NUMBER
-            or type(flags) is not int
-            or not wire.is_payload(payload)
-        ):
-            raise RemoteProtocolError("a request carries an id, names, a time, flags and a payload")
+    def _receive_request(self, peer: Peer, request: kinds.Request) -> None:
+        identifier, cluster, operation = request.id, request.cluster, request.operation
+        flags, headers, payload = request.flags, request.headers, request.payload
         membership = self.memberships.get(cluster)
         idempotent = bool(flags & IDEMPOTENT)
-        if idempotent and self._answer_again(peer, identifier, membership, budget / 1000):
+        if idempotent and self._answer_again(peer, identifier, membership, request.budget / 1000):
             return  # also while draining: told that it did not run here, the caller would have it run elsewhere, too
         if membership is None or membership.draining:
             self._fail(peer, identifier, NOT_A_MEMBER if membership is None else DRAINING, "")
@@ -176,7 +166,7 @@ class Server:
             operation,
             handler,
             now,
-            now + budget / 1000,
+            now + request.budget / 1000,
             decoded,
             payload,
             idempotent=idempotent,
@@ -189,27 +179,23 @@ class Server:
             retry_after = int(membership.retry_after() * 1000)
             self._fail(peer, identifier, OVERLOADED, f"{membership.queued} requests wait", retry_after_ms=retry_after)
 
-    def _receive_cancel(self, peer: Peer, message: wire.Message) -> None:
-        job = self._jobs.get((peer.node, message[1]))
+    def _receive_cancel(self, peer: Peer, cancel: kinds.Cancel) -> None:
+        job = self._jobs.get((peer.node, cancel.id))
         if job is not None:
             _cancel(job)
 
-    def _receive_awaited(self, peer: Peer, message: wire.Message) -> None:
+    def _receive_awaited(self, peer: Peer, awaited: kinds.Awaited) -> None:
         """Frames were lost: the caller waits for what runs or waits here, and for nothing else."""
-        identifier = wire.number_untrusted(message[1], "the id of a request")
-        job = self._jobs.get((peer.node, identifier))
+        job = self._jobs.get((peer.node, awaited.id))
         if job is None or job.cancelled:
-            self._fail(peer, identifier, NOT_HERE, "")
+            self._fail(peer, awaited.id, NOT_HERE, "")
         else:
             job.peer = peer
 
-    def _receive_broadcast(self, peer: Peer, message: wire.Message) -> None:
-        _, cluster, headers, payload, position = message
+    def _receive_broadcast(self, peer: Peer, message: kinds.Broadcast) -> None:
+        cluster, headers, payload, begin = message.cluster, message.headers, message.payload, message.position
         membership = self.memberships.get(cluster)
-        if not wire.is_payload(payload):
-            raise RemoteProtocolError("a broadcast carries a payload")
-        decoded = wire.decode_headers_untrusted(headers)
-        begin, price = wire.number_untrusted(position, "the position of a broadcast"), cost(payload, headers)
+        decoded, price = wire.decode_headers_untrusted(headers), cost(payload, headers)
         if membership is None:  # its sender does not know yet that this node has left
             self._mesh.refusals["broadcast for a cluster that is not served here"] += 1
             return
@@ -226,11 +212,10 @@ class Server:
         broadcast = Message(payload=payload, sender=sender, headers=decoded, cluster=cluster)
         membership.broadcasts.accept(broadcast, begin, price)
 
-    def _receive_credit_wanted(self, peer: Peer, message: wire.Message) -> None:
-        _, cluster, end = message
-        membership = self.memberships.get(cluster)
+    def _receive_credit_wanted(self, peer: Peer, wanted: kinds.BroadcastCreditWanted) -> None:
+        membership = self.memberships.get(wanted.cluster)
         if membership is not None:  # else the sender learns soon that this node has left
-            membership.broadcasts.ask(peer.node, wire.number_untrusted(end, "a position"))
+            membership.broadcasts.ask(peer.node, wanted.end)
 
     # -- answering ------------------------------------------------------------------------------------------
 
@@ -249,41 +234,42 @@ class Server:
             membership.repeated += 1
         return True
 
-    def _answer(self, job: PendingRequest, reply: wire.Message, size: int) -> None:
+    def _answer(self, job: PendingRequest, reply: Outcome, size: int) -> None:
         """Send the outcome of a job, and remember it if its handler ran and the request may be repeated."""
-        if job.idempotent and (reply[0] == kinds.REPLY or reply[4] == OF_HANDLER or reply[2] not in _DID_NOT_RUN):
+        ran = isinstance(reply, kinds.Reply) or reply.retry_after == OF_HANDLER or reply.code not in _DID_NOT_RUN
+        if job.idempotent and ran:
             key = (job.peer.node, job.identifier)
             # Before the reply is posted: if the link loses it, the repeat finds it here and the handler does not run
             # again.
             self._remembered.add(key, reply, size, job.deadline, trio.current_time())
         if job.timed:
-            waited, ran = job.begun - job.arrived, trio.current_time() - job.begun
+            waited, taken = job.begun - job.arrived, trio.current_time() - job.begun
             with suppress(NotSent):  # it is a note beside the answer
-                job.peer.link.post((kinds.TIMED, job.identifier, int(waited * 1e6), int(ran * 1e6)), 0)
+                job.peer.link.post(kinds.Timed(job.identifier, int(waited * 1e6), int(taken * 1e6)), 0)
         self._post(job.peer, reply, size)
 
     def _fail(self, peer: Peer, identifier: int, code: str, text: str, *, retry_after_ms: int = 0) -> None:
-        self._post(peer, (kinds.FAILURE, identifier, code, text, retry_after_ms), len(text))
+        self._post(peer, kinds.Failure(identifier, code, text, retry_after_ms), len(text))
 
-    def _post(self, peer: Peer, message: wire.Message, size: int) -> None:
+    def _post(self, peer: Peer, outcome: Outcome, size: int) -> None:
         try:
-            peer.link.post(message, size, flush=True)
+            peer.link.post(outcome, size, flush=True)
         except NotSent:
             self._mesh.refusals["reply without room on the link"] += 1
-            self._post_shortly(peer, message)
+            self._post_shortly(peer, outcome)
 
-    def _post_shortly(self, peer: Peer, message: wire.Message) -> None:
+    def _post_shortly(self, peer: Peer, outcome: Outcome) -> None:
         """Say at least that there was an outcome: without a deadline its caller would wait for ever."""
         text = "the link to the caller is full: what the handler returned was dropped"
-        failure = (kinds.FAILURE, message[1], NO_ROOM, text, 0)
-        if message[0] == kinds.FAILURE:
-            failure = (*message[:3], "", *message[4:])
+        failure = kinds.Failure(outcome.id, NO_ROOM, text)
+        if isinstance(outcome, kinds.Failure):
+            failure = kinds.Failure(outcome.id, outcome.code, "", outcome.retry_after)
         with suppress(NotSent):  # nor is there room for that, or the link has ended
             peer.link.post(failure, len(text), CONTROL_RESERVE, flush=True)
 
-    def _post_report(self, node: NodeId, message: wire.Message) -> bool:
+    def _post_report(self, node: NodeId, report: kinds.BroadcastCredit) -> bool:
         try:
-            self._mesh.post(node, message, len(message[1]), CONTROL_RESERVE)
+            self._mesh.post(node, report, len(report.cluster), CONTROL_RESERVE)
         except NotSent:
             return False
         return True
@@ -301,7 +287,7 @@ class Server:
         for (node, identifier), job in list(self._jobs.items()):
             if node == peer.node and not job.cancelled:
                 with suppress(NotSent):  # it ends at its deadline
-                    peer.link.post((kinds.RUNNING, identifier), 0, CONTROL_RESERVE)
+                    peer.link.post(kinds.Running(identifier), 0, CONTROL_RESERVE)
         for membership in self.memberships.values():
             membership.broadcasts.report_again(peer.node)
 

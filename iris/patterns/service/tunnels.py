@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
-from typing import Final, final
+from typing import Final, final, get_args
 
 import trio
 
@@ -45,21 +45,9 @@ from iris.patterns.tunnel import (
     State,
     Tunnel,
     TunnelEndpoint,
-    TunnelOpen,
     TunnelsStatistics,
     TunnelTable,
 )
-
-_FIELDS: Final = {
-    kinds.TUNNEL_OPEN: 6,
-    kinds.TUNNEL_ACCEPT: 3,
-    kinds.TUNNEL_REFUSE: 4,
-    kinds.TUNNEL_CHUNK: 5,
-    kinds.TUNNEL_EOF: 2,
-    kinds.TUNNEL_ACK: 5,
-    kinds.TUNNEL_CLOSE: 4,
-    kinds.TUNNEL_MARKED: 1,
-}
 
 _ELSEWHERE: Final = frozenset({OVERLOADED, DRAINING, NOT_A_MEMBER})
 """Refusals after which another member may take the tunnel."""
@@ -80,8 +68,9 @@ class Tunnels:
         self._config = config
         self._arriving = Arriving(mesh.refusals, mesh.node, config)
         self._table = TunnelTable(mesh, config, accept=self._accept, clock=trio.current_time, is_far=self._is_far)
-        for kind, fields in _FIELDS.items():
-            mesh.register(kind, fields, self._receive)
+        for kind in get_args(kinds.OfTunnel):
+            mesh.register(kind, self._receive)
+        mesh.register(kinds.TunnelMarked, self._receive_marked)
         mesh.observe(self)
 
     def _is_far(self, node: NodeId) -> bool:
@@ -189,7 +178,7 @@ class Tunnels:
 
     # -- being opened to ------------------------------------------------------------------------------------
 
-    def _accept(self, opening: TunnelOpen, end: TunnelEndpoint) -> Refusal | None:
+    def _accept(self, opening: kinds.TunnelOpen, end: TunnelEndpoint) -> Refusal | None:
         membership = self._serving.memberships.get(opening.cluster)
         if membership is None or membership.draining:
             return Refusal(code=NOT_A_MEMBER if membership is None else DRAINING)
@@ -225,8 +214,11 @@ class Tunnels:
 
     # -- what the mesh says ---------------------------------------------------------------------------------
 
-    def _receive(self, peer: Peer, message: wire.Message) -> None:
+    def _receive(self, peer: Peer, message: kinds.OfTunnel) -> None:
         self._table.receive(peer.node, message)
+
+    def _receive_marked(self, peer: Peer, marked: kinds.TunnelMarked) -> None:
+        self._table.receive_marked(peer.node, marked.mark)
 
     def peer_connected(self, peer: Peer) -> None:
         """Nothing waits for a node to appear."""

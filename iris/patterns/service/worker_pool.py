@@ -37,6 +37,7 @@ from iris.patterns.service.contexts import fresh_context, in_fresh_contexts
 from iris.patterns.service.failure_log import FailureLog, serving_log
 from iris.patterns.service.handlers import RequestHandler, described, failure_in, is_only
 from iris.patterns.service.load_shedding import LoadShedder, QueueDelay
+from iris.patterns.service.reply_cache import Outcome
 from iris.patterns.service.service import BroadcastHandler, Limits, Service, TunnelHandler
 from iris.patterns.service.signatures import BAD_REQUEST
 from iris.patterns.tunnel import Tunnel
@@ -176,9 +177,9 @@ class WorkerPool:
         limits: Limits,
         *,
         reading: InboxReader,
-        answer: Callable[[PendingRequest, wire.Message, int], None],
+        answer: Callable[[PendingRequest, Outcome, int], None],
         forget: Callable[[PendingRequest], None],
-        report: Callable[[NodeId, wire.Message], bool],
+        report: Callable[[NodeId, kinds.BroadcastCredit], bool],
         arriving: Arriving,
     ) -> None:
         self.cluster: Final = cluster
@@ -307,7 +308,7 @@ class WorkerPool:
         """Refuse a request that was taken on, but has not begun."""
         self._refused += 1
         text = f"{self.queued} requests wait"
-        self._answer(job, (kinds.FAILURE, job.identifier, OVERLOADED, text, int(self.retry_after() * 1000)), len(text))
+        self._answer(job, kinds.Failure(job.identifier, OVERLOADED, text, int(self.retry_after() * 1000)), len(text))
         self._forget(job)
 
     @property
@@ -417,10 +418,10 @@ class WorkerPool:
 
     def _expire(self, job: PendingRequest) -> None:
         self._expired += 1
-        self._answer(job, (kinds.FAILURE, job.identifier, EXPIRED, "", 0), 0)
+        self._answer(job, kinds.Failure(job.identifier, EXPIRED, ""), 0)
 
     @interruptible  # also what it calls, conversion and handler: either may never end
-    async def _call(self, job: PendingRequest) -> tuple[wire.Message, int]:
+    async def _call(self, job: PendingRequest) -> tuple[Outcome, int]:
         try:
             request = Request(
                 payload=wire.decode_payload_untrusted(job.payload),
@@ -455,16 +456,16 @@ class WorkerPool:
                 raise
             return self._fail(job, failure, request)
         self._served += 1
-        return (kinds.REPLY, job.identifier, payload), wire.payload_size(payload)
+        return kinds.Reply(job.identifier, payload), wire.payload_size(payload)
 
-    def _fail(self, job: PendingRequest, error: BaseException, request: Request) -> tuple[wire.Message, int]:
+    def _fail(self, job: PendingRequest, error: BaseException, request: Request) -> tuple[Outcome, int]:
         self._failed += 1
         self._latency.failed(self.cluster, job.operation, type(error).__name__)
         self.failures.failed("request", error, job.operation, request.sender, job.identifier)
         code, text = described(error, tracebacks=self.service.tracebacks)
-        return (kinds.FAILURE, job.identifier, code, text, OF_HANDLER), len(text)
+        return kinds.Failure(job.identifier, code, text, OF_HANDLER), len(text)
 
-    def malformed(self, peer: Peer, identifier: int, error: RemoteProtocolError) -> tuple[wire.Message, int]:
+    def malformed(self, peer: Peer, identifier: int, error: RemoteProtocolError) -> tuple[Outcome, int]:
         """Count a request of which the headers or the payload cannot be read; return the answer and its size.
 
         That is no failure of the handler.
@@ -472,7 +473,7 @@ class WorkerPool:
         self._failed += 1
         self._arriving.malformed("request", error, peer.node, peer.identity.caller, self.cluster)
         code, text = described(RemoteError(BAD_REQUEST, str(error)), tracebacks=self.service.tracebacks)
-        return (kinds.FAILURE, identifier, code, text, OF_HANDLER), len(text)
+        return kinds.Failure(identifier, code, text, OF_HANDLER), len(text)
 
     def _observed(self, pattern: Pattern, operation: str | None, given: Any) -> AbstractContextManager[object]:
         """Return the block in which the observer, if there is one, sees a handler at work."""
@@ -581,7 +582,7 @@ class WorkerPool:
         """Answer the callers: what still waits did not run, and what runs is being cut off."""
         for job in (*self._urgent, *self._queue):
             # Never begun: its caller may ask another member, whether it is idempotent or not.
-            self._answer(job, (kinds.FAILURE, job.identifier, DRAINING, "", 0), 0)
+            self._answer(job, kinds.Failure(job.identifier, DRAINING, ""), 0)
             self._forget(job)
         self._cancelled += self.queued
         self._bytes = 0
@@ -589,7 +590,7 @@ class WorkerPool:
         self._queue.clear()
         for job in self._running:
             # Begun and cut off: only a caller with idempotent=True may ask again.
-            self._answer(job, (kinds.FAILURE, job.identifier, MEMBER_LEFT, "", 0), 0)
+            self._answer(job, kinds.Failure(job.identifier, MEMBER_LEFT, ""), 0)
         self.failures.write_off()
 
 

@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol, final
 
+from msgspec.structs import replace
+
 from iris.kernel.errors import NotSent
 from iris.kernel.link import BulkSource
 from iris.kernel.names import NodeId
@@ -90,7 +92,7 @@ class TunnelEndpoint:
 
     # -- the link -------------------------------------------------------------------------------------------
 
-    def take(self, limit: int, *, shared: bool) -> tuple[Message, int] | None:
+    def take(self, limit: int, *, shared: bool) -> tuple[kinds.OfTunnel, int] | None:
         """Give the link its next message; see ``BulkSource``."""
         flight = self._flight
         flight.share(shared)
@@ -98,8 +100,8 @@ class TunnelEndpoint:
         piece = self.machine.take(limit, data=room)
         if piece is not None:
             message, size = piece
-            if message[0] == kinds.TUNNEL_CHUNK and flight.add(size) and not self._goes_on(limit - size):
-                return (*message[:-1], flight.mark(self._clock())), size
+            if isinstance(message, kinds.TunnelChunk) and flight.add(size) and not self._goes_on(limit - size):
+                return replace(message, mark=flight.mark(self._clock())), size
             return piece
         self._attached = False
         if room:
@@ -131,7 +133,7 @@ class TunnelEndpoint:
         self._attached = False
         self.offer()
 
-    def receive(self, message: Message, now: float) -> None:
+    def receive(self, message: kinds.OfTunnel, now: float) -> None:
         """Take a message of the other end."""
         self.machine.receive(message, now)
         self.settle()

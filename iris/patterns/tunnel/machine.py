@@ -17,28 +17,22 @@ How nothing is lost, over links that may lose what was in flight:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, cast, final
+from typing import Final, final
 
 from iris.kernel.config import Config
 from iris.kernel.errors import RemoteProtocolError
-from iris.kernel.wire import Message, kinds
+from iris.kernel.wire import kinds
 from iris.patterns.tunnel.messages import (
     ASK,
     RESEND,
     SMALLEST_WINDOW,
     CloseCode,
     Refusal,
-    TunnelChunk,
     close_message,
-    read_accept_untrusted,
-    read_ack_untrusted,
-    read_chunk_untrusted,
-    read_close_untrusted,
-    read_eof_untrusted,
-    read_refuse_untrusted,
+    readable,
 )
 from iris.patterns.tunnel.receive_half import Budget, ReceivingHalf
-from iris.patterns.tunnel.send_half import END_OF_FILE, SendingHalf
+from iris.patterns.tunnel.send_half import END_OF_FILE, Piece, SendingHalf
 from iris.patterns.tunnel.states import Input, State, following
 
 _ASKS_BEFORE_SILENT: Final = 3
@@ -125,7 +119,7 @@ class TunnelMachine:
         self,
         *,
         identifier: int,
-        opening: Message | None,
+        opening: kinds.TunnelOpen | None,
         config: Config,
         now: float,
         window: int | None = None,
@@ -139,7 +133,7 @@ class TunnelMachine:
         self.accepted = opening is None
         """Whether the other end has taken it, or this one."""
         self.ending: Ending | None = None
-        self.farewell: Message | None = None
+        self.farewell: kinds.TunnelClose | None = None
         """The last message to the other end, repeated whenever it asks, once the tunnel has ended here."""
         self.refusal: Refusal | None = None
         self._identifier = identifier
@@ -215,7 +209,7 @@ class TunnelMachine:
     @property
     def asked(self) -> str | None:
         """The cluster that this end asked for the tunnel; None at the end that was asked."""
-        return None if self._opening is None else cast("str", self._opening[2])
+        return None if self._opening is None else self._opening.cluster
 
     def lost(self, reason: str) -> None:
         """The node at the other end was given up.  Should it live after all, it gets the farewell when it asks."""
@@ -259,7 +253,7 @@ class TunnelMachine:
             or (self._hurry and self.sending.is_only_unacknowledged)
         )
 
-    def take(self, limit: int, *, data: bool = True) -> tuple[Message, int] | None:
+    def take(self, limit: int, *, data: bool = True) -> tuple[kinds.OfTunnel, int] | None:
         """Return the next message to put on the link, with about ``limit`` bytes of data, and its size.
 
         With ``data`` False chunks stay here.
@@ -273,7 +267,7 @@ class TunnelMachine:
             return self._opening, 256
         if self._accept_due:
             self._accept_due = False
-            return (kinds.TUNNEL_ACCEPT, self._identifier, self._window, self._config.max_payload), 16
+            return kinds.TunnelAccept(self._identifier, self._window, self._config.max_payload), 16
         if self._ack_due or self._ask_due or self.receiving.owes_news:
             return self._acknowledgement(), 16
         chunk = self.sending.take(limit) if data else None
@@ -285,26 +279,23 @@ class TunnelMachine:
             return self._acknowledgement(), 16
         return None
 
-    def _acknowledgement(self) -> Message:
+    def _acknowledgement(self) -> kinds.TunnelAck:
         granted, resend = self.receiving.announce()
         flags = (ASK if self._ask_due else 0) | (RESEND if resend else 0)
         self._ack_due = self._ask_due = False
         # ``received`` counts chunks in order only. It is a promise: the other end drops everything below it and cannot
         # send it again.
-        return (
-            kinds.TUNNEL_ACK, self._identifier, self.receiving.received, granted, self.sending.sent, flags
-        )  # fmt: skip
+        return kinds.TunnelAck(self._identifier, self.receiving.received, granted, self.sending.sent, flags)
 
-    def _chunk(self, chunk: TunnelChunk) -> tuple[Message, int]:
-        if chunk.flags == END_OF_FILE:
-            return (kinds.TUNNEL_EOF, self._identifier, chunk.sequence), 8
-        return (
-            kinds.TUNNEL_CHUNK, self._identifier, chunk.sequence, chunk.flags, chunk.data, chunk.mark
-        ), len(chunk.data)  # fmt: skip
+    def _chunk(self, piece: Piece) -> tuple[kinds.TunnelEof | kinds.TunnelChunk, int]:
+        sequence, flags, data = piece
+        if flags == END_OF_FILE:
+            return kinds.TunnelEof(self._identifier, sequence), 8
+        return kinds.TunnelChunk(self._identifier, sequence, flags, data), len(data)
 
     # -- what the other end says ----------------------------------------------------------------------------
 
-    def receive(self, message: Message, now: float) -> None:
+    def receive(self, message: kinds.OfTunnel, now: float) -> None:
         """Take a message of the other end.  If it breaks the protocol, the tunnel ends with the reason."""
         if self.state is State.CLOSED:
             return
@@ -320,60 +311,55 @@ class TunnelMachine:
         elif self._gap > now:
             self._gap = now
 
-    def _receive_untrusted(self, message: Message, now: float) -> None:
-        match message[0]:
-            case kinds.TUNNEL_CHUNK:
-                chunk = read_chunk_untrusted(message)
-                if self._takes(Input.CHUNK, chunk.sequence):
-                    if self.receiving.add(chunk):
+    def _receive_untrusted(self, message: kinds.OfTunnel, now: float) -> None:
+        match message:
+            case kinds.TunnelChunk(sequence=sequence):
+                if self._takes(Input.CHUNK, sequence):
+                    if self.receiving.add(message):
                         self._moved = now
                         self._gap = float("inf")
                         if self._deaf:
                             self.receiving.discard()
                     else:
-                        self._ack_due |= self.receiving.is_repeated(chunk.sequence)
-            case kinds.TUNNEL_ACK:
+                        self._ack_due |= self.receiving.is_repeated(sequence)
+            case kinds.TunnelAck(received=received, flags=flags):
                 self.state = following(self.state, Input.ACK)
                 if self.state is not State.OPENING:
-                    ack = read_ack_untrusted(message)
-                    if self.sending.acknowledge(ack.received, ack.granted):
+                    if self.sending.acknowledge(received, message.granted):
                         self._moved = now
-                    if ack.flags & RESEND:
-                        self.sending.go_back(ack.received)
-                    self._ack_due |= bool(ack.flags & ASK)
+                    if flags & RESEND:
+                        self.sending.go_back(received)
+                    self._ack_due |= bool(flags & ASK)
                     # Links keep the order: what the other end had sent before this message and is not here yet was
                     # lost.
-                    self.receiving.compare(ack.sent)
-            case kinds.TUNNEL_EOF:
-                sequence = read_eof_untrusted(message)
+                    self.receiving.compare(message.sent)
+            case kinds.TunnelEof(sequence=sequence):
                 if self._takes(Input.END_OF_FILE, sequence):
                     if self.receiving.add_eof(sequence):
                         self.state = following(self.state, Input.END_OF_FILE)
                         self._moved = now
                     self._ack_due = True
-            case kinds.TUNNEL_ACCEPT:
+            case kinds.TunnelAccept():
                 self._opener_only()
-                window, limit = read_accept_untrusted(message)
                 if self.state is State.OPENING:
-                    self.begin(window, limit)
+                    self.begin(message.window, message.limit)
                     # What came before the acceptance was dropped; if anything did, its sender has to learn of it.
                     self._ask_due = self.receiving.chunks_stray > 0
                 self.state = following(self.state, Input.ACCEPT)
                 self.accepted = True
-            case kinds.TUNNEL_REFUSE:
+            case kinds.TunnelRefuse():
                 self._opener_only()
-                refusal = read_refuse_untrusted(message)
+                refusal = Refusal.of(message)
                 following(self.state, Input.REFUSE)
                 self.refusal = refusal
                 self._end(Input.REFUSE, CloseCode.REFUSED, refusal.text or refusal.code, by_peer=True)
-            case kinds.TUNNEL_CLOSE:
-                code, received, reason = read_close_untrusted(message)
+            case kinds.TunnelClose(received=received):
                 if self.state is not State.OPENING:
                     # What had arrived before the peer closed counts as delivered and not as lost.
                     self.sending.acknowledge(received, 0)
-                self._end(Input.PEER_CLOSE, code, reason, by_peer=True)
-            case _:
-                raise RemoteProtocolError(f"message of kind {message[0]:#x} within a tunnel")
+                self._end(Input.PEER_CLOSE, CloseCode(message.code), readable(message.reason), by_peer=True)
+            case kinds.TunnelOpen():
+                raise RemoteProtocolError("a tunnel is opened within a tunnel")
 
     def _takes(self, input_: Input, sequence: int) -> bool:
         """Tell whether a numbered message is to be handed to the receiving half."""

@@ -15,7 +15,8 @@ from collections import deque
 from typing import Final, final
 
 from iris.kernel.errors import RemoteProtocolError
-from iris.patterns.tunnel.messages import CHUNK_COST, END, PACKED, SMALLEST_PIECE, TunnelChunk
+from iris.kernel.wire import kinds
+from iris.patterns.tunnel.messages import CHUNK_COST, END, PACKED, SMALLEST_PIECE
 
 _PATIENCE: Final = 8
 """Windows of chunks out of turn that come from a loss or two; more are a peer that does not count."""
@@ -124,7 +125,7 @@ class ReceivingHalf:
 
     # -- what arrives ---------------------------------------------------------------------------------------
 
-    def add(self, chunk: TunnelChunk) -> bool:
+    def add(self, chunk: kinds.TunnelChunk) -> bool:
         """Take a chunk; False if it was repeated or out of turn, and dropped.
 
         Raises:

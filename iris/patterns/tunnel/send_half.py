@@ -8,10 +8,10 @@ lost too, and the other end need not keep what arrived out of order.
 from __future__ import annotations
 
 from collections import deque
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from iris.kernel.errors import RemoteProtocolError
-from iris.patterns.tunnel.messages import CHUNK_COST, END, PACKED, SMALLEST_PIECE, TunnelChunk
+from iris.patterns.tunnel.messages import CHUNK_COST, END, PACKED, SMALLEST_PIECE
 
 END_OF_FILE: Final = -1
 """The ``flags`` under which the end of file is kept among the chunks.  It costs no credit."""
@@ -22,6 +22,14 @@ frames that hold four would else be out of step with them after one of another s
 instead of four."""
 
 _EOF_CHUNK: Final = (END_OF_FILE, b"")
+
+
+class Piece(NamedTuple):
+    """One piece of a message, or the end of file."""
+
+    sequence: int
+    flags: int
+    data: bytes
 
 
 @final
@@ -131,11 +139,11 @@ class SendingHalf:
         """Have the end of file follow the last message."""
         self._eof_waits = True
 
-    def take(self, limit: int) -> TunnelChunk | None:
+    def take(self, limit: int) -> Piece | None:
         """Return what to put on the link next, of about ``limit`` bytes; None while credit or data are missing."""
         if self.sent < self._cut:
             flags, data = self._kept[self.sent]
-            chunk = TunnelChunk(self.sent, flags, data)
+            chunk = Piece(self.sent, flags, data)
             self.sent += 1
             self.chunks_resent += 1
             return chunk
@@ -146,7 +154,7 @@ class SendingHalf:
         self._kept[number] = (flags, data)
         self._cut = self.sent = number + 1
         self.chunks_sent += 1
-        return TunnelChunk(number, flags, data)
+        return Piece(number, flags, data)
 
     def _can_cut(self) -> bool:
         if not self._waiting:

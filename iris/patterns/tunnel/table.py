@@ -29,12 +29,7 @@ from iris.patterns.tunnel.messages import (
     SMALLEST_WINDOW,
     CloseCode,
     Refusal,
-    TunnelOpen,
     close_message,
-    read_id_untrusted,
-    read_marked_untrusted,
-    read_open_untrusted,
-    refuse_message,
 )
 from iris.patterns.tunnel.receive_half import Budget
 
@@ -118,12 +113,10 @@ _PART: Final = 16
 _LEAST_WINDOW: Final = 16 * KIB
 """Of 4,096 tunnels 64 MiB."""
 
-_SETTLED: Final = frozenset({kinds.TUNNEL_CLOSE, kinds.TUNNEL_REFUSE})
-
 _MARK_PATIENCE: Final = 4
 """Times ``Config.tunnel_retry`` after which a mark is taken to be lost though no link has noticed."""
 
-Accept = Callable[[TunnelOpen, TunnelEndpoint], Refusal | None]
+Accept = Callable[[kinds.TunnelOpen, TunnelEndpoint], Refusal | None]
 """Asked for each tunnel that a peer opens: takes it, or says why not.  Must not wait."""
 
 
@@ -231,7 +224,7 @@ class TunnelTable:
         peer = self._peer(node)
         number = peer.opened_here + 1
         window = max(peer.config.tunnel_window, SMALLEST_WINDOW)
-        opening = (kinds.TUNNEL_OPEN, number, cluster, operation, headers, window, self._config.max_payload)
+        opening = kinds.TunnelOpen(number, cluster, operation, headers, window, self._config.max_payload)
         machine = TunnelMachine(identifier=number, opening=opening, config=peer.config, now=self._clock())
         end = peer.ends[-number] = self._make_end(machine, peer, node, -number)
         peer.opened_here = number
@@ -260,31 +253,34 @@ class TunnelTable:
 
     # -- what the mesh says ---------------------------------------------------------------------------------
 
-    def receive(self, sender: NodeId, message: Message) -> None:
+    def receive_marked(self, sender: NodeId, mark: int) -> None:
+        """Take a mark that has come back."""
+        peer = self._peers.get(sender)
+        if peer is not None:
+            peer.flight.arrived(mark, self._clock())
+
+    def receive(self, sender: NodeId, message: kinds.OfTunnel) -> None:
         """Take a message about a tunnel.
 
         Raises:
             RemoteProtocolError: it is not about any tunnel that could exist.
         """
-        peer = self._peers.get(sender)
-        if message[0] == kinds.TUNNEL_MARKED:
-            if peer is not None:
-                peer.flight.arrived(read_marked_untrusted(message), self._clock())
-            return
-        identifier = read_id_untrusted(message)
-        if message[0] == kinds.TUNNEL_CHUNK and message[-1] and type(message[-1]) is int:
+        peer, identifier = self._peers.get(sender), message.id
+        if not identifier:
+            raise RemoteProtocolError("a message about a tunnel carries its id")
+        if isinstance(message, kinds.TunnelChunk) and message.mark:
             # Whatever becomes of the chunk: it is here and no longer in flight.
-            self._post(sender, (kinds.TUNNEL_MARKED, message[-1]))
+            self._post(sender, kinds.TunnelMarked(message.mark))
         end = peer.ends.get(identifier) if peer is not None else None
         if end is not None:
-            if message[0] == kinds.TUNNEL_OPEN:
+            if isinstance(message, kinds.TunnelOpen):
                 end.machine.opened_again()
                 end.settle()
             else:
                 end.receive(message, self._clock())
         # A goodbye is not answered: two ends that have both forgotten a tunnel would otherwise answer each other for
         # ever.
-        elif message[0] not in _SETTLED:
+        elif not isinstance(message, (kinds.TunnelClose, kinds.TunnelRefuse)):
             self._receive_other(sender, identifier, message)
 
     def link_reset(self, node: NodeId) -> None:
@@ -341,22 +337,21 @@ class TunnelTable:
         self.on_begun()
         return TunnelEndpoint(machine, self._mesh, peer.flight, node, key, clock=self._clock, on_ended=self._forget)
 
-    def _receive_other(self, sender: NodeId, identifier: int, message: Message) -> None:
+    def _receive_other(self, sender: NodeId, identifier: int, message: kinds.OfTunnel) -> None:
         """Answer a message about a tunnel that is not here, or not yet."""
         peer = self._peer(sender)
         farewell = peer.farewells.get(identifier)
-        if farewell is None and message[0] == kinds.TUNNEL_OPEN:
-            opening = read_open_untrusted(message)
+        if farewell is None and isinstance(message, kinds.TunnelOpen):
             if identifier < 0:
                 raise RemoteProtocolError(f"a tunnel is opened under the number {identifier}")
             if peer.opened.add(identifier):
-                self._open_for(sender, peer, identifier, opening)
+                self._open_for(sender, peer, identifier, message)
                 return
         if farewell is None:
             farewell = close_message(-identifier, CloseCode.FORGOTTEN, 0, "there is no such tunnel here")
         self._post(sender, farewell)
 
-    def _open_for(self, sender: NodeId, peer: _Peer, identifier: int, opening: TunnelOpen) -> None:
+    def _open_for(self, sender: NodeId, peer: _Peer, identifier: int, opening: kinds.TunnelOpen) -> None:
         refusal: Refusal | None = None
         if peer.accepted >= self._config.tunnels_per_node:
             refusal = Refusal(code="overloaded", text=f"{peer.accepted} tunnels are open", retry_after=1.0)
@@ -382,7 +377,7 @@ class TunnelTable:
             del peer.ends[identifier]
             peer.gone(machine)
         self._refused += 1
-        self._part(sender, peer, identifier, refuse_message(-identifier, refusal))
+        self._part(sender, peer, identifier, refusal.message(-identifier))
 
     def _forget(self, end: TunnelEndpoint) -> None:
         """Take an end that has ended out of the table and into the counters."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from iris.cluster.directory.border import Allowed, Border
+from benchmarks.messages import arrived
+from iris.cluster.directory.border import Border
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
@@ -12,8 +13,8 @@ from iris.kernel.wire import kinds
 ONE, OTHER = NodeId("1" * 32), NodeId("2" * 32)
 
 
-def lists(*clusters: str) -> tuple[object, ...]:
-    return Allowed(clusters=clusters, out=(), into=()).message()
+def lists(*clusters: str) -> kinds.Allowed:
+    return kinds.Allowed(clusters, (), ())
 
 
 def test_what_any_gateway_allows_may_be_asked_until_it_allows_it_no_more() -> None:
@@ -53,5 +54,5 @@ def test_lists_that_are_none_change_nothing(field: object) -> None:
     border = Border()
     border.receive_untrusted(ONE, lists("store"))
     with pytest.raises(RemoteProtocolError):
-        border.receive_untrusted(ONE, (kinds.ALLOWED, field, (), ()))
+        border.receive_untrusted(ONE, arrived(kinds.Allowed, field, (), ()))
     assert border.may_ask("store")

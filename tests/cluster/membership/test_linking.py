@@ -12,6 +12,7 @@ import trio
 from trio.testing import MockClock
 
 import iris
+from benchmarks.messages import array
 from iris.cluster.membership.linking import Linking, dials_second
 from iris.cluster.mesh.dialer import DialLimiter
 from iris.cluster.mesh.mesh import Mesh
@@ -147,7 +148,7 @@ async def test_who_has_something_to_say_waits_for_the_other_to_dial_only_if_it_i
         began = trio.current_time()
         linking.begin(other)
         if hurry:
-            linking.hold(other, (0x14, ()))
+            linking.hold(other, array(0x14, ()))
         await trio.sleep(10.0)
     assert links.dialled == [pytest.approx(began + after)]
 
@@ -196,7 +197,7 @@ async def test_newcomers_are_dialled_at_different_times_by_those_that_are_late(
 async def test_a_member_waits_for_its_turn_behind_those_of_its_own_cluster(autojump_clock: MockClock) -> None:
     links = Links(node(2), answers=True)
     async with open_linking(links) as linking:
-        linking.hold(node(1), (0x14, ()))
+        linking.hold(node(1), array(0x14, ()))
         await trio.testing.wait_all_tasks_blocked()
     assert links.sources == [f"cluster {record(1).name}"]
 
@@ -223,6 +224,6 @@ async def test_a_member_whose_links_never_live_is_dialled_later_also_after_it_wa
     for _ in range(2 * FREE):
         links.flapping.broke(node(1), began)
     async with open_linking(links) as linking:
-        linking.hold(node(1), (0x14, ()))
+        linking.hold(node(1), array(0x14, ()))
         await trio.sleep(10.0)
     assert links.dialled == [pytest.approx(began + EVERY)]

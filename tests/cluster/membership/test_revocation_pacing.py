@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
+from benchmarks.messages import fields_of
 from iris.cluster.membership.revocation import LOCAL_LOOK, LOOK, RevocationExchange
 from iris.cluster.membership.revocation_pacing import RevocationPacing
 from iris.cluster.mesh.peer import Peer
@@ -101,23 +102,23 @@ async def test_few_bytes_of_a_peer_do_not_cost_many_of_this_node(autojump_clock:
         heard: list[bytes] = []
 
         def hear(_: Peer, message: wire.Message) -> None:
-            heard.append(message[1])
+            heard.append(fields_of(message)[0])
 
-        b.mesh.register(kinds.REVOCATIONS, 1, hear)
+        b.mesh.register(kinds.Revocations, hear)
         old, new = issue(fleet, 1), issue(fleet, 2)
         assert revoking.take(old.signed)
         assert revoking.take(new.signed)
         for _ in range(20):
             await b.mesh.connect([a.url])
             for _ in range(10):
-                b.mesh.post(a.id, (kinds.REVOCATIONS, old.signed), len(old.signed))
-                b.mesh.post(a.id, (kinds.RESET,), 0)
+                b.mesh.post(a.id, kinds.Revocations(old.signed), len(old.signed))
+                b.mesh.post(a.id, kinds.Reset(), 0)
             await trio.sleep(0.2)
             b.mesh.drop(a.id, "to come back")
             await trio.sleep(0.1)
         assert set(heard) == {new.signed}
         assert 1 <= len(heard) <= 5, "in six seconds"
-        assert a.mesh.refusals["message of kind " + hex(kinds.REVOCATIONS)] > 100
+        assert a.mesh.refusals["message of kind Revocations"] > 100
 
 
 async def test_of_many_lists_in_a_moment_a_peer_gets_the_first_and_the_last(autojump_clock: MockClock) -> None:

@@ -9,8 +9,10 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from benchmarks.messages import arrived
 from iris.cluster.mesh.control import PingBarrier
 from iris.cluster.mesh.peer import Peer
+from iris.kernel import wire
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
@@ -23,11 +25,11 @@ class Line:
     """A link that keeps what is posted, or is full."""
 
     def __init__(self) -> None:
-        self.posted: list[tuple[Any, ...]] = []
+        self.posted: list[Any] = []
         self.room = trio.Event()
         self.room.set()
 
-    def post(self, message: tuple[Any, ...], size: int, reserve: int) -> None:
+    def post(self, message: wire.Message, size: int, reserve: int) -> None:
         if not self.room.is_set():
             raise NotSent("the link is full")
         self.posted.append(message)
@@ -57,12 +59,12 @@ class Bench:
         self.done.append(node)
 
     def answer(self, node: NodeId, token: int, sender: NodeId | None = None) -> None:
-        self.barriers.receive_pong(cast("Peer", self.peers[sender or node]), (kinds.PONG, token))
+        self.barriers.receive_pong(cast("Peer", self.peers[sender or node]), kinds.Pong(token))
 
     def tokens(self, node: NodeId) -> list[int]:
         posted = self.peers[node].link.posted
-        assert {message[0] for message in posted} <= {kinds.PING}
-        return [message[1] for message in posted]
+        assert {type(message) for message in posted} <= {kinds.Ping}
+        return [message.token for message in posted]
 
 
 async def test_a_wait_ends_with_the_answer_of_its_peer_and_not_with_that_of_another(autojump_clock: MockClock) -> None:
@@ -145,9 +147,8 @@ async def test_a_cancelled_wait_leaves_nothing_that_an_answer_could_find(autojum
 async def test_a_question_is_answered_with_its_number_and_anything_else_is_refused() -> None:
     bench = Bench()
     peer = cast("Peer", bench.peers[ONE])
-    bench.barriers.receive_ping(peer, (kinds.PING, 7))
-    assert bench.peers[ONE].link.posted == [(kinds.PONG, 7)]
+    bench.barriers.receive_ping(peer, kinds.Ping(7))
+    assert bench.peers[ONE].link.posted == [kinds.Pong(7)]
     for token in (None, "7", b"7", 7.0, True, (7,), -1, 2**64 - 1):
-        with pytest.raises(RemoteProtocolError, match="the token of a ping is an integer from 0"):
-            bench.barriers.receive_ping(peer, (kinds.PING, token))
-    assert len(bench.peers[ONE].link.posted) == 1
+        with pytest.raises(RemoteProtocolError):
+            arrived(kinds.Ping, token)

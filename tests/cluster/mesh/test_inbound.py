@@ -175,7 +175,7 @@ async def test_a_member_may_have_eight_connections_and_loses_the_oldest_for_more
         assert session is not None
         ways = await knock(b.transport, a.url, 10)
         for way in ways:
-            way.send_nowait(session.seal(wire.encode_batch([(kinds.PONG, 1)])))
+            way.send_nowait(session.seal(wire.encode_batch([kinds.Pong(1)])))
             await trio.sleep(0.01)
         assert ways[0].closed
         assert len(a.mesh._inbound._owned[b.id]) == 8
@@ -231,11 +231,11 @@ async def test_handshakes_that_one_member_hands_on_are_under_the_limits_of_one_a
         a = fleet["a"]
         frames = [first_frame(fleet, number) for number in range(1, 302)]  # each once: replays are dropped before
         for frame in frames[:200]:
-            a.mesh.receive_carried(frame, kinds.FORWARD, "through x")
+            a.mesh.receive_carried(frame, kinds.Forward, "through x")
         assert a.mesh.refusals["handshake rate of one address"] == 100
         assert a.mesh.refusals["too many half-open handshakes"] == 100 - 32
         for frame in frames[200:300]:
-            a.mesh.receive_carried(frame, kinds.CARRY)
+            a.mesh.receive_carried(frame, kinds.Carry)
         assert a.mesh.refusals["handshake rate of one address"] == 100
-        a.mesh.receive_carried(frames[300], kinds.FORWARD, "through y")
+        a.mesh.receive_carried(frames[300], kinds.Forward, "through y")
         assert a.mesh.refusals["handshake rate of one address"] == 100

@@ -15,12 +15,12 @@ from iris.cluster.mesh.peer import Peer
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
 from iris.kernel.transport.network import NetworkTransport
-from iris.kernel.wire.codec import Message
+from iris.kernel.wire import kinds
 from tests.support.far_mesh import open_far_mesh
 from tests.support.meshes import PeerLog
 from tests.support.realms import WALL, TestRealm
 
-MARK = 0x7E
+MARK = kinds.TunnelMarked
 SCHEMES = ["tcp://127.0.0.1:0", "ws://127.0.0.1:0/iris", "ipc"]
 
 
@@ -33,14 +33,19 @@ class Node:
         self.received: list[int] = []
         self.news = trio.Event()
         mesh.observe(self.log)
-        mesh.register(MARK, 1, self.receive)
+        mesh.register(MARK, self.receive)
+        mesh.register(kinds.Revocations, self.receive_large)
 
-    def receive(self, _: Peer, message: Message) -> None:
-        self.received.append(message[1])
+    def receive(self, _: Peer, message: kinds.TunnelMarked) -> None:
+        self.received.append(message.mark)
+        self.news.set()
+
+    def receive_large(self, _: Peer, message: kinds.Revocations) -> None:
+        self.received.append(len(message.signed))
         self.news.set()
 
     def mark(self, other: Node, number: int) -> None:
-        self.mesh.post(other.mesh.node, (MARK, number), 0)
+        self.mesh.post(other.mesh.node, MARK(number), 0)
 
     async def wait_received(self, count: int) -> None:
         while len(self.received) < count:
@@ -117,7 +122,7 @@ async def test_sessions_are_renewed_while_the_links_are_full(tmp_path: Path) -> 
         sent = 0
         while len(sessions) < 4:
             while peer.link.has_room():
-                peer.link.post((MARK, bytes(60_000)), 60_000)
+                peer.link.post(kinds.Revocations(bytes(60_000)), 60_000)
                 sent += 1
             await peer.link.wait_room()
             sessions.add(peer.session)

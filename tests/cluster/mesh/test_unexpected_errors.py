@@ -10,11 +10,11 @@ from trio.testing import MockClock
 
 from iris.cluster.mesh.peer import Peer
 from iris.kernel.wire import kinds
-from iris.kernel.wire.codec import Message
+from iris.kernel.wire.kinds import Message
 from tests.support.mesh_cases import MARK, Marks, mark, settle
 from tests.support.meshes import MeshNode, open_meshes
 
-BUG = 0x7D
+BUG = kinds.Wanted
 """A kind of message that a bug is in: ()."""
 
 
@@ -32,17 +32,21 @@ async def test_it_costs_the_peer_its_link_and_is_logged_and_counted(
     async with open_meshes("a", "villain", "honest") as fleet:
         fleet.has_bugs = True
         a, villain, honest = fleet["a"], fleet["villain"], fleet["honest"]
-        a.mesh.register(BUG, 0, fail)
+        a.mesh.register(BUG, fail)
         marks = Marks(a)
-        villain.mesh.post(a.id, (MARK, 1), 0)
-        villain.mesh.post(a.id, (BUG,), 0)
-        villain.mesh.post(a.id, (MARK, 2), 0)
+        villain.mesh.post(a.id, MARK(1), 0)
+        villain.mesh.post(
+            a.id,
+            BUG(b""),
+            0,
+        )
+        villain.mesh.post(a.id, MARK(2), 0)
         mark(honest, a, 3)
         await settle()
         assert marks.received in ([1, 3], [3, 1])
         assert a.log.of(villain.id)[:2] == ["up", "down"]
         assert a.log.of(honest.id) == ["up"]
-        assert unexpected(a) == {"unexpected error: message of kind 0x7d": 1}
+        assert unexpected(a) == {"unexpected error: message of kind Wanted": 1}
         (record,) = [record for record in caplog.records if record.exc_info]
         assert record.name == "iris"
         assert record.levelno == logging.ERROR
@@ -59,13 +63,13 @@ async def test_one_in_what_a_node_says_to_itself_is_logged_and_counted_and_nothi
     async with open_meshes("a") as fleet:
         fleet.has_bugs = True
         a = fleet["a"]
-        a.mesh.register(BUG, 0, fail)
+        a.mesh.register(BUG, fail)
         marks = Marks(a)
-        for message in ((BUG,), (MARK, 1)):
+        for message in (BUG(b""), MARK(1)):
             a.mesh.post(a.id, message, 0)
         await settle()
         assert marks.received == [1]
-        assert unexpected(a) == {"unexpected error: message of kind 0x7d": 1}
+        assert unexpected(a) == {"unexpected error: message of kind Wanted": 1}
         assert "ZeroDivisionError: a bug" in caplog.text
 
 
@@ -106,7 +110,7 @@ async def test_nothing_is_taken_from_a_peer_behind_its_goodbye(autojump_clock: M
     async with open_meshes("a", "b") as fleet:
         a, b = fleet["a"], fleet["b"]
         marks = Marks(a)
-        for message in ((MARK, 1), (kinds.GOODBYE, "for now"), (MARK, 2), (kinds.GOODBYE, "again")):
+        for message in (MARK(1), kinds.Goodbye("for now"), MARK(2), kinds.Goodbye("again")):
             b.peer(a).link.post(message, 0)
         await settle()
         assert marks.received == [1]
@@ -138,7 +142,7 @@ async def test_messages_that_cannot_be_encoded_cost_the_link_and_not_the_node(au
         marks = Marks(honest)
         for numbers in ((2**64,), (1, 2**64)):  # alone, within post; and with others, by the flusher
             for number in numbers:
-                a.mesh.post(b.id, (MARK, number), 0)
+                a.mesh.post(b.id, MARK(number), 0)
             mark(a, honest, 1)
             await settle()
             await fleet.link("a", "b")
@@ -154,7 +158,7 @@ async def test_one_that_a_node_cannot_say_to_itself_is_lost_alone(autojump_clock
         a = fleet["a"]
         marks = Marks(a)
         for number in (2**64, 1):
-            a.mesh.post(a.id, (MARK, number), 0)
+            a.mesh.post(a.id, MARK(number), 0)
             await settle()
         assert marks.received == [1]
         assert unexpected(a) == {"unexpected error: messages to this node": 1}

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.messages import raw
 from iris.cluster.routes.envelope import (
     BEGIN,
+    HOPS_AT,
     Envelope,
     Flows,
     begin_batch,
@@ -32,7 +34,7 @@ hops = st.integers(0, 127)
 
 
 def batch_of(envelope: Envelope, frame: bytes, number: int = 16) -> bytes:
-    return bytes(wire.encode_batch([(kinds.CARRY, number, *envelope, frame)]))
+    return bytes(wire.encode_batch([raw(kinds.Carry, number, *envelope, frame)]))
 
 
 @given(envelopes, frames, hops)
@@ -42,7 +44,7 @@ def test_what_stands_in_a_batch_is_found(envelope: Envelope, frame: bytes, numbe
     assert end is not None
     assert open_envelope(batch[BEGIN:end]) == envelope
     assert batch[find_frame(batch, end) :] == frame
-    assert batch[2] == number
+    assert batch[HOPS_AT] == number
 
 
 @given(envelopes, frames, hops)
@@ -70,13 +72,13 @@ def test_the_largest_frames_are_found(kind: type) -> None:
     "batch",
     [
         b"",
-        bytes(wire.encode_batch([(kinds.CARRY, 16, *EU_TO_US, b"x")] * 2)),
-        bytes(wire.encode_batch([(kinds.CARRY_REFUSED, 16, *EU_TO_US, 1)])),
-        bytes(wire.encode_batch([(kinds.CARRY, 16, *EU_TO_US)])),
-        bytes(wire.encode_batch([(kinds.CARRY, 16, *EU_TO_US, "text")])),
-        bytes(wire.encode_batch([(kinds.CARRY, 16, "us", NODE[:15], "eu", OTHER, b"x")])),
-        bytes(wire.encode_batch([(kinds.CARRY, 16, b"us", NODE, "eu", OTHER, b"x")])),
-        bytes(wire.encode_batch([(kinds.CARRY, 16, "us" * 20, NODE, "eu", OTHER, b"x")])),
+        bytes(wire.encode_batch([raw(kinds.Carry, 16, *EU_TO_US, b"x")] * 2)),
+        bytes(wire.encode_batch([raw(kinds.CarryRefused, 16, *EU_TO_US, 1)])),
+        bytes(wire.encode_batch([raw(kinds.Carry, 16, *EU_TO_US)])),
+        bytes(wire.encode_batch([raw(kinds.Carry, 16, *EU_TO_US, "text")])),
+        bytes(wire.encode_batch([kinds.Carry(16, "us", NODE[:15], "eu", OTHER, b"x")])),
+        bytes(wire.encode_batch([raw(kinds.Carry, 16, b"us", NODE, "eu", OTHER, b"x")])),
+        bytes(wire.encode_batch([kinds.Carry(16, "us" * 20, NODE, "eu", OTHER, b"x")])),
         batch_of(EU_TO_US, b"x") + b"\xc0",
         batch_of(EU_TO_US, b"xyz")[:-1],
     ],

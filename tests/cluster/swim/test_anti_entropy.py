@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.messages import arrived, fields_of
 from iris.cluster.swim.anti_entropy import (
     MAX_DIGEST,
     compared_untrusted,
-    differing_untrusted,
+    differing_buckets,
     digests,
     nodes_untrusted,
     pack_nodes,
@@ -22,6 +23,7 @@ from iris.cluster.swim.gossip import MAX_SIGNATURES, Accusation, update_size
 from iris.cluster.swim.records import MemberState
 from iris.cluster.swim.view import View
 from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.wire import kinds
 from tests.support.membership import node, record
 
 held = st.dictionaries(st.integers(1, 300), st.tuples(st.integers(1, 3), st.booleans()), max_size=12)
@@ -45,7 +47,7 @@ def test_a_comparison_finds_every_difference_and_nothing_else(
     wanted: set[str] = set()
     offered: set[str] = set()
     contradicted: set[str] = set()
-    for buckets, entries in digests(other, differing_untrusted(other, one.hashes())):
+    for buckets, entries in digests(other, differing_buckets(other, one.hashes())):
         found = compared_untrusted(one, buckets, entries)
         wanted.update(found.wanted)
         offered.update(found.offered)
@@ -62,7 +64,7 @@ def test_a_comparison_finds_every_difference_and_nothing_else(
 def test_equal_views_cost_one_message() -> None:
     entries = dict.fromkeys(range(1, 50), (1, False))
     one, other = view_of(entries), view_of(entries)
-    assert differing_untrusted(other, one.hashes()) == b""
+    assert differing_buckets(other, one.hashes()) == b""
     assert list(digests(other, b"")) == []
 
 
@@ -72,7 +74,7 @@ def test_who_left_is_offered_to_those_that_hold_it_live() -> None:
     assert member is not None
     member.record = record(1, incarnation=2, leaving=True)
     one.bury(member, MemberState.LEFT, 0.0)
-    ((buckets, entries),) = digests(other, differing_untrusted(other, one.hashes()))
+    ((buckets, entries),) = digests(other, differing_buckets(other, one.hashes()))
     assert compared_untrusted(one, buckets, entries).offered == [node(1)]
 
 
@@ -98,19 +100,19 @@ def test_digests_of_ten_thousand_are_bounded_and_complete() -> None:
 )
 def test_malformed_digests_are_refused(buckets: object, entries: object) -> None:
     with pytest.raises(RemoteProtocolError):
-        compared_untrusted(view_of({}), buckets, entries)
+        compared_untrusted(view_of({}), *fields_of(arrived(kinds.Digest, buckets, entries)))
 
 
 @pytest.mark.parametrize("hashes", [b"", bytes(2047), bytes(2049), "x" * 2048, None])
 def test_malformed_hashes_are_refused(hashes: object) -> None:
     with pytest.raises(RemoteProtocolError):
-        differing_untrusted(view_of({}), hashes)
+        arrived(kinds.Sync, hashes)
 
 
 @pytest.mark.parametrize("packed", [bytes(15), bytes(MAX_DIGEST + 16), None, ()])
 def test_malformed_lists_of_nodes_are_refused(packed: object) -> None:
     with pytest.raises(RemoteProtocolError):
-        nodes_untrusted(packed)
+        nodes_untrusted(arrived(kinds.Wanted, packed).nodes)
 
 
 def test_lists_of_nodes_come_in_pieces() -> None:

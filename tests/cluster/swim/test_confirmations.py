@@ -6,8 +6,9 @@ import dataclasses
 
 import pytest
 
+from benchmarks.messages import fields_of
 from iris.cluster.swim.context import Changed, Routable, Send
-from iris.cluster.swim.gossip import Accusation, Claim, Evidence, Renewal, encode_update
+from iris.cluster.swim.gossip import Accusation, Claim, Evidence, Renewal
 from iris.cluster.swim.records import MemberState, NodeRecord
 from iris.cluster.swim.swim import Swim
 from iris.kernel.config import Config
@@ -23,6 +24,7 @@ from tests.support.membership import (
     node,
     record,
     run,
+    said,
     sends,
     told,
     updates_in,
@@ -85,7 +87,7 @@ def test_one_member_saying_everything_it_can_kills_nobody_and_closes_no_route() 
         forged = dataclasses.replace(claim(5, 2), signature=HashTrust(node(1)).sign(b""))
         effects = gossip(swim, claim(5, 1), claim(5, 1, Evidence.REFUSED), forged, sender=1, now=now)
         effects += gossip(swim, Accusation(node=node(5), incarnation=1), sender=1, now=now)
-        effects += swim.receive((kinds.DIGEST, bytes(range(256)), b""), node(1), now)
+        effects += swim.receive(kinds.Digest(bytes(range(256)), b""), node(1), now)
         assert not any(isinstance(effect, Routable) for effect in effects)
     assert swim.state(node(5)) is MemberState.SUSPECT
     assert swim.statistics().deaths == 0
@@ -108,31 +110,31 @@ def test_an_accuser_without_end_gets_two_refutations_a_second() -> None:
         now = moment * 0.01
         while swim.deadline <= now:
             swim.expire(swim.deadline)
-        swim.receive((kinds.PROBE, 1, 2, swim.own.incarnation, ()), node(1), now)
+        swim.receive(kinds.Probe(1, 2, swim.own.incarnation, ()), node(1), now)
     assert 18 <= swim.own.incarnation <= 22
 
 
 def test_a_prober_that_holds_this_node_suspect_gets_the_refutation_with_the_answer() -> None:
     swim = knowing(*range(1, 10))
-    effects = swim.receive((kinds.PROBE, 3, 1, 1, ()), node(1), 0.0)
-    (answer,) = sends(effects, kinds.PROBE_ANSWER)
+    effects = swim.receive(kinds.Probe(3, 1, 1, ()), node(1), 0.0)
+    (answer,) = sends(effects, kinds.ProbeAnswer)
     assert any(
         isinstance(u, NodeRecord | Renewal) and u.node == node(0) and u.incarnation == 2 for u in updates_in(answer)
     )
-    assert sends(effects, kinds.SYNC) == []
+    assert sends(effects, kinds.Sync) == []
 
 
 def test_a_prober_that_holds_this_node_dead_is_compared_with() -> None:
     swim = knowing(*range(1, 10))
-    effects = swim.receive((kinds.PROBE, 3, 2, 1, ()), node(1), 0.0)
-    assert [send.node for send in sends(effects, kinds.SYNC)] == [node(1)]
+    effects = swim.receive(kinds.Probe(3, 2, 1, ()), node(1), 0.0)
+    assert [send.node for send in sends(effects, kinds.Sync)] == [node(1)]
 
 
 def test_a_prober_that_is_behind_gets_the_whole_record() -> None:
     swim = knowing(1)
     swim.update_self(0.0, site="eu")
     run(swim, 10.0, deaf=False)
-    (answer,) = sends(swim.receive((kinds.PROBE, 3, 0, 1, ()), node(1), 10.0), kinds.PROBE_ANSWER)
+    (answer,) = sends(swim.receive(kinds.Probe(3, 0, 1, ()), node(1), 10.0), kinds.ProbeAnswer)
     assert swim.own in updates_in(answer)
 
 
@@ -154,16 +156,16 @@ def test_old_words_do_not_raise_the_dead_but_its_own_new_one_does() -> None:
 
 def test_the_dead_are_tried_again_for_ever() -> None:
     swim = dead_member()
-    tried = [t for t, e in run(swim, 600.0, deaf=True) for s in sends([e], kinds.PROBE) if s.node == node(5)]
+    tried = [t for t, e in run(swim, 600.0, deaf=True) for s in sends([e], kinds.Probe) if s.node == node(5)]
     assert tried[-1] > 550.0
     assert len(tried) > 50
 
 
 def test_a_dead_one_that_speaks_is_told_so() -> None:
     swim = dead_member()
-    effects = swim.receive((kinds.GOSSIP, ()), node(5), 1.7)
-    (probe,) = sends(effects, kinds.PROBE)
-    assert (probe.node, probe.message[2:4]) == (node(5), (2, 1))
+    effects = swim.receive(kinds.Gossip(()), node(5), 1.7)
+    (probe,) = sends(effects, kinds.Probe)
+    assert (probe.node, fields_of(probe.message)[1:3]) == (node(5), (2, 1))
 
 
 def test_contradictions_between_views_are_put_to_their_subject() -> None:
@@ -172,10 +174,10 @@ def test_contradictions_between_views_are_put_to_their_subject() -> None:
     gossip(other, record(0), *(record(number) for number in (2, 3, 4, 5)), sender=0)
     run(other, 1.95, deaf=False)
     swim._census.synchronize(node(1))
-    (digest,) = sends(other.receive((kinds.SYNC, swim._ground.view.hashes()), node(0), 2.0), kinds.DIGEST)
-    (hint,) = sends(swim.receive(digest.message, node(1), 2.0), kinds.GOSSIP)
+    (digest,) = sends(other.receive(kinds.Sync(swim._ground.view.hashes()), node(0), 2.0), kinds.Digest)
+    (hint,) = sends(swim.receive(said(digest), node(1), 2.0), kinds.Gossip)
     assert updates_in(hint) == [Accusation(node=node(5), incarnation=1)]
-    effects = other.receive(hint.message, node(0), 2.0)
+    effects = other.receive(said(hint), node(0), 2.0)
     assert changes(effects) == [], "the other side does not believe it"
     assert Accusation(node=node(5), incarnation=1) in told(effects, other)
     assert other.state(node(5)) is MemberState.ALIVE
@@ -200,10 +202,10 @@ def test_whoever_has_heard_no_contradiction_asks_the_suspect_before_it_concludes
     asked = [
         (time, effect.message)
         for time, effect in seen
-        if isinstance(effect, Send) and effect.node == node(5) and effect.message[0] == kinds.PROBE
+        if isinstance(effect, Send) and effect.node == node(5) and isinstance(effect.message, kinds.Probe)
     ]
     assert len(asked) >= 2
-    assert all(message[2:4] == (int(MemberState.SUSPECT), 1) for _, message in asked)
+    assert all(fields_of(message)[1:3] == (int(MemberState.SUSPECT), 1) for _, message in asked)
     assert asked[0][0] >= 0.4, "by then nearly everybody has heard a contradiction"
 
 
@@ -214,9 +216,9 @@ def test_a_member_whose_contradiction_was_lost_on_its_way_says_it_again_when_ask
     while swim.deadline <= 5.0:
         now = swim.deadline
         effects = swim.expire(now)
-        for send in sends(effects, kinds.PROBE):
+        for send in sends(effects, kinds.Probe):
             news = (record(5, incarnation=2),) if send.node == node(5) else ()
-            answer = (kinds.PROBE_ANSWER, send.message[1], 0, tuple(map(encode_update, news)))
+            answer = kinds.ProbeAnswer(fields_of(send.message)[0], 0, tuple(update.as_update() for update in news))
             effects += swim.receive(answer, send.node, now + 0.001)
         states += [e.state for e in effects if isinstance(e, Changed) and e.node == node(5)]
     assert states == [MemberState.ALIVE]
@@ -226,7 +228,7 @@ def test_a_lone_witness_makes_others_ask_for_as_long_as_they_wait_and_no_more() 
     swim = knowing(*range(1, 10))
     gossip(swim, claim(5, 1))
     seen = run(swim, 30.0, deaf=False)
-    asked = [t for t, e in seen if isinstance(e, Send) and e.node == node(5) and e.message[0] == kinds.PROBE]
+    asked = [t for t, e in seen if isinstance(e, Send) and e.node == node(5) and isinstance(e.message, kinds.Probe)]
     death = next(t for t, e in seen if isinstance(e, Changed) and e.node == node(5) and e.state is MemberState.DEAD)
     assert near(death, 6.0)
     assert len([t for t in asked if t < death]) >= 4

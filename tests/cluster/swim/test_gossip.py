@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.messages import arrived
 from iris.cluster.swim.gossip import (
     MAX_UPDATES,
     Accusation,
@@ -15,12 +14,12 @@ from iris.cluster.swim.gossip import (
     Evidence,
     Renewal,
     Update,
-    encode_update,
     update_size,
     updates_untrusted,
 )
 from iris.kernel import wire
 from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.wire import kinds
 from tests.support.membership import node, record
 
 UPDATES: list[Update] = [
@@ -38,23 +37,23 @@ values = st.recursive(
 
 
 def test_updates_come_out_of_the_wire_as_they_went_in() -> None:
-    sent = (16, tuple(map(encode_update, UPDATES)))
-    (message,) = wire.BatchDecoder().decode_untrusted(bytes(wire.encode_batch([sent])))
-    assert updates_untrusted(message[1]) == UPDATES
+    message = arrived(kinds.Gossip, tuple(update.as_update() for update in UPDATES))
+    assert updates_untrusted(message.updates) == UPDATES
 
 
 @pytest.mark.parametrize("update", UPDATES, ids=lambda update: type(update).__name__)
 def test_the_size_of_an_update_is_not_below_its_bytes_on_the_wire(update: Update) -> None:
-    assert update_size(update) >= len(wire.pack(encode_update(update)))
+    assert update_size(update) >= len(wire.encode_batch([update.as_update()])) - 1
 
 
 @given(values)
 def test_whatever_a_peer_sends_is_read_or_refused_with_one_error(value: object) -> None:
     try:
-        updates = updates_untrusted(value)
+        message = arrived(kinds.Gossip, value)
+        updates = updates_untrusted(message.updates)
     except RemoteProtocolError:
         return
-    assert [encode_update(update) for update in updates] == list(cast("tuple[object, ...]", value))
+    assert tuple(update.as_update() for update in updates) == message.updates
 
 
 @pytest.mark.parametrize(
@@ -68,12 +67,12 @@ def test_whatever_a_peer_sends_is_read_or_refused_with_one_error(value: object) 
         ((2, bytes(16), 1, bytes(16), 3, b""),),
         ((3, bytes(15), 1),),
         ((1, bytes(16), 1, bytes(129)),),
-        (encode_update(UPDATES[3]),) * (MAX_UPDATES + 1),
+        (UPDATES[3].as_update(),) * (MAX_UPDATES + 1),
     ],
 )
 def test_malformed_updates_are_refused(value: object) -> None:
     with pytest.raises(RemoteProtocolError):
-        updates_untrusted(value)
+        updates_untrusted(arrived(kinds.Gossip, value).updates)
 
 
 def test_a_claim_is_bound_to_its_witness_incarnation_and_evidence() -> None:

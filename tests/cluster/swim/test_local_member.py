@@ -48,7 +48,7 @@ def _told_of_itself(swim: Swim, effects: list[Effect]) -> list[Send]:
     return [
         effect
         for effect in effects
-        if isinstance(effect, Send) and effect.message[0] != kinds.SYNC
+        if isinstance(effect, Send) and type(effect.message) is not kinds.Sync
         if any(isinstance(update, NodeRecord) and update == swim.own for update in updates_in(effect))
     ]
 
@@ -68,15 +68,15 @@ def test_a_change_is_told_to_each_linked_member_at_once_and_then_only_rides_alon
     assert {send.node for send in _told_of_itself(swim, effects)} == {node(n) for n in range(1, 30) if n != 7}
     assert swim.settled
     later = [effect for _, effect in run(swim, 20.0, deaf=False)]
-    assert [send.message[0] for send in _told_of_itself(swim, later)] == [kinds.PROBE] * 4
-    assert not sends(later, kinds.GOSSIP)
+    assert [type(send.message) for send in _told_of_itself(swim, later)] == [kinds.Probe] * 4
+    assert not sends(later, kinds.Gossip)
 
 
 def test_a_leaving_node_tells_a_dozen_at_once() -> None:
     swim = knowing(*range(1, 30))
     run(swim, 3.0, deaf=False)
     effects = swim.leave(3.0)
-    farewells = [s.node for s in sends(effects, kinds.GOSSIP) if any(u == swim.own for u in updates_in(s))]
+    farewells = [s.node for s in sends(effects, kinds.Gossip) if any(u == swim.own for u in updates_in(s))]
     assert len(set(farewells)) >= 12
     assert swim.own.leaving
     assert swim.leave(3.1) == [] or swim.own.incarnation == 2, "leaving twice is leaving once"
@@ -106,5 +106,5 @@ def test_a_leaving_node_probes_nobody_and_refutes_nothing() -> None:
     gossip(swim, claim(0, 1, incarnation=2))
     assert swim.own.incarnation == 2
     later = [effect for _, effect in run(swim, 5.0)]
-    assert {send.message[0] for send in sends(later)} <= {kinds.GOSSIP}
+    assert {type(send.message) for send in sends(later)} <= {kinds.Gossip}
     assert swim.settled

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from benchmarks.messages import fields_of
 from iris.cluster.swim.context import Changed, Effect, LoadReport, Rejected, Routable, Send, Synchronized
-from iris.cluster.swim.gossip import Evidence, encode_update
+from iris.cluster.swim.gossip import Evidence
 from iris.cluster.swim.records import MemberState
 from iris.kernel.config import Config
 from iris.kernel.wire import kinds
@@ -23,14 +24,14 @@ from tests.support.membership import (
 def test_a_probe_is_answered_with_the_queue_delay() -> None:
     swim = knowing(1)
     swim.queue_delay = 0.25
-    (answer,) = sends(swim.receive((kinds.PROBE, 7, 0, 1, ()), node(1), 0.0), kinds.PROBE_ANSWER)
-    assert (answer.node, answer.message[1:3]) == (node(1), (7, 250_000))
+    (answer,) = sends(swim.receive(kinds.Probe(7, 0, 1, ()), node(1), 0.0), kinds.ProbeAnswer)
+    assert (answer.node, fields_of(answer.message)[0:2]) == (node(1), (7, 250_000))
 
 
 def test_an_answer_tells_load_and_round_trip() -> None:
     swim = knowing(1)
-    ((sent, probe),) = ((t, s) for t, e in run(swim, 0.5) for s in sends([e], kinds.PROBE))
-    effects = swim.receive((kinds.PROBE_ANSWER, probe.message[1], 30_000, ()), node(1), 0.6)
+    ((sent, probe),) = ((t, s) for t, e in run(swim, 0.5) for s in sends([e], kinds.Probe))
+    effects = swim.receive(kinds.ProbeAnswer(fields_of(probe.message)[0], 30_000, ()), node(1), 0.6)
     (load,) = (effect for effect in effects if isinstance(effect, LoadReport))
     assert (load.node, load.queue_delay) == (node(1), 0.03)
     assert near(load.round_trip, 0.6 - sent)
@@ -38,9 +39,9 @@ def test_an_answer_tells_load_and_round_trip() -> None:
 
 def test_an_answer_from_somebody_else_is_no_answer() -> None:
     swim = knowing(1, 2)
-    (probe, *_) = (s for _, e in run(swim, 0.5) for s in sends([e], kinds.PROBE))
+    (probe, *_) = (s for _, e in run(swim, 0.5) for s in sends([e], kinds.Probe))
     other = node(2) if probe.node == node(1) else node(1)
-    effects = swim.receive((kinds.PROBE_ANSWER, probe.message[1], 0, ()), other, 0.6)
+    effects = swim.receive(kinds.ProbeAnswer(fields_of(probe.message)[0], 0, ()), other, 0.6)
     assert not any(isinstance(effect, LoadReport) for effect in effects)
 
 
@@ -51,15 +52,15 @@ def test_a_silent_member_is_asked_twice_helpers_ask_it_its_route_closes_it_is_su
     while swim.deadline <= 20.0:
         now = swim.deadline
         effects = swim.expire(now)
-        for send in sends(effects, kinds.PROBE):
+        for send in sends(effects, kinds.Probe):
             if send.node == node(2):
-                effects += swim.receive((kinds.PROBE_ANSWER, send.message[1], 0, ()), node(2), now)
-        for send in sends(effects, kinds.PROBE_REQUEST):
-            effects += swim.receive((kinds.PROBE_REPORT, send.message[1], 1, ()), node(2), now)
+                effects += swim.receive(kinds.ProbeAnswer(fields_of(send.message)[0], 0, ()), node(2), now)
+        for send in sends(effects, kinds.ProbeRequest):
+            effects += swim.receive(kinds.ProbeReport(fields_of(send.message)[0], 1, ()), node(2), now)
         seen.extend((now, effect) for effect in effects)
     about = [(t, e) for t, e in seen if not isinstance(e, LoadReport | Rejected | Synchronized) and e.node == node(1)]
-    first = next(t for t, e in about if isinstance(e, Send) and e.message[0] == kinds.PROBE)
-    asked = [t for t, e in seen if isinstance(e, Send) and e.message[0] == kinds.PROBE_REQUEST]
+    first = next(t for t, e in about if isinstance(e, Send) and isinstance(e.message, kinds.Probe))
+    asked = [t for t, e in seen if isinstance(e, Send) and isinstance(e.message, kinds.ProbeRequest)]
     assert near(asked[0], first + 0.25)
     (closed,) = ((t, e) for t, e in about if isinstance(e, Routable))
     assert near(closed[0], first + 0.5)
@@ -77,36 +78,36 @@ def test_a_member_that_a_helper_reaches_is_not_suspected_but_gets_no_work_from_h
     while swim.deadline <= 5.0:
         now = swim.deadline
         effects = swim.expire(now)
-        for send in sends(effects, kinds.PROBE):
+        for send in sends(effects, kinds.Probe):
             if send.node == node(2):
-                effects += swim.receive((kinds.PROBE_ANSWER, send.message[1], 0, ()), node(2), now)
-        for send in sends(effects, kinds.PROBE_REQUEST):
-            effects += swim.receive((kinds.PROBE_REPORT, send.message[1], 0, ()), node(2), now)
+                effects += swim.receive(kinds.ProbeAnswer(fields_of(send.message)[0], 0, ()), node(2), now)
+        for send in sends(effects, kinds.ProbeRequest):
+            effects += swim.receive(kinds.ProbeReport(fields_of(send.message)[0], 0, ()), node(2), now)
         seen += effects
     assert changes(seen) == []
     assert [e for e in seen if isinstance(e, Routable)] == [Routable(node=node(1), open=False, evidence="silent")]
     # It goes on being asked, and its first answer opens the route.
     pings: list[Send] = []
     while not pings:
-        pings = [s for s in sends(swim.expire(swim.deadline), kinds.PROBE) if s.node == node(1)]
+        pings = [s for s in sends(swim.expire(swim.deadline), kinds.Probe) if s.node == node(1)]
     (probe,) = pings
-    effects = swim.receive((kinds.PROBE_ANSWER, probe.message[1], 0, ()), node(1), swim._ground.now)
+    effects = swim.receive(kinds.ProbeAnswer(fields_of(probe.message)[0], 0, ()), node(1), swim._ground.now)
     assert Routable(node=node(1), open=True) in effects
 
 
 def test_a_doubted_member_is_probed_at_once_and_routed_out_half_a_second_later() -> None:
     swim = knowing(*range(1, 20))
     run(swim, 2.0, deaf=False)
-    (probe,) = sends(swim.doubt(node(5), 2.0), kinds.PROBE)
+    (probe,) = sends(swim.doubt(node(5), 2.0), kinds.Probe)
     assert probe.node == node(5)
     assert swim.doubt(node(5), 2.01) == [], "one probe at a time"
     closed: list[float] = []
     while swim.deadline <= 3.0:
         now = swim.deadline
         effects = swim.expire(now)
-        for send in sends(effects, kinds.PROBE):
+        for send in sends(effects, kinds.Probe):
             if send.node != node(5):
-                swim.receive((kinds.PROBE_ANSWER, send.message[1], 0, ()), send.node, now)
+                swim.receive(kinds.ProbeAnswer(fields_of(send.message)[0], 0, ()), send.node, now)
         closed += [now for effect in effects if isinstance(effect, Routable) and effect.node == node(5)]
     assert len(closed) == 1
     assert near(closed[0], 2.5)
@@ -114,7 +115,7 @@ def test_a_doubted_member_is_probed_at_once_and_routed_out_half_a_second_later()
 
 def test_doubts_are_bounded() -> None:
     swim = knowing(*range(1, 60), config=Config(doubts=4))
-    probed = [s for number in range(1, 60) for s in sends(swim.doubt(node(number), 0.0), kinds.PROBE)]
+    probed = [s for number in range(1, 60) for s in sends(swim.doubt(node(number), 0.0), kinds.Probe)]
     assert len(probed) <= 5
 
 
@@ -127,32 +128,32 @@ def test_doubting_the_unknown_and_the_dead_does_nothing() -> None:
 
 def test_a_helper_probes_and_reports_either_way() -> None:
     swim = knowing(1, 2)
-    request = (kinds.PROBE_REQUEST, 77, bytes.fromhex(node(2)), ())
-    (probe,) = (s for s in sends(swim.receive(request, node(1), 0.0), kinds.PROBE))
+    request = kinds.ProbeRequest(77, bytes.fromhex(node(2)), ())
+    (probe,) = (s for s in sends(swim.receive(request, node(1), 0.0), kinds.Probe))
     assert probe.node == node(2)
-    effects = swim.receive((kinds.PROBE_ANSWER, probe.message[1], 0, ()), node(2), 0.01)
-    assert [(s.node, s.message[1:3]) for s in sends(effects, kinds.PROBE_REPORT)] == [(node(1), (77, 0))]
+    effects = swim.receive(kinds.ProbeAnswer(fields_of(probe.message)[0], 0, ()), node(2), 0.01)
+    assert [(s.node, fields_of(s.message)[0:2]) for s in sends(effects, kinds.ProbeReport)] == [(node(1), (77, 0))]
     swim.receive(request, node(1), 0.02)
-    reports = [(t, s) for t, e in run(swim, 0.6) for s in sends([e], kinds.PROBE_REPORT)]
-    assert [s.message[1:3] for _, s in reports] == [(77, 1)]
+    reports = [(t, s) for t, e in run(swim, 0.6) for s in sends([e], kinds.ProbeReport)]
+    assert [fields_of(s.message)[0:2] for _, s in reports] == [(77, 1)]
     assert reports[0][0] < 0.02 + Config().probe_timeout, "before the asker gives up"
     swim.receive(request, node(1), 1.0)
     effects = swim.refused(node(2), 1.01)
-    assert [s.message[1:3] for s in sends(effects, kinds.PROBE_REPORT)] == [(77, 2)]
+    assert [fields_of(s.message)[0:2] for s in sends(effects, kinds.ProbeReport)] == [(77, 2)]
 
 
 def test_who_has_left_is_asked_for_somebody_else_in_a_form_that_is_understood() -> None:
     swim = knowing(1, 2)
     gossip(swim, record(2, incarnation=2, leaving=True), sender=2)
-    effects = swim.receive((kinds.PROBE_REQUEST, 77, bytes.fromhex(node(2)), ()), node(1), 0.1)
-    (probe,) = sends(effects, kinds.PROBE)
-    assert probe.message[2:4] == (int(MemberState.DEAD), 2)
+    effects = swim.receive(kinds.ProbeRequest(77, bytes.fromhex(node(2)), ()), node(1), 0.1)
+    (probe,) = sends(effects, kinds.Probe)
+    assert fields_of(probe.message)[1:3] == (int(MemberState.DEAD), 2)
 
 
 def test_probes_for_others_are_bounded() -> None:
     swim = knowing(1, 2)
-    requests = ((kinds.PROBE_REQUEST, number, bytes.fromhex(node(2)), ()) for number in range(1000))
-    assert sum(len(sends(swim.receive(r, node(1), 0.0), kinds.PROBE)) for r in requests) == 256
+    requests = (kinds.ProbeRequest(number, bytes.fromhex(node(2)), ()) for number in range(1000))
+    assert sum(len(sends(swim.receive(r, node(1), 0.0), kinds.Probe)) for r in requests) == 256
 
 
 def test_a_member_with_a_long_queue_is_asked_again_each_interval() -> None:
@@ -160,14 +161,14 @@ def test_a_member_with_a_long_queue_is_asked_again_each_interval() -> None:
     probed: list[float] = []
     while swim.deadline <= 10.0:
         now = swim.deadline
-        for send in sends(swim.expire(now), kinds.PROBE):
+        for send in sends(swim.expire(now), kinds.Probe):
             delay = 900_000 if send.node == node(5) and now < 8.0 else 0
             probed += [now] if send.node == node(5) else []
-            swim.receive((kinds.PROBE_ANSWER, send.message[1], delay, ()), send.node, now)
+            swim.receive(kinds.ProbeAnswer(fields_of(send.message)[0], delay, ()), send.node, now)
         if not probed and now > 1.0:
-            for send in sends(swim.doubt(node(5), now), kinds.PROBE):
+            for send in sends(swim.doubt(node(5), now), kinds.Probe):
                 probed.append(now)
-                swim.receive((kinds.PROBE_ANSWER, send.message[1], 900_000, ()), send.node, now)
+                swim.receive(kinds.ProbeAnswer(fields_of(send.message)[0], 900_000, ()), send.node, now)
     assert len([at for at in probed if at < 8.0]) > 10
     assert len([at for at in probed if at > 9.0]) <= 1
 
@@ -177,8 +178,8 @@ def test_a_broken_link_closes_the_route_at_once_and_accuses_only_if_it_stays_bro
     effects = swim.refused(node(1), 1.0)
     assert [e for e in effects if isinstance(e, Routable)] == [Routable(node=node(1), open=False, evidence="refused")]
     assert changes(effects) == []
-    (ping,) = sends(effects, kinds.PROBE)
-    effects = swim.receive((kinds.PROBE_ANSWER, ping.message[1], 0, ()), node(1), 1.02)
+    (ping,) = sends(effects, kinds.Probe)
+    effects = swim.receive(kinds.ProbeAnswer(fields_of(ping.message)[0], 0, ()), node(1), 1.02)
     assert Routable(node=node(1), open=True) in effects
     assert changes([e for _, e in run(swim, 1.1)]) == [], "it was redialled: nobody is accused"
 
@@ -199,8 +200,8 @@ def test_three_refused_witnesses_end_a_life_in_under_a_second() -> None:
 def test_without_other_witnesses_helpers_are_asked() -> None:
     swim = knowing(*range(1, 30))
     swim.refused(node(1), 1.0)
-    asked = [(t, s) for t, e in run(swim, 1.3) for s in sends([e], kinds.PROBE_REQUEST)]
-    ours = [t for t, s in asked if s.message[2] == bytes.fromhex(node(1))]
+    asked = [(t, s) for t, e in run(swim, 1.3) for s in sends([e], kinds.ProbeRequest)]
+    ours = [t for t, s in asked if fields_of(s.message)[1] == bytes.fromhex(node(1))]
     assert len(ours) == 3
     assert near(ours[0], 1.15)
 
@@ -224,10 +225,10 @@ def test_refusals_by_the_unknown_and_the_dead_change_nothing() -> None:
 
 def test_a_member_behind_a_broken_link_is_asked_twice_before_it_is_accused() -> None:
     swim = knowing(1, 2, 3)
-    (first,) = sends(swim.refused(node(1), 1.0), kinds.PROBE)
-    again = [s for _, e in run(swim, 1.04) for s in sends([e], kinds.PROBE) if s.node == node(1)]
-    assert again[-1].message[1] == first.message[1], "the answer to either will do"
-    effects = swim.receive((kinds.PROBE_ANSWER, first.message[1], 0, ()), node(1), 1.045)
+    (first,) = sends(swim.refused(node(1), 1.0), kinds.Probe)
+    again = [s for _, e in run(swim, 1.04) for s in sends([e], kinds.Probe) if s.node == node(1)]
+    assert fields_of(again[-1].message)[0] == fields_of(first.message)[0], "the answer to either will do"
+    effects = swim.receive(kinds.ProbeAnswer(fields_of(first.message)[0], 0, ()), node(1), 1.045)
     assert Routable(node=node(1), open=True) in effects
     assert changes([e for _, e in run(swim, 1.2)]) == []
 
@@ -246,7 +247,7 @@ def test_those_heard_lately_are_asked_for_help_first() -> None:
     for number in (5, 6, 7):
         gossip(swim, sender=number)
     swim.doubt(node(20), 0.0)
-    asked = {s.node for _, e in run(swim, 0.26) for s in sends([e], kinds.PROBE_REQUEST)}
+    asked = {s.node for _, e in run(swim, 0.26) for s in sends([e], kinds.ProbeRequest)}
     assert len(asked) == 3
     assert asked <= {node(number) for number in (1, 5, 6, 7)}
 
@@ -255,14 +256,16 @@ def test_a_link_that_only_broke_closes_the_route_and_accuses_nobody() -> None:
     swim = knowing(1, 2, 3)
     effects = swim.broken(node(1), 1.0)
     assert [e for e in effects if isinstance(e, Routable)] == [Routable(node=node(1), open=False, evidence="broken")]
-    (ping,) = sends(effects, kinds.PROBE)
+    (ping,) = sends(effects, kinds.Probe)
     later = [e for _, e in run(swim, 1.2)]
-    assert [s.message[1] for s in sends(later, kinds.PROBE) if s.node == node(1)] == [ping.message[1]], "once more"
+    assert [fields_of(s.message)[0] for s in sends(later, kinds.Probe) if s.node == node(1)] == [
+        fields_of(ping.message)[0]
+    ], "once more"
     assert changes(later) == []
     again = swim.broken(node(1), 1.2)
-    (ping,) = sends(again, kinds.PROBE)
+    (ping,) = sends(again, kinds.Probe)
     assert Routable(node=node(1), open=True) in swim.receive(
-        (kinds.PROBE_ANSWER, ping.message[1], 0, ()), node(1), 1.21
+        kinds.ProbeAnswer(fields_of(ping.message)[0], 0, ()), node(1), 1.21
     )
 
 
@@ -311,9 +314,9 @@ def test_while_nobody_is_gone_a_node_is_woken_up_for_its_probes_alone() -> None:
     while swim.deadline <= since + 60 * config.probe_interval:
         now = swim.deadline
         effects = swim.expire(now)
-        woken += not sends(effects, kinds.SYNC)
-        for probe in sends(effects, kinds.PROBE):
-            swim.receive((kinds.PROBE_ANSWER, probe.message[1], 0, ()), probe.node, now + 0.001)
+        woken += not sends(effects, kinds.Sync)
+        for probe in sends(effects, kinds.Probe):
+            swim.receive(kinds.ProbeAnswer(fields_of(probe.message)[0], 0, ()), probe.node, now + 0.001)
     assert 59 <= woken <= 61
 
 
@@ -321,11 +324,11 @@ def test_the_dead_are_tried_for_as_long_as_somebody_is_gone() -> None:
     swim, config = knowing(1), Config()
     seen = run(swim, 60.0)
     died = next(t for t, e in seen if isinstance(e, Changed) and e.state is MemberState.DEAD)
-    tried = [t for t, e in seen if isinstance(e, Send) and e.message[0] == kinds.PROBE and t > died]
+    tried = [t for t, e in seen if isinstance(e, Send) and isinstance(e.message, kinds.Probe) and t > died]
     assert tried[0] < died + 0.5 + 2.1 * config.lost_interval
     assert 10 <= len(tried) <= (60 - died) / config.lost_interval
-    swim.receive((kinds.STATE, False, (encode_update(record(1, incarnation=2)),)), node(1), 60.0)
+    swim.receive(kinds.State(False, (record(1, incarnation=2).as_update(),)), node(1), 60.0)
     assert swim.state(node(1)) is MemberState.ALIVE
-    back = [t for t, e in run(swim, 65.0, deaf=False) if isinstance(e, Send) and e.message[0] == kinds.PROBE]
+    back = [t for t, e in run(swim, 65.0, deaf=False) if isinstance(e, Send) and isinstance(e.message, kinds.Probe)]
     assert 6 <= len(back) <= 11, "an ordinary member again"
     assert swim.state(node(1)) is MemberState.ALIVE

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 
 from iris.cluster.swim.context import Changed, Rejected
-from iris.cluster.swim.gossip import encode_update
 from iris.cluster.swim.record_quota import RecordQuota
 from iris.cluster.swim.records import MemberState, NodeRecord
 from iris.cluster.swim.swim import Swim
@@ -82,7 +81,7 @@ def test_for_a_member_that_is_linked_one_goes_that_is_not() -> None:
     linked = {node(1), node(2)}
     swim.use_links(linked.__contains__, lambda _: False)
     gossip(swim, made_up(2, "databases"), made_up(10, "databases"), made_up(11, "databases"))
-    tell = (kinds.STATE, False, (encode_update(record(1)),))
+    tell = kinds.State(False, (record(1).as_update(),))
     assert Rejected(sender=node(3), reason=FULL) in swim.receive(tell, node(3), 0.0), "another one's word"
     effects = swim.receive(tell, node(1), 0.0)
     assert changes(effects) == [
@@ -98,7 +97,7 @@ def test_if_all_are_linked_nobody_goes() -> None:
     swim = machine(0, config=Config(records_per_cluster_key=2))
     swim.use_links(lambda _: True, lambda _: False)
     gossip(swim, record(1), record(2))
-    effects = swim.receive((kinds.STATE, False, (encode_update(record(3)),)), node(3), 0.0)
+    effects = swim.receive(kinds.State(False, (record(3).as_update(),)), node(3), 0.0)
     assert not any(isinstance(effect, Changed) for effect in effects)
     assert swim.statistics().rejected == {FULL: 1}
 
@@ -108,7 +107,7 @@ def test_a_record_that_is_not_believed_makes_nobody_go() -> None:
     swim.use_links(lambda _: False, lambda _: False)
     gossip(swim, record(1), record(2))
     forged = dataclasses.replace(record(3), signature=b"")
-    swim.receive((kinds.STATE, False, (encode_update(forged),)), node(3), 0.0)
+    swim.receive(kinds.State(False, (forged.as_update(),)), node(3), 0.0)
     assert alive(swim, "databases") == {node(1), node(2)}
     gossip(swim, record(2, incarnation=2, leaving=True))
     gossip(swim, forged)

@@ -10,17 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.messages import arrived, fields_of, raw
 from iris.cluster.swim.records import (
     MAX_CLUSTERS,
     MAX_PROOF,
     ClusterEntry,
     NodeRecord,
     precedes,
-    record_from_tuple_untrusted,
+    record_untrusted,
 )
 from iris.kernel import wire
 from iris.kernel.errors import RemoteProtocolError
-from iris.kernel.wire.fields import MAX_COUNTER
+from iris.kernel.wire import kinds
+from iris.kernel.wire.kinds import MAX_NUMBER
 from tests.support.membership import node, record
 
 FULL = NodeRecord(
@@ -50,18 +52,13 @@ records = st.builds(
 )
 
 
-def through_the_wire(value: object) -> object:
-    (message,) = wire.BatchDecoder().decode_untrusted(bytes(wire.encode_batch([(16, value)])))
-    return message[1]
-
-
 def test_a_record_comes_out_of_the_wire_as_it_went_in() -> None:
-    assert record_from_tuple_untrusted(through_the_wire(FULL.as_tuple())) == FULL
+    assert record_untrusted(arrived(kinds.Join, FULL.as_update()).record) == FULL
 
 
 @given(records)
 def test_the_size_of_a_record_is_not_below_its_bytes_on_the_wire(one: NodeRecord) -> None:
-    assert one.size >= len(wire.pack(one.as_tuple()))
+    assert one.size >= len(wire.encode_batch([one.as_update()])) - 1
 
 
 @pytest.mark.parametrize(
@@ -70,7 +67,7 @@ def test_the_size_of_a_record_is_not_below_its_bytes_on_the_wire(one: NodeRecord
         (0, b"short"),
         (0, node(7)),
         (1, -1),
-        (1, MAX_COUNTER + 1),
+        (1, MAX_NUMBER + 1),
         (1, True),
         (1, 1.0),
         (2, ""),
@@ -96,16 +93,26 @@ def test_the_size_of_a_record_is_not_below_its_bytes_on_the_wire(one: NodeRecord
     ],
 )
 def test_a_record_against_the_rules_is_refused(position: int, value: object) -> None:
-    fields = list(FULL.as_tuple())
+    fields = list(fields_of(FULL.as_update()))
     fields[position] = value
     with pytest.raises(RemoteProtocolError):
-        record_from_tuple_untrusted(tuple(fields))
+        record_untrusted(arrived(kinds.Join, raw(kinds.RecordUpdate, *fields)).record)
 
 
-@pytest.mark.parametrize("value", [None, 1, b"", (), FULL.as_tuple()[:-1], (*FULL.as_tuple(), 1)])
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        1,
+        b"",
+        (),
+        raw(kinds.RecordUpdate, *fields_of(FULL.as_update())[:-1]),
+        raw(kinds.RecordUpdate, *fields_of(FULL.as_update()), 1),
+    ],
+)
 def test_what_is_no_record_is_refused(value: object) -> None:
     with pytest.raises(RemoteProtocolError):
-        record_from_tuple_untrusted(value)
+        record_untrusted(arrived(kinds.Join, value).record)
 
 
 def test_every_field_but_the_signature_is_signed() -> None:

@@ -10,9 +10,11 @@ from typing import cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from benchmarks.messages import fields_of
 from iris.cluster.swim.context import Changed, Effect, Rejected, Send, Synchronized
-from iris.cluster.swim.gossip import Renewal, encode_update, updates_untrusted
+from iris.cluster.swim.gossip import Renewal, updates_untrusted
 from iris.cluster.swim.records import MemberState, NodeRecord
 from iris.cluster.swim.swim import Swim
 from iris.kernel.config import Config
@@ -28,6 +30,7 @@ from tests.support.membership import (
     node,
     record,
     run,
+    said,
     sends,
     told,
     updates_in,
@@ -36,12 +39,14 @@ from tests.support.membership import (
 
 def _passed_on(swim: Swim, about: NodeRecord, effects: list[Effect]) -> Counter[object]:
     return Counter(
-        send.message[0] for send in sends(effects) if send.message[0] != kinds.SYNC and about in updates_in(send)
+        type(send.message)
+        for send in sends(effects)
+        if type(send.message) is not kinds.Sync and about in updates_in(send)
     )
 
 
 def _tell_of_itself(swim: Swim, about: NodeRecord) -> list[Effect]:
-    effects = swim.receive((kinds.STATE, False, (encode_update(about),)), about.node, 10.0)
+    effects = swim.receive(kinds.State(False, (about.as_update(),)), about.node, 10.0)
     return effects + [effect for _, effect in run(swim, 20.0, deaf=False)]
 
 
@@ -53,16 +58,16 @@ def test_news_that_its_subject_tells_everybody_is_passed_on_in_one_round_and_the
     run(swim, 10.0, deaf=False)
     if heard_of_before:
         gossip(swim, record(9), sender=2, now=10.0)
-        swim.receive((kinds.STATE, False, (encode_update(record(9)),)), node(9), 10.0)
+        swim.receive(kinds.State(False, (record(9).as_update(),)), node(9), 10.0)
     passed_on = _passed_on(swim, record(9), _tell_of_itself(swim, record(9)))
-    assert passed_on == Counter({kinds.GOSSIP: 0 if heard_of_before else 3, kinds.PROBE: 4})
+    assert passed_on == Counter({kinds.Gossip: 0 if heard_of_before else 3, kinds.Probe: 4})
 
 
 def test_a_change_that_its_subject_tells_everybody_only_rides_along() -> None:
     swim = knowing(1, 2, 3, 4, 5)
     run(swim, 10.0, deaf=False)
     assert _passed_on(swim, record(1, incarnation=2), _tell_of_itself(swim, record(1, incarnation=2))) == {
-        kinds.PROBE: 4
+        kinds.Probe: 4
     }
 
 
@@ -73,7 +78,7 @@ def test_what_refutes_a_suspicion_or_a_death_is_passed_on_as_soon_and_as_often_a
     if not suspected:
         run(swim, 60.0)
         assert swim.state(node(1)) is MemberState.DEAD
-    effects = swim.receive((kinds.STATE, False, (encode_update(record(1, incarnation=2)),)), node(1), 60.0)
+    effects = swim.receive(kinds.State(False, (record(1, incarnation=2).as_update(),)), node(1), 60.0)
     effects += [effect for _, effect in run(swim, 70.0, deaf=False)]
     assert sum(_passed_on(swim, record(1, incarnation=2), effects).values()) == 12
 
@@ -83,22 +88,22 @@ def test_a_joining_node_learns_everybody_and_everybody_of_it() -> None:
     gossip(contact, record(1), record(2))
     (ask,) = joining.join([node(0)], 0.0)
     assert isinstance(ask, Send)
-    effects = contact.receive(ask.message, node(9), 0.0)
+    effects = contact.receive(said(ask), node(9), 0.0)
     assert (node(9), MemberState.ALIVE, "") in changes(effects)
     assert any(isinstance(update, NodeRecord) and update.node == node(9) for update in told(effects, contact))
     seen: list[Effect] = []
-    for answer in sends(effects, kinds.STATE):
+    for answer in sends(effects, kinds.State):
         assert answer.node == node(9)
-        seen += joining.receive(answer.message, node(0), 0.0)
+        seen += joining.receive(said(answer), node(0), 0.0)
     assert {name for name, state, _ in changes(seen) if state is MemberState.ALIVE} == {node(0), node(1), node(2)}
     assert [effect for effect in seen if isinstance(effect, Synchronized)] == [Synchronized(node=node(0))]
-    assert len(sends(seen, kinds.SYNC)) == 1, "then it tells what only it knew"
+    assert len(sends(seen, kinds.Sync)) == 1, "then it tells what only it knew"
 
 
 def test_what_a_joining_node_learns_it_does_not_pass_on() -> None:
     joining = machine(9)
     joining.join([node(0)], 0.0)
-    state = (kinds.STATE, True, tuple(encode_update(record(number)) for number in range(3)))
+    state = kinds.State(True, tuple(record(number).as_update() for number in range(3)))
     effects = joining.receive(state, node(0), 0.0)
     assert told(effects) == []
     assert joining.settled
@@ -107,7 +112,7 @@ def test_what_a_joining_node_learns_it_does_not_pass_on() -> None:
 def test_a_contact_that_does_not_answer_is_asked_again_and_others_in_turn() -> None:
     joining = machine(9)
     effects = [*joining.join([node(1), node(2)], 0.0), *(effect for _, effect in run(joining, 4.0))]
-    asked = [send.node for send in sends(effects, kinds.JOIN)]
+    asked = [send.node for send in sends(effects, kinds.Join)]
     assert asked[:2] == [node(1), node(2)]
     assert set(asked[2:]) == {node(1), node(2)}
     assert len(asked) >= 5
@@ -115,18 +120,18 @@ def test_a_contact_that_does_not_answer_is_asked_again_and_others_in_turn() -> N
 
 def test_nobody_joins_in_another_nodes_name() -> None:
     swim = machine(0)
-    effects = swim.receive((kinds.JOIN, record(2).as_tuple()), node(1), 0.0)
+    effects = swim.receive(kinds.Join(record(2).as_update()), node(1), 0.0)
     assert [e.reason for e in effects if isinstance(e, Rejected)] == ["it joins in another node's name"]
     assert swim.state(node(2)) is None
-    assert sends(effects, kinds.STATE) == []
+    assert sends(effects, kinds.State) == []
 
 
 def test_the_whole_state_is_not_sent_to_the_same_node_twice_in_a_moment() -> None:
     swim = machine(0)
-    join = (kinds.JOIN, record(1).as_tuple())
-    assert len(sends(swim.receive(join, node(1), 0.0), kinds.STATE)) == 1
-    assert sends(swim.receive(join, node(1), 0.1), kinds.STATE) == []
-    assert len(sends(swim.receive(join, node(1), 0.7), kinds.STATE)) == 1
+    join = kinds.Join(record(1).as_update())
+    assert len(sends(swim.receive(join, node(1), 0.0), kinds.State)) == 1
+    assert sends(swim.receive(join, node(1), 0.1), kinds.State) == []
+    assert len(sends(swim.receive(join, node(1), 0.7), kinds.State)) == 1
 
 
 def test_records_that_are_wanted_again_and_again_are_sent_once_in_a_moment() -> None:
@@ -134,8 +139,8 @@ def test_records_that_are_wanted_again_and_again_are_sent_once_in_a_moment() -> 
     everybody = b"".join(bytes.fromhex(node(number)) for number in range(100))
 
     def given(question: bytes, now: float) -> int:
-        answers = sends(swim.receive((kinds.WANTED, question), node(1), now), kinds.STATE)
-        return sum(len(updates_untrusted(answer.message[2])) for answer in answers)
+        answers = sends(swim.receive(kinds.Wanted(question), node(1), now), kinds.State)
+        return sum(len(updates_untrusted(fields_of(answer.message)[1])) for answer in answers)
 
     assert given(everybody * 20, 0.0) == 100, "each is sent once, however often it is named"
     assert given(everybody, 0.1) == 64
@@ -146,13 +151,13 @@ def test_records_that_are_wanted_again_and_again_are_sent_once_in_a_moment() -> 
 
 def test_a_sender_without_a_record_is_asked_for_it() -> None:
     swim = machine(0)
-    effects = swim.receive((kinds.GOSSIP, ()), node(5), 0.0)
-    (ask,) = sends(effects, kinds.WANTED)
-    assert (ask.node, ask.message[1]) == (node(5), bytes.fromhex(node(5)))
-    assert sends(swim.receive((kinds.GOSSIP, ()), node(5), 0.1), kinds.WANTED) == []
+    effects = swim.receive(kinds.Gossip(()), node(5), 0.0)
+    (ask,) = sends(effects, kinds.Wanted)
+    assert (ask.node, fields_of(ask.message)[0]) == (node(5), bytes.fromhex(node(5)))
+    assert sends(swim.receive(kinds.Gossip(()), node(5), 0.1), kinds.Wanted) == []
     other = machine(5)
-    (answer,) = sends(other.receive(ask.message, node(0), 0.0), kinds.STATE)
-    assert changes(swim.receive(answer.message, node(5), 0.2)) == [(node(5), MemberState.ALIVE, "")]
+    (answer,) = sends(other.receive(said(ask), node(0), 0.0), kinds.State)
+    assert changes(swim.receive(said(answer), node(5), 0.2)) == [(node(5), MemberState.ALIVE, "")]
 
 
 def test_more_members_than_the_limit_are_refused() -> None:
@@ -255,11 +260,11 @@ def test_who_is_linked_by_newer_certificates_has_time_to_show_them() -> None:
     swim._ground.trust = TwoKeys()  # type: ignore[misc]
     gossip(swim, TwoKeys.record("ended", 1))
     effects = swim.recheck(0.0, lambda _: True)
-    assert [(send.node, send.message[1]) for send in sends(effects, kinds.WANTED)] == [
+    assert [(send.node, fields_of(send.message)[0]) for send in sends(effects, kinds.Wanted)] == [
         (node(1), bytes.fromhex(node(1)))
     ]
     assert changes(effects) == []
-    asked = [at for at, effect in run(swim, 2.9, deaf=False) if sends([effect], kinds.WANTED)]
+    asked = [at for at, effect in run(swim, 2.9, deaf=False) if sends([effect], kinds.Wanted)]
     assert asked == [1.0, 2.0]
     assert swim.state(node(1)) is not None
     seen = run(swim, 3.1, deaf=False)
@@ -287,9 +292,9 @@ def test_a_renewal_stands_for_the_known_record_or_else_the_whole_one_is_asked_fo
     other = Renewal(node=node(1), incarnation=3, signature=record(1, incarnation=3, site="moved").signature)
     effects = gossip(swim, other, sender=2)
     assert changes(effects) == []
-    assert node(2) in [send.node for send in sends(effects, kinds.WANTED)]
+    assert node(2) in [send.node for send in sends(effects, kinds.Wanted)]
     unknown = Renewal(node=node(8), incarnation=3, signature=b"")
-    assert bytes.fromhex(node(8)) in [send.message[1] for send in sends(gossip(swim, unknown), kinds.WANTED)]
+    assert bytes.fromhex(node(8)) in [fields_of(send.message)[0] for send in sends(gossip(swim, unknown), kinds.Wanted)]
 
 
 facts = st.lists(
@@ -329,50 +334,39 @@ def test_another_process_with_this_nodes_key_is_reported_and_not_fought() -> Non
 
 def test_a_digest_is_answered_once_and_only_if_it_was_asked_for() -> None:
     swim = knowing(1, 2, 3)
-    denial = (kinds.DIGEST, bytes(range(256)), b"")
+    denial = kinds.Digest(bytes(range(256)), b"")
     effects = swim.receive(denial, node(1), 0.0)
     assert swim.statistics().rejected == {"a digest that was not asked for": 1}
-    assert sends(effects, kinds.STATE) == []
+    assert sends(effects, kinds.State) == []
     swim._census.synchronize(node(1))
-    assert len(sends(swim.receive(denial, node(1), 0.1), kinds.STATE)) == 1
-    assert sends(swim.receive(denial, node(1), 0.2), kinds.STATE) == []
+    assert len(sends(swim.receive(denial, node(1), 0.1), kinds.State)) == 1
+    assert sends(swim.receive(denial, node(1), 0.2), kinds.State) == []
 
 
 def test_a_comparison_is_answered_once_in_a_moment() -> None:
     swim, other = knowing(1, 2, 3), machine(1)
-    question = (kinds.SYNC, other._ground.view.hashes())
-    assert len(sends(swim.receive(question, node(1), 0.0), kinds.DIGEST)) == 1
-    assert sends(swim.receive(question, node(1), 0.1), kinds.DIGEST) == []
-    assert len(sends(swim.receive(question, node(1), 0.7), kinds.DIGEST)) == 1
+    question = kinds.Sync(other._ground.view.hashes())
+    assert len(sends(swim.receive(question, node(1), 0.0), kinds.Digest)) == 1
+    assert sends(swim.receive(question, node(1), 0.1), kinds.Digest) == []
+    assert len(sends(swim.receive(question, node(1), 0.7), kinds.Digest)) == 1
 
 
 def test_views_are_compared_now_and_then() -> None:
     swim = knowing(1, 2, 3)
-    asked = [t for t, e in run(swim, 120.0, deaf=False) if sends([e], kinds.SYNC)]
+    asked = [t for t, e in run(swim, 120.0, deaf=False) if sends([e], kinds.Sync)]
     assert 6 <= len(asked) <= 12
 
 
-def test_of_a_record_that_says_nothing_new_only_three_fields_are_looked_at() -> None:
+def test_a_record_that_says_nothing_new_is_not_read() -> None:
     swim = knowing(1, 2)
-    _, known, incarnation, *_, signature = encode_update(record(2))
-    torn = (0, known, incarnation, *[None] * 7, signature)
-    assert swim.receive((kinds.GOSSIP, (torn,)), node(1), 0.0) == []
+    known = replace(record(2).as_update(), name="no name")
+    assert swim.receive(kinds.Gossip((known,)), node(1), 0.0) == []
 
 
 def test_what_is_wrong_with_a_newer_or_contradicting_or_strange_record_is_found() -> None:
-    _, known, incarnation, *_, signature = encode_update(record(2))
-    assert isinstance(incarnation, int)
-    wrong: list[tuple[object, object, object]] = [
-        (known, incarnation + 1, signature),
-        (known, incarnation, b"another"),
-        (bytes(16), incarnation, signature),
-        ("no bytes", incarnation, signature),
-        (known, "no number", signature),
-        (known, True, signature),
-    ]
-    for first, second, last in wrong:
-        swim = knowing(1, 2)
-        effects = swim.receive((kinds.GOSSIP, ((0, first, second, *[None] * 7, last),)), node(1), 0.0)
+    known = replace(record(2).as_update(), name="no name")
+    for change in ({"incarnation": known.incarnation + 1}, {"signature": b"another"}, {"node": bytes(16)}):
+        effects = knowing(1, 2).receive(kinds.Gossip((replace(known, **change),)), node(1), 0.0)
         assert [type(effect) for effect in effects] == [Rejected]
 
 
@@ -381,7 +375,9 @@ def test_a_record_of_a_dead_member_is_heard_though_it_is_not_new() -> None:
     member = swim._ground.view.find(node(2))
     assert member is not None
     swim._ground.view.bury(member, MemberState.DEAD, 0.0)
-    effects = swim.receive((kinds.STATE, True, (encode_update(record(2)),)), node(1), 0.0)
-    gossip = [cast("tuple[object, ...]", send.message[-1]) for send in sends(effects, kinds.GOSSIP)]
+    effects = swim.receive(kinds.State(True, (record(2).as_update(),)), node(1), 0.0)
+    gossip = [cast("tuple[object, ...]", fields_of(send.message)[-1]) for send in sends(effects, kinds.Gossip)]
     accusations = [update for updates in gossip for update in updates]
-    assert accusations == [(3, bytes.fromhex(node(2)), 1)], "who holds it alive is told that it is held dead here"
+    assert accusations == [kinds.AccusationUpdate(bytes.fromhex(node(2)), 1)], (
+        "who holds it alive is told that it is held dead here"
+    )

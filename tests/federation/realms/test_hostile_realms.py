@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 from trio.testing import MockClock
 
 import iris
+from benchmarks.messages import raw
 from iris.cluster.directory.messages import CLUSTER, TOPIC
 from iris.cluster.routes.copies import ANYBODY
 from iris.cluster.routes.gateway import BUSY, GONE
@@ -16,7 +17,6 @@ from iris.federation.gateway import Gateway
 from iris.kernel import wire
 from iris.kernel.errors import AuthenticationError
 from iris.kernel.wire import kinds
-from iris.kernel.wire.codec import Message
 from tests.support.federations import echo
 from tests.support.two_realms import open_realms
 
@@ -93,9 +93,9 @@ def tap(gateway: Gateway, captured: list[bytes]) -> None:
     """Write down the frames that a gateway carries."""
     carry = gateway._carrying._carry
 
-    def carry_noted(message: Message) -> None:
-        if message[0] == kinds.CARRY:
-            captured.append(message[6])
+    def carry_noted(message: kinds.Carry | kinds.CarryRefused) -> None:
+        if isinstance(message, kinds.Carry):
+            captured.append(message.frame)
         carry(message)
 
     gateway._carrying._carry = carry_noted  # type: ignore[method-assign]
@@ -114,27 +114,27 @@ async def test_a_gateway_of_another_realm_that_speaks_for_others_is_refused(auto
         our_realm, their_realm = shop.realm, realms.theirs.nodes["acme-eu-gateway"].realm
         gateway = bytes.fromhex(their_id)
         for site in ("eu", "ap", f"{our_realm}/ap", f"{'0c' * 16}/ap"):
-            path = (f"{their_realm}/eu", gateway, site, bytes.fromhex(secrets.id))
-            ours_there.link.post((kinds.ROUTE, site, bytes.fromhex(secrets.id), path), 64)
-            ours_there.link.post((kinds.EXPORTS, site, bytes.fromhex(secrets.id), 0, 1, (), (), False), 64)
-            frame = (kinds.CARRY, 5, f"{our_realm}/eu", bytes.fromhex(shop.id), site, gateway, b"frame")
+            path = ((f"{their_realm}/eu", gateway), (site, bytes.fromhex(secrets.id)))
+            ours_there.link.post(kinds.Route(site, bytes.fromhex(secrets.id), path), 64)
+            ours_there.link.post(kinds.Exports(site, bytes.fromhex(secrets.id), 0, 1, (), (), False), 64)
+            frame = kinds.Carry(5, f"{our_realm}/eu", bytes.fromhex(shop.id), site, gateway, b"frame")
             ours_there.link.post(frame, 64)
         for source in (
             "ap",
             "eu",
         ):  # as if from another site of our realm, and in a form that could be passed on unread
             content = bytes((wire.DATA,)) + bytes(40)
-            carried = (kinds.CARRY, 5, "eu", bytes.fromhex(shop.id), source, bytes.fromhex(secrets.id), content)
+            carried = kinds.Carry(5, "eu", bytes.fromhex(shop.id), source, bytes.fromhex(secrets.id), content)
             ours_there.link.post(carried, 64)
             await trio.sleep(1)
-        lie = (CLUSTER, "payroll", gateway, b"")
-        topic = (TOPIC, ">", gateway, b"")
-        ours_there.link.post((kinds.EXPORTS, f"{their_realm}/eu", gateway, 0, 1000, (lie, topic), (), False), 64)
+        lie = kinds.Exported(CLUSTER, "payroll", gateway, b"")
+        topic = kinds.Exported(TOPIC, ">", gateway, b"")
+        ours_there.link.post(kinds.Exports(f"{their_realm}/eu", gateway, 0, 1000, (lie, topic), (), False), 64)
         await trio.sleep(2)
         refusals = ours._between.refusals
-        assert refusals[f"message of kind {kinds.ROUTE:#x}"] == 4
-        assert refusals[f"message of kind {kinds.EXPORTS:#x}"] == 4
-        assert refusals[f"message of kind {kinds.CARRY:#x}"] == 6
+        assert refusals["message of kind Route"] == 4
+        assert refusals["message of kind Exports"] == 4
+        assert refusals["message of kind Carry"] == 6
         assert shop.statistics().refusals.get("unknown session", 0) == 0, "no frame of it arrived"
         assert ours.statistics().sites == ("acme/eu",)
         assert shop._parts.sites is not None
@@ -151,22 +151,22 @@ async def test_a_node_of_another_realm_is_heard_in_what_crosses_and_in_nothing_e
         member = realms.theirs.nodes["acme-eu-databases"]
         link = shop._parts.mesh.peers[member.id].link
         forbidden = [
-            (kinds.EVENTS, "orders.new", 1, 0, None, None, None, (b"x",), ()),
-            (kinds.INTEREST_KNOWN, 1, 1),
-            (kinds.RETAINED_WANTED, ">"),
-            (kinds.HOLD, ">", True),
-            (kinds.CONFIRMED, (1, 2)),
-            (kinds.REVOCATIONS, b"x"),
-            (kinds.JOIN, b"x"),
-            (kinds.GOSSIP, ()),
-            (kinds.FORWARD, bytes(16), b"x"),
-            (kinds.RELAY, bytes(16), 1, 1, b"", b"", bytes(64)),
-            (kinds.ALLOWED, (">",), (">",), (">",)),
+            kinds.Events("orders.new", 1, 0, None, None, None, (b"x",), ()),
+            kinds.InterestKnown(1, 1),
+            kinds.RetainedWanted(">"),
+            kinds.Hold(">", True),
+            kinds.Confirmed(((1, 2),)),
+            kinds.Revocations(b"x"),
+            kinds.Sync(bytes(2048)),
+            kinds.Gossip(()),
+            kinds.Forward(bytes(16), b"x"),
+            kinds.Relay(bytes(16), 1, 1, b"", b"", bytes(64)),
+            kinds.Allowed((">",), (">",), (">",)),
         ]
         for message in forbidden:
             link.post(message, 64)
         assert await shop.request("acme/databases", 2) == 2, "the rest goes on"
-        assert member.statistics().refusals["message of unknown kind or length"] == len(forbidden)
+        assert member.statistics().refusals["message of a kind that is not taken"] == len(forbidden)
 
 
 async def test_a_gateway_of_another_realm_cannot_have_us_give_up_nodes_of_our_own_or_hold_back_our_events(
@@ -193,7 +193,7 @@ async def test_a_gateway_of_another_realm_cannot_have_us_give_up_nodes_of_our_ow
             (ANYBODY, BUSY),
             *((number.to_bytes(16), GONE) for number in range(1, 100)),
         ):
-            ours_there.link.post((kinds.CARRY_REFUSED, 5, *target, source, node, reason), 0)
+            ours_there.link.post(raw(kinds.CarryRefused, 5, *target, source, node, reason), 0)
         await trio.sleep(0.5)
         assert shop.statistics().refusals["not carried: its site does not know the node"] == 100, "all have come"
         assert shop._parts.mesh.peers.get(store.id) is linked

@@ -94,12 +94,12 @@ async def test_only_a_gateway_can_say_that_a_node_of_another_site_is_gone_or_car
         own, other = bytes.fromhex(shop.id), bytes.fromhex(store.id)
         refusals = shop._mesh.refusals
         before = refusals.total()
-        stranger._mesh.post(shop.id, (kinds.CARRY_REFUSED, 8, "us", own, "eu", other, GONE), 0)
-        stranger._mesh.post(shop.id, (kinds.CARRY, 8, "us", own, "eu", other, bytes(64)), 64)
+        stranger._mesh.post(shop.id, kinds.CarryRefused(8, "us", own, "eu", other, GONE), 0)
+        stranger._mesh.post(shop.id, kinds.Carry(8, "us", own, "eu", other, bytes(64)), 64)
         await trio.sleep(1)
         assert shop._mesh.peers[store.id] is linked
         assert linked.link.is_up
-        assert refusals[f"message of kind {kinds.CARRY_REFUSED:#x}"] == 1
-        assert refusals[f"message of kind {kinds.CARRY:#x}"] == 1
+        assert refusals["message of kind CarryRefused"] == 1
+        assert refusals["message of kind Carry"] == 1
         assert refusals.total() == before + 2
         assert await shop.request("store", 1) == 1

@@ -12,12 +12,12 @@ import trio
 from trio.testing import MockClock
 
 import iris
+from benchmarks.messages import arrived, fields_of
 from iris.cluster.routes.copies import Targets, copy_message, targets_untrusted
 from iris.federation.policy import Policy
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, RemoteProtocolError
 from iris.kernel.wire import kinds
-from iris.kernel.wire.codec import Message
 from iris.patterns.pubsub.sealed import sender as casting
 from iris.patterns.pubsub.sealed.receiver import PATIENCE
 from iris.patterns.pubsub.sealed.sender import SealedSender
@@ -39,13 +39,13 @@ def carried(federation: Federation, host: str) -> int:
     return federation.gateways[host].statistics().carried
 
 
-def capture(federation: Federation, host: str) -> list[Message]:
+def capture(federation: Federation, host: str) -> list[kinds.Copy]:
     """Return the copies that a gateway is handed from now on."""
-    captured: list[Message] = []
+    captured: list[kinds.Copy] = []
     carrying = federation.gateways[host]._carrying
     divide = carrying._divide
 
-    def keep(message: Message, targets: Targets) -> None:
+    def keep(message: kinds.Copy, targets: Targets) -> None:
         captured.append(message)
         divide(message, targets)
 
@@ -123,7 +123,7 @@ async def test_no_gateway_opens_a_copy(autojump_clock: MockClock) -> None:
         assert [event.payload for event in heard] == [secret] * 15
         for messages in captured:
             assert len(messages) == 5
-            for *_, frame in messages:
+            for frame in (message.frame for message in messages):
                 assert secret not in frame
                 assert b"orders" not in frame
                 for host in federation.gateways:
@@ -176,12 +176,13 @@ async def test_whoever_has_gone_does_not_open_what_comes_after(autojump_clock: M
         assert [event.payload for event in heard if event.site == "eu"][-2:] == ["after"] * 2
         assert sum(event.site == "third" for event in heard) == 1
         (message,) = captured
-        assert read_copy_header_untrusted(message[5]).key not in former
-        assert message[4] == ("eu", message[4][1])
-        assert bytes.fromhex(node.id) not in message[4][1]
+        assert read_copy_header_untrusted(message.frame).key not in former
+        ((site, named),) = message.targets
+        assert site == "eu"
+        assert bytes.fromhex(node.id) not in named
         for key in former.values():
             with pytest.raises(AuthenticationError, match="not genuine"):
-                key.open_untrusted(message[5], _ignore)
+                key.open_untrusted(message.frame, _ignore)
         assert {ear.id for ear in ears} <= publisher._parts.mesh.peers.keys()
 
 
@@ -294,7 +295,7 @@ async def test_a_gateway_hands_on_only_what_is_on_the_lists(autojump_clock: Mock
         before = gateway.statistics()
         link = publisher._parts.mesh.peers[federation.nodes["us-gateway"].id].link
         targets = {"eu": bytes.fromhex(deaf.id + ear.id), "nowhere": bytes.fromhex(deaf.id)}
-        again, size = copy_message(16, "us", message[3], targets, message[5])
+        again, size = copy_message(16, "us", fields_of(message)[2], targets, message.frame)
         link.post(again, size)
         await trio.sleep(1)
         after = gateway.statistics()
@@ -302,11 +303,11 @@ async def test_a_gateway_hands_on_only_what_is_on_the_lists(autojump_clock: Mock
         assert after.carried - before.carried == 1
         assert ear._parts.mesh.refusals["copy that repeats or comes late"] == 1
         # Nobody speaks for others.
-        another, size = copy_message(16, "us", bytes.fromhex(deaf.id), targets, message[5])
+        another, size = copy_message(16, "us", bytes.fromhex(deaf.id), targets, message.frame)
         link.post(another, size)
         await trio.sleep(1)
         assert gateway.statistics().carried == after.carried
-        assert federation.nodes["us-gateway"]._parts.mesh.refusals[f"message of kind {kinds.COPY:#x}"] == 1
+        assert federation.nodes["us-gateway"]._parts.mesh.refusals["message of kind Copy"] == 1
 
 
 async def test_a_subscriber_cannot_speak_for_the_publisher(autojump_clock: MockClock) -> None:
@@ -314,7 +315,7 @@ async def test_a_subscriber_cannot_speak_for_the_publisher(autojump_clock: MockC
         captured = capture(federation, "eu-gateway")
         await publisher.publish("orders.new", "genuine")
         await trio.sleep(1)
-        frame = captured[-1][5]
+        frame = fields_of(captured[-1])[4]
         heard.clear()
         forged = frame[:-64] + bytes(64)
         ears[0]._parts.pubsub.heard.take("us", publisher.id, forged)
@@ -351,27 +352,26 @@ async def test_events_leave_before_the_publisher_does(autojump_clock: MockClock)
     "field",
     [
         (),
-        ("eu",),
-        ("eu", b""),
-        ("eu", b"short"),
-        ("eu", "x" * 16),
-        (b"eu", bytes(16)),
-        ("not a site!", bytes(16)),
-        [],
+        (("eu",),),
+        (("eu", b""),),
+        (("eu", b"short"),),
+        (("eu", "x" * 16),),
+        ((b"eu", bytes(16)),),
+        (("not a site!", bytes(16)),),
         None,
     ],
 )
 def test_a_copy_says_to_whom_it_goes(field: object) -> None:
     with pytest.raises(RemoteProtocolError):
-        targets_untrusted(field)
+        targets_untrusted(arrived(kinds.Copy, 1, "us", bytes(16), field, b"").targets)
 
 
 def test_a_node_that_is_named_twice_gets_it_once() -> None:
     one, two = bytes(16), bytes(range(16))
-    assert targets_untrusted(("eu", one + two + one, "us", two, "eu", two)) == {"eu": one + two, "us": two}
+    assert targets_untrusted((("eu", one + two + one), ("us", two), ("eu", two))) == {"eu": one + two, "us": two}
     many = b"".join(number.to_bytes(16) for number in range(50_000))
     began = time.thread_time()
-    assert targets_untrusted(("eu", many) + ("eu", one) * 511) == {"eu": many}
+    assert targets_untrusted([("eu", many)] + [("eu", one)] * 511) == {"eu": many}
     assert time.thread_time() - began < 1, "nodes that are named before cost nothing again"
 
 

@@ -100,13 +100,13 @@ async def test_last_values_of_topics_that_a_list_leaves_out_are_given_to_no_node
         sent: list[str] = []
         publishing = store._parts.pubsub.publishing
 
-        def post(_: object, message: tuple[int, str], *_more: object) -> bool:
-            sent.append(message[1])
+        def post(_: object, message: kinds.Retained, *_more: object) -> bool:
+            sent.append(message.topic)
             return True
 
         monkeypatch.setattr(publishing, "post", post)
         for pattern in (">", "secret.*", "public.*"):
-            shop._parts.mesh.post(store.id, (kinds.RETAINED_WANTED, pattern), len(pattern))
+            shop._parts.mesh.post(store.id, kinds.RetainedWanted(pattern), len(pattern))
         await trio.sleep(1)
         assert sent == ["public.news"]
 

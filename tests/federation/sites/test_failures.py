@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 import trio
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 import iris
+from benchmarks.messages import raw
 from iris.cluster.directory.messages import CLUSTER, Export, Hop, RouteAdvertisement
 from iris.cluster.routes.copies import Targets
 from iris.federation.gateway import Gateway, open_gateway
@@ -21,7 +23,6 @@ from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError
 from iris.kernel.wire import kinds
-from iris.kernel.wire.codec import Message
 from iris.patterns.pubsub.sealed.receiver import PATIENCE
 from iris.security.channel.session import Session
 from iris.testing import Rights
@@ -288,16 +289,16 @@ def tamper(gateway: Gateway, change: Callable[[bytes], list[bytes]]) -> None:
     carrying._near.shortcut = carrying._between.shortcut = None
     honest, honest_divide = carrying._carry, carrying._divide
 
-    def carry(message: Message) -> None:
-        if message[0] == kinds.CARRY:
-            for frame in change(message[6]):
-                honest((*message[:6], frame))
+    def carry(message: kinds.Carry | kinds.CarryRefused) -> None:
+        if isinstance(message, kinds.Carry):
+            for frame in change(message.frame):
+                honest(replace(message, frame=frame))
         else:
             honest(message)
 
-    def divide(message: Message, targets: Targets) -> None:
-        for frame in change(message[5]):
-            honest_divide((*message[:5], frame), targets)
+    def divide(message: kinds.Copy, targets: Targets) -> None:
+        for frame in change(message.frame):
+            honest_divide(replace(message, frame=frame), targets)
 
     carrying._carry = carry  # type: ignore[method-assign]
     carrying._divide = divide  # type: ignore[method-assign]
@@ -460,7 +461,7 @@ async def test_a_gateway_that_tells_what_cannot_be_is_refused_and_reported_once(
             link.post(
                 RouteAdvertisement(eu, (Hop("ap", own), Hop(f"x{number}", own))).message(), 50
             )  # a way to somewhere else
-            link.post((kinds.EXPORTS, "eu", bytes(16), 0, "junk", (), (), 0), 50)
+            link.post(raw(kinds.Exports, "eu", bytes(16), 0, "junk", (), (), 0), 50)
         await trio.sleep(2)
         assert (us._between.refusals - before).total() == 30
         (report,) = reports_of(caplog, "tells what cannot be")

@@ -6,6 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from benchmarks.messages import array
 from iris.kernel.errors import NotSent
 from iris.kernel.link.link import Link
 from iris.kernel.wire.codec import encode_batch
@@ -13,7 +14,7 @@ from tests.support.links import NODE, SMALL, PlainSession, Way, check, open_link
 
 
 def batch(number: int) -> bytes:
-    return bytes(encode_batch([(1, number)]))
+    return bytes(encode_batch([array(1, number)]))
 
 
 async def test_on_a_quiet_link_it_leaves_at_once(autojump_clock: MockClock) -> None:
@@ -42,10 +43,10 @@ async def test_too_soon_after_another_a_small_one_is_for_a_batch_and_a_large_one
 async def test_what_waits_goes_first(autojump_clock: MockClock) -> None:
     way = Way()
     async with open_link(way=way) as link:
-        link.post((1, 0), 10)
+        link.post(array(1, 0), 10)
         await trio.sleep(1)
-        link.post((1, 1), 10)
-        link.post((1, 2), 10)
+        link.post(array(1, 1), 10)
+        link.post(array(1, 2), 10)
         assert not link.send_alone(batch(3), SMALL.batch_bytes)
         await wait_all_tasks_blocked()
         assert way.messages == [(1, 0), (1, 1), (1, 2)]
@@ -58,7 +59,7 @@ async def test_one_that_the_transport_does_not_take_waits_and_goes_first(autojum
         await trio.sleep(1)
         way.room = 0
         assert link.send_alone(batch(0), 10)
-        link.post((1, 1), 10)
+        link.post(array(1, 1), 10)
         assert not link.send_alone(batch(2), SMALL.batch_bytes)
         await wait_all_tasks_blocked()
         assert way.frames == []
@@ -84,12 +85,12 @@ async def test_where_nothing_can_leave_it_is_not_taken(what: str) -> None:
 async def test_one_that_waits_its_turn_goes_as_it_is_between_those_before_and_after(autojump_clock: MockClock) -> None:
     way = Way(room=0)
     async with open_link(way=way) as link:
-        link.post((1, 0), 10)
+        link.post(array(1, 0), 10)
         await wait_all_tasks_blocked()
-        link.post((1, 1), 10)
+        link.post(array(1, 1), 10)
         link.post_encoded(batch(2), 400)
         link.post_encoded(batch(3), 400)
-        link.post((1, 4), 10)
+        link.post(array(1, 4), 10)
         assert link.waiting_bytes == 4 * 32 + 820
         check(link, 5)
         way.make_room(9)

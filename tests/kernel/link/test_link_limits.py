@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from benchmarks.messages import array, arrays
 from iris.kernel.config import KIB, Config
 from iris.kernel.errors import NotSent
 from iris.kernel.link.link import Link
 from iris.kernel.link.run import OpenRun
-from iris.kernel.wire.codec import MAX_CARRIED, MAX_MESSAGES, BatchDecoder
+from iris.kernel.wire.codec import MAX_CARRIED, MAX_MESSAGES
 from tests.support.links import (
     NODE,
     SMALL,
@@ -32,7 +33,7 @@ async def test_a_new_session_seals_what_was_not_sealed_yet(autojump_clock: MockC
     way = Way(room=0)
     async with open_link(way=way) as link:
         for number in range(6):
-            link.post((1, number), 400)
+            link.post(array(1, number), 400)
         await wait_all_tasks_blocked()
         link.use(PlainSession(b"T"))
         way.make_room(10)
@@ -45,7 +46,10 @@ async def test_another_connection_takes_the_place_of_the_first(autojump_clock: M
     first, second = Way(), Way()
     async with open_link(way=first) as link:
         link.attach(second)
-        link.post((1,), 0)
+        link.post(
+            array(1),
+            0,
+        )
         await wait_all_tasks_blocked()
         assert first.closed
         assert second.messages == [(1,)]
@@ -55,7 +59,7 @@ async def test_closing_counts_what_waits_as_lost_and_refuses_the_rest(autojump_c
     way = Way(room=0)
     async with open_link(way=way) as link:
         for number in range(10):
-            link.post((1, number), 400)
+            link.post(array(1, number), 400)
         await wait_all_tasks_blocked()
         assert link.close("the peer is gone") == 10
         assert link.close("again") == 0
@@ -63,7 +67,10 @@ async def test_closing_counts_what_waits_as_lost_and_refuses_the_rest(autojump_c
         check(link, 10)
         assert link.statistics().lost == 10
         with pytest.raises(NotSent, match="the peer is gone"):
-            link.post((1,), 0)
+            link.post(
+                array(1),
+                0,
+            )
         await link.wait_room()
 
 
@@ -78,7 +85,10 @@ async def test_a_link_that_has_ended_closes_what_it_is_given(autojump_clock: Moc
 async def test_closing_ends_the_flusher_and_whoever_waits(autojump_clock: MockClock) -> None:
     link = Link(NODE, SMALL)
     for _ in range(15):
-        link.post((1,), 500)
+        link.post(
+            array(1),
+            500,
+        )
     with trio.fail_after(1):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(link.run)
@@ -92,16 +102,16 @@ async def test_what_a_frame_brings_about_in_this_node_goes_out_once_and_in_order
     answered: list[int] = []
 
     def answer(frame: bytes) -> None:
-        for message in BatchDecoder().decode_untrusted(frame[1:]):
+        for message in arrays(frame[1:]):
             if message[0] == 1:
                 answered.append(message[1])
-                link.post((2, message[1]), 700)
+                link.post(array(2, message[1]), 700)
 
     way = Way(taken=answer)
     async with open_link(Config(), way) as link:
         link._size = 1000
         for number in range(50):
-            link.post((1, number), 300)
+            link.post(array(1, number), 300)
         await wait_all_tasks_blocked()
         assert answered == list(range(50))
         assert [message[1] for message in way.messages if message[0] == 2] == list(range(50))
@@ -114,7 +124,10 @@ async def test_a_link_may_end_by_what_its_own_frame_brings_about(autojump_clock:
 
     way = Way(taken=end)
     async with open_link(way=way) as link:
-        link.post((1,), 0)
+        link.post(
+            array(1),
+            0,
+        )
         await wait_all_tasks_blocked()
         assert "enough" in repr(link)
 
@@ -123,7 +136,7 @@ async def test_an_inserted_frame_goes_ahead_of_everything_not_sealed(autojump_cl
     way = Way(room=0)
     async with open_link(way=way) as link:
         for number in range(6):
-            link.post((1, number), 400)
+            link.post(array(1, number), 400)
         await wait_all_tasks_blocked()
         link.send_control(b"Hello")
         link.use(PlainSession(b"T"))
@@ -162,7 +175,7 @@ async def test_bulk_is_asked_for_only_when_no_message_waits(autojump_clock: Mock
     async with open_link(way=way) as link:
         link.add_bulk_source(Bulk("b", 30))
         for number in range(3):
-            link.post((1, number), 900)
+            link.post(array(1, number), 900)
         await wait_all_tasks_blocked()
         way.make_room(100)
         await wait_all_tasks_blocked()
@@ -175,7 +188,7 @@ async def test_a_message_passes_bulk_after_the_frames_already_taken(autojump_clo
     async with open_link(way=way) as link:
         link.add_bulk_source(Bulk("b", 1000))
         await wait_all_tasks_blocked()
-        link.post((1, "urgent"), 0)
+        link.post(array(1, "urgent"), 0)
         way.make_room(3)
         await wait_all_tasks_blocked()
         assert [index for index, batch in enumerate(way.batches) if (1, "urgent") in batch] == [3]
@@ -199,14 +212,14 @@ async def test_sources_take_turns(autojump_clock: MockClock) -> None:
 async def test_bulk_gives_way_while_somebody_waits_for_answers_on_the_link(autojump_clock: MockClock) -> None:
     way = Way(room=0)
     async with open_link(Config(), way) as link:
-        link.post((1, "nobody waits"), 0)
+        link.post(array(1, "nobody waits"), 0)
         source = Bulk("b", 1000, size=8 * KIB)
         link.add_bulk_source(source)
         await wait_all_tasks_blocked()
         way.make_room(1)
         await wait_all_tasks_blocked()
         assert set(source.shared) == {False}
-        link.post((1, "somebody waits"), 0, flush=True)
+        link.post(array(1, "somebody waits"), 0, flush=True)
         asked = len(source.limits)
         way.make_room(1)
         await wait_all_tasks_blocked()
@@ -262,7 +275,7 @@ async def test_a_message_on_an_idle_link_wakes_its_task_once(autojump_clock: Moc
         counted = Steps()
         trio.lowlevel.add_instrument(counted)
         for number in range(10):
-            link.post((1, number), 0)
+            link.post(array(1, number), 0)
             await wait_all_tasks_blocked()
         trio.lowlevel.remove_instrument(counted)
         assert len(way.frames) == 10
@@ -310,7 +323,7 @@ def test_whatever_happens_messages_keep_their_order_and_counters_add_up(
                         run = [posted]
                         growing = OpenRun(1000)
                         try:
-                            link.post((1, run), size, growing=growing)
+                            link.post(array(1, run), size, growing=growing)
                         except NotSent:
                             assert link.waiting_bytes + size + 32 > SMALL.link_bytes
                             growing.end()
@@ -362,7 +375,7 @@ async def test_a_batch_has_no_more_messages_than_receivers_take(autojump_clock: 
     way = Way()
     async with open_link(Config(), way) as link:
         for number in range(2000):
-            link.post((1, number), 0)
+            link.post(array(1, number), 0)
         await wait_all_tasks_blocked()
         assert [message[1] for message in way.messages] == list(range(2000))
         assert max(map(len, way.batches)) == MAX_MESSAGES
@@ -375,7 +388,7 @@ async def test_a_batch_carries_no_more_messages_than_receivers_take(
     way = Way()
     async with open_link(Config(), way) as link:
         for number in range(600):
-            link.post_carrying((1, number), 10, carried)
+            link.post_carrying(array(1, number), 10, carried)
             if number % 100 == 50:
                 await wait_all_tasks_blocked()
         await wait_all_tasks_blocked()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from benchmarks.messages import array
 from iris.kernel.link.link import Link
-from iris.kernel.wire.codec import Message
+from iris.kernel.wire.kinds import Message
 from tests.support.links import NODE, SMALL, PlainSession, Way
 
 
@@ -24,7 +25,7 @@ class Compared:
 
     def take(self, limit: int, *, shared: bool) -> tuple[Message, int] | None:
         self.taken += 1
-        return None if self.taken > 1 else ((9, "x"), limit)
+        return None if self.taken > 1 else (array(9, "x"), limit)
 
 
 async def test_a_source_is_found_without_a_look_at_the_others() -> None:

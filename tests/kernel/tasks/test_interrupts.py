@@ -17,6 +17,7 @@ from trio.testing import MockClock
 
 import iris
 from benchmarks import interrupts
+from benchmarks.messages import array
 from benchmarks.requests.kill import own_realm
 from iris.cluster.mesh.reader import InboxReader, InboxWaiter
 from iris.kernel.tasks.background import open_background
@@ -353,7 +354,11 @@ async def wait_for_outcomes() -> None:
             nursery.start_soon(wait, waiter)
         await trio.testing.wait_all_tasks_blocked()
         for waiter in waiters:
-            waiter.end(("a reply",))
+            waiter.end(
+                array(
+                    "a reply",
+                )
+            )
 
 
 async def read_for_others() -> None:

@@ -7,6 +7,7 @@ import trio
 from trio.testing import MockClock
 
 import iris
+from benchmarks.messages import raw
 from iris.kernel import wire
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
@@ -372,7 +373,7 @@ async def test_a_sender_that_heeds_no_credit_is_refused_counted_told_and_harms_n
             await node.wait_for("cache")
         member = members["cache-0"]
         for number in range(20_000):
-            hostile._parts.mesh.post(member.id, (kinds.BROADCAST, "cache", None, b"x" * 100, number % 7), 100)
+            hostile._parts.mesh.post(member.id, kinds.Broadcast("cache", None, b"x" * 100, number % 7), 100)
             if number % 500 == 0:
                 await trio.sleep(0.01)
         await trio.sleep(1)
@@ -399,7 +400,7 @@ async def test_a_member_that_lies_about_its_credit_holds_nobody_up_and_leaves_th
         await shop.wait_for("cache", members=2)
         liar = members["cache-0"]
         membership = liar._serving.memberships["cache"]
-        messages = [(kinds.BROADCAST_CREDIT, "cache", *granted)] if granted else []
+        messages = [raw(kinds.BroadcastCredit, "cache", *granted)] if granted else []
 
         def report(node: NodeId, _: wire.Message) -> bool:
             for message in messages:

@@ -10,7 +10,6 @@ from trio.testing import MockClock
 
 import iris
 from iris.cluster.membership.proofs import ProofVerifier, proof_of
-from iris.cluster.swim.gossip import encode_update
 from iris.cluster.swim.local_member import signed
 from iris.cluster.swim.records import ClusterEntry, NodeRecord
 from iris.kernel.config import Config
@@ -64,9 +63,9 @@ def make_up(network: Network, cluster: str, count: int, *addresses: str) -> list
 def tell(member: iris.Node, records: list[NodeRecord]) -> None:
     """Have a member tell all that it is linked to of these."""
     for begin in range(0, len(records), 20):
-        updates = tuple(map(encode_update, records[begin : begin + 20]))
+        updates = tuple(record.as_update() for record in records[begin : begin + 20])
         for peer in member._mesh.peers.values():
-            peer.link.post((kinds.STATE, False, updates), 20_000)
+            peer.link.post(kinds.State(False, updates), 20_000)
 
 
 async def test_hundreds_of_members_that_one_made_up_have_few_dials_made_and_keep_nobody_out(

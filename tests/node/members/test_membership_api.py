@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 import iris
 import iris.testing
-from iris.cluster.swim.gossip import encode_update
+from benchmarks.messages import raw
 from iris.kernel.wire import kinds
 from tests.support.stages import open_stage
 
@@ -212,9 +212,9 @@ async def test_what_a_member_tells_that_cannot_be_is_refused_counted_and_told_in
         clone = dataclasses.replace(clone, signature=node._mesh.identity.sign(clone.statement()))
         forged = dataclasses.replace(other._membership._swim.own, incarnation=9)
         for message in (
-            (kinds.GOSSIP, (encode_update(clone),)),
-            (kinds.GOSSIP, (encode_update(forged),)),
-            (kinds.GOSSIP, ((0, b"short"),)),
+            kinds.Gossip((clone.as_update(),)),
+            kinds.Gossip((forged.as_update(),)),
+            raw(kinds.Gossip, ((0, b"short"),)),
         ):
             for _ in range(3):
                 liar._mesh.post(node.id, message, 64)

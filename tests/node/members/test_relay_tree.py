@@ -8,13 +8,13 @@ from collections import Counter, defaultdict
 import pytest
 import trio
 import trio.testing
+from msgspec.structs import replace
 from trio.testing import MockClock
 
 import iris
 from iris.kernel import wire
-from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
-from iris.patterns.multicast.tree import RelayedMessage, claim
+from iris.patterns.multicast.tree import claim
 from iris.patterns.priority import PriorityName
 from tests.support.meshes import MeshNode, open_meshes
 from tests.support.stages import IN_FLIGHT, Stage, open_stage
@@ -338,13 +338,12 @@ async def test_a_member_of_a_large_cluster_that_surveys_it_answers_as_well(autoj
 # -- who lies ------------------------------------------------------------------------------------------------
 
 
-def relayed(origin: MeshNode, number: int, cluster: str = "crowd", *, late: int = 0) -> RelayedMessage:
-    """A broadcast of ``origin``, signed by it ``late`` seconds ago."""
+def relayed(origin: MeshNode, number: int, body: bytes = b"", *, late: int = 0) -> kinds.Relay:
+    """A broadcast of ``origin``, or another body, signed by it ``late`` seconds ago."""
     at = int(origin.mesh.wall_clock()) - late
-    body = wire.pack((kinds.BROADCAST, cluster, None, b"payload", 0))
-    return RelayedMessage(
-        origin.id, number, at, (), body, origin.mesh.identity.sign(claim(origin.id, number, at, body))
-    )
+    body = body or wire.encode_batch([kinds.Broadcast("crowd", None, b"payload", 0)])
+    bare = kinds.Relay(bytes.fromhex(origin.id), number, at, b"", body, b"")
+    return replace(bare, signature=origin.mesh.identity.sign(claim(bare)))
 
 
 @pytest.mark.parametrize(
@@ -359,8 +358,8 @@ def relayed(origin: MeshNode, number: int, cluster: str = "crowd", *, late: int 
         ("old", "relayed message of another time"),
         ("of the future", "relayed message of another time"),
         ("date", "relayed message with a wrong signature"),
-        ("kind", "message of kind 0x31"),
-        ("junk", "message of kind 0x31"),
+        ("kind", "message of kind Relay"),
+        ("junk", "message of kind Relay"),
     ],
 )
 async def test_a_relay_that_lies_is_refused_and_counted(autojump_clock: MockClock, lie: str, refusal: str) -> None:
@@ -378,36 +377,33 @@ async def test_a_relay_that_lies_is_refused_and_counted(autojump_clock: MockCloc
             genuine = relayed(shop, 1)
             match lie:
                 case "body":
-                    forged = genuine._replace(body=wire.pack((kinds.BROADCAST, "crowd", None, b"forged", 0)))
+                    forged = replace(genuine, body=wire.encode_batch([kinds.Broadcast("crowd", None, b"forged", 0)]))
                 case "number":
-                    forged = genuine._replace(number=2)
+                    forged = replace(genuine, number=2)
                 case "origin":
-                    forged = genuine._replace(origin=liar.id)
+                    forged = replace(genuine, origin=bytes.fromhex(liar.id))
                 case "unknown origin":
-                    forged = genuine._replace(origin=NodeId(genuine.origin[::-1]))
+                    forged = replace(genuine, origin=genuine.origin[::-1])
                 case "own":
                     forged = relayed(member, 1)
                 case "again":
-                    liar.mesh.post(member.id, *genuine.message(()))
+                    liar.mesh.post(member.id, genuine, 0)
                     forged = genuine
                 case "old":
                     forged = relayed(shop, 1, late=62)
                 case "of the future":
                     forged = relayed(shop, 1, late=-62)
                 case "date":
-                    forged = relayed(shop, 1, late=62)._replace(at=genuine.at)
+                    forged = replace(relayed(shop, 1, late=62), at=genuine.at)
                 case "kind":
-                    body = wire.pack((kinds.GOODBYE, "crowd"))
-                    signature = shop.mesh.identity.sign(claim(shop.id, 1, genuine.at, body))
-                    forged = RelayedMessage(shop.id, 1, genuine.at, (), body, signature)
+                    forged = relayed(shop, 1, wire.encode_batch([kinds.Goodbye("crowd")]))
                 case _:
-                    signature = shop.mesh.identity.sign(claim(shop.id, 1, genuine.at, b"\x01"))
-                    forged = RelayedMessage(shop.id, 1, genuine.at, (), b"\x01", signature)
-            liar.mesh.post(member.id, *forged.message(()))
+                    forged = relayed(shop, 1, b"\x01")
+            liar.mesh.post(member.id, forged, 0)
             await trio.sleep(0.1)
             assert told == ([("shop", b"payload")] if lie == "again" else [])
             assert member.mesh.refusals == {refusal: 1}
-            liar.mesh.post(member.id, *relayed(shop, 9).message(()))
+            liar.mesh.post(member.id, relayed(shop, 9), 0)
             await trio.sleep(0.1)
             assert told[-1] == ("shop", b"payload"), "the genuine one is taken"
 
@@ -425,7 +421,7 @@ async def test_what_others_were_told_is_not_told_to_who_starts_later(autojump_cl
         kept = relayed(fleet["shop"], 1)
         await trio.sleep(62)
         async with fleet["late"].serve(crowd):
-            fleet["liar"].mesh.post(fleet["late"].id, *kept.message(()))
+            fleet["liar"].mesh.post(fleet["late"].id, kept, 0)
             await trio.sleep(0.1)
             assert told == []
             assert fleet["late"].mesh.refusals == {"relayed message of another time": 1}
@@ -435,8 +431,8 @@ async def test_names_behind_a_node_that_cannot_be_right_are_counted_as_lost(auto
     async with open_meshes("shop", "member") as fleet:
         shop, member = fleet["shop"], fleet["member"]
         async with member.serve(iris.Service("crowd")):
-            message, size = relayed(shop, 1).message((member.id, shop.id, NodeId(shop.id[::-1])))
-            shop.mesh.post(member.id, message, size)
+            behind = bytes.fromhex(member.id + shop.id + shop.id[::-1])
+            shop.mesh.post(member.id, replace(relayed(shop, 1), behind=behind), 0)
             await trio.sleep(0.1)
             assert member.relays.tally.lost == {"no link": 1}
             assert member.relays.tally.sent == 1

@@ -52,4 +52,4 @@ async def test_what_arrives_when_a_node_is_gone_is_handed_to_nobody(autojump_clo
         membership._linking.begin(shop.id)
         assert len(membership._linking) == 0
         await trio.sleep(1)
-        assert mesh.refusals["message of unknown kind or length"] == 0
+        assert mesh.refusals["message of a kind that is not taken"] == 0

@@ -13,6 +13,7 @@ import trio.testing
 from trio.testing import MockClock
 
 import iris
+from benchmarks.messages import raw
 from iris.cluster.mesh.peer import Peer
 from iris.kernel import wire
 from iris.kernel.config import MIB
@@ -111,7 +112,7 @@ async def test_without_a_deadline_every_request_over_a_lossy_network_ends_and_no
                 await trio.sleep(0.005)
             fleet.network.loss = 0.0
             await shop.requests.request("store", "the last shows what is missing", timeout=5)
-            shop.mesh.post(member.id, (kinds.PING, 1), 0)
+            shop.mesh.post(member.id, kinds.Ping(1), 0)
     told = Counter(outcome for outcome, _ in outcomes.of.values())
     assert sum(told.values()) == 60
     assert set(told) == {"reply", "Unknown"}, "nothing was lost: the test shows nothing"
@@ -165,16 +166,17 @@ async def test_the_member_says_of_what_it_does_not_have_that_it_is_not_there(aut
         def note(_: Peer, message: wire.Message) -> None:
             said.append(message)
 
-        other.mesh._receivers.own[kinds.FAILURE] = (note, 5)
+        other.mesh._receivers.own[kinds.Failure] = note
         async with member.serve(store.service):
             nursery.start_soon(partial(shop.requests.request, "store", 1, timeout=60))  # number 1
             await trio.sleep(0.1)
-            other.mesh.post(member.id, (kinds.AWAITED, 1), 0)
-            other.mesh.post(member.id, (kinds.AWAITED, "1"), 0)
-            shop.mesh.post(member.id, (kinds.AWAITED, 1), 0)
+            other.mesh.post(member.id, kinds.Awaited(1), 0)
             await trio.sleep(0.1)
-            assert said == [(kinds.FAILURE, 1, "not_here", "", 0)]
-            assert member.mesh.refusals == {f"message of kind {kinds.AWAITED:#x}": 1}
+            other.mesh.post(member.id, raw(kinds.Awaited, "1"), 0)
+            shop.mesh.post(member.id, kinds.Awaited(1), 0)
+            await trio.sleep(0.1)
+            assert said == [kinds.Failure(1, "not_here", "", 0)]
+            assert member.mesh.refusals == {"RemoteProtocolError": 1}
             nursery.cancel_scope.cancel()
 
 
@@ -314,17 +316,18 @@ async def test_what_runs_for_somebody_who_asked_elsewhere_is_cancelled(autojump_
         def note(_: Peer, message: wire.Message) -> None:
             said.append(message)
 
-        other.mesh._receivers.own[kinds.CANCEL] = (note, 2)
+        other.mesh._receivers.own[kinds.Cancel] = note
         async with member.serve(Hanging().service):
             nursery.start_soon(partial(shop.requests.request, "store", 1, timeout=60))  # number 1
             await trio.sleep(0.1)
             for number in (1, 2, "1"):
-                other.mesh.post(shop.id, (kinds.RUNNING, number), 0)
-            member.mesh.post(shop.id, (kinds.RUNNING, 1), 0)
+                other.mesh.post(shop.id, raw(kinds.Running, number), 0)
+                await trio.sleep(0.1)
+            member.mesh.post(shop.id, kinds.Running(1), 0)
             await trio.sleep(0.1)
-            assert said == [(kinds.CANCEL, 1), (kinds.CANCEL, 2)]
+            assert said == [kinds.Cancel(1), kinds.Cancel(2)]
             assert len(member.serving._jobs) == 1
-            assert shop.mesh.refusals == {f"message of kind {kinds.RUNNING:#x}": 1}
+            assert shop.mesh.refusals == {"RemoteProtocolError": 1}
             nursery.cancel_scope.cancel()
 
 

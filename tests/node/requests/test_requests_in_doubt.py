@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock
 
 import iris
+from benchmarks.messages import raw
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from iris.patterns.request.attempt import Attempt
@@ -34,9 +35,19 @@ def test_what_may_go_elsewhere(
     idempotent: bool, members: list[NodeId] | None, tried: set[NodeId], answered: bool, moves: bool
 ) -> None:
     picker = None if members is None else StaticPicker(members)
-    waiter = Attempt(ONE, (kinds.REQUEST,), 0, 60.0, idempotent=idempotent, picker=picker, tried=tried)
+    waiter = Attempt(
+        ONE,
+        raw(
+            kinds.Request,
+        ),
+        0,
+        60.0,
+        idempotent=idempotent,
+        picker=picker,
+        tried=tried,
+    )
     if answered:
-        waiter.outcome = (kinds.REPLY, 1, b"")
+        waiter.outcome = kinds.Reply(1, b"")
     assert waiter.can_retry_elsewhere() is moves
     assert picker is None or picker.keys == [], "nobody was drawn for the question"
 

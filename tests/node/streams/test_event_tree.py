@@ -467,7 +467,7 @@ async def test_a_node_of_the_tree_that_asks_for_a_pause_gets_it_but_not_for_ever
             return trio.current_time() - began
 
         def say(node: iris.Node, state: int) -> None:
-            node._mesh.post(shop.id, (kinds.EVENT_RELAY, feed.tree, state, b""), 0)
+            node._mesh.post(shop.id, kinds.EventRelay(feed.tree, state, b""), 0)
 
         say(leaf, HELD)
         await trio.sleep(0.1)

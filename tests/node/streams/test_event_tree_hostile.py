@@ -13,7 +13,7 @@ from iris.kernel import wire
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from iris.patterns.counters import Tally
-from iris.patterns.pubsub.tree.reorder import LATE, Announcement
+from iris.patterns.pubsub.tree.reorder import LATE
 from iris.patterns.pubsub.tree.topology import Child, RelayedEvents, TreeRole, claim
 from iris.security.identity.permissions import Rights
 from tests.support.events import collect, publish
@@ -27,12 +27,12 @@ async def test_a_relay_that_lies_is_refused_and_counted(autojump_clock: MockCloc
         async with reader.pubsub.subscribe("t") as events:
 
             def relayed(sender: MeshNode, number: int, payload: bytes) -> RelayedEvents:
-                body = wire.pack([(kinds.EVENTS, "t", number, 0, None, None, None, [payload], ())])
+                body = wire.encode_batch([kinds.Events("t", number, 0, None, None, None, (payload,), ())])
                 signature = sender.mesh.identity.sign(claim(sender.id, 1, number, 1, body))
                 return RelayedEvents(sender.id, 1, number, 1, body, signature)
 
             shop.mesh.post(reader.id, *TreeRole(1, 1, ()).message())
-            shop.mesh.post(reader.id, Announcement(1, 1, wait=False).message(), 0)
+            shop.mesh.post(reader.id, kinds.EventWay(1, 1, wait=False), 0)
             await trio.sleep(0.1)
             genuine = relayed(shop, 1, b"genuine")
             wrong = "relayed events with a wrong signature"
@@ -77,13 +77,13 @@ async def test_events_that_their_publisher_may_not_publish_are_refused_though_an
             await fleet.link()
             reader_role = TreeRole(1, 1, ())
             villain.mesh.post(reader.id, *reader_role.message())
-            villain.mesh.post(reader.id, Announcement(1, 1, wait=False).message(), 0)
+            villain.mesh.post(reader.id, kinds.EventWay(1, 1, wait=False), 0)
             for number, topic in enumerate(["others.a", "own.a"], start=1):
-                body = wire.pack([(kinds.EVENTS, topic, 1, 0, None, None, None, [b"x"], ())])
+                body = wire.encode_batch([kinds.Events(topic, 1, 0, None, None, None, (b"x",), ())])
                 signature = villain.mesh.identity.sign(claim(villain.id, 1, number, 1, body))
                 villain.mesh.post(reader.id, *RelayedEvents(villain.id, 1, number, 1, body, signature).message())
             assert [event.topic for event in await collect(events)] == ["own.a"]
-            assert reader.mesh.refusals == {"message of kind 0x42": 1}
+            assert reader.mesh.refusals == {"message of kind Events": 1}
 
 
 async def test_events_are_handed_on_to_nobody_who_subscribes_to_nothing(autojump_clock: MockClock) -> None:
@@ -93,13 +93,13 @@ async def test_events_are_handed_on_to_nobody_who_subscribes_to_nothing(autojump
         victim.pubsub._relays._tally = tally
 
         async def relay(number: int) -> None:
-            body = wire.pack([(kinds.EVENTS, "t", number, 0, None, None, None, [b"x"], ())])
+            body = wire.encode_batch([kinds.Events("t", number, 0, None, None, None, (b"x",), ())])
             signature = villain.mesh.identity.sign(claim(villain.id, 1, number, 2, body))
             villain.mesh.post(victim.id, *RelayedEvents(villain.id, 1, number, 2, body, signature).message())
             await trio.sleep(0.1)
 
         villain.mesh.post(victim.id, *TreeRole(1, 1, (Child(reader.id, 2),)).message())
-        villain.mesh.post(victim.id, Announcement(1, 1, wait=False).message(), 0)
+        villain.mesh.post(victim.id, kinds.EventWay(1, 1, wait=False), 0)
         await relay(1)
         assert (tally.handed_over, tally.lost) == (0, {"a node that subscribes to nothing": 1})
         async with reader.pubsub.subscribe("t"):

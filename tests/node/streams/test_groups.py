@@ -10,6 +10,7 @@ import trio
 from trio.testing import MockClock
 
 import iris
+from benchmarks.messages import raw
 from iris.kernel.wire import kinds
 from iris.patterns.pubsub.publish.group_ledger import LOST_ON_THE_WAY, LOST_WITH_MEMBER
 from tests.support.stages import IN_FLIGHT, Stage, open_stage
@@ -280,7 +281,7 @@ async def test_a_member_that_lies_about_what_it_has_taken_leaves_the_books_in_or
             for number in range(10):
                 await writer.publish("work", number)
             for _ in range(3):
-                worker._parts.mesh.post(writer.id, (kinds.GROUP_SETTLED, *counts), 0)
+                worker._parts.mesh.post(writer.id, raw(kinds.GroupSettled, *counts), 0)
             await trio.sleep(IN_FLIGHT)
             published = writer.statistics().publishing
             assert published.sent == 10 == published.handed_over + sum(published.lost.values())

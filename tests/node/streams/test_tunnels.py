@@ -242,8 +242,8 @@ async def test_a_tunnel_that_the_handler_has_ended_is_opened_all_the_same(
 
     def open_and_hear_the_end(*args: Any) -> TunnelEndpoint:
         end = opened(*args)
-        end.machine.receive((kinds.TUNNEL_ACCEPT, -end.machine._identifier, 2**20, 2**20), trio.current_time())
-        end.machine.receive((kinds.TUNNEL_CLOSE, -end.machine._identifier, 1, 0, "the handler failed: KeyError"), 0.0)
+        end.machine.receive(kinds.TunnelAccept(-end.machine._identifier, 2**20, 2**20), trio.current_time())
+        end.machine.receive(kinds.TunnelClose(-end.machine._identifier, 1, 0, "the handler failed: KeyError"), 0.0)
         end.settle()
         return end
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.messages import arrived
 from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
@@ -17,12 +18,10 @@ from iris.kernel.wire import kinds
 from iris.patterns.multicast.broadcast_credit import (
     INITIAL,
     OVERHEAD,
-    CreditReport,
     Flow,
     ReceiveWindow,
     ReceiveWindows,
     cost,
-    report_untrusted,
 )
 
 WINDOW: Final = 4 * MIB
@@ -30,6 +29,11 @@ SMALL: Final = OVERHEAD
 LARGEST: Final = MIB + OVERHEAD
 SENDER: Final = NodeId("5e" * 16)
 MEMBERS: Final = tuple(NodeId(f"{number:02x}" * 16) for number in range(1, 4))
+
+
+def credit(seen: int, queued: int, size: int, refused: int) -> kinds.BroadcastCredit:
+    """Return a member's report."""
+    return kinds.BroadcastCredit("cache", seen, queued, size, refused)
 
 
 class World:
@@ -43,7 +47,7 @@ class World:
         self.windows = {node: ReceiveWindows(WINDOW, limit) for node in self.members}
         self.waiting: dict[NodeId, deque[tuple[ReceiveWindow, int]]] = {node: deque() for node in self.members}
         self.coming: dict[NodeId, deque[tuple[int, int]]] = {node: deque() for node in self.members}
-        self.reports: dict[NodeId, deque[CreditReport]] = {node: deque() for node in self.members}
+        self.reports: dict[NodeId, deque[kinds.BroadcastCredit]] = {node: deque() for node in self.members}
         self.sent = self.refused = self.taken = self.lost = 0
 
     def send(self, price: int = SMALL) -> bool:
@@ -74,7 +78,7 @@ class World:
             self.tell(node)
 
     def tell(self, node: NodeId) -> None:
-        report = self.windows[node].report(self.windows[node].of(SENDER))
+        report = self.windows[node].report(self.windows[node].of(SENDER), "cache")
         if self.random.random() >= self.loss:
             self.reports[node].append(report)
 
@@ -203,17 +207,17 @@ def test_what_was_on_its_way_when_a_member_was_passed_over_counts_until_it_is_th
     for _ in range(100):
         flow.sent(SMALL)
     for report in (
-        CreditReport(seen=32 * SMALL, queued=32 * SMALL, size=INITIAL, refused=0),
-        CreditReport(64 * SMALL, 33 * SMALL, INITIAL, 0),
+        credit(seen=32 * SMALL, queued=32 * SMALL, size=INITIAL, refused=0),
+        credit(64 * SMALL, 33 * SMALL, INITIAL, 0),
     ):
         flow.receive(node, report)
         assert flow.choose(world.members) == []
         assert flow.passed_over == (node,), "less than half is free"
-    flow.receive(node, CreditReport(64 * SMALL, 32 * SMALL, INITIAL, 0))
+    flow.receive(node, credit(64 * SMALL, 32 * SMALL, INITIAL, 0))
     assert flow.choose(world.members) == []
     assert len(flow.passed_over) == 0
     assert flow.windows[node].limit == flow.position + 32 * SMALL
-    flow.receive(node, CreditReport(64 * SMALL, 16 * SMALL, INITIAL, 0))  # it has seen nothing of what follows yet
+    flow.receive(node, credit(64 * SMALL, 16 * SMALL, INITIAL, 0))  # it has seen nothing of what follows yet
     assert flow.windows[node].limit == flow.position + 48 * SMALL
 
 
@@ -254,10 +258,10 @@ def test_a_member_that_reports_what_it_likes_confuses_only_what_is_sent_to_itsel
     refused = 0
     for numbers in reports:
         world.send()
-        refused += world.flow.receive(liar, CreditReport(*numbers))
+        refused += world.flow.receive(liar, credit(*numbers))
         assert world.flow.windows[honest].limit == INITIAL
     assert refused >= 0
-    assert world.flow.receive(liar, CreditReport(0, 0, 0, 2**61)) <= world.flow.count
+    assert world.flow.receive(liar, credit(0, 0, 0, 2**61)) <= world.flow.count
 
 
 def test_the_counts_of_refused_broadcasts_are_told_once_and_begin_anew_with_the_member() -> None:
@@ -265,9 +269,9 @@ def test_the_counts_of_refused_broadcasts_are_told_once_and_begin_anew_with_the_
     (node,) = world.members
     for _ in range(10):
         world.send()
-    told = [world.flow.receive(node, CreditReport(0, 0, WINDOW, refused)) for refused in (0, 2, 2, 5, 1)]
+    told = [world.flow.receive(node, credit(0, 0, WINDOW, refused)) for refused in (0, 2, 2, 5, 1)]
     assert told == [0, 2, 0, 3, 1]
-    assert world.flow.receive(MEMBERS[2], CreditReport(0, 0, WINDOW, 9)) == 0, "nobody has sent it anything"
+    assert world.flow.receive(MEMBERS[2], credit(0, 0, WINDOW, 9)) == 0, "nobody has sent it anything"
 
 
 def test_each_sender_has_room_whatever_the_others_do_and_all_together_have_a_bound() -> None:
@@ -288,10 +292,10 @@ def test_each_sender_has_room_whatever_the_others_do_and_all_together_have_a_bou
 def test_grants_shrink_with_the_number_of_senders_so_that_all_of_them_find_room() -> None:
     windows = ReceiveWindows(WINDOW, 64 * MIB)
     senders = [windows.of(NodeId(f"{number:032x}")) for number in range(100)]
-    assert windows.report(senders[0]).size == WINDOW
+    assert windows.report(senders[0], "cache").size == WINDOW
     for sender in senders:
         assert windows.accept(sender, 0, SMALL)
-    sizes = [windows.report(sender).size for sender in senders]
+    sizes = [windows.report(sender, "cache").size for sender in senders]
     assert set(sizes) == {64 * MIB // 2 // 100}
     for sender, size in zip(senders, sizes, strict=True):
         while sender.queued < size:
@@ -316,11 +320,10 @@ def test_reports_with_impossible_numbers_are_refused(number: Any, at: int) -> No
     fields: list[Any] = [*NUMBERS]
     fields[at] = number
     with pytest.raises(RemoteProtocolError):
-        report_untrusted((kinds.BROADCAST_CREDIT, "cache", *fields))
+        arrived(kinds.BroadcastCredit, "cache", *fields)
 
 
 def test_reports_are_read_as_they_were_written() -> None:
-    report = CreditReport(*NUMBERS)
-    assert report_untrusted(report.message("cache")) == ("cache", report)
+    assert arrived(kinds.BroadcastCredit, "cache", *NUMBERS) == kinds.BroadcastCredit("cache", *NUMBERS)
     with pytest.raises(RemoteProtocolError):
-        report_untrusted((kinds.BROADCAST_CREDIT, 1, *NUMBERS))
+        arrived(kinds.BroadcastCredit, 1, *NUMBERS)

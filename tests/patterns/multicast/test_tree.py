@@ -4,30 +4,39 @@ from __future__ import annotations
 
 from collections import Counter
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from benchmarks.messages import arrived, decoded
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
-from iris.kernel.wire import kinds
+from iris.kernel.wire import encode_batch, kinds
 from iris.patterns.multicast.tree import (
     MAX_BEHIND,
     Branch,
-    RelayedMessage,
     Seen,
     arranged,
+    behind_untrusted,
     branch,
     claim,
     divided,
     divided_by_site,
-    relayed_untrusted,
+    is_current,
+    relay_size,
 )
 
 ORIGIN = NodeId("00" * 16)
 SIGNATURE = bytes(64)
 NOW = 1_800_000_000
+
+
+def relay(**changes: Any) -> kinds.Relay:
+    """Return a message with some fields changed."""
+    return replace(kinds.Relay(bytes.fromhex(ORIGIN), 1, NOW, b"", b"body", SIGNATURE), **changes)
 
 
 def nodes(count: int, seed: int = 1) -> list[NodeId]:
@@ -107,26 +116,25 @@ def test_nobody_hands_on_where_nobody_can_be_reached() -> None:
 
 
 def test_the_wire_form_comes_back_as_it_was() -> None:
-    behind = tuple(nodes(3))
-    relayed = RelayedMessage(ORIGIN, 7, NOW, (), b"body", SIGNATURE)
-    message, size = relayed.message(behind)
-    assert relayed_untrusted(message) == RelayedMessage(ORIGIN, 7, NOW, behind, b"body", SIGNATURE)
-    assert size >= 3 * 16 + 4 + 64
+    behind = nodes(3)
+    message = relay(behind=b"".join(map(bytes.fromhex, behind)))
+    (arrives,) = decoded(encode_batch([message]))
+    assert arrives == message
+    assert behind_untrusted(arrives) == behind
+    assert relay_size(message) >= 3 * 16 + 4 + 64
 
 
 def test_what_is_signed_names_origin_number_date_and_every_byte_of_the_body() -> None:
     claims = {
-        claim(ORIGIN, 1, NOW, b"body"),
-        claim(nodes(1)[0], 1, NOW, b"body"),
-        claim(ORIGIN, 2, NOW, b"body"),
-        claim(ORIGIN, 1, NOW + 1, b"body"),
-        claim(ORIGIN, 1, NOW, b"bodz"),
-        claim(ORIGIN, 1, NOW, b""),
+        claim(relay()),
+        claim(relay(origin=b"another origin.."[:16])),
+        claim(relay(number=2)),
+        claim(relay(at=NOW + 1)),
+        claim(relay(body=b"bodz")),
+        claim(relay(body=b"")),
     }
     assert len(claims) == 6
-    assert RelayedMessage(ORIGIN, 1, NOW, tuple(nodes(2)), b"body", SIGNATURE).claim in claims, (
-        "who is behind is not signed"
-    )
+    assert claim(relay(behind=bytes(32))) in claims, "who is behind is not signed"
 
 
 @pytest.mark.parametrize(
@@ -140,16 +148,16 @@ def test_what_is_signed_names_origin_number_date_and_every_byte_of_the_body() ->
     ],
 )  # fmt: skip
 def test_a_malformed_message_is_refused(at: int, value: object) -> None:
-    fields: list[object] = [kinds.RELAY, bytes(16), 1, NOW, b"", b"body", SIGNATURE]
-    relayed_untrusted(tuple(fields))
-    fields[at] = value
+    fields: list[object] = [bytes(16), 1, NOW, b"", b"body", SIGNATURE]
+    behind_untrusted(arrived(kinds.Relay, *fields))
+    fields[at - 1] = value
     with pytest.raises(RemoteProtocolError):
-        relayed_untrusted(tuple(fields))
+        behind_untrusted(arrived(kinds.Relay, *fields))
 
 
 @pytest.mark.parametrize(("late", "current"), [(0, True), (60, True), (60.1, False), (-60, True), (-60.1, False)])
 def test_a_message_is_good_for_a_minute_before_and_after(late: float, current: bool) -> None:
-    assert RelayedMessage(ORIGIN, 1, NOW, (), b"body", SIGNATURE).is_current(NOW + late) == current
+    assert is_current(relay(), NOW + late) == current
 
 
 @given(st.lists(st.integers(1, 6000), max_size=200))

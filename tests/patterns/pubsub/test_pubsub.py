@@ -160,8 +160,8 @@ async def test_no_mixture_of_sizes_makes_a_frame_that_is_too_large(autojump_cloc
         a, b = fleet["a"], fleet["b"]
         async with b.pubsub.subscribe("t") as events:
             link = a.peer(b).link
-            link.post((kinds.PONG, 0), 0)  # not alone: what follows waits for the flusher
-            link.post((kinds.PONG, 0), 0)
+            link.post(kinds.Pong(0), 0)  # not alone: what follows waits for the flusher
+            link.post(kinds.Pong(0), 0)
             await publish(a, "t", *[bytes(1000)] * 60, bytes(80 * KIB))
             await publish(a, "t", *[b"x"] * 40_000)
             headers = {"h": "x" * 8000}
@@ -283,9 +283,9 @@ async def test_a_certificate_limits_topics_on_both_sides(autojump_clock: MockClo
         async with free.pubsub.subscribe(">") as events:
             await publish(bound, "a.x", 1)
             assert (await events.__anext__()).payload == 1
-            bound.peer(free).link.post((kinds.EVENTS, "b.x", 1, 0, None, None, None, (b"forged",), ()), 10)
+            bound.peer(free).link.post(kinds.Events("b.x", 1, 0, None, None, None, (b"forged",), ()), 10)
             await trio.sleep(0.1)
-            assert free.mesh.refusals == {f"message of kind {kinds.EVENTS:#x}": 1}
+            assert free.mesh.refusals == {"message of kind Events": 1}
             assert events.statistics().received == 1
         bound.mesh.drop(free.id, "over")
         free.mesh.drop(bound.id, "over")
@@ -299,12 +299,12 @@ async def test_events_of_a_run_share_so_many_bytes_of_headers_and_key_and_no_mor
         async with b.pubsub.subscribe(">") as events:
             await trio.sleep(0.1)
             for topic, count in (("few", most), ("many", most + 1)):
-                a.peer(b).link.post((kinds.EVENTS, topic, 1, 0, None, headers, "k", (b"",) * count, ()), 10_000)
+                a.peer(b).link.post(kinds.Events(topic, 1, 0, None, headers, "k", (b"",) * count, ()), 10_000)
             await trio.sleep(0.1)
             topics = [(await events.__anext__()).topic for _ in range(most)]
             assert topics == ["few"] * most
             assert events.statistics().waiting == 0
-            assert b.mesh.refusals == {f"message of kind {kinds.EVENTS:#x}": 1}
+            assert b.mesh.refusals == {"message of kind Events": 1}
 
 
 async def test_bad_input_is_the_callers_error_and_publishes_nothing(autojump_clock: MockClock) -> None:

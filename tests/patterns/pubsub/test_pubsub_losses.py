@@ -309,7 +309,7 @@ async def test_subscribing_finds_room_on_a_full_link(autojump_clock: MockClock) 
         a.transport.pause()
         link = b.peer(a).link
         while link.waiting_bytes < 2_000_000 - 2000:
-            link.post((kinds.PONG, 0), 1000)
+            link.post(kinds.Pong(0), 1000)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(resume_later, a)
             async with b.pubsub.subscribe("t") as events:

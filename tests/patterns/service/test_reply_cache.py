@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iris.kernel import wire
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from iris.patterns.service.reply_cache import ReplyCache
@@ -16,8 +15,8 @@ from iris.patterns.service.reply_cache import ReplyCache
 SHOP = NodeId("5" * 32)
 
 
-def reply(number: int) -> wire.Message:
-    return (kinds.REPLY, number, b"done")
+def reply(number: int) -> kinds.Reply:
+    return kinds.Reply(number, b"done")
 
 
 def test_an_outcome_is_found_by_who_asked_and_the_number() -> None:

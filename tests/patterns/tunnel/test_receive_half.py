@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iris.kernel.errors import RemoteProtocolError
-from iris.patterns.tunnel.messages import CHUNK_COST, END, PACKED, SMALLEST_PIECE, TunnelChunk
+from iris.kernel.wire import kinds
+from iris.patterns.tunnel.messages import CHUNK_COST, END, PACKED, SMALLEST_PIECE
 from iris.patterns.tunnel.receive_half import ReceivingHalf
 
 WINDOW = 8192
@@ -20,17 +21,17 @@ def half(*, limit: int = 4000) -> ReceivingHalf:
 def feed(receiving: ReceivingHalf, size: int, *, first: int = 0, flags: int = END, announce: bool = False) -> None:
     """Give ten thousand chunks; nobody reads."""
     for number in range(first, 10_000):
-        receiving.add(TunnelChunk(number, flags, bytes(size)))
+        receiving.add(kinds.TunnelChunk(1, number, flags, bytes(size)))
         if announce and receiving.owes_news:
             receiving.announce()
 
 
 def test_chunks_in_order_become_messages() -> None:
     receiving = half()
-    assert receiving.add(TunnelChunk(0, 0, b"a" * 600))
+    assert receiving.add(kinds.TunnelChunk(1, 0, 0, b"a" * 600))
     assert receiving.read() is None
-    assert receiving.add(TunnelChunk(1, END, b"b"))
-    assert receiving.add(TunnelChunk(2, END | PACKED, b"c"))
+    assert receiving.add(kinds.TunnelChunk(1, 1, END, b"b"))
+    assert receiving.add(kinds.TunnelChunk(1, 2, END | PACKED, b"c"))
     assert receiving.read() == (b"a" * 600 + b"b", False)
     assert receiving.read() == (b"c", True)
     assert receiving.read() is None
@@ -39,10 +40,10 @@ def test_chunks_in_order_become_messages() -> None:
 
 def test_pieces_can_be_read_before_their_message_is_whole() -> None:
     receiving = half()
-    receiving.add(TunnelChunk(0, 0, b"a" * 600))
+    receiving.add(kinds.TunnelChunk(1, 0, 0, b"a" * 600))
     assert receiving.read_piece() == (b"a" * 600, False)
     assert receiving.read_piece() is None
-    receiving.add(TunnelChunk(1, END, b"b"))
+    receiving.add(kinds.TunnelChunk(1, 1, END, b"b"))
     assert receiving.has_message
     assert receiving.read_piece() == (b"b", False)
     assert not receiving.has_message
@@ -50,8 +51,8 @@ def test_pieces_can_be_read_before_their_message_is_whole() -> None:
 
 def test_repeated_chunks_are_dropped() -> None:
     receiving = half()
-    receiving.add(TunnelChunk(0, END, b"a"))
-    assert not receiving.add(TunnelChunk(0, END, b"a"))
+    receiving.add(kinds.TunnelChunk(1, 0, END, b"a"))
+    assert not receiving.add(kinds.TunnelChunk(1, 0, END, b"a"))
     receiving.add_eof(1)
     assert not receiving.add_eof(1)
     assert receiving.chunks_repeated == 2
@@ -60,20 +61,20 @@ def test_repeated_chunks_are_dropped() -> None:
 
 def test_a_chunk_out_of_turn_is_dropped_and_what_is_missing_asked_for_once() -> None:
     receiving = half()
-    assert not receiving.add(TunnelChunk(1, END, b"b"))
+    assert not receiving.add(kinds.TunnelChunk(1, 1, END, b"b"))
     assert receiving.wants_resend
     _, resend = receiving.announce()
     assert resend
-    assert not receiving.add(TunnelChunk(2, END, b"c"))
+    assert not receiving.add(kinds.TunnelChunk(1, 2, END, b"c"))
     assert not receiving.wants_resend, "one request is enough for all that follows the loss"
     assert receiving.has_gap
-    assert receiving.add(TunnelChunk(0, END, b"a"))
+    assert receiving.add(kinds.TunnelChunk(1, 0, END, b"a"))
     assert not receiving.has_gap
 
 
 def test_a_lost_last_chunk_is_noticed_from_what_the_peer_says_it_sent() -> None:
     receiving = half()
-    receiving.add(TunnelChunk(0, END, b"a"))
+    receiving.add(kinds.TunnelChunk(1, 0, END, b"a"))
     receiving.compare(1)
     assert not receiving.wants_resend
     receiving.compare(2)
@@ -84,7 +85,7 @@ def test_a_request_that_may_be_lost_can_be_repeated() -> None:
     receiving = half()
     receiving.ask_again()
     assert not receiving.wants_resend, "nothing is missing"
-    receiving.add(TunnelChunk(1, END, b"b"))
+    receiving.add(kinds.TunnelChunk(1, 1, END, b"b"))
     receiving.announce()
     receiving.ask_again()
     assert receiving.wants_resend
@@ -114,7 +115,7 @@ def test_empty_messages_cost_credit() -> None:
 def test_a_message_larger_than_the_window_arrives_if_it_is_within_the_limit() -> None:
     receiving = half(limit=100_000)
     for number in range(100):
-        receiving.add(TunnelChunk(number, END if number == 99 else 0, bytes(1000)))
+        receiving.add(kinds.TunnelChunk(1, number, END if number == 99 else 0, bytes(1000)))
         if receiving.owes_news:
             receiving.announce()
     assert receiving.read() == (bytes(100_000), False)
@@ -130,19 +131,19 @@ def test_a_message_over_the_limit_is_refused_before_it_is_whole() -> None:
 def test_a_message_of_tiny_pieces_is_refused() -> None:
     receiving = half()
     with pytest.raises(RemoteProtocolError, match="piece of 511 bytes"):
-        receiving.add(TunnelChunk(0, 0, bytes(SMALLEST_PIECE - 1)))
+        receiving.add(kinds.TunnelChunk(1, 0, 0, bytes(SMALLEST_PIECE - 1)))
 
 
 def test_bytes_and_packed_pieces_do_not_mix() -> None:
     receiving = half()
-    receiving.add(TunnelChunk(0, PACKED, bytes(600)))
+    receiving.add(kinds.TunnelChunk(1, 0, PACKED, bytes(600)))
     with pytest.raises(RemoteProtocolError, match="in one message"):
-        receiving.add(TunnelChunk(1, END, b""))
+        receiving.add(kinds.TunnelChunk(1, 1, END, b""))
 
 
 def test_the_end_of_file_does_not_cut_a_message() -> None:
     receiving = half()
-    receiving.add(TunnelChunk(0, 0, bytes(600)))
+    receiving.add(kinds.TunnelChunk(1, 0, 0, bytes(600)))
     with pytest.raises(RemoteProtocolError, match="within a message"):
         receiving.add_eof(1)
     assert not receiving.has_eof
@@ -151,9 +152,9 @@ def test_the_end_of_file_does_not_cut_a_message() -> None:
 def test_credit_comes_back_in_quarters_as_messages_are_read() -> None:
     receiving = half()
     quarter = WINDOW // 4
-    receiving.add(TunnelChunk(0, END, bytes(quarter - CHUNK_COST - 1)))
+    receiving.add(kinds.TunnelChunk(1, 0, END, bytes(quarter - CHUNK_COST - 1)))
     assert not receiving.owes_news
-    receiving.add(TunnelChunk(1, END, b""))
+    receiving.add(kinds.TunnelChunk(1, 1, END, b""))
     assert receiving.owes_news, "so that the sender can let go of what has arrived"
     assert receiving.announce() == (WINDOW, False), "but nothing is read, so there is no new credit"
     receiving.read()
@@ -166,14 +167,14 @@ def test_credit_comes_back_in_quarters_as_messages_are_read() -> None:
 def test_a_small_window_of_the_other_end_is_acknowledged_in_its_quarters() -> None:
     receiving = ReceivingHalf(window=2**20, limit=2**20)
     receiving.begin(4096)
-    receiving.add(TunnelChunk(0, END, bytes(1024)))
+    receiving.add(kinds.TunnelChunk(1, 0, END, bytes(1024)))
     assert receiving.owes_news
 
 
 def test_what_is_discarded_gives_credit() -> None:
     receiving = half()
     for number in range(3):
-        receiving.add(TunnelChunk(number, END, bytes(1000)))
+        receiving.add(kinds.TunnelChunk(1, number, END, bytes(1000)))
     assert receiving.discard() == 3
     assert receiving.held == 0
     assert not receiving.has_piece
@@ -181,7 +182,8 @@ def test_what_is_discarded_gives_credit() -> None:
 
 
 CHUNKS = st.builds(
-    TunnelChunk,
+    kinds.TunnelChunk,
+    id=st.just(1),
     sequence=st.integers(0, 30),
     flags=st.sampled_from([END, END, 0, END | PACKED, PACKED]),
     data=st.sampled_from([b"", bytes(100), bytes(512), bytes(2000)]),
@@ -189,15 +191,15 @@ CHUNKS = st.builds(
 
 
 @given(steps=st.lists(st.one_of(CHUNKS, st.sampled_from(["next", "read", "piece", "announce", "eof"])), max_size=200))
-def test_no_peer_makes_it_hold_more_than_a_window_and_a_message(steps: list[TunnelChunk | str]) -> None:
+def test_no_peer_makes_it_hold_more_than_a_window_and_a_message(steps: list[kinds.TunnelChunk | str]) -> None:
     receiving = half()
     bound = WINDOW + 1.25 * 4000 + CHUNK_COST
     for step in steps:
         try:
-            if isinstance(step, TunnelChunk):
+            if isinstance(step, kinds.TunnelChunk):
                 receiving.add(step)
             elif step == "next":
-                receiving.add(TunnelChunk(receiving.received, END, bytes(1500)))
+                receiving.add(kinds.TunnelChunk(1, receiving.received, END, bytes(1500)))
             elif step == "eof":
                 receiving.add_eof(receiving.received + 1)
             elif step == "read":

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iris.kernel.errors import RemoteProtocolError
-from iris.patterns.tunnel.messages import CHUNK_COST, END, PACKED, SMALLEST_PIECE, TunnelChunk
-from iris.patterns.tunnel.send_half import END_OF_FILE, SendingHalf
+from iris.patterns.tunnel.messages import CHUNK_COST, END, PACKED, SMALLEST_PIECE
+from iris.patterns.tunnel.send_half import END_OF_FILE, Piece, SendingHalf
 
 
 def half(*, bound: int = 2**21, piece: int = 1024, window: int = 2**20) -> SendingHalf:
@@ -17,8 +17,8 @@ def half(*, bound: int = 2**21, piece: int = 1024, window: int = 2**20) -> Sendi
     return sending
 
 
-def take_all(sending: SendingHalf, limit: int = 2**16) -> list[TunnelChunk]:
-    chunks: list[TunnelChunk] = []
+def take_all(sending: SendingHalf, limit: int = 2**16) -> list[Piece]:
+    chunks: list[Piece] = []
     while chunk := sending.take(limit):
         chunks.append(chunk)
     return chunks
@@ -27,13 +27,13 @@ def take_all(sending: SendingHalf, limit: int = 2**16) -> list[TunnelChunk]:
 def test_a_small_message_is_one_chunk() -> None:
     sending = half()
     sending.add(b"data", packed=True)
-    assert take_all(sending) == [TunnelChunk(0, END | PACKED, b"data")]
+    assert take_all(sending) == [Piece(0, END | PACKED, b"data")]
 
 
 def test_an_empty_message_is_a_chunk() -> None:
     sending = half()
     sending.add(b"", packed=False)
-    assert take_all(sending) == [TunnelChunk(0, END, b"")]
+    assert take_all(sending) == [Piece(0, END, b"")]
 
 
 def test_a_large_message_is_cut_and_only_its_last_piece_ends_it() -> None:
@@ -88,10 +88,10 @@ def test_the_end_of_file_needs_no_credit_and_comes_last() -> None:
     before = take_all(sending)
     assert END_OF_FILE not in [chunk.flags for chunk in before]
     sending.acknowledge(0, 2**20)
-    assert take_all(sending)[-1] == TunnelChunk(sending.sent - 1, END_OF_FILE, b"")
+    assert take_all(sending)[-1] == Piece(sending.sent - 1, END_OF_FILE, b"")
     empty = half(window=4096)
     empty.add_eof()
-    assert take_all(empty) == [TunnelChunk(0, END_OF_FILE, b"")]
+    assert take_all(empty) == [Piece(0, END_OF_FILE, b"")]
 
 
 def test_acknowledged_chunks_are_let_go_and_make_room() -> None:
@@ -197,8 +197,8 @@ def test_the_end_of_file_is_no_chunk_also_when_it_is_sent_again() -> None:
     sending.add_eof()
     for _ in range(2):
         assert (sending.has_next, sending.has_chunk) == (True, True)
-        assert sending.take(2**16) == TunnelChunk(0, END, b"data")
+        assert sending.take(2**16) == Piece(0, END, b"data")
         assert (sending.has_next, sending.has_chunk) == (True, False)
-        assert sending.take(2**16) == TunnelChunk(1, END_OF_FILE, b"")
+        assert sending.take(2**16) == Piece(1, END_OF_FILE, b"")
         assert (sending.has_next, sending.has_chunk) == (False, False)
         sending.go_back(0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks.messages import arrived
 from iris.kernel.config import Config
 from iris.kernel.errors import LocalProtocolError, RemoteProtocolError
 from iris.kernel.wire import kinds
@@ -52,16 +53,16 @@ def test_transitions(state: State, input_: Input, expected: State | str) -> None
 
 def machine_in(state: State) -> TunnelMachine:
     """Return a machine of the opener, brought to a state by way of the wire; one chunk has arrived where it can."""
-    opening = (kinds.TUNNEL_OPEN, 1, "c", None, None, 2**20, 2**20)
+    opening = kinds.TunnelOpen(1, "c", None, None, 2**20, 2**20)
     machine = TunnelMachine(identifier=1, opening=opening, config=Config(), now=0)
     if state is OPENING:
         return machine
-    machine.receive((kinds.TUNNEL_ACCEPT, -1, 2**20, 2**20), 0)
-    machine.receive((kinds.TUNNEL_CHUNK, -1, 0, END, b"first", 0), 0)
+    machine.receive(kinds.TunnelAccept(-1, 2**20, 2**20), 0)
+    machine.receive(kinds.TunnelChunk(-1, 0, END, b"first", 0), 0)
     if state in {SENT, ENDED}:
         machine.send_eof()
     if state in {GOT, ENDED}:
-        machine.receive((kinds.TUNNEL_EOF, -1, 1), 0)
+        machine.receive(kinds.TunnelEof(-1, 1), 0)
     if state is CLOSED:
         machine.close(CloseCode.ABORTED, "a test")
     assert machine.state is state
@@ -78,19 +79,19 @@ def perform(machine: TunnelMachine, input_: Input) -> None:
         case Input.CLOSE:
             machine.close(CloseCode.ABORTED, "a test")
         case Input.ACCEPT:
-            machine.receive((kinds.TUNNEL_ACCEPT, -1, 2**20, 2**20), 1)
+            machine.receive(kinds.TunnelAccept(-1, 2**20, 2**20), 1)
         case Input.REFUSE:
-            machine.receive((kinds.TUNNEL_REFUSE, -1, "not_allowed", "", 0), 1)
+            machine.receive(kinds.TunnelRefuse(-1, "not_allowed", "", 0), 1)
         case Input.CHUNK:
-            machine.receive((kinds.TUNNEL_CHUNK, -1, next_number, END, b"data", 0), 1)
+            machine.receive(kinds.TunnelChunk(-1, next_number, END, b"data", 0), 1)
         case Input.REPEATED:
-            machine.receive((kinds.TUNNEL_CHUNK, -1, 0, END, b"first", 0), 1)
+            machine.receive(kinds.TunnelChunk(-1, 0, END, b"first", 0), 1)
         case Input.END_OF_FILE:
-            machine.receive((kinds.TUNNEL_EOF, -1, next_number), 1)
+            machine.receive(kinds.TunnelEof(-1, next_number), 1)
         case Input.ACK:
-            machine.receive((kinds.TUNNEL_ACK, -1, 0, 2**20, next_number, 0), 1)
+            machine.receive(kinds.TunnelAck(-1, 0, 2**20, next_number, 0), 1)
         case Input.PEER_CLOSE:
-            machine.receive((kinds.TUNNEL_CLOSE, -1, int(CloseCode.ABORTED), 0, "a test"), 1)
+            machine.receive(kinds.TunnelClose(-1, int(CloseCode.ABORTED), 0, "a test"), 1)
         case Input.RESET:
             machine.reset()
         case Input.LOST:
@@ -111,16 +112,16 @@ def test_machines_follow_the_table(state: State, input_: Input, expected: State 
         assert machine.ending is not None
         assert machine.ending.code is CloseCode.VIOLATION
         assert machine.farewell is not None
-        assert machine.farewell[0] == kinds.TUNNEL_CLOSE
+        assert type(machine.farewell) is kinds.TunnelClose
     else:
         assert machine.state is expected
         assert (machine.ending is not None) == (machine.state is CLOSED)
 
 
-@pytest.mark.parametrize("kind", [kinds.TUNNEL_ACCEPT, kinds.TUNNEL_REFUSE])
-def test_the_opener_does_not_answer_its_own_opening(kind: int) -> None:
+@pytest.mark.parametrize("kind", [kinds.TunnelAccept, kinds.TunnelRefuse])
+def test_the_opener_does_not_answer_its_own_opening(kind: type[kinds.TunnelAccept | kinds.TunnelRefuse]) -> None:
     machine = TunnelMachine(identifier=-1, opening=None, config=Config(), now=0)
-    fields = (2**20, 2**20) if kind == kinds.TUNNEL_ACCEPT else ("not_allowed", "", 0)
-    machine.receive((kind, 1, *fields), 0)
+    fields = (2**20, 2**20) if kind is kinds.TunnelAccept else ("not_allowed", "", 0)
+    machine.receive(arrived(kind, 1, *fields), 0)
     assert machine.ending is not None
     assert machine.ending.code is CloseCode.VIOLATION

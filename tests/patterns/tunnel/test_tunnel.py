@@ -12,7 +12,7 @@ from trio.testing import MockClock
 
 from iris.kernel.config import Config
 from iris.kernel.errors import LocalProtocolError, PayloadTooLarge, TunnelBroken
-from iris.kernel.wire.codec import Message
+from iris.kernel.wire.kinds import Message
 from iris.patterns.tunnel.tunnel import Tunnel
 from tests.support.tunnels import open_nodes, open_pair
 

@@ -10,11 +10,12 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
+from benchmarks.messages import fields_of, raw
 from iris.kernel.config import KIB, Config
 from iris.kernel.errors import NotSent, RemoteProtocolError, TunnelBroken
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
-from iris.kernel.wire.codec import Message
+from iris.kernel.wire.kinds import Message
 from iris.patterns.tunnel import table as tunnel_table
 from iris.patterns.tunnel.messages import CloseCode, Refusal
 from iris.patterns.tunnel.states import State
@@ -25,8 +26,8 @@ SMALL = Config(tunnel_window=8192, tunnel_chunk=1024, max_payload=6000)
 PEER = NodeId("ab" * 16)
 
 
-def opening(number: int) -> Message:
-    return (kinds.TUNNEL_OPEN, number, "c", None, None, 8192, 6000)
+def opening(number: int) -> kinds.TunnelOpen:
+    return kinds.TunnelOpen(number, "c", None, None, 8192, 6000)
 
 
 async def test_a_refusal_reaches_the_opener_with_its_words(autojump_clock: MockClock) -> None:
@@ -108,7 +109,7 @@ async def test_an_opening_that_comes_twice_opens_one_tunnel(autojump_clock: Mock
     node.mesh.posted.clear()
     node.table.receive(PEER, opening(1))
     assert node.table.statistics().accepted == 4, "not even when it has ended"
-    assert [message for _, message in node.mesh.posted] == [(kinds.TUNNEL_CLOSE, -1, int(CloseCode.ABORTED), 0, "done")]
+    assert [message for _, message in node.mesh.posted] == [kinds.TunnelClose(-1, int(CloseCode.ABORTED), 0, "done")]
 
 
 async def test_a_node_that_comes_back_cannot_open_the_same_tunnel_again(autojump_clock: MockClock) -> None:
@@ -127,7 +128,7 @@ async def test_one_node_can_open_so_many_tunnels_and_no_more(autojump_clock: Moc
         node.table.receive(PEER, opening(number))
     assert node.table.statistics().accepted == 3
     assert node.table.statistics().refused == 2
-    assert [message[2] for _, message in node.mesh.posted] == ["overloaded", "overloaded"]
+    assert [fields_of(message)[1] for _, message in node.mesh.posted] == ["overloaded", "overloaded"]
     (await node.accepted.receive()).abort()
     node.table.receive(PEER, opening(6))
     assert node.table.statistics().accepted == 4
@@ -137,31 +138,35 @@ async def test_messages_about_no_tunnel_are_answered_once_each_and_goodbyes_not_
     autojump_clock: MockClock,
 ) -> None:
     node = TunnelNode("near", SMALL)
-    node.table.receive(PEER, (kinds.TUNNEL_CHUNK, 7, 0, 1, b"data", 0))
-    node.table.receive(PEER, (kinds.TUNNEL_ACCEPT, -7, 8192, 6000))
-    node.table.receive(PEER, (kinds.TUNNEL_CLOSE, 7, 0, 0, ""))
-    node.table.receive(PEER, (kinds.TUNNEL_REFUSE, -7, "code", "", 0))
-    assert [message[:3] for _, message in node.mesh.posted] == [
-        (kinds.TUNNEL_CLOSE, -7, int(CloseCode.FORGOTTEN)),
-        (kinds.TUNNEL_CLOSE, 7, int(CloseCode.FORGOTTEN)),
+    node.table.receive(PEER, kinds.TunnelChunk(7, 0, 1, b"data", 0))
+    node.table.receive(PEER, kinds.TunnelAccept(-7, 8192, 6000))
+    node.table.receive(PEER, kinds.TunnelClose(7, 0, 0, ""))
+    node.table.receive(PEER, kinds.TunnelRefuse(-7, "code", "", 0))
+    assert [raw(type(message), *fields_of(message)[:2]) for _, message in node.mesh.posted] == [
+        raw(kinds.TunnelClose, -7, int(CloseCode.FORGOTTEN)),
+        raw(kinds.TunnelClose, 7, int(CloseCode.FORGOTTEN)),
     ]
 
 
 async def test_a_mark_goes_back_whatever_becomes_of_its_chunk(autojump_clock: MockClock) -> None:
     node = TunnelNode("near", SMALL)
-    node.table.receive(PEER, (kinds.TUNNEL_CHUNK, 7, 0, 1, b"data", 3))
-    node.table.receive(PEER, (kinds.TUNNEL_CHUNK, 7, 0, 1, b"data", "3"))
-    node.table.receive(PEER, (kinds.TUNNEL_MARKED, 5))
-    assert [message for _, message in node.mesh.posted if message[0] == kinds.TUNNEL_MARKED] == [
-        (kinds.TUNNEL_MARKED, 3)
+    node.table.receive(PEER, kinds.TunnelChunk(7, 0, 1, b"data", 3))
+    assert [message for _, message in node.mesh.posted if isinstance(message, kinds.TunnelMarked)] == [
+        kinds.TunnelMarked(3)
     ]
 
 
 @pytest.mark.parametrize(
-    "message", [(kinds.TUNNEL_CHUNK,), (kinds.TUNNEL_CHUNK, 0), opening(-1), opening(10**9), (kinds.TUNNEL_OPEN, 2)]
+    "message",
+    [
+        kinds.TunnelChunk(0, 0, 0, b""),
+        opening(-1),
+        opening(10**9),
+        kinds.TunnelOpen(0, "c", None, None, 4096, 1),
+    ],
 )
 async def test_messages_that_cannot_be_about_any_tunnel_are_the_peers_error(
-    message: Message, autojump_clock: MockClock
+    message: kinds.OfTunnel, autojump_clock: MockClock
 ) -> None:
     node = TunnelNode("near", SMALL)
     node.table.receive(PEER, opening(1))
@@ -243,9 +248,9 @@ async def test_only_so_many_farewells_are_kept_for_a_peer(autojump_clock: MockCl
         node.accepted.receive_nowait().abort("done")
     assert len(node.table._peers[PEER].farewells) == 1024
     node.mesh.posted.clear()
-    node.table.receive(PEER, (kinds.TUNNEL_ACK, 1, 0, 0, 0, 0))
-    node.table.receive(PEER, (kinds.TUNNEL_ACK, 1100, 0, 0, 0, 0))
-    assert [message[2] for _, message in node.mesh.posted] == [CloseCode.FORGOTTEN, CloseCode.ABORTED]
+    node.table.receive(PEER, kinds.TunnelAck(1, 0, 0, 0, 0))
+    node.table.receive(PEER, kinds.TunnelAck(1100, 0, 0, 0, 0))
+    assert [fields_of(message)[1] for _, message in node.mesh.posted] == [CloseCode.FORGOTTEN, CloseCode.ABORTED]
 
 
 async def test_tunnels_take_turns_on_their_link(autojump_clock: MockClock) -> None:
@@ -259,7 +264,7 @@ async def test_tunnels_take_turns_on_their_link(autojump_clock: MockClock) -> No
         for _, receiver in pairs:
             nursery.start_soon(receiver.receive)
         await trio.testing.wait_all_tasks_blocked()
-        order = [message[1] for message in near.mesh.delivered if message[0] == kinds.TUNNEL_CHUNK]
+        order = [fields_of(message)[0] for message in near.mesh.delivered if isinstance(message, kinds.TunnelChunk)]
         assert len(order) > 120
         for end in range(8, 120):
             counts = [order[:end].count(number) for number in (1, 2, 3, 4)]
@@ -287,7 +292,7 @@ async def test_a_frame_has_one_mark_on_its_last_chunk(autojump_clock: MockClock,
         while (piece := source.take(rest, shared=False)) is not None:
             chunks.append(piece[0])
             rest = rest - piece[1] or room
-        assert [chunk[-1] > 0 for chunk in chunks] == marked
+        assert [fields_of(chunk)[-1] > 0 for chunk in chunks] == marked
 
 
 async def test_a_posted_message_overtakes_a_transfer(autojump_clock: MockClock) -> None:
@@ -297,9 +302,9 @@ async def test_a_posted_message_overtakes_a_transfer(autojump_clock: MockClock) 
         await sender.send(bytes(1_000_000))
         for _ in range(4):
             await trio.lowlevel.checkpoint()
-        near.mesh.post(far.node, (kinds.TUNNEL_EOF, 99, 0), 0)
+        near.mesh.post(far.node, kinds.TunnelEof(99, 0), 0)
         await receiver.receive()
-        place = near.mesh.delivered.index((kinds.TUNNEL_EOF, 99, 0))
+        place = near.mesh.delivered.index(kinds.TunnelEof(99, 0))
         assert place < 15, "it waits for the frames under way and not for the 31 chunks of the message"
 
 
@@ -330,5 +335,5 @@ async def test_the_end_of_file_carries_no_mark_so_the_chunk_before_it_does(autoj
         await sender.send_eof()
         (source,) = near.mesh.sources
         taken = [piece[0] for _ in range(2) if (piece := source.take(256 * KIB, shared=False)) is not None]
-        assert [message[0] for message in taken] == [kinds.TUNNEL_CHUNK, kinds.TUNNEL_EOF]
-        assert taken[0][-1] > 0
+        assert [type(message) for message in taken] == [kinds.TunnelChunk, kinds.TunnelEof]
+        assert fields_of(taken[0])[-1] > 0

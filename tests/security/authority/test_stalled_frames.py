@@ -45,8 +45,8 @@ async def test_a_member_cannot_stand_still_within_a_frame_by_a_second_connection
         assert peer.session is not None
         stream = await trio.open_tcp_stream("127.0.0.1", int(node.listening[0].rpartition(":")[2]))
         heard = trio.Event()
-        node.register(MARK, 0, lambda peer, message: heard.set())
-        frame = peer.session.seal(wire.encode_batch([(MARK,)]))
+        node.register(MARK, lambda peer, message: heard.set())
+        frame = peer.session.seal(wire.encode_batch([MARK(1)]))
         began = trio.current_time()
         async with stream:
             await stream.send_all(

@@ -26,7 +26,7 @@ async def test_numbers_beyond_all_bounds_end_no_bridge_and_leave_its_counters_re
         (victim,) = [node for node in villain._parts.mesh.peers if node != publisher.id]
 
         def send(topic: str, sequence: int, confirm: int, *payloads: bytes) -> None:
-            message = (kinds.EVENTS, topic, sequence, confirm, None, None, None, payloads, ())
+            message = kinds.Events(topic, sequence, confirm, None, None, None, payloads, ())
             villain._parts.mesh.post(victim, message, 100)
 
         send("a.b", 1, 2**64 - 1, b"1", b"2")  # the confirmation of the second one had no form on the wire

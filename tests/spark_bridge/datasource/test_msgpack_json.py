@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iris.kernel.config import MIB
-from iris.kernel.wire.payload import Payload, encode_payload, join_payload, split_payload
+from iris.kernel.wire.kinds import Payload
+from iris.kernel.wire.payload import encode_payload, join_payload, split_payload
 from iris.spark_bridge.datasource.msgpack_json import packed_reader
 from iris.spark_bridge.datasource.payload_columns import typed_columns
 from iris.spark_bridge.schema import decode_events, encode_events

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from iris.kernel.config import MIB
 from iris.kernel.errors import ConfigError
-from iris.kernel.wire.payload import Payload, encode_payload, split_payload
+from iris.kernel.wire.kinds import Payload
+from iris.kernel.wire.payload import encode_payload, split_payload
 from iris.spark_bridge.datasource import payload_columns
 from iris.spark_bridge.datasource.payload_columns import Mode, check_log_columns, typed_columns
 from iris.spark_bridge.errors import PayloadUnfit

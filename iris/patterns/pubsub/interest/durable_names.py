@@ -116,13 +116,13 @@ def sign_record(
     )
 
 
-def read_record_untrusted(signed: object, realm: bytes) -> DurableRecord:
+def read_record_untrusted(signed: bytes, realm: bytes) -> DurableRecord:
     """Verify a record against the public key of the realm, then decode it.
 
     Raises:
         RemoteProtocolError: it is malformed, or not signed by a cluster that may subscribe to its patterns.
     """
-    if type(signed) is not bytes or len(signed) > MAX_RECORD:
+    if len(signed) > MAX_RECORD:
         raise RemoteProtocolError(f"the record of a durable subscriber is at most {MAX_RECORD} bytes")
     try:
         identity, body = _verified_untrusted(signed, realm)

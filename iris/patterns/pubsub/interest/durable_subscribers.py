@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, cast, final
+from typing import Final, final
 
 from iris.cluster.directory import Border
 from iris.cluster.mesh import Mesh, Peer
@@ -116,8 +116,8 @@ class DurableSubscribers:
         self.names: Final = DurableNames(config.durable_bytes)
         self.border: Border | None = None
         """What may leave the site of this node, if it is at one."""
-        mesh.register(kinds.DURABLE, 1, self._receive)
-        mesh.register(kinds.DURABLE_AWAY, 2, self._receive_away)
+        mesh.register(kinds.Durable, self._receive)
+        mesh.register(kinds.DurableAway, self._receive_away)
 
     def __repr__(self) -> str:
         return f"<DurableSubscribers: {self.names!r}>"
@@ -185,9 +185,7 @@ class DurableSubscribers:
 
     def _tell_away(self, record: DurableRecord, published: int) -> None:
         try:
-            self._mesh.post(
-                record.node, (kinds.DURABLE_AWAY, record.name, published), len(record.name), CONTROL_RESERVE
-            )
+            self._mesh.post(record.node, kinds.DurableAway(record.name, published), len(record.name), CONTROL_RESERVE)
         except NotSent:
             self._mesh.refusals["durable subscribers without room on the link"] += 1
 
@@ -363,17 +361,12 @@ class DurableSubscribers:
     def _post(self, peer: Peer, records: Sequence[bytes], size: int) -> None:
         try:
             size += wire.CHECK * _SIGNATURES * len(records)
-            peer.link.post((kinds.DURABLE, tuple(records)), size, CONTROL_RESERVE)
+            peer.link.post(kinds.Durable(tuple(records)), size, CONTROL_RESERVE)
         except NotSent:
             self._untold(peer, "durable subscribers without room on the link")
 
-    def _receive(self, peer: Peer, message: wire.Message) -> None:
-        records = message[1]
-        if type(records) is not tuple or len(cast("tuple[object, ...]", records)) > _MAX_RECORDS:
-            raise RemoteProtocolError(f"durable subscribers come as at most {_MAX_RECORDS} records")
-        for signed in cast("tuple[object, ...]", records):
-            if type(signed) is not bytes:
-                raise RemoteProtocolError("the record of a durable subscriber is binary")
+    def _receive(self, peer: Peer, message: kinds.Durable) -> None:
+        for signed in message.records:
             digest = hashlib.blake2b(signed, digest_size=16).digest()
             if digest in self._seen:
                 continue
@@ -386,12 +379,9 @@ class DurableSubscribers:
                 if len(self._seen) > _SEEN:
                     self._seen.popitem(last=False)
 
-    def _receive_away(self, peer: Peer, message: wire.Message) -> None:
-        _, name, published = message
-        if type(name) is not str or type(published) is not int or not 0 <= published <= wire.MAX_NUMBER:
-            raise RemoteProtocolError("a publisher says since when it has missed a name")
-        if name in self._claims:
-            self._away_since[peer.node, name] = published
+    def _receive_away(self, peer: Peer, message: kinds.DurableAway) -> None:
+        if message.name in self._claims:
+            self._away_since[peer.node, message.name] = message.published
 
     def _take(self, record: DurableRecord, teller: Peer | None) -> bool:
         """Take a record that was verified; tell whether it need not be looked at again."""

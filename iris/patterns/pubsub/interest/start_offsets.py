@@ -21,11 +21,10 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
-from typing import Final, cast, final
+from typing import Final, final
 
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
-from iris.kernel.wire import MAX_NUMBER
 
 Milestones = tuple[int, ...]
 """Events published in all when the topic began; then perhaps, for a later moment, the same and the topic's last number;
@@ -38,23 +37,18 @@ _PUBLISHERS: Final = 32_768
 """Publishers of which confirmations are remembered, also when they are cut off; the oldest go first."""
 
 
-def milestones_untrusted(field: object, sequence: int) -> Milestones:
+def milestones_untrusted(numbers: Milestones, sequence: int) -> None:
     """Check the milestones that came with the event of number ``sequence``.
 
     Raises:
-        RemoteProtocolError: they are none.
+        RemoteProtocolError: they do not fit it.
     """
-    numbers = cast("Milestones", field)
-    if type(field) is not tuple or len(numbers) not in (0, 1, 3, 4):
+    if len(numbers) == 2:
         raise RemoteProtocolError("milestones are none, one number, three or four")
-    for number in numbers:
-        if type(number) is not int or not 0 <= number <= MAX_NUMBER:
-            raise RemoteProtocolError("milestones are numbers")
     if numbers and (numbers[0] >= sequence or (len(numbers) > 1 and numbers[2] >= sequence)):
         raise RemoteProtocolError("a milestone lies before the events that follow it")
     if len(numbers) > 3 and not numbers[0] < numbers[3] <= sequence:
         raise RemoteProtocolError("the first event that is not confirmed is none that follows")
-    return numbers
 
 
 def owed_from(milestones: Milestones, published: int | None, first: int) -> int:

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Final, NamedTuple, TypeVar, cast, final
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, TypeVar, final
 
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.names import NodeId, is_name
-from iris.kernel.wire import Message, kinds, number_untrusted
+from iris.kernel.wire import kinds
 from iris.patterns.pubsub.interest.shards import is_share
 from iris.patterns.pubsub.interest.topics import Matcher, Shape, is_pattern, shape_of
 
@@ -51,16 +51,16 @@ _SHARD_BYTES: Final = 28
 T = TypeVar("T")
 
 
-class Terms(NamedTuple):
+class Terms(kinds.Terms):
     """One entry of a node's interest; several subscriptions of a node may share it."""
 
-    pattern: str
-    group: str | None
-    durable: bool
-    patient: bool = False
-    """Publishers are to wait for this node as long as it lives: a subscription has ``overflow="wait"``."""
-    share: tuple[int, ...] = ()
-    """Of a group that divides events by shard: how many shards it has, then this node's.  Empty: any member will do."""
+    __slots__ = ()
+
+    def __new__(
+        cls, pattern: str, group: str | None, durable: bool, patient: bool = False, share: tuple[int, ...] = ()
+    ) -> Terms:
+        """Return terms; most have neither of the last two."""
+        return super().__new__(cls, pattern, group, durable, patient, share)
 
     @property
     def is_plain(self) -> bool:
@@ -181,16 +181,16 @@ class OwnInterest:
                 "use fewer and wider patterns, and drop what is not wanted of their events"
             )
 
-    def add(self, terms: Terms) -> Message | None:
+    def add(self, terms: Terms) -> kinds.Interest | None:
         """Count a subscription; return the message for the peers if it is the first with these terms."""
         self._terms[terms] += 1
         if self._terms[terms] > 1:
             return None
         self._extent.add(terms)
         self.version += 1
-        return (kinds.INTEREST, self.version, False, (tuple(terms),), ())
+        return kinds.Interest(self.version, False, (terms,), ())
 
-    def remove(self, terms: Terms) -> Message | None:
+    def remove(self, terms: Terms) -> kinds.Interest | None:
         """Uncount a subscription; return the message for the peers if it was the last with these terms."""
         self._terms[terms] -= 1
         if self._terms[terms] > 0:
@@ -198,28 +198,28 @@ class OwnInterest:
         del self._terms[terms]
         self._extent.remove(terms)
         self.version += 1
-        return (kinds.INTEREST, self.version, False, (), (tuple(terms),))
+        return kinds.Interest(self.version, False, (), (terms,))
 
-    def mark(self) -> Message:
+    def mark(self) -> kinds.Interest:
         """Return an empty change: a peer that confirms it has taken all changes before it."""
         self.version += 1
-        return (kinds.INTEREST, self.version, False, (), ())
+        return kinds.Interest(self.version, False, (), ())
 
-    def whole(self) -> Iterator[Message]:
+    def whole(self) -> Iterator[kinds.Interest]:
         """Yield the messages of the full interest for a new peer.  Only the last one carries the version to confirm."""
-        return self._whole([tuple(terms) for terms in self._terms])
+        return self._whole(list(self._terms))
 
-    def whole_of(self, realm: str) -> Iterator[Message]:
+    def whole_of(self, realm: str) -> Iterator[kinds.Interest]:
         """Yield the messages that tell a node of a realm, by its alias, what of its topics is wanted here."""
         begin = f"{realm}/"
         theirs = [terms for terms in self._terms if terms.pattern.startswith(begin)]
-        return self._whole([tuple(terms._replace(pattern=terms.pattern.removeprefix(begin))) for terms in theirs])
+        return self._whole([terms._replace(pattern=terms.pattern.removeprefix(begin)) for terms in theirs])
 
-    def _whole(self, every: list[tuple[object, ...]]) -> Iterator[Message]:
+    def _whole(self, every: list[Terms]) -> Iterator[kinds.Interest]:
         starts = range(0, len(every) or 1, TERMS_IN_ONE_MESSAGE)
         for start in starts:
             version = self.version if start == starts[-1] else 0
-            yield (kinds.INTEREST, version, start == 0, tuple(every[start : start + TERMS_IN_ONE_MESSAGE]), ())
+            yield kinds.Interest(version, start == 0, tuple(every[start : start + TERMS_IN_ONE_MESSAGE]), ())
 
 
 @final
@@ -289,7 +289,7 @@ class InterestTable:
     def receive_untrusted(
         self,
         node: NodeId,
-        message: Message,
+        message: kinds.Interest,
         permit: Callable[[str], bool] = lambda _: True,
         *,
         foreign: bool = False,
@@ -302,11 +302,8 @@ class InterestTable:
         Raises:
             RemoteProtocolError: malformed, or more than a node may have; what was known of the node is unchanged.
         """
-        _, version, whole, added, removed = message
-        version = number_untrusted(version, "the version of an interest")
-        if type(whole) is not bool:
-            raise RemoteProtocolError("interest says whether it is whole")
-        told, less = dict.fromkeys(_terms_untrusted(added)), _terms_untrusted(removed)
+        version, whole = message.version, message.whole
+        told, less = dict.fromkeys(_terms_untrusted(message.added)), _terms_untrusted(message.removed)
         more = [terms for terms in told if permit(terms.pattern) and (terms.is_plain or not foreign)]
         member = self._known.get(node) or _Member()
         repeated = set[Terms]() if whole else member.repeated
@@ -375,27 +372,12 @@ class InterestTable:
             _add(self._patient, (wanted.node, terms.pattern), -1)
 
 
-def _terms_untrusted(field: object) -> list[Terms]:
-    if type(field) is not tuple:
-        raise RemoteProtocolError("interest lists its terms")
-    items = cast("tuple[object, ...]", field)
-    found: list[Terms] = []
-    for item in items:
-        match cast("tuple[object, ...]", item) if isinstance(item, tuple) else ():
-            case (
-                str() as pattern,
-                (None | str()) as group,
-                bool() as durable,
-                bool() as patient,
-                share,
-            ) if (
-                is_pattern(pattern)
-                and (group is None or is_name(group))
-                and (share == () or (group is not None and durable and is_share(share)))
-            ):
-                found.append(Terms(pattern, group, durable, patient, cast("tuple[int, ...]", share)))
-            case _:
-                raise RemoteProtocolError(
-                    "terms are a pattern, a group, whether they are durable and patient, and the group's shards"
-                )
-    return found
+def _terms_untrusted(told: Iterable[kinds.Terms]) -> list[Terms]:
+    for one in told:
+        if not (
+            is_pattern(one.pattern)
+            and (one.group is None or is_name(one.group))
+            and (one.share == () or (one.group is not None and one.durable and is_share(one.share)))
+        ):
+            raise RemoteProtocolError("terms are a pattern, and perhaps a group and the shards that it divides")
+    return list(map(Terms._make, told))

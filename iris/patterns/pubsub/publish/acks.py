@@ -101,12 +101,10 @@ class Unconfirmed:
         self.confirmed: set[_Key] = set()
         self.news = trio.Event()
 
-    def message(self, group: str | None) -> wire.Message:
+    def message(self, group: str | None) -> kinds.Events:
         """Return the events as they travel."""
         since = self.milestones if self.state is None else self.state.tell(self.milestones)
-        return (
-            kinds.EVENTS, self.topic, self.sequence, self.first, group, self.headers, self.key, self.payloads, since,
-        )  # fmt: skip
+        return kinds.Events(self.topic, self.sequence, self.first, group, self.headers, self.key, self.payloads, since)
 
     def confirm(self, node: NodeId, first: int, last: int) -> bool:
         """Note that a node has the events of these numbers, as far as they are of this run; tell whether it has all."""
@@ -151,8 +149,8 @@ class Acknowledgements:
         """What nodes say of why they do not confirm."""
         self.look_abroad: Callable[[str], None] = lambda _: None
         """Called with a topic now and then, while a durable subscriber of it at another site is away."""
-        mesh.register(kinds.CONFIRMED, 1, self._receive_confirmed)
-        mesh.register(kinds.CONFIRM_DELAYED, 1, self._receive_delayed)
+        mesh.register(kinds.Confirmed, self._receive_confirmed)
+        mesh.register(kinds.ConfirmDelayed, self._receive_delayed)
 
     async def publish(
         self, topic: str, payload: object, *, key: str | None, timeout: float, headers: Mapping[str, str] | None
@@ -340,18 +338,14 @@ class Acknowledgements:
         found = next((node for node in run.pending if node in self._delays), None)
         return "" if found is None else f"; node {found} says: {self._delays[found]}"
 
-    def _receive_delayed(self, peer: Peer, message: wire.Message) -> None:
-        reason = message[1]
-        if type(reason) is not str or len(reason) > _MAX_REASON or not reason.isprintable():
+    def _receive_delayed(self, peer: Peer, message: kinds.ConfirmDelayed) -> None:
+        if not message.reason.isprintable():
             raise RemoteProtocolError("a reason is text of one line")
-        self._delays[peer.node] = reason
+        self._delays[peer.node] = message.reason
 
-    def _receive_confirmed(self, peer: Peer, message: wire.Message) -> None:
+    def _receive_confirmed(self, peer: Peer, message: kinds.Confirmed) -> None:
         self._delays.pop(peer.node, None)
-        ranges = wire.integers_untrusted(message[1])
-        if len(ranges) % 2:
-            raise RemoteProtocolError("confirmations are pairs of numbers")
-        for first, last in zip(ranges[::2], ranges[1::2], strict=True):
+        for first, last in message.ranges:
             if not 0 <= last - first < _MAX_RANGE:
                 raise RemoteProtocolError(f"a range of confirmations is ordered and below {_MAX_RANGE}")
             self._confirm(peer.node, first, last)

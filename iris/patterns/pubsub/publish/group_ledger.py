@@ -19,7 +19,6 @@ from typing import Final, final
 import trio
 
 from iris.cluster.mesh import Mesh, Peer
-from iris.kernel import wire
 from iris.kernel.errors import NotSent
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId
@@ -70,7 +69,7 @@ class GroupBooks:
         self._lost = lost
         self._ledgers: dict[NodeId, Ledger] = {}
         self._number = 0
-        mesh.register(kinds.GROUP_SETTLED, 3, self._receive)
+        mesh.register(kinds.GroupSettled, self._receive)
 
     def outstanding(self, node: NodeId) -> int:
         """Return how many events a node was sent and has not settled."""
@@ -101,18 +100,17 @@ class GroupBooks:
 
     def _tell(self, node: NodeId, ledger: Ledger) -> bool:
         try:
-            self._mesh.post(node, (kinds.GROUP_SENT, ledger.number, ledger.sent), 16, CONTROL_RESERVE)
+            self._mesh.post(node, kinds.GroupSent(ledger.number, ledger.sent), 16, CONTROL_RESERVE)
         except NotSent:
             return False  # it is told with the next event
         return True
 
-    def _receive(self, peer: Peer, message: wire.Message) -> None:
-        number, missing, settled = (wire.number_untrusted(field, "a count of events") for field in message[1:])
+    def _receive(self, peer: Peer, message: kinds.GroupSettled) -> None:
         ledger = self._ledgers.get(peer.node)
-        if ledger is None or ledger.number != number:
+        if ledger is None or ledger.number != message.ledger:
             return  # of a ledger that was closed
-        ledger.settled = max(ledger.settled, min(settled, ledger.sent - ledger.missing))
-        more = min(missing - ledger.missing, ledger.outstanding)
+        ledger.settled = max(ledger.settled, min(message.settled, ledger.sent - ledger.missing))
+        more = min(message.missing - ledger.missing, ledger.outstanding)
         if more > 0:
             ledger.missing += more
             self._lost(LOST_ON_THE_WAY, more)
@@ -138,7 +136,7 @@ class GroupReports:
         self._accounts: dict[NodeId, _Account] = {}
         self._due: set[NodeId] = set()
         self._news = Wakeup()
-        mesh.register(kinds.GROUP_SENT, 2, self._receive)
+        mesh.register(kinds.GroupSent, self._receive)
 
     def received(self, publisher: NodeId, count: int) -> None:
         """Note events for groups that have come."""
@@ -183,7 +181,7 @@ class GroupReports:
         account = self._accounts.get(publisher)
         if account is None:
             return
-        message = (kinds.GROUP_SETTLED, account.ledger, account.missing, account.settled)
+        message = kinds.GroupSettled(account.ledger, account.missing, account.settled)
         try:
             self._mesh.post(publisher, message, 24, CONTROL_RESERVE)
         except NotSent:
@@ -191,8 +189,8 @@ class GroupReports:
                 self._due.add(publisher)
                 self._news.wake()
 
-    def _receive(self, peer: Peer, message: wire.Message) -> None:
-        ledger, sent = (wire.number_untrusted(field, "a count of events") for field in message[1:])
+    def _receive(self, peer: Peer, message: kinds.GroupSent) -> None:
+        ledger, sent = message.ledger, message.sent
         account = self._accounts.get(peer.node)
         if account is None:
             account = self._accounts[peer.node] = _Account()

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, cast, final
+from typing import Final, final
 
 import trio
 
 from iris.cluster.mesh import Mesh, Peer
 from iris.kernel import wire
-from iris.kernel.errors import EventsLost, NotSent, RemoteProtocolError
+from iris.kernel.errors import EventsLost, NotSent
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
@@ -98,33 +98,16 @@ class LossReports:
             return  # its publishers settle nothing with this realm
         for start in range(0, len(topics), _TOPICS_IN_ONE_MESSAGE):
             entries = topics[start : start + _TOPICS_IN_ONE_MESSAGE]
-            fields = tuple(field for topic, (dropped, refused) in entries for field in (topic, dropped, refused))
+            fields = tuple((topic, *counts) for topic, counts in entries)
             try:
                 size = sum(len(topic) + 3 * wire.ELEMENT for topic, _ in entries)
-                self._mesh.post(node, (kinds.EVENTS_LOST, fields), size, CONTROL_RESERVE)
+                self._mesh.post(node, kinds.EventsLost(fields), size, CONTROL_RESERVE)
             except NotSent:
                 if self._mesh.peer(node) is None:
                     return  # nobody is there to be told
                 for topic, (dropped, refused) in topics[start:]:
                     self.note(node, topic, dropped, refused)
                 return
-
-
-def read_losses_untrusted(field: object) -> list[tuple[str, int, int]]:
-    """Read what an EVENTS_LOST message says: topics, and how many events were dropped and refused.
-
-    Raises:
-        RemoteProtocolError: it is something else.
-    """
-    fields = cast("tuple[object, ...]", field) if type(field) is tuple else (None,)
-    if len(fields) % 3:
-        raise RemoteProtocolError("losses are triples of a topic and two numbers")
-    losses: list[tuple[str, int, int]] = []
-    for topic, dropped, refused in zip(fields[::3], fields[1::3], fields[2::3], strict=True):
-        if type(topic) is not str or not (wire.is_number(dropped) and wire.is_number(refused)):
-            raise RemoteProtocolError("a loss is a topic and two numbers")
-        losses.append((topic, cast("int", dropped), cast("int", refused)))
-    return losses
 
 
 @final
@@ -137,10 +120,10 @@ class ReportedLosses:
         self.refused = 0
         """Events that a subscriber's ``allow`` turned away."""
         self._publishing = publishing
-        mesh.register(kinds.EVENTS_LOST, 1, self._receive)
+        mesh.register(kinds.EventsLost, self._receive)
 
-    def _receive(self, peer: Peer, message: wire.Message) -> None:  # noqa: ARG002 -- every subscriber may say it
-        for topic, dropped, refused in read_losses_untrusted(message[1]):
+    def _receive(self, peer: Peer, message: kinds.EventsLost) -> None:  # noqa: ARG002 -- every subscriber may say it
+        for topic, dropped, refused in message.losses:
             if self._publishing.count_lost(topic, dropped + refused):
                 self.dropped = wire.saturated(self.dropped + dropped)
                 self.refused = wire.saturated(self.refused + refused)

@@ -15,7 +15,7 @@ import random
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, final
+from typing import Final, cast, final
 
 import trio
 
@@ -35,7 +35,6 @@ from iris.patterns.pubsub.interest import (
     NameId,
     ShardMaps,
     check_topic,
-    is_pattern,
     stable_hash,
 )
 from iris.patterns.pubsub.publish.group_ledger import GroupBooks
@@ -270,7 +269,7 @@ class Publisher:
         """Returns the durable subscribers of a topic that are away, with ``published`` when they left."""
         self.owned: Callable[[str], Collection[GroupId]] = lambda _: ()
         """Returns the groups that store a topic and are one cluster's."""
-        mesh.register(kinds.HOLD, 2, self._receive_hold)
+        mesh.register(kinds.Hold, self._receive_hold)
 
     @property
     def tally(self) -> Tally:
@@ -370,9 +369,10 @@ class Publisher:
     ) -> None:
         sequence = self.number(state)
         payloads = [payload]
+        sent = cast("tuple[wire.Payload, ...]", payloads)  # a list, to which ``extend`` appends
         size += envelope_size(topic, headers, key)
         since = state.tell(state.milestones) if state.unconfirmed else state.milestones
-        message = (kinds.EVENTS, topic, sequence, 0, None, headers, key, payloads, since)
+        message = kinds.Events(topic, sequence, 0, None, headers, key, sent, since)
         run: _Run | None = None
         # Only a run for everybody may grow: a group chooses a member for each event, by turn, by key or by shard.
         if headers is None and key is None and not state.grouped and not state.shared:
@@ -388,11 +388,11 @@ class Publisher:
             if not taken:
                 run.end()
         for node, (_, group) in state.choose(key, self.is_fit, self.groups.outstanding) if state.grouped else ():
-            self.post_to(node, (kinds.EVENTS, topic, sequence, 0, group, headers, key, payloads, since), size)
+            self.post_to(node, kinds.Events(topic, sequence, 0, group, headers, key, sent, since), size)
         for (_, group), (of, nodes) in state.shared.items():
             owner = nodes.get(self.shard_of(of, key, topic))
             if owner is not None:
-                self.post_to(owner, (kinds.EVENTS, topic, sequence, 0, group, headers, key, payloads, since), size)
+                self.post_to(owner, kinds.Events(topic, sequence, 0, group, headers, key, sent, since), size)
             else:
                 state.lost += 1
                 self._tally.sent += 1
@@ -433,12 +433,12 @@ class Publisher:
         self._tally.sent += nodes
         self._tally.lost["no link to another site yet"] += nodes
 
-    def post_to(self, node: NodeId, message: wire.Message, size: int, count: int = 1) -> bool:
+    def post_to(self, node: NodeId, message: kinds.Events, size: int, count: int = 1) -> bool:
         """Post a run to a node, counted; tell whether its link took it."""
         peer = self._mesh.peer(node)
         if peer is None:
             return False
-        if not message[4]:  # not for one of a group
+        if not message.group:  # not for one of a group
             return self.post(peer.link, message, size, count)
         ledger = self.groups.ledger(node)
         if not self.post(peer.link, message, size, count):
@@ -447,24 +447,29 @@ class Publisher:
         return True
 
     def post(
-        self, link: Outlet, message: wire.Message, size: int, count: int = 1, growing: OpenRun | None = None
+        self,
+        link: Outlet,
+        message: kinds.Events | kinds.Retained,
+        size: int,
+        count: int = 1,
+        growing: OpenRun | None = None,
     ) -> bool:
         """Post a run of ``count`` events to a link or a tree, counted; tell whether it took them."""
         count *= link.copies
         self._tally.sent += count
         if not link.has_room():
-            state = self._topics.get(message[1])  # a repeat or a last value may be of a topic that is forgotten
+            state = self._topics.get(message.topic)  # a repeat or a last value may be of a topic that is forgotten
             # A stalled link would hold up all other subscribers of the topic. Its event is dropped here, counted, and
             # shows as a gap in the numbers.
             if link.is_stalled(STALLED) and (state is None or link not in state.patient):
-                self.count_lost(message[1], count)
+                self.count_lost(message.topic, count)
                 self._tally.lost["subscriber stalled"] += count
                 return False
             self._crowded = True
         try:
             link.post(message, size, growing=growing)
         except NotSent:
-            self.count_lost(message[1], count)
+            self.count_lost(message.topic, count)
             self._tally.lost["link full"] += count
             return False
         # From here the event is handed over: the link sends it once, or its loss shows as a gap. Nothing sends it again
@@ -603,11 +608,9 @@ class Publisher:
 
     # -- subscribers that ask for a pause -------------------------------------------------------------------
 
-    def _receive_hold(self, peer: Peer, message: wire.Message) -> None:
-        _, pattern, held = message
-        if not is_pattern(pattern) or type(held) is not bool:
-            raise RemoteProtocolError("a hold has a pattern and says whether it begins")
-        if not held:
+    def _receive_hold(self, peer: Peer, hold: kinds.Hold) -> None:
+        pattern = hold.pattern
+        if not hold.held:
             self._release(peer.node, pattern)
             return
         if not self._interest.is_patient(peer.node, pattern):

@@ -23,7 +23,7 @@ from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError, RequestTimeout
 from iris.kernel.link import CONTROL_RESERVE
-from iris.kernel.names import MAX_KEY, NodeId, check_key
+from iris.kernel.names import NodeId, check_key
 from iris.kernel.tasks import Wakeup
 from iris.kernel.token_bucket import TokenBucket
 from iris.kernel.wire import Headers, Payload, kinds
@@ -254,7 +254,7 @@ class RetainedExchange:
         self._asked: dict[NodeId, _Asked] = {}
         self._late: dict[NodeId, _Late] = {}
         self._someone_late = Wakeup()
-        mesh.register(kinds.RETAINED_WANTED, 1, self._receive_wanted)
+        mesh.register(kinds.RetainedWanted, self._receive_wanted)
 
     # -- publishing -----------------------------------------------------------------------------------------
 
@@ -320,8 +320,8 @@ class RetainedExchange:
         elif len(self.events):
             self.interest_added(peer, self._interest.terms_of(peer.node))
 
-    def _receive_wanted(self, peer: Peer, message: wire.Message) -> None:
-        pattern = message[1]
+    def _receive_wanted(self, peer: Peer, wanted: kinds.RetainedWanted) -> None:
+        pattern = wanted.pattern
         if not is_pattern(pattern):
             raise RemoteProtocolError("last values are asked for by a pattern")
         if peer.may_hear(pattern):
@@ -398,10 +398,9 @@ class RetainedExchange:
             if event.topic not in sent:
                 sent.add(event.topic)
                 last = max(event.sequence, self._publishing.last_number(event.topic))
-                message = (
-                    kinds.RETAINED, event.topic, last, event.sequence, event.headers, event.key, event.payload,
-                    event.milestones,
-                )  # fmt: skip
+                message = kinds.Retained(
+                    event.topic, last, event.sequence, event.headers, event.key, event.payload, event.milestones
+                )
                 # The path of the events: the value must neither overtake those before it nor arrive after later ones.
                 self._publishing.post(self._publishing.trees.way_to(peer), message, event.size)
         if tokens is not None:
@@ -413,7 +412,7 @@ class RetainedExchange:
             if peer.other_realm:
                 continue
             try:
-                peer.link.post((kinds.RETAINED_WANTED, pattern), len(pattern), CONTROL_RESERVE)
+                peer.link.post(kinds.RetainedWanted(pattern), len(pattern), CONTROL_RESERVE)
             except NotSent:
                 self._mesh.refusals["interest without room on the link"] += 1
 
@@ -423,21 +422,13 @@ def _is_given(terms: Terms) -> bool:
     return terms.group is None and not terms.durable
 
 
-def check_retained_untrusted(message: wire.Message) -> int:
-    """Check a RETAINED message from a peer; return the bytes of its payload.
+def check_retained_untrusted(message: kinds.Retained) -> int:
+    """Check a last value from a peer; return the bytes of its payload.
 
     Raises:
-        RemoteProtocolError: a field is not what the protocol says.
+        RemoteProtocolError: its topic is none, or its numbers do not fit each other.
     """
-    _, topic, last, sequence, _, key, payload, milestones = message
-    if (
-        not is_topic(topic)
-        or type(last) is not int
-        or type(sequence) is not int
-        or not 1 <= sequence <= last <= wire.MAX_NUMBER
-        or (key is not None and (type(key) is not str or len(key) > MAX_KEY))
-        or not (type(payload) is bytes or wire.is_payload(payload))
-    ):
-        raise RemoteProtocolError("a last value has a topic, two numbers and a payload")
-    milestones_untrusted(milestones, sequence)
-    return wire.payload_size(payload)
+    if not is_topic(message.topic) or message.sequence > message.last:
+        raise RemoteProtocolError("a last value has a topic, and a number up to its last one")
+    milestones_untrusted(message.milestones, message.sequence)
+    return wire.payload_size(message.payload)

@@ -35,8 +35,6 @@ _ASK_AGAIN: Final = 1.0
 _GATHER: Final = 0.05
 """Seconds for which losses are collected before they are reported to the publisher."""
 
-_FIELDS: Final = 9
-
 _LEAST: Final = 12
 """Bytes of an event at least: a copy holds no more of them."""
 
@@ -66,29 +64,27 @@ class SealedReceiver:
         self._mesh = mesh
         self._receive = receive
         self._publishers: dict[NodeId, _Publisher] = {}
-        self._decoder: Final = wire.BatchDecoder()
+        self._decoder: Final = wire.BatchDecoder(kinds.Events)
         self._lossy: set[NodeId] = set()
         self._news = Wakeup()
         self._behind: dict[NodeId, None] = {}
         """Publishers with frames beyond the bound of work."""
         self._more = Wakeup()
-        mesh.register(kinds.SENDER_KEY, 3, self._receive_key)
+        mesh.register(kinds.SenderKey, self._receive_key)
 
     def __repr__(self) -> str:
         return f"<SealedReceiver of {len(self._publishers)} publishers>"
 
     # -- keys -----------------------------------------------------------------------------------------------
 
-    def _receive_key(self, peer: Peer, message: wire.Message) -> None:
-        _, number, suite, key = message
-        if not wire.is_number(number, 1) or type(suite) is not int or type(key) is not bytes:
-            raise RemoteProtocolError("a sender key has a number and a suite")
+    def _receive_key(self, peer: Peer, key: kinds.SenderKey) -> None:
+        number = key.number
         if not peer.foreign:
             raise RemoteProtocolError("sender keys are for nodes of other sites")
         known = self._publishers.setdefault(peer.node, _Publisher())
         if number not in known.keys:
             try:
-                known.keys[number] = ReceiverKey(suite, key)
+                known.keys[number] = ReceiverKey(key.suite, key.key)
             except AuthenticationError as error:
                 raise RemoteProtocolError(str(error)) from None
             if len(known.keys) > MAX_KEYS:
@@ -103,7 +99,7 @@ class SealedReceiver:
             return
         known.asked, known.asked_at = number, now
         try:
-            peer.link.post((kinds.SENDER_KEY_WANTED, number), 0, CONTROL_RESERVE)
+            peer.link.post(kinds.SenderKeyWanted(number), 0, CONTROL_RESERVE)
         except NotSent:
             self._mesh.refusals["answer without room on the link"] += 1
 
@@ -195,12 +191,12 @@ class SealedReceiver:
             self._lossy.add(peer.node)
             self._news.wake()
         try:
-            for message in self._decoder.decode_untrusted(body):
-                if message[0] != kinds.EVENTS or len(message) != _FIELDS or message[4] is not None:
+            for events in self._decoder.decode_untrusted(body):
+                if events.group is not None:
                     raise RemoteProtocolError("a copy holds events for subscribers of no group")
-                self._receive(peer, message)
+                self._receive(peer, events)
         except RemoteProtocolError:
-            self._mesh.refusals[f"message of kind {kinds.COPY:#x}"] += 1
+            self._mesh.refusals["message of kind Copy"] += 1
 
     # -- losses ---------------------------------------------------------------------------------------------
 
@@ -221,7 +217,7 @@ class SealedReceiver:
                 if peer is None or peer.other_realm:
                     continue  # nothing is confirmed between realms
                 try:
-                    self._mesh.post(node, (kinds.COPIES_LOST,), 0, CONTROL_RESERVE)
+                    self._mesh.post(node, kinds.CopiesLost(), 0, CONTROL_RESERVE)
                 except NotSent:
                     self._mesh.refusals["answer without room on the link"] += 1
 

@@ -104,7 +104,7 @@ class SealedSender:
         self.link.use(self)
         self.link.attach(way)
         way.suppress_stall_until = self.link.suppress_stall_until
-        mesh.register(kinds.SENDER_KEY_WANTED, 1, self._receive_wanted)
+        mesh.register(kinds.SenderKeyWanted, self._receive_wanted)
 
     def __repr__(self) -> str:
         return f"<SealedSender for {len(self._audiences)} audiences, {self._sealed} frames>"
@@ -150,7 +150,7 @@ class SealedSender:
 
     def _tell(self, node: NodeId, audience: Audience) -> None:
         key = audience.key
-        message = (kinds.SENDER_KEY, key.number, int(key.suite), bytes(audience.secret))
+        message = kinds.SenderKey(key.number, int(key.suite), bytes(audience.secret))
         try:
             self._mesh.post(node, message, KEY_SIZE, CONTROL_RESERVE)
         except NotSent:
@@ -182,10 +182,9 @@ class SealedSender:
 
     # -- who has the key ------------------------------------------------------------------------------------
 
-    def _receive_wanted(self, peer: Peer, message: wire.Message) -> None:
-        number = wire.number_untrusted(message[1], "the number of a sender key")
+    def _receive_wanted(self, peer: Peer, wanted: kinds.SenderKeyWanted) -> None:
         for audience in self._audiences.values():
-            if audience.key.number == number and peer.node in audience.nodes:
+            if audience.key.number == wanted.number and peer.node in audience.nodes:
                 self._tell(peer.node, audience)
 
     def frames_lost(self, node: NodeId) -> None:

@@ -9,7 +9,8 @@ from typing import Any, Final, cast, final
 from iris.kernel import wire
 from iris.kernel.config import KIB
 from iris.kernel.errors import RemoteProtocolError
-from iris.kernel.names import MAX_KEY, NodeId
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
 from iris.patterns.messages import Sender
 from iris.patterns.pubsub.interest import Milestones, is_topic, milestones_untrusted
 
@@ -181,35 +182,21 @@ def payload_bytes(payload: wire.Payload) -> int:
     return len(payload) if type(payload) is bytes else wire.payload_size(payload)
 
 
-def check_run_untrusted(message: wire.Message, known: Collection[str] = ()) -> tuple[int, bool]:
-    """Check an EVENTS message from a peer; return the bytes of its payloads, and whether all of them are bytes.
+def check_run_untrusted(run: kinds.Events, known: Collection[str] = ()) -> tuple[int, bool]:
+    """Check a run of events from a peer; return the bytes of its payloads, and whether all of them are bytes.
 
     Args:
-        message: an EVENTS message.
+        run: the events.
         known: topics that were checked before: that takes 2 us.
 
     Raises:
-        RemoteProtocolError: a field is not what the protocol says.
+        RemoteProtocolError: its topic is none, or its numbers go too far or do not fit its milestones.
     """
-    _, topic, sequence, confirm, group, _, key, payloads, milestones = message
-    if (
-        type(topic) is not str
-        or (topic not in known and not is_topic(topic))
-        or type(sequence) is not int
-        or type(confirm) is not int
-        or (group is not None and type(group) is not str)
-        or (key is not None and (type(key) is not str or len(key) > MAX_KEY))
-        or type(payloads) is not tuple
-        or not payloads
-    ):
-        raise RemoteProtocolError("a run of events has a topic, a number and payloads")
-    fields = cast("tuple[wire.Payload, ...]", payloads)
-    last = wire.MAX_NUMBER + 1 - len(fields)
-    if not (1 <= sequence <= last and 0 <= confirm <= last):
-        raise RemoteProtocolError("the numbers of a run of events are from 1 to 2**62, that of the last one as well")
-    milestones_untrusted(milestones, sequence)
-    if set(map(type, fields)) == _BYTES:  # looked at in C: 25 us for 1,000 payloads, against 80 in a loop
-        return sum(map(len, cast("tuple[bytes, ...]", fields))), True
-    if not all(map(wire.is_payload, fields)):
-        raise RemoteProtocolError("an event carries a payload")
-    return sum(map(wire.payload_size, fields)), False
+    payloads = run.payloads
+    last = wire.MAX_NUMBER + 1 - len(payloads)
+    if (run.topic not in known and not is_topic(run.topic)) or max(run.sequence, run.confirm) > last:
+        raise RemoteProtocolError("a run of events has a topic, and numbers up to 2**62")
+    milestones_untrusted(run.milestones, run.sequence)
+    if set(map(type, payloads)) == _BYTES:  # looked at in C: 25 us for 1,000 payloads, against 80 in a loop
+        return sum(map(len, cast("tuple[bytes, ...]", payloads))), True
+    return sum(map(wire.payload_size, payloads)), False

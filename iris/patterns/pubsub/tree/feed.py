@@ -144,12 +144,12 @@ class TreeFeed:
         self._bytes = 0
         if not messages:
             return
-        for missed in self._send(self._mask, wire.pack(messages)):
+        for missed in self._send(self._mask, wire.encode_batch(messages)):
             for message in messages:
-                if message[0] == kinds.EVENTS:
-                    self._lost(message[1], missed * len(message[7]))
-                elif message[0] == kinds.RETAINED:
-                    self._lost(message[1], missed)
+                if isinstance(message, kinds.Events):
+                    self._lost(message.topic, missed * len(message.payloads))
+                elif isinstance(message, kinds.Retained):
+                    self._lost(message.topic, missed)
 
     def end(self) -> None:
         """Send what has gathered, and that nothing follows."""

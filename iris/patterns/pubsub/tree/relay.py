@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import cast, final
+from typing import final
 
 import trio
 
@@ -22,12 +22,11 @@ from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import kinds
 from iris.patterns.counters import Tally
-from iris.patterns.pubsub.tree.reorder import ReorderBuffer, way_untrusted
+from iris.patterns.pubsub.tree.reorder import ReorderBuffer
 from iris.patterns.pubsub.tree.topology import (
+    CARRIED,
     Child,
     RelayedEvents,
-    carried_untrusted,
-    relayed_untrusted,
     role_untrusted,
 )
 from iris.patterns.pubsub.tree.trees import CUT_OFF, ENDED, GOES_ON, HELD, READY, STALLED
@@ -67,9 +66,9 @@ class EventRelays:
         self._nursery: trio.Nursery | None = None
         self._expires = math.inf
         self._news = Wakeup()
-        mesh.register(kinds.EVENT_TREE, 3, self._receive_tree)
-        mesh.register(kinds.EVENT_WAY, 3, self._receive_way)
-        mesh.register(kinds.EVENTS_RELAYED, 6, self._receive_relayed)
+        mesh.register(kinds.EventTree, self._receive_tree)
+        mesh.register(kinds.EventWay, self._receive_way)
+        mesh.register(kinds.EventsRelayed, self._receive_relayed)
 
     def holds(self, peer: Peer, message: wire.Message) -> bool:
         """Hold a direct message back if it has to wait; return whether it does."""
@@ -96,7 +95,7 @@ class EventRelays:
     def _refuse(self, reason: str) -> None:
         self._mesh.refusals[reason] += 1
 
-    def _receive_tree(self, peer: Peer, message: wire.Message) -> None:
+    def _receive_tree(self, peer: Peer, message: kinds.EventTree) -> None:
         role = role_untrusted(message)
         self._from(peer).receive_role(role)
         for child in role.children:
@@ -106,14 +105,13 @@ class EventRelays:
                 return
         self._report(peer.node, role.tree, READY)
 
-    def _receive_way(self, peer: Peer, message: wire.Message) -> None:
-        way = way_untrusted(message)
+    def _receive_way(self, peer: Peer, way: kinds.EventWay) -> None:
         incoming = self._from(peer)
         incoming.receive_way(way, trio.current_time())
         self._watch(incoming)
 
-    def _receive_relayed(self, _: Peer, message: wire.Message) -> None:
-        relayed = relayed_untrusted(message)
+    def _receive_relayed(self, _: Peer, message: kinds.EventsRelayed) -> None:
+        relayed = RelayedEvents.of(message)
         publisher = self._mesh.peers.get(relayed.publisher)
         if publisher is None:
             self._refuse("relayed events of a node that is not linked")
@@ -134,7 +132,7 @@ class EventRelays:
     def _open_body(self, peer: Peer, body: bytes) -> None:
         work = self._mesh.work
         try:
-            messages = carried_untrusted(body, work.elements)
+            messages = CARRIED.decode_untrusted(body, work.elements)
         except RemoteProtocolError:
             self._refuse("relayed events that are malformed")
             return
@@ -150,9 +148,9 @@ class EventRelays:
         try:
             self._take(peer, message)
         except RemoteProtocolError:
-            self._refuse(f"message of kind {message[0]:#x}")
+            self._refuse(f"message of kind {type(message).__name__}")
         except Exception as error:  # noqa: BLE001 -- it may have waited, and come from another node than its publisher
-            self._mesh.suffer(peer, f"message of kind {message[0]:#x}", error)
+            self._mesh.suffer(peer, f"message of kind {type(message).__name__}", error)
 
     # -- forwarding -----------------------------------------------------------------------------------------
 
@@ -187,12 +185,12 @@ class EventRelays:
         if not relayed.body:
             return
         try:
-            messages = carried_untrusted(relayed.body)
+            messages = CARRIED.decode_untrusted(relayed.body)
         except RemoteProtocolError:
             return  # its receivers would have refused it
         for message in messages:
-            if message[0] == kinds.EVENTS and type(message[1]) is str and type(message[7]) is tuple:
-                self._lost(relayed.publisher, message[1], copies * len(cast("tuple[object, ...]", message[7])), 0)
+            if isinstance(message, kinds.Events):
+                self._lost(relayed.publisher, message.topic, copies * len(message.payloads), 0)
 
     def _hold_up(self, branch: _Branch, link: Link) -> None:
         """Ask a publisher to pause until a link has room again."""
@@ -221,7 +219,7 @@ class EventRelays:
 
     def _report(self, publisher: NodeId, tree: int, state: int, node: str = "") -> None:
         try:
-            self._mesh.post(publisher, (kinds.EVENT_RELAY, tree, state, bytes.fromhex(node)), 16, CONTROL_RESERVE)
+            self._mesh.post(publisher, kinds.EventRelay(tree, state, bytes.fromhex(node)), 16, CONTROL_RESERVE)
         except NotSent:
             return  # a publisher that hears nothing looks after its tree by itself
 

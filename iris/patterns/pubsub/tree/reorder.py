@@ -16,14 +16,16 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import Final, NamedTuple, cast, final
+from typing import Final, cast, final
+
+from msgspec.msgpack import Ext
+from msgspec.structs import astuple
 
 from iris.kernel import wire
 from iris.kernel.config import MIB
-from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
-from iris.patterns.pubsub.tree.topology import END, Child, RelayedEvents, TreeRole, number_untrusted
+from iris.patterns.pubsub.tree.topology import END, Child, RelayedEvents, TreeRole
 
 PATIENCE: Final = 1.0
 """Seconds for which the end of a tree is waited for: its nodes may be slow, or gone before the publisher notices."""
@@ -44,34 +46,6 @@ LATE: Final = "relayed events of a tree that was left"
 STRAY: Final = "relayed events of a tree that was not announced"
 
 
-@final
-class Announcement(NamedTuple):
-    """A publisher's announcement of the path that its events take from here on."""
-
-    turn: int
-    """Grows with each turn."""
-    tree: int
-    """0: directly."""
-    wait: bool
-    """Whether the END of the tree that it leaves will come."""
-
-    def message(self) -> wire.Message:
-        """Return the wire form."""
-        return (kinds.EVENT_WAY, self.turn, self.tree, self.wait)
-
-
-def way_untrusted(message: wire.Message) -> Announcement:
-    """Read an EVENT_WAY message.
-
-    Raises:
-        RemoteProtocolError: malformed.
-    """
-    _, turn, tree, wait = message
-    if type(wait) is not bool:
-        raise RemoteProtocolError("a way says whether the end of the former one is to be waited for")
-    return Announcement(number_untrusted(turn), number_untrusted(tree, least=0), wait)
-
-
 def _weight(message: object) -> int:
     """Return what a message takes of the memory.  Its publisher chose how deep it is, so nothing here calls itself."""
     weight = 0
@@ -79,8 +53,12 @@ def _weight(message: object) -> int:
     while parts:
         part = parts.pop()
         weight += _PIECE
-        if isinstance(part, tuple):  # a packed payload is one, too
+        if isinstance(part, wire.Message):
+            parts.extend(astuple(part))
+        elif isinstance(part, tuple):
             parts.extend(cast("tuple[object, ...]", part))
+        elif isinstance(part, Ext):
+            weight += wire.payload_size(part)
         elif isinstance(part, (bytes, str)):
             weight += len(part)
     return weight
@@ -118,7 +96,7 @@ class ReorderBuffer:
         self._ended = True
         """Whether nothing more comes over that tree."""
         self._number = 0
-        self._behind: deque[Announcement | wire.Message] = deque()
+        self._behind: deque[wire.Message] = deque()
         """Direct events behind a change of path that has not happened yet."""
         self._behind_bytes = 0
         self._behind_until = math.inf
@@ -146,7 +124,7 @@ class ReorderBuffer:
             for tree in sorted(tree for tree in self._roles if tree > self._tree)[:-_MAX_ROLES]:
                 del self._roles[tree]
 
-    def receive_way(self, way: Announcement, now: float) -> None:
+    def receive_way(self, way: kinds.EventWay, now: float) -> None:
         """Take the publisher's word, which came directly."""
         if way.turn <= self._turn:
             return  # said again after a reset
@@ -162,7 +140,7 @@ class ReorderBuffer:
         """Take events that came directly; for use while ``is_waiting``."""
         self._hold(message, now)
 
-    def _hold(self, message: Announcement | wire.Message, now: float) -> None:
+    def _hold(self, message: wire.Message, now: float) -> None:
         self._behind.append(message)
         self._behind_bytes += _weight(message)
         if self._behind_bytes > _HELD_BYTES:
@@ -197,7 +175,7 @@ class ReorderBuffer:
 
     # -- inside ---------------------------------------------------------------------------------------------
 
-    def _go(self, way: Announcement, now: float) -> None:
+    def _go(self, way: kinds.EventWay, now: float) -> None:
         """Change to another path."""
         self._ended = True
         if way.tree <= self._tree:
@@ -217,7 +195,7 @@ class ReorderBuffer:
         """Deliver waiting events, as far as nothing holds them back any more."""
         while self._behind:
             first = self._behind[0]
-            if type(first) is Announcement:
+            if isinstance(first, kinds.EventWay):
                 if first.wait and not self._ended:
                     self._behind_until = now + PATIENCE
                     return

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple, cast, final
+from typing import Final, NamedTuple, final
 
 from iris.cluster.swim import statement_bytes
 from iris.kernel import wire
@@ -30,7 +30,6 @@ MAX_PLACES: Final = 4096
 MAX_CHILDREN: Final = 64
 """Nodes that one node hands events on to: what it takes for others costs it at most so many copies."""
 
-_MASK_BYTES: Final = MAX_PLACES // 8
 _NODE: Final = 16
 _SIGNATURE: Final = 64
 _PURPOSE: Final = b"iris events 1"
@@ -101,17 +100,6 @@ def packed_mask(mask: int) -> bytes:
     return mask.to_bytes((mask.bit_length() + 7) // 8, "big")
 
 
-def mask_untrusted(field: object) -> int:
-    """Read a set of places.
-
-    Raises:
-        RemoteProtocolError: it is none, or of more than 4,096 places.
-    """
-    if type(field) is not bytes or len(field) > _MASK_BYTES:
-        raise RemoteProtocolError(f"a set of places is at most {_MASK_BYTES} bytes")
-    return int.from_bytes(field, "big")
-
-
 class TreeRole(NamedTuple):
     """The role of a node in a tree: its own place, and to whom it forwards events."""
 
@@ -119,50 +107,33 @@ class TreeRole(NamedTuple):
     bit: int
     children: tuple[Child, ...]
 
-    def message(self) -> tuple[wire.Message, int]:
+    def message(self) -> tuple[kinds.EventTree, int]:
         """Return the wire form, and its size."""
-        fields = tuple(
-            field for child in self.children for field in (bytes.fromhex(child.node), packed_mask(child.mask))
-        )
-        size = 16 + sum(map(len, fields)) + wire.ELEMENT * len(fields)
-        return (kinds.EVENT_TREE, self.tree, packed_mask(self.bit), fields), size
+        fields = tuple((bytes.fromhex(child.node), packed_mask(child.mask)) for child in self.children)
+        size = 16 + sum(3 * wire.ELEMENT + _NODE + len(mask) for _, mask in fields)
+        return kinds.EventTree(self.tree, packed_mask(self.bit), fields), size
 
 
-def number_untrusted(field: object, least: int = 1) -> int:
-    """Read the number of a tree, an announcement or a message.
+def role_untrusted(message: kinds.EventTree) -> TreeRole:
+    """Return the role that a publisher gives this node.
 
     Raises:
-        RemoteProtocolError: it is none.
+        RemoteProtocolError: places or children that no tree has.
     """
-    return wire.number_untrusted(field, "the number of a tree, a way or a message", least)
-
-
-def role_untrusted(message: wire.Message) -> TreeRole:
-    """Read an EVENT_TREE message.
-
-    Raises:
-        RemoteProtocolError: malformed.
-    """
-    _, tree, bit, field = message
-    fields = cast("tuple[object, ...]", field) if type(field) is tuple else (None,)
-    place = mask_untrusted(bit)
-    if len(fields) % 2 or place.bit_count() != 1:
-        raise RemoteProtocolError("a node of a tree has one place, and pairs of a child and the places behind it")
-    if len(fields) > 2 * MAX_CHILDREN:
-        raise RemoteProtocolError(f"a node of a tree has at most {MAX_CHILDREN} children")
+    place = int.from_bytes(message.place)
+    if place.bit_count() != 1:
+        raise RemoteProtocolError("a node of a tree has one place")
     children: list[Child] = []
     taken = place
-    for node, mask in zip(fields[::2], fields[1::2], strict=True):
-        if type(node) is not bytes or len(node) != _NODE:
-            raise RemoteProtocolError("a node id is 16 bytes")
-        behind = mask_untrusted(mask)
+    for node, mask in message.children:
+        behind = int.from_bytes(mask)
         if not behind or behind & taken:
             raise RemoteProtocolError("each place of a tree is behind one child")
         taken |= behind
-        children.append(Child(NodeId(node.hex()), behind))
+        children.append(Child(wire.node_of(node), behind))
     if len({child.node for child in children}) < len(children):
         raise RemoteProtocolError("a node of a tree is one child and not several")
-    return TreeRole(number_untrusted(tree), place, tuple(children))
+    return TreeRole(message.tree, place, tuple(children))
 
 
 # -- what travels over it --------------------------------------------------------------------------------------
@@ -196,11 +167,17 @@ class RelayedEvents(NamedTuple):
         """Work for its receiver, in messages, with its signature: the body is an array of them, or nothing."""
         return wire.RELAYED_CHECK + wire.array_length(self.body)
 
-    def message(self) -> tuple[wire.Message, int]:
+    def message(self) -> tuple[kinds.EventsRelayed, int]:
         """Return the wire form, and its size."""
         mask = packed_mask(self.mask)
         fields = (bytes.fromhex(self.publisher), self.tree, self.number, mask, self.body, self.signature)
-        return (kinds.EVENTS_RELAYED, *fields), _NODE + len(mask) + len(self.body) + _SIGNATURE
+        return kinds.EventsRelayed(*fields), _NODE + len(mask) + len(self.body) + _SIGNATURE
+
+    @staticmethod
+    def of(message: kinds.EventsRelayed) -> RelayedEvents:
+        """Return what has come.  Its signature is not checked here."""
+        publisher, mask = wire.node_of(message.publisher), int.from_bytes(message.places)
+        return RelayedEvents(publisher, message.tree, message.number, mask, message.body, message.signature)
 
 
 def claim(publisher: NodeId, tree: int, number: int, mask: int, body: bytes) -> bytes:
@@ -210,38 +187,5 @@ def claim(publisher: NodeId, tree: int, number: int, mask: int, body: bytes) -> 
     return statement_bytes(_PURPOSE, [bytes.fromhex(publisher), numbers, packed_mask(mask), digest])
 
 
-def relayed_untrusted(message: wire.Message) -> RelayedEvents:
-    """Read an EVENTS_RELAYED message.  Its signature is not checked here.
-
-    Raises:
-        RemoteProtocolError: malformed.
-    """
-    _, publisher, tree, number, mask, body, signature = message
-    if type(publisher) is not bytes or len(publisher) != _NODE:
-        raise RemoteProtocolError("a node id is 16 bytes")
-    if type(body) is not bytes or type(signature) is not bytes or len(signature) != _SIGNATURE:
-        raise RemoteProtocolError("relayed events have a body and a signature of 64 bytes")
-    tree, number = number_untrusted(tree), number_untrusted(number)
-    return RelayedEvents(NodeId(publisher.hex()), tree, number, mask_untrusted(mask), body, signature)
-
-
-_CARRIED: Final = {kinds.EVENTS: 9, kinds.RETAINED: 8, kinds.INTEREST_KNOWN: 3}
-
-
-def carried_untrusted(body: bytes, elements: wire.Elements | None = None) -> tuple[wire.Message, ...]:
-    """Read the messages in a body.  What is in them is for their receivers to check.
-
-    Args:
-        body: the messages, packed.
-        elements: counts what is decoded.
-
-    Raises:
-        RemoteProtocolError: it is not an array of messages of kinds that trees carry.
-    """
-    inner = wire.unpack_untrusted(body, elements=elements)
-    messages = cast("tuple[object, ...]", inner) if type(inner) is tuple else (None,)
-    for message in messages:
-        fields = cast("tuple[object, ...]", message) if type(message) is tuple else ()
-        if not fields or type(fields[0]) is not int or _CARRIED.get(fields[0]) != len(fields):
-            raise RemoteProtocolError("relayed events hold a message of unknown kind or length")
-    return cast("tuple[wire.Message, ...]", messages)
+CARRIED: Final = wire.BatchDecoder(kinds.Events, kinds.Retained, kinds.InterestKnown)
+"""Decodes bodies: what trees carry."""

@@ -21,14 +21,13 @@ import trio
 from iris.cluster.mesh import Mesh, Peer
 from iris.kernel import wire
 from iris.kernel.config import Config
-from iris.kernel.errors import NotSent, RemoteProtocolError
+from iris.kernel.errors import NotSent
 from iris.kernel.link import CONTROL_RESERVE, Link
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import kinds
 from iris.patterns.pubsub.interest import Terms
 from iris.patterns.pubsub.tree.feed import Outlet, TreeFeed
-from iris.patterns.pubsub.tree.reorder import Announcement
 from iris.patterns.pubsub.tree.topology import MAX_PLACES, TreeRole, TreeShape, shaped
 
 READY, GOES_ON, HELD, CUT_OFF, ENDED = range(5)
@@ -105,7 +104,7 @@ class EventTrees:
         """Whether there was no tree although one was wanted."""
         self._news = Wakeup()
         self._upkeep = Wakeup()
-        mesh.register(kinds.EVENT_RELAY, 3, self._receive_report)
+        mesh.register(kinds.EventRelay, self._receive_report)
 
     @property
     def size(self) -> int:
@@ -235,7 +234,7 @@ class EventTrees:
         for node in dict.fromkeys((*before, *after)):
             wait = node in before and former is not None and not former.shape.places[node].bit & cut
             tree = feed.tree if feed is not None and node in after else 0
-            self._post(node, Announcement(self._turn, tree, wait).message(), 16)
+            self._post(node, kinds.EventWay(self._turn, tree, wait), 16)
         if former is not None:
             self._tell_again(former, cut)
 
@@ -256,10 +255,8 @@ class EventTrees:
 
     # -- what nodes say, and what becomes of them -----------------------------------------------------------
 
-    def _receive_report(self, peer: Peer, message: wire.Message) -> None:
-        _, tree, state, node = message
-        if not wire.is_number(tree) or type(state) is not int or state not in range(5) or type(node) is not bytes:
-            raise RemoteProtocolError("a node of a tree says which tree, how it goes, and of whom")
+    def _receive_report(self, peer: Peer, report: kinds.EventRelay) -> None:
+        tree, state = report.tree, report.state
         if state == ENDED:
             if tree == self._last:
                 self._not_ended.discard(peer.node)
@@ -270,7 +267,7 @@ class EventTrees:
         place = None if shape is None else shape.places.get(peer.node)
         if place is None or not place.children:
             return  # of a tree that was left, or nothing that it would know
-        child = NodeId(node.hex())
+        child = wire.node_of(report.node)
         if state == CUT_OFF:
             if child in {one.node for one in place.children}:
                 self._cannot_reach(tree, child)
@@ -323,11 +320,11 @@ class EventTrees:
         feed = self._feed
         place = None if feed is None else feed.places.get(node)
         if feed is None or place is None:
-            self._post(node, Announcement(self._turn, 0, wait=False).message(), 16)
+            self._post(node, kinds.EventWay(self._turn, 0, wait=False), 16)
         else:
             feed.release(node)
             self._post(node, *TreeRole(feed.tree, place.bit, place.children).message())
-            self._post(node, Announcement(self._turn, feed.tree, wait=False).message(), 16)
+            self._post(node, kinds.EventWay(self._turn, feed.tree, wait=False), 16)
             self._tell_again(feed, place.mask ^ place.bit)
 
     def peer_gone(self, node: NodeId) -> None:

@@ -10,6 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from benchmarks.messages import raw
 from iris.kernel.config import KIB, Config
 from iris.kernel.errors import AuthenticationError, ConfigError, NotAllowed, NotSent, RequestTimeout
 from iris.kernel.wire import kinds
@@ -473,7 +474,7 @@ async def test_who_has_just_left_is_forgotten_also_while_its_node_is_busy(autoju
         node = fleet["c"]
         async with storing(node, "west"):
             for number in range(10):
-                node.mesh.own.link.post((kinds.PING, number), 16)
+                node.mesh.own.link.post(kinds.Ping(number), 16)
         await node.pubsub.forget_durable("west")
         await trio.sleep(0.1)
         await confirm_none(fleet["a"])
@@ -499,11 +500,11 @@ async def test_only_nodes_of_its_cluster_may_forget_it(autojump_clock: MockClock
         forged = sign_record(thief.identity, "west", version=2**61, site="", patterns=())
         now = sign_record(thief.identity, "west", version=int(thief.wall_clock() * 1e6), site="", patterns=())
         for record in (forged, now):
-            fleet["thief"].peer(fleet["a"]).link.post((kinds.DURABLE, (record.signed,)), 100)
+            fleet["thief"].peer(fleet["a"]).link.post(kinds.Durable((record.signed,)), 100)
         await trio.sleep(0.1)
         assert away(fleet["a"]) == [("c", "west")]
         assert fleet["a"].mesh.refusals["durable subscriber of a time to come"] == 0, "its certificates end before"
-        assert fleet["a"].mesh.refusals[f"message of kind {kinds.DURABLE:#x}"] == 1
+        assert fleet["a"].mesh.refusals["message of kind Durable"] == 1
         with pytest.raises(RequestTimeout, match="'west' of cluster 'c'"):
             await confirm(fleet["a"], "t")
 
@@ -577,9 +578,9 @@ async def test_those_that_were_forgotten_make_room(autojump_clock: MockClock) ->
 )
 async def test_malformed_records_are_refused(autojump_clock: MockClock, field: object) -> None:
     async with open_meshes("a", "villain") as fleet:
-        fleet["villain"].peer(fleet["a"]).link.post((kinds.DURABLE, field), 100)
+        fleet["villain"].peer(fleet["a"]).link.post(raw(kinds.Durable, field), 100)
         await trio.sleep(0.1)
-        assert fleet["a"].mesh.refusals[f"message of kind {kinds.DURABLE:#x}"] == 1
+        assert fleet["a"].mesh.refusals.total() == 1
         assert len(fleet["a"].pubsub.durable.names) == 0
 
 
@@ -591,9 +592,9 @@ async def test_a_record_that_was_changed_or_is_of_another_time_is_refused(autoju
         to_come = record_of(fleet, "villain", "west", at=3600)
         before = record_of(fleet, "villain", "west", at=-30 * 86_400)  # its certificates were not valid then
         for signed in (bytes(changed), to_come.signed, before.signed):
-            fleet["villain"].peer(fleet["a"]).link.post((kinds.DURABLE, (signed,)), 100)
+            fleet["villain"].peer(fleet["a"]).link.post(kinds.Durable((signed,)), 100)
         await trio.sleep(0.1)
-        assert fleet["a"].mesh.refusals[f"message of kind {kinds.DURABLE:#x}"] == 2
+        assert fleet["a"].mesh.refusals["message of kind Durable"] == 2
         assert fleet["a"].mesh.refusals["durable subscriber of a time to come"] == 1
         assert len(fleet["a"].pubsub.durable.names) == 0
 
@@ -604,9 +605,9 @@ async def test_a_record_cannot_make_every_match_dear(autojump_clock: MockClock) 
     async with open_meshes("a", "villain") as fleet:
         for name, count in (("west", 65), ("east", 64)):
             record = record_of(fleet, "villain", name, patterns[:count])
-            fleet["villain"].peer(fleet["a"]).link.post((kinds.DURABLE, (record.signed,)), 100)
+            fleet["villain"].peer(fleet["a"]).link.post(kinds.Durable((record.signed,)), 100)
         await trio.sleep(0.1)
-        assert fleet["a"].mesh.refusals[f"message of kind {kinds.DURABLE:#x}"] == 1
+        assert fleet["a"].mesh.refusals["message of kind Durable"] == 1
         assert [record.name for record in fleet["a"].pubsub.durable.names] == ["east"]
 
 

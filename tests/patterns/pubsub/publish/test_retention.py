@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from benchmarks.messages import arrived, fields_of
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent, PayloadTooLarge, RemoteProtocolError, RequestTimeout
 from iris.kernel.wire import kinds
@@ -233,7 +234,7 @@ def check_gaps(late: Subscription, numbers: list[int], gaps: int) -> None:
     assert late.statistics().missed == gaps
 
 
-GOOD = (kinds.RETAINED, "t", 5, 3, None, None, b"x", (2,))
+GOOD = kinds.Retained("t", 5, 3, None, None, b"x", (2,))
 
 
 def test_a_last_value_of_a_peer() -> None:
@@ -258,17 +259,19 @@ def test_a_last_value_of_a_peer() -> None:
     ],
 )
 def test_a_malformed_last_value_is_the_peers_error(field: int, value: object) -> None:
+    fields = [*fields_of(GOOD)]
+    fields[field - 1] = value
     with pytest.raises(RemoteProtocolError):
-        check_retained_untrusted((*GOOD[:field], value, *GOOD[field + 1 :]))
+        check_retained_untrusted(arrived(kinds.Retained, *fields))
 
 
 async def test_a_peer_that_asks_nonsense_is_refused(autojump_clock: MockClock) -> None:
     async with open_meshes("a", "b") as fleet:
         a, b = fleet["a"], fleet["b"]
         await retain(a, "t", 1)
-        b.mesh.post(a.id, (kinds.RETAINED_WANTED, "a..b"), 0)
+        b.mesh.post(a.id, kinds.RetainedWanted("a..b"), 0)
         await trio.sleep(1)
-        assert a.mesh.refusals["message of kind 0x46"] == 1
+        assert a.mesh.refusals["message of kind RetainedWanted"] == 1
 
 
 async def test_who_asks_again_and_again_gets_values_at_a_bounded_rate_and_all_of_them_in_the_end(
@@ -290,7 +293,7 @@ async def test_who_asks_again_and_again_gets_values_at_a_bounded_rate_and_all_of
 
             monkeypatch.setattr(a.pubsub.publishing, "post", count)
             for number in range(100):
-                b.mesh.post(a.id, (kinds.RESET,) if number % 2 else (kinds.RETAINED_WANTED, "t.*"), 0)
+                b.mesh.post(a.id, kinds.Reset() if number % 2 else kinds.RetainedWanted("t.*"), 0)
                 await trio.sleep(0.05)
             assert sent < 30_000  # of 100,000
             async with b.pubsub.subscribe(">") as late:
@@ -312,7 +315,7 @@ async def test_values_that_were_asked_for_too_often_are_not_kept_for_who_has_gon
             await retain(a, f"t.{number}", number)
         async with b.pubsub.subscribe("t.*"):
             for _ in range(50):
-                b.mesh.post(a.id, (kinds.RETAINED_WANTED, "t.*"), 0)
+                b.mesh.post(a.id, kinds.RetainedWanted("t.*"), 0)
                 await trio.sleep(0.01)
             assert b.id in a.pubsub.retention._late
             a.mesh.drop(b.id, "it is given up")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.messages import arrived
 from iris.kernel import wire
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
@@ -21,9 +23,13 @@ SENDER = Sender("shop", NodeId("1" * 32))
 PACKED = wire.encode_payload({"a": 1}, 1000)
 
 
-def events_message(**changes: object) -> wire.Message:
+def named(changes: dict[str, object]) -> str:
+    """Return what a case is called in every process."""
+    return re.sub(" object at [^>]*", "", str(changes))
+
+
+def events_message(**changes: object) -> Any:
     fields: dict[str, object] = {
-        "kind": kinds.EVENTS,
         "topic": "a.b",
         "sequence": 1,
         "confirm": 0,
@@ -33,12 +39,11 @@ def events_message(**changes: object) -> wire.Message:
         "payloads": (b"one", b"three"),
         "milestones": (),
     }
-    return tuple((fields | changes).values())
+    return arrived(kinds.Events, *(fields | changes).values())
 
 
-def retained_message(**changes: object) -> wire.Message:
+def retained_message(**changes: object) -> Any:
     fields: dict[str, object] = {
-        "kind": kinds.RETAINED,
         "topic": "a.b",
         "last": 7,
         "sequence": 5,
@@ -47,7 +52,7 @@ def retained_message(**changes: object) -> wire.Message:
         "payload": b"value",
         "milestones": (4,),
     }
-    return tuple((fields | changes).values())
+    return arrived(kinds.Retained, *(fields | changes).values())
 
 
 @pytest.mark.parametrize(
@@ -103,7 +108,6 @@ def test_a_topic_is_checked_where_it_is_met_for_the_first_time() -> None:
         {"payloads": ()},
         {"payloads": None},
         {"payloads": b"xyz"},
-        {"payloads": [b"x"]},
         {"payloads": ("text",)},
         {"payloads": (b"x", None)},
         {"payloads": (PACKED, 5)},
@@ -111,7 +115,7 @@ def test_a_topic_is_checked_where_it_is_met_for_the_first_time() -> None:
         {"milestones": (1,)},
         {"milestones": (0, 5, 1)},
     ],
-    ids=str,
+    ids=named,
 )
 def test_a_malformed_run_is_the_peers_error(changes: dict[str, object]) -> None:
     with pytest.raises(RemoteProtocolError):
@@ -135,7 +139,7 @@ def test_a_malformed_run_is_the_peers_error(changes: dict[str, object]) -> None:
         {"payload": None},
         {"payload": (b"x",)},
     ],
-    ids=str,
+    ids=named,
 )
 def test_a_malformed_last_value_is_the_peers_error(changes: dict[str, object]) -> None:
     assert check_retained_untrusted(retained_message()) == 5
@@ -147,7 +151,7 @@ def test_a_malformed_last_value_is_the_peers_error(changes: dict[str, object]) -
 FIELDS = st.one_of(
     st.none(),
     st.booleans(),
-    st.integers(),
+    st.integers(-(2**63), 2**64 - 1),
     st.floats(),
     st.text(max_size=3),
     st.binary(max_size=3),
@@ -159,7 +163,7 @@ FIELDS = st.one_of(
 @given(st.tuples(*[FIELDS] * 7, FIELDS | st.just(())))
 def test_any_fields_are_a_run_or_the_peers_error(fields: tuple[object, ...]) -> None:
     try:
-        size, plain = check_run_untrusted((kinds.EVENTS, *fields))
+        size, plain = check_run_untrusted(arrived(kinds.Events, *fields))
     except RemoteProtocolError:
         return
     topic, sequence, confirm = fields[:3]
@@ -175,7 +179,7 @@ def test_any_fields_are_a_run_or_the_peers_error(fields: tuple[object, ...]) -> 
 @given(st.tuples(*[FIELDS] * 6, FIELDS | st.just(())))
 def test_any_fields_are_a_last_value_or_the_peers_error(fields: tuple[object, ...]) -> None:
     try:
-        size = check_retained_untrusted((kinds.RETAINED, *fields))
+        size = check_retained_untrusted(arrived(kinds.Retained, *fields))
     except RemoteProtocolError:
         return
     payload: Any = fields[5]

@@ -6,21 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.messages import array, arrived, fields_of, raw
 from iris.kernel import wire
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from iris.patterns.pubsub.tree.topology import (
+    CARRIED,
     MAX_CHILDREN,
     MAX_PLACES,
     Child,
     RelayedEvents,
     TreeRole,
     TreeShape,
-    carried_untrusted,
-    mask_untrusted,
     packed_mask,
-    relayed_untrusted,
     role_untrusted,
     shaped,
 )
@@ -82,7 +81,7 @@ RELAYED = RelayedEvents(PUBLISHER, 7, 3, 0b1011, b"body", b"s" * 64)
 
 @given(st.integers(0, (1 << MAX_PLACES) - 1))
 def test_a_set_of_places_comes_back_as_it_was(mask: int) -> None:
-    assert mask_untrusted(packed_mask(mask)) == mask
+    assert int.from_bytes(packed_mask(mask)) == mask
 
 
 def test_no_node_has_more_children_than_nodes_take() -> None:
@@ -94,7 +93,7 @@ def test_no_node_has_more_children_than_nodes_take() -> None:
 
 def test_messages_come_back_as_they_were() -> None:
     assert role_untrusted(ROLE.message()[0]) == ROLE
-    assert relayed_untrusted(RELAYED.message()[0]) == RELAYED
+    assert RelayedEvents.of(RELAYED.message()[0]) == RELAYED
 
 
 @pytest.mark.parametrize(
@@ -108,22 +107,22 @@ def test_messages_come_back_as_they_were() -> None:
         {2: 1},
         {2: b"\x01" + bytes(512)},
         {3: None},
-        {3: (b"a" * 16,)},
-        {3: (b"a" * 15, b"\x02")},
-        {3: (b"a" * 16, b"")},
-        {3: (b"a" * 16, b"\x01")},
-        {3: (b"a" * 16, b"\x02", b"b" * 16, b"\x02")},
-        {3: (b"a" * 16, b"\x02", b"a" * 16, b"\x04")},
-        {3: tuple(field for n in range(1, MAX_CHILDREN + 2) for field in (bytes([n]) * 16, packed_mask(2 << n)))},
-        {3: (b"a" * 16, 2)},
+        {3: ((b"a" * 16,),)},
+        {3: ((b"a" * 15, b"\x02"),)},
+        {3: ((b"a" * 16, b""),)},
+        {3: ((b"a" * 16, b"\x01"),)},
+        {3: ((b"a" * 16, b"\x02"), (b"b" * 16, b"\x02"))},
+        {3: ((b"a" * 16, b"\x02"), (b"a" * 16, b"\x04"))},
+        {3: tuple((bytes([n]) * 16, packed_mask(2 << n)) for n in range(1, MAX_CHILDREN + 2))},
+        {3: ((b"a" * 16, 2),)},
     ],
 )
 def test_a_malformed_place_in_a_tree_is_refused(change: dict[int, object]) -> None:
-    fields = list(ROLE.message()[0])
+    fields = list(fields_of(ROLE.message()[0]))
     for index, value in change.items():
-        fields[index] = value
+        fields[index - 1] = value
     with pytest.raises(RemoteProtocolError):
-        role_untrusted(tuple(fields))
+        role_untrusted(arrived(kinds.EventTree, *fields))
 
 
 @pytest.mark.parametrize(
@@ -131,14 +130,14 @@ def test_a_malformed_place_in_a_tree_is_refused(change: dict[int, object]) -> No
     [{1: b"x"}, {1: "x"}, {2: 0}, {2: None}, {3: -1}, {3: True}, {4: "x"}, {4: bytes(513)}, {5: "x"}, {6: b"x"}],
 )
 def test_malformed_relayed_events_are_refused(change: dict[int, object]) -> None:
-    fields = list(RELAYED.message()[0])
+    fields = list(fields_of(RELAYED.message()[0]))
     for index, value in change.items():
-        fields[index] = value
+        fields[index - 1] = value
     with pytest.raises(RemoteProtocolError):
-        relayed_untrusted(tuple(fields))
+        arrived(kinds.EventsRelayed, *fields)
 
 
-EVENTS = (kinds.EVENTS, "t", 1, 0, None, None, None, (b"x",), ())
+EVENTS = kinds.Events("t", 1, 0, None, None, None, (b"x",), ())
 
 
 @pytest.mark.parametrize(
@@ -147,21 +146,21 @@ EVENTS = (kinds.EVENTS, "t", 1, 0, None, None, None, (b"x",), ())
         b"",
         b"\xc1",
         wire.pack(5),
-        wire.pack((EVENTS, 5)),
-        wire.pack((EVENTS[:-1],)),
-        wire.pack(((kinds.REQUEST, 1, "c", None, 1, 0, None, b"x"),)),
-        wire.pack((("0x42", "t"),)),
-        wire.pack(((),)),
+        wire.encode_batch([EVENTS, array(5)]),
+        wire.encode_batch([raw(kinds.Events, *fields_of(EVENTS)[:-1])]),
+        wire.encode_batch([kinds.Request(1, "c", None, 1, 0, None, b"x")]),
+        wire.encode_batch([array("0x42", "t")]),
+        wire.encode_batch([array()]),
     ],
 )
 def test_a_body_with_anything_but_events_is_refused(body: bytes) -> None:
     with pytest.raises(RemoteProtocolError):
-        carried_untrusted(body)
+        CARRIED.decode_untrusted(body)
 
 
 def test_a_body_with_events_comes_back_as_it_was() -> None:
-    known = (kinds.INTEREST_KNOWN, 4, 0)
-    assert carried_untrusted(wire.pack([EVENTS, known])) == (EVENTS, known)
+    known = kinds.InterestKnown(4, 0)
+    assert CARRIED.decode_untrusted(wire.encode_batch([EVENTS, known])) == [EVENTS, known]
 
 
 def test_nothing_of_what_is_signed_can_be_changed() -> None:
