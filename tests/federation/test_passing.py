@@ -11,6 +11,7 @@ from trio.testing import MockClock
 import iris
 from benchmarks.messages import fields_of
 from iris.cluster.routes.envelope import BEGIN, Envelope, begin_batch, end_batch
+from iris.federation.forwarder import Carried
 from iris.federation.gateway import Gateway
 from iris.federation.policy import Policy
 from iris.kernel import wire
@@ -29,7 +30,7 @@ def count_decoded(gateway: Gateway) -> Callable[[], int]:
     carry = carrying._carry
     decoded = 0
 
-    def count(message: kinds.Carry | kinds.CarryRefused) -> None:
+    def count(message: Carried) -> None:
         nonlocal decoded
         decoded += isinstance(message, kinds.Carry)
         carry(message)
