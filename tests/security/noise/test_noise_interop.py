@@ -98,7 +98,7 @@ class IndependentNode:
         self.connection.set_as_initiator() if initiator else self.connection.set_as_responder()
         self.connection.set_psks(psks=[identity.gate_secrets[0], bytes(32)])
         self.connection.set_prologue(
-            b"iris handshake\0initiator dials, responder listens\0" + bytes([1, suite]) + identity.realm
+            b"iris handshake\0initiator dials, responder listens\0" + bytes([VERSION, suite]) + identity.realm
         )
         self.connection.set_keypair_from_private_bytes(Keypair.STATIC, identity.static.private_bytes())
         self.connection.start_handshake()
