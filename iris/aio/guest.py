@@ -16,6 +16,7 @@ import signal
 import sys
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
 from contextvars import Context
 from math import inf
 from queue import Empty, SimpleQueue
@@ -26,6 +27,7 @@ from typing import Any, Final, TypeVar, cast, final
 import outcome
 import trio
 
+from iris.aio.polling import Polling
 from iris.kernel.tasks import Call, CallTasks
 
 T = TypeVar("T")
@@ -107,6 +109,8 @@ class Guest:
         """Those of trio."""
         self._is_stepping = self._was_interrupted = False
         self._keeper: Final = self._keep()
+        self._polling: Polling | None = None
+        """None where trio waits for input and output by a thread."""
         context = Context()
 
         def soon(function: Callable[[], object]) -> None:
@@ -136,6 +140,11 @@ class Guest:
                 host_uses_signal_set_wakeup_fd=True,  # asyncio does, and then trio must not
             )
         )
+        tick = self._due.get()
+        with suppress(AttributeError, NotImplementedError):
+            self._polling = Polling(tick, loop, self._do_now, context)
+            tick = self._polling.tick
+        self._due.put(tick)
 
     def check(self) -> None:
         """Check that this is the loop, and that the run takes calls.
@@ -229,6 +238,8 @@ class Guest:
         for release in list(self.waiting):  # handlers whose tasks nobody runs any more
             release()
         while not self._ended.told:
+            if self._polling is not None and self._due.empty():
+                self._polling.wait_here()
             self._step(self._due.get())
 
     async def _run(self) -> None:
@@ -237,6 +248,11 @@ class Guest:
                 self._calls = CallTasks(nursery)
                 self._began.tell()
                 await trio.sleep_forever()
+
+    def _do_now(self, step: Callable[[], object]) -> None:
+        self._due.put(step)
+        if not self.loop.is_closed():
+            self._next()
 
     def _next(self) -> None:
         try:

@@ -137,6 +137,7 @@ def test_payloads_become_the_columns_of_a_schema(spark: SparkSession, bridge: Br
     assert rows[0]["at"] is not None
     with pytest.raises(PythonException, match=r"event 1 of shard 0.*does not fit the schema"):
         reader.option("mode", "FAILFAST").load().collect()
+    assert [row.n for row in reader.option("mode", "DROPMALFORMED").load().orderBy("_offset").collect()] == [1, 3]
     with pytest.raises(Exception, match="column day of the schema is date32"):
         spark.read.format("iris").schema("day DATE").load().collect()
     stream = spark.readStream.format("iris").schema("n INT, _value BINARY").load()

@@ -14,22 +14,17 @@ from __future__ import annotations
 
 import functools
 import os
-import sys
-from typing import Annotated, Any, Final, cast, final
+from typing import Any, Final, cast, final
 
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from iris.spark_bridge.datasource.payload_types import UNREADABLE, payload_struct
+
 _TOKEN_BYTES: Final = 16
 _BEFORE_TOKEN: Final = b"\xc4\x10"  # a binary of 16 bytes
 _BEFORE_VALUE: Final = b"\x81\xa1v"  # a map of one entry, under "v"
-
-_Finite = Annotated[float, msgspec.Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
-"""JSON has no nan, and msgspec writes null for it."""
-
-
-_UNREADABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 @final
@@ -41,7 +36,7 @@ class PackedReader:
     """
 
     def __init__(self, kind: pa.StructType) -> None:
-        payload = _struct(kind)
+        payload = payload_struct(kind)
         line = msgspec.defstruct("Line", [("v", payload)])
         self._single = msgspec.msgpack.Decoder(payload)
         self._decoder: msgspec.msgpack.Decoder[list[object]] = msgspec.msgpack.Decoder(list[bytes | line])  # type: ignore[valid-type]  # made at run time
@@ -56,7 +51,7 @@ class PackedReader:
         buffer = joined.buffers()[2]  # made here, so it holds these payloads and nothing else
         try:
             items = self._decoder.decode(b"\xdd" + (2 * count).to_bytes(4) + cast("bytes", buffer))
-        except _UNREADABLE:
+        except UNREADABLE:
             return None
         if items[::2] != [token] * count:
             return None
@@ -66,7 +61,7 @@ class PackedReader:
         """Return one payload as JSON, or None if it is something that is not read here."""
         try:
             return self._encoder.encode(self._single.decode(payload))
-        except _UNREADABLE:
+        except UNREADABLE:
             return None
 
 
@@ -74,30 +69,3 @@ class PackedReader:
 def packed_reader(kind: pa.StructType) -> PackedReader:
     """Return this process's reader for the fields of ``kind``; to make one takes 0.2 ms."""
     return PackedReader(kind)
-
-
-def _struct(kind: pa.StructType) -> type[msgspec.Struct]:
-    fields = list(kind)
-    return msgspec.defstruct(
-        "Payload",
-        [(f"f{number}", _type(field.type) | None, None) for number, field in enumerate(fields)],
-        rename={f"f{number}": field.name for number, field in enumerate(fields)},
-        omit_defaults=True,
-    )
-
-
-def _type(kind: pa.DataType) -> Any:
-    """Return what a value of an Arrow type is in msgpack."""
-    if isinstance(kind, pa.StructType):
-        return _struct(kind)
-    if isinstance(kind, pa.ListType):
-        return list[_type(kind.value_type) | None]  # type: ignore[misc]  # made at run time
-    if pa.types.is_boolean(kind):
-        return bool
-    if pa.types.is_integer(kind):
-        return int
-    if pa.types.is_floating(kind):
-        return int | _Finite
-    if pa.types.is_decimal(kind):
-        return int | _Finite | str
-    return str

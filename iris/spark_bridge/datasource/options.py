@@ -17,7 +17,7 @@ from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
 from iris.patterns.pubsub.interest import check_pattern, check_topic
 from iris.spark_bridge.client import EARLIEST, LATEST, Connection, Position, Where
-from iris.spark_bridge.datasource.payload_columns import CORRUPT, TypedColumns
+from iris.spark_bridge.datasource.payload_columns import CORRUPT, MODES, Mode, TypedColumns
 from iris.spark_bridge.log import JOB_PREFIX, QUERY
 
 _LAST_TIME: Final = 253_402_300_799_999
@@ -55,8 +55,8 @@ class SourceOptions:
     local_files: bool = True
     """Whether segments that lie on the reader's machine are read as files; see ``iris.spark_bridge.log.local_read``."""
     corrupt_column: str = CORRUPT
-    fail_fast: bool = False
-    """Whether a payload that does not fit the user's schema ends the query."""
+    mode: Mode = "PERMISSIVE"
+    """What becomes of a payload that does not fit the user's schema."""
     typed: TypedColumns | None = None
     """The user's schema, if there is one."""
 
@@ -83,8 +83,6 @@ _NAMES: Final = (
     "mode",
     "columnNameOfCorruptRecord",
 )
-
-_MODES: Final = ("PERMISSIVE", "FAILFAST")
 
 _SCHEMA_ONLY: Final = ("mode", "columnNameOfCorruptRecord")
 _STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "group", "inlineRows")
@@ -144,7 +142,7 @@ def parse_source_options(given: Mapping[str, str], *, streaming: bool | None = N
         include_headers=options.flag("includeHeaders", default=True),
         local_files=options.flag("localFiles", default=True),
         corrupt_column=options.text("columnNameOfCorruptRecord") or CORRUPT,
-        fail_fast=options.choice("mode", _MODES, default="PERMISSIVE") == "FAILFAST",
+        mode=cast("Mode", options.choice("mode", MODES, default="PERMISSIVE")),
     )
 
 
@@ -272,7 +270,7 @@ class _Options:
     def choice(self, name: str, choices: tuple[str, ...], *, default: str) -> str:
         value = self.text(name) or default
         if value.upper() not in choices:
-            raise ConfigError(f"option {name} is {value!r}: use {' or '.join(choices)}")
+            raise ConfigError(f"option {name} is {value!r}: use {', '.join(choices[:-1])} or {choices[-1]}")
         return value.upper()
 
     def topics(self, name: str) -> tuple[str, ...]:

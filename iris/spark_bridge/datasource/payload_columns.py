@@ -8,7 +8,8 @@ Values are JSON in UTF-8, or msgpack where the publisher gave neither bytes nor 
 for each of them.
 
 Each value stands in an object of its own, ``{"v": value}``, so a value that is empty, or several values in one, cannot
-shift the rows: it is an error.  A batch with an error is bisected until the rows that do not fit stand alone.
+shift the rows: it is an error.  After an error msgspec tells which payloads do not fit, and Arrow reads the others; if
+it refuses one of these, too, the batch is bisected until that stands alone.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import dataclasses
 import difflib
 import json
 from collections.abc import Mapping
-from typing import Any, Final, cast, final
+from contextlib import suppress
+from typing import Any, Final, Literal, cast, final, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -26,12 +28,19 @@ import pyarrow.json as pj
 from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.wire import decode_payload_untrusted, join_payload
 from iris.spark_bridge.datasource.msgpack_json import packed_reader
+from iris.spark_bridge.datasource.payload_types import may_be_no_number, text_reader
 from iris.spark_bridge.errors import PayloadUnfit
 from iris.spark_bridge.schema import HEADER_ENCODING, PACKED, SCHEMA
 
 LOG_COLUMNS: Final[Mapping[str, str]] = {f"_{name}": name for name in SCHEMA.names}
+Mode = Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]
+"""What becomes of a payload that does not fit: a row of nulls, nothing, or an error that ends the query."""
+MODES: Final[tuple[Mode, ...]] = get_args(Mode)
 CORRUPT: Final = "_corrupt_record"
 """The column of payloads that do not fit, unless the user names another one."""
+
+_UNFIT: Final = (pa.ArrowInvalid, pa.ArrowNotImplementedError)
+"""What Arrow raises for a batch of which a payload does not fit."""
 
 _WRAP: Final = "v"
 _MIB: Final = 1 << 20
@@ -46,8 +55,8 @@ class TypedColumns:
     """Of the batches that Spark gets."""
     corrupt: str
     """Name of the column that gets payloads which do not fit, if the schema has it."""
-    fail: bool
-    """Whether such a payload ends the query."""
+    mode: Mode
+    """What becomes of such a payload."""
 
     def parse(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the events of a batch of the log with the user's columns.
@@ -58,12 +67,13 @@ class TypedColumns:
         names = [name for name in self.schema.names if name not in LOG_COLUMNS and name != self.corrupt]
         kind = pa.struct([self.schema.field(name) for name in names])
         payloads, unfit = _parse_batch(batch, kind)
-        if unfit and self.fail:
+        if unfit and self.mode == "FAILFAST":
             row = unfit[0]
             place = {name: batch.column(name)[row].as_py() for name in ("partition", "offset", "topic")}
             raise PayloadUnfit(
                 f"event {place['offset']} of shard {place['partition']}, on topic {place['topic']!r}, does not fit the "
-                "schema. Change the schema, or set option mode to PERMISSIVE to go on with nulls"
+                "schema. Change the schema, or set option mode to PERMISSIVE to go on with nulls, or to "
+                "DROPMALFORMED to go on without it"
             )
         fields: dict[str, pa.Array[Any]] = dict(zip(names, payloads.flatten(), strict=True))
         columns: list[pa.Array[Any]] = []
@@ -74,10 +84,14 @@ class TypedColumns:
                 columns.append(batch.column(LOG_COLUMNS[field.name]))
             else:
                 columns.append(fields[field.name])
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        rows = pa.RecordBatch.from_arrays(columns, schema=self.schema)
+        if unfit and self.mode == "DROPMALFORMED":
+            dropped = set(unfit)
+            rows = rows.filter(pa.array([row not in dropped for row in range(rows.num_rows)]))
+        return rows
 
 
-def typed_columns(schema: pa.Schema, *, corrupt: str, fail: bool) -> TypedColumns:
+def typed_columns(schema: pa.Schema, *, corrupt: str, mode: Mode) -> TypedColumns:
     """Check a user's schema.
 
     Raises:
@@ -109,7 +123,7 @@ def typed_columns(schema: pa.Schema, *, corrupt: str, fail: bool) -> TypedColumn
             )
     if all(name in LOG_COLUMNS or name == corrupt for name in schema.names):
         raise ConfigError("the schema names no field of the payload: leave it out, and take the columns of the log")
-    return TypedColumns(schema=schema, corrupt=corrupt, fail=fail)
+    return TypedColumns(schema=schema, corrupt=corrupt, mode=mode)
 
 
 def check_log_columns(schema: pa.Schema) -> None:
@@ -172,10 +186,10 @@ def _parse_packed(values: pa.Array[Any], kind: pa.StructType) -> tuple[pa.Struct
     reader = packed_reader(kind)
     lines = reader.to_lines(values)
     if lines is not None:
-        try:
-            return cast("pa.StructArray", _read_lines(lines, kind, len(values))), []
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            pass  # a value is out of the range of its column, for one
+        with suppress(*_UNFIT):  # a value is out of the range of its column, for one
+            parsed = _read_lines(lines, kind, len(values))
+            if not _has_infinite(parsed):
+                return cast("pa.StructArray", parsed), []
     texts = [reader.to_text(value) or _as_json(value) for value in values.to_pylist()]
     return _parse_texts(pa.array(texts, pa.binary()), kind)
 
@@ -197,6 +211,17 @@ def _text(value: object) -> str:
 
 
 def _parse_texts(texts: pa.Array[Any], kind: pa.StructType) -> tuple[pa.StructArray, list[int]]:
+    try:
+        return _parse(texts, kind), []
+    except _UNFIT:
+        places = pa.array(text_reader(kind).places(texts), pa.int64())
+    parsed, refused = _bisect(texts.filter(places.is_valid()), kind)
+    lost = pc.is_in(places, value_set=pa.array(refused, pa.int64()), skip_nulls=True)
+    unfit = pc.indices_nonzero(pc.or_(pc.is_null(places), lost))
+    return cast("pa.StructArray", parsed.take(places)), unfit.to_pylist()
+
+
+def _bisect(texts: pa.Array[Any], kind: pa.StructType) -> tuple[pa.StructArray, list[int]]:
     parts: list[pa.Array[Any]] = []
     unfit: list[int] = []
     open_ranges = [(0, len(texts))]
@@ -206,7 +231,7 @@ def _parse_texts(texts: pa.Array[Any], kind: pa.StructType) -> tuple[pa.StructAr
             continue
         try:
             parts.append(_parse(texts.slice(begin, end - begin), kind))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        except _UNFIT:
             if end - begin == 1:
                 unfit.append(begin)
                 parts.append(pa.nulls(1, kind))
@@ -216,14 +241,30 @@ def _parse_texts(texts: pa.Array[Any], kind: pa.StructType) -> tuple[pa.StructAr
     return cast("pa.StructArray", pa.concat_arrays(parts) if parts else pa.nulls(0, kind)), unfit
 
 
-def _parse(texts: pa.Array[Any], kind: pa.StructType) -> pa.Array[Any]:
+def _parse(texts: pa.Array[Any], kind: pa.StructType) -> pa.StructArray:
     checked = texts.cast(pa.string())  # Arrow's reader takes any bytes for text, Spark does not
-    lines = pc.binary_join_element_wise(
-        f'{{"{_WRAP}":', pc.replace_substring(checked, pattern="\n", replacement=" "), "}\n", ""
-    )
+    several = pc.match_substring(checked, "\n")
+    if pc.any(several).as_py():  # a line end is white space in JSON, but for within a string, which may not have it
+        if None in text_reader(kind).places(texts.filter(several)):
+            raise pa.ArrowInvalid("a string has a line end that is not escaped")
+        checked = pc.replace_substring(checked, pattern="\n", replacement=" ")
+    lines = pc.binary_join_element_wise(f'{{"{_WRAP}":', checked, "}\n", "")
     buffer = lines.buffers()[2]  # made here, so it holds these lines and nothing else
     assert buffer is not None
-    return _read_lines(buffer, kind, len(texts))
+    parsed = _read_lines(buffer, kind, len(texts))
+    if _has_infinite(parsed) and (len(texts) > 1 or not may_be_no_number(texts[0].as_py())):
+        raise pa.ArrowInvalid("a number is out of the range of its column, unless it is written as Infinity")
+    return cast("pa.StructArray", parsed)
+
+
+def _has_infinite(values: pa.Array[Any]) -> bool:
+    """Tell whether a number is infinite, as those become that are too large."""
+    kind = values.type
+    if pa.types.is_struct(kind):
+        return any(_has_infinite(column) for column in cast("pa.StructArray", values).flatten())
+    if pa.types.is_list(kind):
+        return _has_infinite(cast("pa.ListArray", values).flatten())
+    return pa.types.is_floating(kind) and bool(pc.any(pc.is_inf(values)).as_py())
 
 
 def _read_lines(lines: bytes | pa.Buffer, kind: pa.StructType, count: int) -> pa.Array[Any]:

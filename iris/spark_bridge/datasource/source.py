@@ -148,7 +148,7 @@ def _with_schema(options: SourceOptions, schema: StructType) -> SourceOptions:
     if schema.names == list(SCHEMA.names if options.include_headers else COLUMNS_WITHOUT_HEADERS):
         check_log_columns(arrow)
         return options
-    typed = typed_columns(arrow, corrupt=options.corrupt_column, fail=options.fail_fast)
+    typed = typed_columns(arrow, corrupt=options.corrupt_column, mode=options.mode)
     return dataclasses.replace(options, typed=typed)
 
 

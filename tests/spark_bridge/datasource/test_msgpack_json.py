@@ -45,7 +45,7 @@ WHOLE: dict[str, Any] = {
 
 def read(payloads: list[Payload]) -> list[dict[str, Any]]:
     stored = encode_events([fake_event(payload) for payload in payloads], shard=3, first=40, timestamp=0)
-    typed = typed_columns(pa.schema(FIELDS), corrupt="_corrupt_record", fail=False)
+    typed = typed_columns(pa.schema(FIELDS), corrupt="_corrupt_record", mode="PERMISSIVE")
     return typed.parse(decode_events(stored.serialize().to_pybytes())).to_pylist()
 
 

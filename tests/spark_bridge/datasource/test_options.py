@@ -50,7 +50,7 @@ def test_every_option_is_read_whatever_its_case() -> None:
     assert options.starting == {"0": 5, "1@0011223344556677": -2}
     assert (options.group, options.max_offsets, options.min_partitions, options.inline_rows) == ("g", 1000, 4, 100)
     assert (options.fail_on_data_loss, options.include_headers, options.local_files) == (False, False, False)
-    assert (options.fail_fast, options.corrupt_column) == (True, "odd")
+    assert (options.mode, options.corrupt_column) == ("FAILFAST", "odd")
 
 
 def test_a_table_has_an_end() -> None:
@@ -64,7 +64,7 @@ def test_a_table_has_an_end() -> None:
     [
         ({"subscribePatern": "x"}, "subscribePatern.*did you mean subscribePattern"),
         ({"nonsense": "x"}, "no option nonsense: use bridge"),
-        ({"mode": "DROPMALFORMED"}, "option mode is 'DROPMALFORMED': use PERMISSIVE or FAILFAST"),
+        ({"mode": "strict"}, "option mode is 'strict': use PERMISSIVE, DROPMALFORMED or FAILFAST"),
         ({"subscribe": "a..b"}, "option subscribe"),
         ({"subscribe": "a", "subscribePattern": "b"}, "subscribe and subscribePattern contradict"),
         ({"subscribePattern": "("}, "option subscribePattern.*regular expression"),

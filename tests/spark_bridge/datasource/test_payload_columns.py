@@ -15,7 +15,8 @@ from iris.kernel.config import MIB
 from iris.kernel.errors import ConfigError
 from iris.kernel.wire.kinds import Payload
 from iris.kernel.wire.payload import encode_payload, split_payload
-from iris.spark_bridge.datasource.payload_columns import check_log_columns, typed_columns
+from iris.spark_bridge.datasource import payload_columns
+from iris.spark_bridge.datasource.payload_columns import Mode, check_log_columns, typed_columns
 from iris.spark_bridge.errors import PayloadUnfit
 from iris.spark_bridge.schema import SCHEMA, decode_events, encode_events
 from tests.support.arrivals import fake_event
@@ -25,11 +26,11 @@ FIELDS: list[tuple[str, pa.DataType]] = [("a", pa.int64()), ("b", pa.string())]
 
 
 def read(
-    payloads: list[Payload], fields: list[tuple[str, pa.DataType]] = FIELDS, *, fail: bool = False
+    payloads: list[Payload], fields: list[tuple[str, pa.DataType]] = FIELDS, *, mode: Mode = "PERMISSIVE"
 ) -> list[dict[str, Any]]:
     """Return the rows of events with these payloads, as they come out of the log."""
     stored = encode_events([fake_event(payload) for payload in payloads], shard=3, first=40, timestamp=0)
-    typed = typed_columns(pa.schema(fields), corrupt="_corrupt_record", fail=fail)
+    typed = typed_columns(pa.schema(fields), corrupt="_corrupt_record", mode=mode)
     batch = typed.parse(decode_events(stored.serialize().to_pybytes()))
     batch.validate(full=True)
     assert batch.schema.equals(pa.schema(fields))
@@ -56,7 +57,7 @@ def test_a_text_is_read_as_json_also_from_older_logs() -> None:
     stored = encode_events([fake_event(packed([]))] * 2, shard=0, first=0, timestamp=0)
     values = pa.array([split_payload(packed(text))[0], split_payload(packed({"a": 3}))[0]], pa.binary())
     former = pa.RecordBatch.from_arrays([stored.column(0), values, *stored.columns[2:]], schema=SCHEMA)
-    typed = typed_columns(pa.schema(FIELDS), corrupt="_corrupt_record", fail=True)
+    typed = typed_columns(pa.schema(FIELDS), corrupt="_corrupt_record", mode="FAILFAST")
     assert typed.parse(former).to_pylist() == [{"a": 1, "b": "ü"}, {"a": 3, "b": None}]
 
 
@@ -124,8 +125,15 @@ def test_a_payload_that_does_not_fit_keeps_its_row_and_no_other_is_touched(paylo
 
 def test_a_payload_that_does_not_fit_may_be_an_error_that_names_it() -> None:
     with pytest.raises(PayloadUnfit, match=r"event 42 of shard 3, on topic 'a.b'.*PERMISSIVE"):
-        read([b"{}", b"{}", b"nonsense", b"{}"], fail=True)
-    assert len(read([b"{}", b"{}"], fail=True)) == 2
+        read([b"{}", b"{}", b"nonsense", b"{}"], mode="FAILFAST")
+    assert len(read([b"{}", b"{}"], mode="FAILFAST")) == 2
+
+
+def test_a_payload_that_does_not_fit_may_be_left_out() -> None:
+    fields: list[tuple[str, pa.DataType]] = [("_offset", pa.int64()), *FIELDS, ("_corrupt_record", pa.string())]
+    rows = read([b'{"a":1}', b"nonsense", packed({"a": 2}), packed(5)], fields, mode="DROPMALFORMED")
+    assert [(row["_offset"], row["a"], row["_corrupt_record"]) for row in rows] == [(40, 1, None), (42, 2, None)]
+    assert read([b"nonsense"], mode="DROPMALFORMED") == []
 
 
 values = st.one_of(
@@ -163,12 +171,14 @@ def test_each_row_is_its_own_payload(given_values: list[Any], as_msgpack: bool) 
 )
 def test_a_schema_that_cannot_be_read_is_refused(fields: list[tuple[str, pa.DataType]], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        typed_columns(pa.schema(fields), corrupt="_corrupt_record", fail=False)
+        typed_columns(pa.schema(fields), corrupt="_corrupt_record", mode="PERMISSIVE")
 
 
 def test_columns_that_are_not_null_are_refused() -> None:
     with pytest.raises(ConfigError, match="NOT NULL"):
-        typed_columns(pa.schema([pa.field("a", pa.int64(), nullable=False)]), corrupt="_corrupt_record", fail=False)
+        typed_columns(
+            pa.schema([pa.field("a", pa.int64(), nullable=False)]), corrupt="_corrupt_record", mode="PERMISSIVE"
+        )
 
 
 @pytest.mark.parametrize(
@@ -178,7 +188,7 @@ def test_columns_that_are_not_null_are_refused() -> None:
 def test_a_column_for_what_does_not_fit_is_one_of_the_schema_and_not_of_the_log(corrupt: str, message: str) -> None:
     fields = [("a", pa.int64()), ("_offset", pa.int64())]
     with pytest.raises(ConfigError, match=f"option columnNameOfCorruptRecord {message}"):
-        typed_columns(pa.schema(fields), corrupt=corrupt, fail=False)
+        typed_columns(pa.schema(fields), corrupt=corrupt, mode="PERMISSIVE")
 
 
 def test_the_columns_of_the_log_have_the_logs_types() -> None:
@@ -186,3 +196,116 @@ def test_the_columns_of_the_log_have_the_logs_types() -> None:
     other = pa.schema([pa.field("value", pa.string()) if field.name == "value" else field for field in SCHEMA])
     with pytest.raises(ConfigError, match="column value of the schema is string, and the log's is binary: leave"):
         check_log_columns(other)
+
+
+def deep(depth: int) -> bytes:
+    return b'{"a":1,"more":' + b"[" * depth + b"]" * depth + b"}"
+
+
+texts = st.one_of(
+    st.sampled_from([item for item in UNFIT if isinstance(item, bytes)]),
+    st.sampled_from(
+        [
+            b"null",
+            b'{"a":1.0}',
+            b'{"a":1e2}',
+            b'{"b":"\n"}',
+            b'{"b":\n"x"}',
+            b'{"more":"\n","a":1}',
+            b'{"b":"\\ud800"}',
+            b'{"b":"\\udc00"}',
+            b'{"c":1e300}',
+            b'{"c":3.5e38}',
+            b'{"c":3.4028235e38}',
+            b'{"c":NaN}',
+            b'{"c":-Infinity}',
+            b'{"c":Inf}',
+            b'{"more":NaN}',
+            b'{"c":1e999}',
+            b'{"c":' + b"9" * 400 + b"}",
+            b'{"more":1e999}',
+            b'{"d":["2013-01-01",null]}',
+            b'{"d":["now"]}',
+            b'{"e":{"x":"1.25"}}',
+            b'{"e":{"x":1.25}}',
+            b'{"e":{"x":1.255}}',
+            b'{"more":"\xff"}',
+            b"\xef\xbb\xbf{}",
+            deep(100),
+            deep(3000),
+            deep(100_000),
+        ]
+    ),
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from("abcdex"), inner),
+    ).map(lambda value: json.dumps(value).encode()),
+)
+
+
+@settings(deadline=None)
+@given(st.lists(texts, min_size=1, max_size=8))
+def test_whether_a_payload_fits_does_not_depend_on_those_beside_it(payloads: list[Payload]) -> None:
+    fields: list[tuple[str, pa.DataType]] = [
+        *FIELDS,
+        ("c", pa.float32()),
+        ("d", pa.list_(pa.field("element", TIMESTAMP))),
+        ("e", pa.struct([pa.field("x", pa.decimal128(10, 2))])),
+        ("_corrupt_record", pa.binary()),
+    ]
+    # As texts, for nan equals nothing.
+    assert repr(read(payloads, fields)) == repr([read([payload], fields)[0] for payload in payloads])
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b'{"real":1e300}', b'{"real":-3.5e38}', b'{"wide":1e999}', b'{"all":[{"x":1e39}]}', packed({"real": 1e300})],
+)
+def test_a_number_that_its_column_cannot_hold_does_not_fit(payload: Payload) -> None:
+    fields: list[tuple[str, pa.DataType]] = [
+        ("real", pa.float32()),
+        ("wide", pa.float64()),
+        ("all", pa.list_(pa.field("element", pa.struct([pa.field("x", pa.float32())])))),
+        ("_corrupt_record", pa.binary()),
+    ]
+    raw = payload if isinstance(payload, bytes) else payload.data
+    empty = {"real": None, "wide": None, "all": None}
+    assert read([payload, b'{"wide":1e300}'], fields) == [
+        {**empty, "_corrupt_record": raw},
+        {**empty, "wide": 1e300, "_corrupt_record": None},
+    ]
+
+
+def test_nan_and_infinity_are_read_as_python_writes_them() -> None:
+    rows = [
+        json.dumps({"x": math.nan}).encode(),
+        packed({"x": math.inf}),
+        b'{"x":-Infinity}',
+        b'{"x":1e999}',
+        b"no json",
+    ]
+    values = [row["x"] for row in read(rows, [("x", pa.float64())])]
+    assert repr(values) == repr([math.nan, math.inf, -math.inf, None, None])
+
+
+def test_a_line_end_stands_between_values_and_not_within_a_string() -> None:
+    fields: list[tuple[str, pa.DataType]] = [*FIELDS, ("_corrupt_record", pa.binary())]
+    broken = b'{"a":2,"b":"x\ny"}'
+    assert read([b'{"a":1,\n"b":"x\\ny"}', broken], fields) == [
+        {"a": 1, "b": "x\ny", "_corrupt_record": None},
+        {"a": None, "b": None, "_corrupt_record": broken},
+    ]
+
+
+def test_a_batch_of_payloads_that_do_not_fit_is_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    parse = payload_columns._parse
+
+    def counted(texts: pa.Array[Any], kind: pa.StructType) -> pa.StructArray:
+        sizes.append(len(texts))
+        return parse(texts, kind)
+
+    monkeypatch.setattr(payload_columns, "_parse", counted)
+    rows = read([b'{"a":1}', b"no json", b'{"a":"1"}', b'{"b":5}'] * 1000)
+    assert [row["a"] for row in rows] == [1, None, None, None] * 1000
+    assert sizes == [4000, 1000]

@@ -1,0 +1,145 @@
+"""Polling: an event loop that waits for trio's input and output itself, where trio would start a thread for it.
+
+Trio's guest mode leaves each wait to a thread of its own.  To wake that and to be woken by it takes a quarter of the
+time of a small request.  Where trio waits by epoll or kqueue, the event loop can do it: their file descriptor can be
+read when there is something to do, so that one more descriptor is all that the loop has to watch.
+
+What this needs of trio's insides is looked up once, when a run begins.  Where something is missing, as in a trio that
+is made otherwise, or on Windows, trio keeps its thread.  Source: ``trio._core._run.GuestState``; epoll(7), "Can I
+include the epoll file descriptor in another epoll's set?".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+from collections.abc import Callable
+from contextlib import suppress
+from contextvars import Context
+from typing import Any, Final, final
+
+import outcome
+import sniffio
+import trio
+
+
+@final
+class Polling:
+    """Does what ``GuestState.guest_tick`` does, without its thread.
+
+    Args:
+        tick: what trio wants called first: the bound method ``guest_tick``.
+        loop: which waits.
+        due: called with what is to be done now, in the thread of the loop: a step of trio.
+        context: in which the loop calls.
+
+    Raises:
+        AttributeError, NotImplementedError: this trio, or this event loop, is made otherwise.
+    """
+
+    __slots__ = (
+        "_context", "_descriptor", "_due", "_events", "_io", "_loop", "_next", "_runner", "_state", "_timer", "_until",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        tick: Callable[[], object],
+        loop: asyncio.AbstractEventLoop,
+        due: Callable[[Callable[[], object]], None],
+        context: Context,
+    ) -> None:
+        state: Any = tick.__self__  # type: ignore[attr-defined]
+        self._state: Final = state
+        self._runner: Final = state.runner
+        self._io: Final = state.runner.io_manager
+        self._next: Final = state.run_sync_soon_not_threadsafe
+        for name in ("unrolled_run_gen", "unrolled_run_next_send", "done_callback"):
+            getattr(state, name)
+        for name in ("guest_tick_scheduled", "main_task_outcome"):
+            getattr(state.runner, name)
+        waits: Any = getattr(self._io, "_epoll", None) or self._io._kqueue
+        self._loop: Final = loop
+        self._due: Final = due
+        self._context: Final = context
+        self._until: float | None = None
+        """Until when it waits, on the clock of the loop; None when trio is at work, or soon will be."""
+        self._timer: asyncio.TimerHandle | None = None
+        """Rings at ``_until``, or before: most waits end early, and the timer serves the next one."""
+        # A descriptor of its own: trio closes the other one without a word to the loop.
+        self._descriptor: Final = os.dup(waits.fileno())
+        try:
+            context.run(loop.add_reader, self._descriptor, self._is_readable)
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def tick(self) -> None:
+        """Let trio run what can run, and wait for what comes next."""
+        state = self._state
+        library, sniffio.thread_local.name = sniffio.thread_local.name, "trio"
+        try:
+            timeout: float = state.unrolled_run_next_send.send(state.unrolled_run_gen)
+        except StopIteration:
+            self._end(self._runner.main_task_outcome)
+            return
+        except trio.TrioInternalError as error:
+            self._end(outcome.Error(error))
+            return
+        finally:
+            sniffio.thread_local.name = library
+        if self._take(always=timeout <= 0):
+            self._next(self.tick)
+            return
+        self._runner.guest_tick_scheduled = False
+        self._until = self._loop.time() + timeout
+        if not self._loop.is_closed() and (self._timer is None or self._until < self._timer.when()):
+            self._set_timer(self._until)
+
+    def wait_here(self) -> None:
+        """Wait in this thread, for the loop is closed, and let trio go on."""
+        if self._until is not None:
+            select.select([self._descriptor], [], [], max(0.0, self._until - self._loop.time()))
+            self._take(always=True)
+            self._go_on()
+
+    def _take(self, *, always: bool) -> bool:
+        """Take what has come for trio, and return whether trio is to run; it is, if ``always``, for nothing as well."""
+        came: outcome.Value[Any] | outcome.Error = outcome.capture(self._io.get_events, 0)
+        if not always and isinstance(came, outcome.Value) and not came.value:
+            return False
+        self._state.unrolled_run_next_send = came
+        return True
+
+    def _is_readable(self) -> None:
+        if self._until is not None and self._take(always=False):
+            self._go_on()
+
+    def _rings(self) -> None:
+        self._timer = None
+        if self._until is None:
+            return
+        if self._loop.time() < self._until:  # trio takes an empty wait for one that was waited to its end
+            self._set_timer(self._until)
+        else:
+            self._take(always=True)
+            self._go_on()
+
+    def _set_timer(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._rings, context=self._context)
+
+    def _go_on(self) -> None:
+        self._until = None
+        self._runner.guest_tick_scheduled = True
+        self._due(self.tick)
+
+    def _end(self, came: outcome.Outcome[None]) -> None:
+        self._until = None
+        if self._timer is not None:
+            self._timer.cancel()
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.remove_reader(self._descriptor)
+        os.close(self._descriptor)
+        self._state.done_callback(came)
