@@ -23,6 +23,8 @@ from iris.security.identity import PeerIdentity
 MessageReceiver = Callable[[Peer, Any], None]
 """Takes one message, without awaiting.  May raise RemoteProtocolError, which is counted against the peer."""
 
+_decoder: Final[BatchDecoder[Message]] = BatchDecoder(*kinds.BY_KIND.values())
+
 
 @final
 class Dispatcher:
@@ -36,7 +38,6 @@ class Dispatcher:
     def __init__(self, refusals: Counter[str], failed: Callable[[Peer, str, Exception], None]) -> None:
         self._refusals = refusals
         self._failed = failed
-        self._decoder = BatchDecoder(*kinds.BY_KIND.values())
         self.own: Final[dict[type[Message], MessageReceiver]] = {}
         self.foreign: Final[dict[type[Message], MessageReceiver]] = {}
 
@@ -62,7 +63,7 @@ class Dispatcher:
         receivers = self.own if peer.identity.foreign is None else self.foreign
         if not receivers:
             return
-        messages = self._decoder.decode_untrusted(batch)
+        messages = _decoder.decode_untrusted(batch)
         if work is not None:
             work.take(len(messages))
         for message in messages:

@@ -7,11 +7,11 @@ clocks or tasks: those are in iris.cluster.membership.
 
 from iris.cluster.swim.context import Changed, Effect, LoadReport, Rejected, Routable, Send, Synchronized
 from iris.cluster.swim.gossip import signatures_in
-from iris.cluster.swim.records import MAX_PROOF, ClusterEntry, MemberState, NodeRecord, is_plain, statement_bytes
+from iris.cluster.swim.records import ClusterEntry, MemberState, NodeRecord, is_plain, statement_bytes
 from iris.cluster.swim.swim import Swim
 
 __all__ = (
-    "MAX_PROOF", "Changed", "ClusterEntry", "Effect", "LoadReport", "MemberState", "NodeRecord",
+    "Changed", "ClusterEntry", "Effect", "LoadReport", "MemberState", "NodeRecord",
     "Rejected", "Routable", "Send", "Swim", "Synchronized", "is_plain", "signatures_in",
     "statement_bytes",
 )  # fmt: skip

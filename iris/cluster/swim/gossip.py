@@ -4,7 +4,7 @@ The four updates and their form on the wire:
 
 - A record and a renewal are statements of their subject, a claim is a statement of its witness; all are signed.
 - An accusation is an unsigned hint.  Its only effect is that its subject, if it lives, raises its incarnation.
-- A list of updates has at most ``MAX_UPDATES`` elements; each element names its own form with its first field.
+- A list of updates has at most 512 elements; each element names its own form with its first field.
 
 The queue sends each update a number of times, the least sent first:
 
@@ -29,9 +29,6 @@ from iris.cluster.swim.records import NodeRecord, record_untrusted, statement_by
 from iris.kernel.config import Config
 from iris.kernel.names import NodeId
 from iris.kernel.wire import Message, kinds, node_of
-
-MAX_UPDATES: Final = 512
-"""Updates in one message: half of what the decoder accepts as one array."""
 
 MAX_SIGNATURES: Final = 240
 """Signatures in one message: receivers check ``wire.MAX_CHECKS`` for one frame."""

@@ -24,8 +24,6 @@ MAX_RECORD: Final = 16 * 1024
 MAX_ADDRESSES: Final = 16
 MAX_ADDRESS: Final = 256
 MAX_CLUSTERS: Final = 64
-MAX_PROOF: Final = 4096
-MAX_SIGNATURE: Final = 128
 
 
 @final

@@ -10,7 +10,7 @@ values by turns.  A message that is made here is not checked: only what comes fr
 
 from __future__ import annotations
 
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple, cast
 
 from msgspec import Meta, Struct
 from msgspec.msgpack import Ext
@@ -689,8 +689,8 @@ class Copy(Message, tag=0x66):
     frame: bytes
 
 
-BY_KIND: Final = {
-    one.__struct_config__.tag: one
+BY_KIND: Final[dict[int, type[Message]]] = {
+    cast("int", one.__struct_config__.tag): one
     for one in Message.__subclasses__()
     if one not in (RecordUpdate, RenewalUpdate, ClaimUpdate, AccusationUpdate)
 }

@@ -36,9 +36,6 @@ _RETRY: Final = 0.05
 _LOOK_ABROAD: Final = 1.0
 """Seconds between looks whether a subscriber at another site that is away is listed there again."""
 
-_MAX_REASON: Final = 256
-
-
 _Key = tuple[str, ...]
 """What a durable subscriber is known by, and by what sort of thing: a node, a name of a cluster, or a group."""
 
