@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
+from inspect import isawaitable
 from pathlib import Path
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import trio
 
-from iris.cluster.membership import Member, Membership, NodeInfo, RevocationExchange, Watch
+from iris.cluster.membership import Departure, Member, Membership, NodeInfo, RevocationExchange, Watch
 from iris.cluster.mesh import Mesh
 from iris.cluster.sites import Sites, open_with_all, open_with_one, reach_one
 from iris.kernel.config import Config
-from iris.kernel.errors import RequestTimeout
+from iris.kernel.errors import RemoteError, RequestTimeout
 from iris.kernel.names import NodeId, check_address, check_name
 from iris.kernel.tasks import protected_context
 from iris.node.arguments import (
@@ -32,9 +34,9 @@ from iris.node.environment import Environment
 from iris.node.join import ClusterMembership, Joined
 from iris.node.parts import NodeParts
 from iris.node.report import LIMITS as OPERATORS
-from iris.node.report import PING, REPORT, NodeReport, NodesService, ping, report_of
+from iris.node.report import PING, REPORT, DrainOrder, NodeReport, OperatorsService, ping, report_of
 from iris.node.run_guard import RunGuard
-from iris.node.statistics import NODES, NodeStatistics, gather_statistics
+from iris.node.statistics import DRAIN, NODES, RESERVED, NodeStatistics, gather_statistics
 from iris.node.telemetry.observer import NodeObserver, ObservedRequest
 from iris.patterns.messages import Request
 from iris.patterns.multicast import Answers, Broadcasts, Relays, StopRules, Surveys
@@ -57,6 +59,8 @@ if TYPE_CHECKING:
 else:
     R = TypeVar("R")
 T = TypeVar("T")
+
+_log: Final = logging.getLogger("iris")
 
 
 @final
@@ -102,6 +106,8 @@ class Node:
         """Measures calls and handlers, and joins them to traces; see ``_observe``."""
         self._reports: dict[str, Callable[[], Any]] = {}
         """What is built on this node and counts as well: "gateway" and "bridge", with what returns or awaits it."""
+        self._drained: set[str] = set()
+        """The clusters that an operator has drained here."""
         self._requests = Requests(mesh, membership, config)
         self._relays = Relays(mesh, config, avoid=membership.is_suspected, site_of=membership.site_of)
         self._broadcasts = Broadcasts(mesh, membership, config, self._relays)
@@ -594,10 +600,12 @@ class Node:
             try:
                 await self._joined.enter(cluster, credential)
                 yield ClusterMembership(cluster, membership.statistics)
+                self._drained.discard(cluster)  # it leaves: nobody has it work again
                 membership.draining = True
                 self._joined.drain(cluster)
                 await membership.wait_drained(self._config.drain_timeout)
             finally:
+                self._drained.discard(cluster)
                 self._joined.leave(cluster)
 
     def clusters(self) -> tuple[str, ...]:
@@ -613,6 +621,10 @@ class Node:
     def nodes(self) -> tuple[NodeInfo, ...]:
         """Return every other node of this node's own site as seen now, those that serve nothing included."""
         return tuple(other for other in self._membership.nodes() if other.node != self.id)
+
+    def _departures(self) -> tuple[Departure, ...]:
+        """Return the nodes of this node's own site that were lost or have left, the last 256 of them, oldest first."""
+        return self._membership.departures()
 
     async def _wait_first(self, cluster: str, wait: float) -> None:
         """Wait until a cluster has a member that can be asked, for ``wait`` seconds at most."""
@@ -696,28 +708,73 @@ class Node:
         """
         if self._guard.is_closed:
             return "closed"
-        memberships = [joined for name, joined in self._serving.memberships.items() if name != NODES]
+        memberships = [joined for name, joined in self._serving.memberships.items() if name not in RESERVED]
         if any(membership.draining for membership in memberships):
             return "draining"
         return "member of no cluster" if member and not memberships and not self._reports else None
 
-    def _answer_operators(self) -> AbstractAsyncContextManager[object]:
+    @asynccontextmanager
+    async def _answer_operators(self) -> AsyncIterator[None]:
         """Answer operators for the length of the block; see ``iris.node.report``."""
         started = trio.current_time()
-        service = NodesService(NODES)
-        service.request(PING)(ping)
+        nodes, drains = OperatorsService(NODES), OperatorsService(DRAIN)
+        nodes.request(PING)(ping)
 
-        @service.request(REPORT)
-        def report(_: Request) -> NodeReport:
-            return report_of(self.statistics(), trio.current_time() - started)
+        @nodes.request(REPORT)
+        async def report(_: Request) -> NodeReport:
+            more = await self._gather_reports()
+            draining = [name for name, joined in self._serving.memberships.items() if joined.draining]
+            return report_of(self.statistics(), trio.current_time() - started, draining, more)
 
-        return self._serving.serve(NODES, service, OPERATORS)
+        @drains.request
+        def drain(order: DrainOrder, request: Request) -> None:
+            self._drain(order, request.sender.node)
+
+        async with self._serving.serve(NODES, nodes, OPERATORS), self._serving.serve(DRAIN, drains, OPERATORS):
+            yield
+
+    async def _gather_reports(self) -> dict[str, Any]:
+        """Return what is built on this node counts, by name."""
+        gathered: dict[str, Any] = {}
+        for name, report in list(self._reports.items()):
+            told = report()
+            gathered[name] = await told if isawaitable(told) else told
+        return gathered
+
+    def _drain(self, order: DrainOrder, operator: NodeId) -> None:
+        """Have this member take no new work, or again take some; nothing else changes."""
+        membership = self._serving.memberships.get(order.cluster)
+        if membership is None or not self._joined.has(order.cluster):
+            raise RemoteError("not_a_member", f"this node is no member of the cluster {order.cluster!r:.130}")
+        if membership.draining == order.draining:
+            return
+        if not order.draining and order.cluster not in self._drained:
+            raise RemoteError("leaving", f"this member leaves the cluster {order.cluster!r}: it cannot work again")
+        membership.draining = order.draining
+        self._joined.drain(order.cluster, draining=order.draining)
+        (self._drained.add if order.draining else self._drained.discard)(order.cluster)
+        _log.warning(
+            "operator %s has this member of %s %s",
+            operator,
+            order.cluster,
+            "take no new work" if order.draining else "work again",
+            extra={"cluster": order.cluster, "peer": operator},
+        )
 
     async def _ask_report(self, member: NodeId, timeout: float) -> NodeReport:
         """Return the report of another node; raises as ``request`` does."""
         reply = await self._ask_node(member, REPORT, timeout)
         report: NodeReport = converted_reply(reply_converter(NodeReport), reply, NODES)
         return report
+
+    async def _order_drain(self, member: NodeId, cluster: str, *, draining: bool, timeout: float = 2.0) -> None:
+        """Have one member of a cluster take no new work, or work again; raises as ``request`` does.
+
+        Needs the right to serve ``iris.nodes.drain``.
+        """
+        self._guard.check()
+        order = DrainOrder(cluster=cluster, draining=draining)
+        await self._requests.request(DRAIN, order, timeout=timeout, member=member, idempotent=True)
 
     async def _ask_node(self, member: NodeId, operation: str, timeout: float) -> Any:
         """Ask one node, whether it serves a cluster or none; raises as ``request`` does."""

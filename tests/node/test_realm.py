@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+
 import pytest
 import trio
 
@@ -64,7 +67,12 @@ async def test_a_member_that_leaves_is_gone_from_the_next_survey(autojump_clock:
             assert [cluster.members for cluster in (await survey.take()).clusters()] == [1]
         await trio.sleep(1)
         view = await survey.take()
-        assert (view.nodes, view.silent, view.clusters()) == ((), {}, ())
+        assert (view.nodes, view.silent, view.clusters()) == ((), (), ())
+        (gone,) = view.gone
+        assert (gone.node.node, gone.node.speaks_for, gone.reason) == (one.id, "store", "left")
+        assert gone.process == os.getpid()
+        await trio.sleep(600)
+        assert (await survey.take()).gone == ()
 
 
 async def test_a_node_that_was_told_not_to_answer_is_silent(autojump_clock: object) -> None:
@@ -76,7 +84,7 @@ async def test_a_node_that_was_told_not_to_answer_is_silent(autojump_clock: obje
         await trio.sleep(1)
         view = await RealmSurvey(operator).take()
         assert view.nodes == ()
-        assert set(view.silent) == {quiet.id}
+        assert [absent.node.node for absent in view.silent] == [quiet.id]
 
 
 @pytest.mark.parametrize(("serves", "may"), [((), False), (("iris.nodes",), True), (("iris.*",), True)])
@@ -89,7 +97,7 @@ async def test_only_a_certificate_that_serves_iris_nodes_gets_reports(
             await trio.sleep(1)
             view = await RealmSurvey(operator).take()
             assert [seen.node.node for seen in view.nodes] == ([member.id] if may else [])
-            assert may or "does not serve cluster 'operator'" in view.silent[member.id]
+            assert may or "does not serve cluster 'operator'" in view.silent[0].reason
 
 
 async def test_the_reserved_cluster_is_in_no_list(autojump_clock: object) -> None:
@@ -127,3 +135,42 @@ async def test_nobody_to_ask_is_an_empty_view(autojump_clock: object) -> None:
         assert (await RealmSurvey(node).take()).nodes == ()
         with pytest.raises(iris.DeliveryError):
             await node._ask_report(NodeId("0" * 32), 1.0)
+
+
+async def test_a_node_that_is_lost_is_gone_with_the_reason_and_where_it_ran(autojump_clock: object) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("operator", host="here") as operator,
+        network.open_node("store", host="there") as one,
+        one.join("store", _store()),
+    ):
+        await operator.wait_for("store")
+        survey = RealmSurvey(operator)
+        assert (await survey.take()).gone == ()
+        network.memory.partition(["here"], ["there"])
+        while not (view := await survey.take()).gone:
+            assert view.nodes == () or view.silent == ()
+        (gone,) = view.gone
+        assert (gone.node.node, gone.node.clusters, gone.reason) == (one.id, ("store",), "silent")
+        assert gone.process == os.getpid()
+        assert (view.nodes, view.silent, view.trouble) == ((), (), "no other node was found")
+        network.memory.heal()
+        await operator.wait_for("store", timeout=60)
+        view = await survey.take()
+        assert ([seen.node.node for seen in view.nodes], view.gone) == ([one.id], ())
+
+
+async def test_a_view_as_json_shows_what_the_view_holds(autojump_clock: object) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("store") as one,
+        network.open_node("quiet", operators=False) as quiet,
+        network.open_node("operator") as operator,
+        one.join("store", _store()),
+    ):
+        await operator.wait_for("store")
+        shown = json.loads(json.dumps((await RealmSurvey(operator).take()).as_object()))
+        assert [cluster["cluster"] for cluster in shown["clusters"]] == ["store"]
+        assert [node["node"] for node in shown["nodes"]] == [one.id]
+        assert [(absent["node"], absent["seconds"]) for absent in shown["silent"]] == [(quiet.id, None)]
+        assert (shown["gone"], shown["abroad"]) == ([], {})

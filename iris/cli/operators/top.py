@@ -13,7 +13,7 @@ import trio
 from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.printable import printable_line
 from iris.cli.terminal import POSITIVE, write_line, write_object
-from iris.node.realm import ClusterView, NodeView, RealmSurvey, RealmView
+from iris.node.realm import AbsentNode, ClusterView, NodeView, RealmSurvey, RealmView
 
 _SORTS: Final[dict[str, Callable[[NodeView], Any]]] = {
     "rate": lambda view: -(view.served_rate + view.asked_rate + view.published_rate),
@@ -50,61 +50,23 @@ def top(
         async with connection.open() as node:
             survey = RealmSurvey(node, timeout=timeout)
             first = await survey.take()
-            if not first.nodes:
-                raise click.ClickException(_nobody(first))
+            if first.trouble is not None:
+                raise click.ClickException(first.trouble)
             shown = 0
             with _Screen() as screen:
                 while views is None or shown < views:
                     await trio.sleep(interval)
-                    view = await survey.take()
+                    found = await survey.take()
+                    view = dataclasses.replace(found, nodes=tuple(sorted(found.nodes, key=_SORTS[sort])))
                     if output == "json":
-                        await trio.to_thread.run_sync(write_object, as_object(view, sort))
+                        await trio.to_thread.run_sync(write_object, view.as_object())
                         sys.stdout.flush()
                     else:
-                        await trio.to_thread.run_sync(screen.show, view, sort, output == "wide", views is None)
+                        await trio.to_thread.run_sync(screen.show, view, output == "wide", views is None)
                     shown += 1
         return 0
 
     return run_until_done(show, endless=views is None)
-
-
-def _nobody(view: RealmView) -> str:
-    if not view.silent:
-        return "no other node was found"
-    first = next(iter(view.silent.values()))
-    return f"none of {len(view.silent)} nodes answered: {first}"
-
-
-def as_object(view: RealmView, sort: str) -> dict[str, Any]:
-    """Return a view as JSON shows it: seconds and rates per second, percentiles instead of histograms."""
-    return {
-        "clusters": [dataclasses.asdict(cluster) for cluster in view.clusters()],
-        "nodes": [_node(seen) for seen in sorted(view.nodes, key=_SORTS[sort])],
-        "silent": view.silent,
-    }
-
-
-def _node(seen: NodeView) -> dict[str, Any]:
-    report = dataclasses.asdict(seen.report)
-    del report["latencies"]
-    return {
-        **dataclasses.asdict(seen.node),
-        **report,
-        "served_rate": seen.served_rate,
-        "asked_rate": seen.asked_rate,
-        "published_rate": seen.published_rate,
-        "latency": [
-            {
-                "served": served,
-                "cluster": cluster,
-                "operation": operation,
-                "count": latency.count,
-                "p50": latency.percentile(50),
-                "p99": latency.percentile(99),
-            }
-            for (served, cluster, operation), latency in seen.latency.items()
-        ],
-    }
 
 
 class _Screen:
@@ -120,10 +82,10 @@ class _Screen:
         if self._live is not None:
             self._live.stop()
 
-    def show(self, view: RealmView, sort: str, wide: bool, endless: bool) -> None:
+    def show(self, view: RealmView, wide: bool, endless: bool) -> None:
         """Show one view; may block, so call it on a thread."""
         if not sys.stdout.isatty():
-            for line in lines(view, sort, wide):
+            for line in lines(view, wide):
                 write_line(line)
             sys.stdout.flush()
             return
@@ -132,9 +94,9 @@ class _Screen:
         from rich.table import Table
         from rich.text import Text
 
-        head, clusters, nodes = rows(view, sort, wide)
+        head, shown_tables = rows(view, wide)
         tables: list[Table] = []
-        for title, body in clusters, nodes:
+        for title, body in shown_tables:
             table = Table(*title, box=None)
             for row in body:
                 table.add_row(*(Text(printable_line(cell)) for cell in row))
@@ -153,14 +115,13 @@ class _Screen:
 _Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 
-def rows(view: RealmView, sort: str, wide: bool) -> tuple[str, _Table, _Table]:
-    """Return the heading of a view, and its tables of clusters and nodes."""
-    head = f"{len(view.nodes)} nodes, {len(view.silent)} silent"
+def rows(view: RealmView, wide: bool) -> tuple[str, list[_Table]]:
+    """Return the heading of a view, and its tables: clusters, nodes, and who has not reported."""
+    head = f"{len(view.nodes)} nodes, {len(view.silent)} silent, {len(view.gone)} gone"
     clusters = [_cluster_row(cluster) for cluster in view.clusters()]
-    nodes = [_node_row(seen, wide) for seen in sorted(view.nodes, key=_SORTS[sort])]
+    nodes = [_node_row(seen, wide) for seen in view.nodes]
     more = ("site", "process", "links", "sent", "status") if wide else ()
-    return (
-        head,
+    tables: list[_Table] = [
         (("cluster", "members", "rate/s", "p50", "p99", "running", "queue", "failed", "refused", "version"), clusters),
         (
             (
@@ -179,13 +140,15 @@ def rows(view: RealmView, sort: str, wide: bool) -> tuple[str, _Table, _Table]:
             ),
             nodes,
         ),
-    )
+    ]
+    absent = [_absent_row(one, wide) for one in (*view.silent, *view.gone)]
+    return head, [*tables, (("absent", "name", "host", "since", "reason"), absent)] if absent else tables
 
 
-def lines(view: RealmView, sort: str, wide: bool) -> list[str]:
+def lines(view: RealmView, wide: bool) -> list[str]:
     """Return a view as lines of columns with tabs between them, for cut and awk."""
-    head, clusters, nodes = rows(view, sort, wide)
-    return [head, *("\t".join(row) for title, body in (clusters, nodes) for row in (title, *body))]
+    head, tables = rows(view, wide)
+    return [head, *("\t".join(row) for title, body in tables for row in (title, *body))]
 
 
 def _cluster_row(cluster: ClusterView) -> tuple[str, ...]:
@@ -223,6 +186,16 @@ def _node_row(seen: NodeView, wide: bool) -> tuple[str, ...]:
         f"{report.uptime:.0f}s",
         report.version,
         *more,
+    )
+
+
+def _absent_row(absent: AbsentNode, wide: bool) -> tuple[str, ...]:
+    return (
+        absent.node.node if wide else absent.node.node[:8],
+        absent.node.speaks_for,
+        absent.host or "-",
+        "-" if absent.seconds is None else f"{absent.seconds:.0f}s",
+        absent.reason if absent.seconds is None else f"gone: {absent.reason}",
     )
 
 

@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from importlib import metadata
-from inspect import isawaitable
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final, final, overload
 
@@ -140,10 +139,6 @@ class Exposition:
 
     async def _look(self) -> NodeSnapshot:
         node, observer = self._node, self._node._observe()
-        reports: dict[str, Any] = {}
-        for name, report in list(node._reports.items()):
-            told = report()
-            reports[name] = await told if isawaitable(told) else told
         return NodeSnapshot(
             node=node.id,
             cluster=node.name,
@@ -154,7 +149,7 @@ class Exposition:
             statistics=node.statistics(),
             calls={} if observer.calls is None else observer.calls.copy(),
             handlers={} if observer.handlers is None else observer.handlers.copy(),
-            reports=reports,
+            reports=await node._gather_reports(),
         )
 
     # -- a collector of prometheus-client -------------------------------------------------------------------

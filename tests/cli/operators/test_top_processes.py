@@ -115,7 +115,7 @@ def _check_kills(members: int, callers: int, kills: int, interval: str) -> None:
         ):
             assert time.monotonic() < until, "killed nodes were still known"
         _check(view, store[kills:], app)
-        assert view["silent"] == {}
+        assert view["silent"] == []
 
 
 def test_top_is_right_and_right_again_after_members_were_killed() -> None:
