@@ -56,7 +56,7 @@ class Table {
     this.nothing = nothing;
     this.rows = new Map();
     this.body = h("tbody");
-    const heads = columns.map((column) => h("th", { class: column.n ? "n" : null, title: column.title ?? null }, column.name));
+    const heads = columns.map((column) => h("th", { class: [column.n && "n", column.class === "extra" && "extra"].filter(Boolean).join(" "), title: column.title ?? null }, column.name));
     this.table = $(id);
     this.table.append(h("thead", {}, h("tr", {}, ...heads)), this.body);
     this.empty = h("p", { class: "empty" }, nothing);
@@ -93,7 +93,8 @@ class Table {
     if (typeof value === "number") cell.dataset.value = value;
     else delete cell.dataset.value;
     if (value === null || value === undefined) cell.classList.add("none");
-    set(cell, value === null || value === undefined ? "" : (column.text ?? String)(value, item));
+    set(cell, value === null || value === undefined ? "–" : (column.text ?? String)(value, item));
+    if (column.title_of) cell.title = column.title_of(item) ?? "";
   }
 }
 
@@ -114,7 +115,7 @@ const clusters = new Table("clusters", [
   { name: "failed", n: true, value: (c) => c.failed, text: count, mark: (c) => grew("clusters", c, "cluster", "failed") && "hot" },
   { name: "refused", n: true, value: (c) => c.refused, text: count, mark: (c) => grew("clusters", c, "cluster", "refused") && "hot" },
   { name: "expired", n: true, value: (c) => c.expired, text: count, mark: (c) => grew("clusters", c, "cluster", "expired") && "hot" },
-  { name: "version", value: (c) => c.versions.join(" "), mark: (c) => c.versions.length > 1 && "warm" },
+  { name: "version", class: "extra", value: (c) => c.versions.join(" "), mark: (c) => c.versions.length > 1 && "warm" },
   { name: "last minutes", class: "spark", value: () => "", draw: (cell, c) => spark(cell, (p) => p.clusters[c.cluster]?.[0], colour(c.cluster)) },
 ], "No cluster has a member.");
 
@@ -134,23 +135,24 @@ const told = (n) => {
   if (n.gone) return `${REASONS[n.reason] ?? `lost: ${n.reason}`}, ${ago(n.seconds)} ago`;
   return n.absent ? `silent: ${n.reason}` : status(n);
 };
+const short = (n) => (n.gone ? `${status(n)} ${ago(n.seconds)} ago${status(n) === "lost" ? ` (${n.reason})` : ""}` : status(n));
 const live = (of) => (n) => (n.absent ? null : of(n));
 
 const nodes = new Table("nodes", [
-  { name: "status", class: "status", value: told, mark: status },
+  { name: "status", class: "status", value: short, mark: status, title_of: told },
   { name: "name", class: "name", value: (n) => n.speaks_for, draw: (cell, n) => chip(cell, n.speaks_for, groupOf(n)) },
   { name: "node", class: "mono", value: (n) => n.node.slice(0, 8) },
-  { name: "host", value: (n) => n.host, text: (host, n) => `${host} · ${n.process}` },
-  { name: "site", value: (n) => n.site || null },
+  { name: "host", class: "host", value: (n) => n.host, text: (host, n) => `${host} · ${n.process}` },
+  { name: "site", class: "extra", value: (n) => n.site || null },
   { name: "serves", class: "wide", value: (n) => n.serves.join(" ") || null },
   { name: "served /s", n: true, value: live((n) => n.served_rate), text: rate },
   { name: "asked /s", n: true, value: live((n) => n.asked_rate), text: rate },
-  { name: "events /s", n: true, value: live((n) => n.published_rate), text: rate },
+  { name: "events /s", n: true, class: "extra", value: live((n) => n.published_rate), text: rate },
   { name: "queue", n: true, value: live((n) => sum(n.counts, (one) => one.queued)), text: count, mark: (n) => !n.absent && sum(n.counts, (one) => one.queued) > 0 && "warm" },
   { name: "lost", n: true, value: live((n) => total(n.lost)), text: count, mark: (n) => !n.absent && lostMore(n) && "hot" },
-  { name: "links", n: true, value: live((n) => n.links), text: count },
+  { name: "links", n: true, class: "extra", value: live((n) => n.links), text: count },
   { name: "up", n: true, value: live((n) => n.uptime), text: ago },
-  { name: "version", value: live((n) => n.version) },
+  { name: "version", class: "extra", value: live((n) => n.version) },
   { name: "", class: "actions", value: () => "", draw: buttons },
 ], "No node is seen.");
 
@@ -158,7 +160,7 @@ const losses = new Table("losses", [
   { name: "what", class: "name", value: (l) => l.what },
   { name: "reason", class: "wide", value: (l) => l.reason },
   { name: "count", n: true, value: (l) => l.count, text: count },
-  { name: "since you look", n: true, value: (l) => l.more, text: (n) => (n ? `+${count(n)}` : "0"), mark: (l) => l.more > 0 && "hot" },
+  { name: "since you look", n: true, value: (l) => l.more, text: (n) => (n ? `+${count(n)}` : "0"), mark: (l) => l.more > 0 && l.what !== "unheard" && (l.what === "refused" ? "warm" : "hot") },
   { name: "where", value: (l) => l.where.join(" ") },
 ], "Nothing was lost, refused or unheard.");
 
@@ -217,15 +219,26 @@ function spark(cell, value, mark) {
   const path = line(points, value, (t) => ((t - begin) / (end - begin || 1)) * width, (v) => height - 2 - (v / most) * (height - 4));
   let drawn = cell.firstChild;
   if (!drawn) {
-    drawn = s("svg", { viewBox: `0 0 ${width} ${height}`, height, preserveAspectRatio: "none", "aria-hidden": "true", class: mark }, s("path", { class: "line", "vector-effect": "non-scaling-stroke" }));
+    drawn = s("svg", { viewBox: `0 0 ${width} ${height}`, width, height, preserveAspectRatio: "none", "aria-hidden": "true", class: mark }, s("path", { class: "line", "vector-effect": "non-scaling-stroke" }));
     cell.append(drawn);
   }
   drawn.firstChild.setAttribute("d", path);
 }
 
+/** From 0 to a round number, with the places of lines; or by powers of ten, where the small must not vanish. */
+function linear(values) {
+  const most = nice(Math.max(0, ...values));
+  return { part: (v) => v / most, lines: [0, most / 2, most] };
+}
+function logarithmic(values) {
+  const seen = values.filter((v) => v > 0);
+  const low = Math.floor(Math.log10(Math.min(...seen, 1))), high = Math.max(low + 1, Math.ceil(Math.log10(Math.max(...seen, 1e-3))));
+  return { part: (v) => (Math.log10(Math.max(v, 10 ** low)) - low) / (high - low), lines: Array.from({ length: high - low + 1 }, (_, at) => 10 ** (low + at)) };
+}
+
 class Chart {
-  constructor(id, title, unit, text, series) {
-    Object.assign(this, { text, series, hover: null });
+  constructor(id, title, unit, scale, text, series) {
+    Object.assign(this, { scale, text, series, hover: null });
     this.figure = $(id);
     this.svg = s("svg", { role: "img", "aria-label": title, height: 170 });
     this.legend = h("div", { class: "legend" });
@@ -241,14 +254,13 @@ class Chart {
     const [begin, end] = extent();
     const points = state.points.filter((point) => point.t >= begin);
     const series = this.series(points);
-    const values = series.flatMap((one) => points.map((point) => one.value(point) ?? 0));
-    const most = nice(Math.max(0, ...values));
+    const scale = this.scale(series.flatMap((one) => points.map((point) => one.value(point) ?? 0)));
     const x = (t) => left + ((t - begin) / (end - begin || 1)) * (width - left - right);
-    const y = (v) => height - bottom - (v / most) * (height - bottom - top);
+    const y = (v) => height - bottom - scale.part(v) * (height - bottom - top);
     const drawn = [];
-    for (const part of [0, 0.5, 1]) {
-      drawn.push(s("line", { class: "grid", x1: left, x2: width - right, y1: y(most * part), y2: y(most * part) }));
-      drawn.push(s("text", { x: left - 8, y: y(most * part) + 4, "text-anchor": "end" }, part ? this.text(most * part) : "0"));
+    for (const v of scale.lines) {
+      drawn.push(s("line", { class: "grid", x1: left, x2: width - right, y1: y(v), y2: y(v) }));
+      drawn.push(s("text", { x: left - 8, y: y(v) + 4, "text-anchor": "end" }, this.text(v)));
     }
     const span = end - begin;
     drawn.push(s("text", { x: left, y: height - 3 }, `${ago(span)} ago`));
@@ -273,6 +285,9 @@ class Chart {
   }
 }
 
+const axis = (v) => v.toLocaleString("en-US", { maximumFractionDigits: 1 });
+const unit = (t) => (t >= 1 ? `${t} s` : t >= 0.001 ? `${Math.round(t * 1e3)} ms` : `${Math.round(t * 1e6)} µs`);
+
 const MOST_LINES = 8;
 function busiest(points, at) {
   const most = new Map();
@@ -283,14 +298,14 @@ function busiest(points, at) {
 }
 
 const charts = [
-  new Chart("rates", "Requests served", "per second", rate, (points) => busiest(points, 0).map((name) => ({
+  new Chart("rates", "Requests served", "per second", linear, axis, (points) => busiest(points, 0).map((name) => ({
     name, colour: colour(name), value: (p) => p.clusters[name]?.[0], shown: (p) => rate(p.clusters[name]?.[0] ?? 0),
   }))),
-  new Chart("latency", "Latency", "p99, and p50 dashed", time, (points) => busiest(points, 2).flatMap((name) => [
+  new Chart("latency", "Latency", "p99, and p50 dashed", logarithmic, unit, (points) => busiest(points, 2).flatMap((name) => [
     { name, colour: colour(name), thin: true, value: (p) => p.clusters[name]?.[1] },
     { name, colour: colour(name), value: (p) => p.clusters[name]?.[2], shown: (p) => time(p.clusters[name]?.[2]) },
   ])),
-  new Chart("queues", "Queued", "requests that wait for a handler", rate, (points) => busiest(points, 3).map((name) => ({
+  new Chart("queues", "Queued", "requests that wait", linear, axis, (points) => busiest(points, 3).map((name) => ({
     name, colour: colour(name), value: (p) => p.clusters[name]?.[3], shown: (p) => count(p.clusters[name]?.[3] ?? 0),
   }))),
 ];
@@ -353,8 +368,11 @@ function model(view, everybody) {
   return groups;
 }
 
-/** Callers stand before those whom they call; who calls nobody and is called by nobody comes first, too. */
+/** Callers stand before those whom they call; who neither calls nor is called comes last, and gateways first of these. */
 function layers(groups) {
+  const called = new Set([...groups.values()].flatMap((group) => [...group.calls.keys()]));
+  const idle = [...groups.values()].filter((group) => !group.calls.size && !called.has(group.name));
+  idle.sort((a, b) => b.gateway - a.gateway || (a.name < b.name ? -1 : 1));
   const depth = new Map();
   const visit = (name, path) => {
     if (path.has(name)) return -1;
@@ -367,22 +385,22 @@ function layers(groups) {
     return depth.get(name);
   };
   const found = [];
-  for (const name of [...groups.keys()].sort()) (found[visit(name, new Set())] ??= []).push(groups.get(name));
-  const full = found.filter(Boolean);
+  for (const name of [...groups.keys()].sort()) if (!idle.includes(groups.get(name))) (found[visit(name, new Set())] ??= []).push(groups.get(name));
+  const full = [...found, idle].filter((layer) => layer?.length);
   return full.flatMap((layer) => Array.from({ length: Math.ceil(layer.length / 6) }, (_, at) => layer.slice(at * 6, at * 6 + 6)));
 }
 
 function showMap(view, everybody) {
   const groups = model(view, everybody);
   const upright = $("map").clientWidth < 620;
-  const [w, tall, gap, far] = [150, 58, 16, upright ? 46 : 96];
+  const [w, tall, gap, far] = upright ? [106, 54, 10, 46] : [150, 58, 16, $("map").clientWidth < 1000 ? 74 : 96];
   const columns = layers(groups);
   const sites = new Map(Object.entries(view.abroad));
   const gateways = view.nodes.filter((node) => node.gateway);
   for (const node of gateways) {
     for (const site of [...Object.values(node.gateway.neighbours), ...node.gateway.sites]) if (!sites.has(site)) sites.set(site, []);
   }
-  const across = upright ? 2 : 1; // groups beside each other in a row of the upright map
+  const across = upright ? 3 : 1; // groups beside each other in a row of the upright map
   const placed = new Map();
   let along = 24, broad = 0;
   for (const column of columns) {
@@ -394,8 +412,8 @@ function showMap(view, everybody) {
     along += upright ? Math.ceil(column.length / across) * (tall + gap) + far - gap : w + far;
   }
   const end = along - far + 24;
-  const frame = upright ? { x: 0, y: 8, width: Math.max(broad + 14, 2 * w + gap + 28), height: end } : { x: 4, y: 8, width: end, height: broad + 12 };
-  const drawn = [s("defs", {}, s("marker", { id: "tip", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 7, markerHeight: 7, orient: "auto" }, s("path", { d: "M0 0L8 4L0 8Z" })))];
+  const frame = upright ? { x: 0, y: 8, width: Math.max(broad + 14, across * (w + gap) - gap + 28), height: end } : { x: 4, y: 8, width: end, height: broad + 12 };
+  const drawn = [s("defs", {}, s("marker", { id: "tip", viewBox: "0 0 8 8", refX: 7, refY: 4, markerWidth: 9, markerHeight: 9, markerUnits: "userSpaceOnUse", orient: "auto" }, s("path", { d: "M0 0L8 4L0 8Z" })))];
   drawn.push(s("rect", { class: "frame", rx: 10, ...frame }), s("text", { class: "frame-name", x: frame.x + 12, y: frame.y + 20 }, state.about.site ? `site ${state.about.site}` : "this site"));
   let width = frame.x + frame.width + 4, height = frame.y + frame.height + 8;
 
@@ -436,7 +454,7 @@ function showMap(view, everybody) {
   for (const { group, x, y } of placed.values()) {
     drawn.push(s("rect", { class: `group ${group.gateway ? "gateway" : ""}`, x, y, width: w, height: tall, rx: 8 }));
     drawn.push(s("rect", { class: colour(group.name), x, y: y + 10, width: 4, height: tall - 20, rx: 2, fill: "currentColor" }));
-    drawn.push(s("text", { class: "title", x: x + 14, y: y + 22 }, cut(group.name, 18), s("title", {}, group.name)));
+    drawn.push(s("text", { class: "title", x: x + 14, y: y + 22 }, cut(group.name, upright ? 12 : 18), s("title", {}, group.name)));
     const shown = group.nodes.slice(0, MANY);
     const step = Math.min(15, (w - 34) / Math.max(1, shown.length));
     shown.forEach((node, at) => drawn.push(s("circle", { class: status(node), cx: x + 20 + at * step, cy: y + 40, r: Math.min(5, step / 2.4) },
@@ -631,7 +649,7 @@ function connect() {
     if (state.about && state.about.node !== about.node) Object.assign(state, { view: null, before: null, first: null });
     state.about = about;
     state.points = about.points;
-    set($("about"), `realm ${about.realm.slice(0, 8)}${about.site ? `, site ${about.site}` : ""}, seen by ${about.node.slice(0, 8)}${about.allowed.length ? `; may ${about.allowed.join(" and ")}` : "; read-only"}`);
+    set($("about"), `realm ${about.realm.slice(0, 8)}${about.site ? ` · ${about.site}` : ""} · ${about.allowed.length ? `may ${about.allowed.join(" and ")}` : "read-only"}`);
   });
   source.addEventListener("view", (event) => {
     state.heard = performance.now();
