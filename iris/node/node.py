@@ -34,7 +34,16 @@ from iris.node.environment import Environment
 from iris.node.join import ClusterMembership, Joined
 from iris.node.parts import NodeParts
 from iris.node.report import LIMITS as OPERATORS
-from iris.node.report import PING, REPORT, DrainOrder, NodeReport, OperatorsService, ping, report_of
+from iris.node.report import (
+    PING,
+    REPORT,
+    DrainOrder,
+    NodeReport,
+    OperatorsService,
+    check_report_untrusted,
+    ping,
+    report_of,
+)
 from iris.node.run_guard import RunGuard
 from iris.node.statistics import DRAIN, NODES, RESERVED, NodeStatistics, gather_statistics
 from iris.node.telemetry.observer import NodeObserver, ObservedRequest
@@ -765,7 +774,7 @@ class Node:
         """Return the report of another node; raises as ``request`` does."""
         reply = await self._ask_node(member, REPORT, timeout)
         report: NodeReport = converted_reply(reply_converter(NodeReport), reply, NODES)
-        return report
+        return check_report_untrusted(report)
 
     async def _order_drain(self, member: NodeId, cluster: str, *, draining: bool, timeout: float = 2.0) -> None:
         """Have one member of a cluster take no new work, or work again; raises as ``request`` does.

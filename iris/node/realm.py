@@ -17,7 +17,7 @@ returns.
 from __future__ import annotations
 
 import dataclasses
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, final
@@ -28,7 +28,7 @@ from iris.cluster.membership import NodeInfo
 from iris.kernel.errors import IrisError
 from iris.kernel.names import NodeId
 from iris.node.node import Node
-from iris.node.report import LatencyReport, NodeReport
+from iris.node.report import ClusterReport, LatencyReport, NodeReport
 from iris.patterns.latency import LatencyStatistics
 
 _AT_ONCE: Final = 16
@@ -129,29 +129,11 @@ class RealmView:
 
     def clusters(self) -> tuple[ClusterView, ...]:
         """Return every cluster that a node serves, by name."""
-        names = {served.cluster for view in self.nodes for served in view.report.clusters}
-        return tuple(self._cluster(name) for name in sorted(names))
-
-    def _cluster(self, name: str) -> ClusterView:
-        members = [(view, served) for view in self.nodes for served in view.report.clusters if served.cluster == name]
-        together = LatencyStatistics(buckets={}, total=0.0)
-        for view, _ in members:
-            for (served, cluster, _operation), latency in view.latency.items():
-                if served and cluster == name:
-                    together += latency
-        return ClusterView(
-            cluster=name,
-            members=len(members),
-            rate=sum(view.rates.get(name, 0.0) for view, _ in members),
-            p50=together.percentile(50),
-            p99=together.percentile(99),
-            running=sum(served.running for _, served in members),
-            queued=sum(served.queued for _, served in members),
-            failed=sum(served.failed for _, served in members),
-            refused=sum(served.refused for _, served in members),
-            expired=sum(served.expired for _, served in members),
-            versions=tuple(sorted({view.report.version for view, _ in members})),
-        )
+        members: defaultdict[str, list[tuple[NodeView, ClusterReport]]] = defaultdict(list)
+        for view in self.nodes:
+            for served in view.report.clusters:
+                members[served.cluster].append((view, served))
+        return tuple(_cluster(name, found) for name, found in sorted(members.items()))
 
 
 @final
@@ -222,6 +204,28 @@ class RealmSurvey:
         return AbsentNode(node=node, host=host, process=process, reason=reason, seconds=seconds)
 
 
+def _cluster(name: str, members: list[tuple[NodeView, ClusterReport]]) -> ClusterView:
+    counts = Counter[float]()
+    for view, _ in members:
+        for (served, cluster, _operation), latency in view.latency.items():
+            if served and cluster == name:
+                counts.update(latency.buckets)
+    together = LatencyStatistics(buckets=dict(sorted(counts.items())), total=0.0)
+    return ClusterView(
+        cluster=name,
+        members=len(members),
+        rate=sum(view.rates.get(name, 0.0) for view, _ in members),
+        p50=together.percentile(50),
+        p99=together.percentile(99),
+        running=sum(served.running for _, served in members),
+        queued=sum(served.queued for _, served in members),
+        failed=sum(served.failed for _, served in members),
+        refused=sum(served.refused for _, served in members),
+        expired=sum(served.expired for _, served in members),
+        versions=tuple(sorted({view.report.version for view, _ in members})),
+    )
+
+
 def _id(absent: AbsentNode) -> NodeId:
     return absent.node.node
 
@@ -236,7 +240,7 @@ def _abroad(node: Node) -> dict[str, tuple[str, ...]]:
 
 
 def _node_object(seen: NodeView) -> dict[str, Any]:
-    report = dataclasses.asdict(seen.report)
+    report = dataclasses.asdict(dataclasses.replace(seen.report, latencies=[]))
     del report["latencies"]
     return {
         **dataclasses.asdict(seen.node),

@@ -12,10 +12,11 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
-from typing import Any, Final, final
+from typing import Any, Final, cast, final
 
+from iris.kernel.errors import RemoteError
 from iris.node.statistics import NodeStatistics
 from iris.patterns.latency import LatencyStatistics
 from iris.patterns.messages import Request
@@ -30,6 +31,16 @@ LIMITS: Final = Limits(concurrency=2, queue=16)
 MOST: Final = 32
 """Clusters, histograms, and reasons of losses in one report: those with the most in them.  So it stays below 256 KiB
 whatever a node has counted; what is left out is counted in ``omitted``."""
+
+
+_LONGEST: Final = 256
+"""Characters of a text in a report."""
+
+_BUCKETS: Final = 260
+"""Of one histogram, at most."""
+
+_HIGHEST: Final = 2**63
+"""Above every count and every time."""
 
 
 @final
@@ -207,6 +218,36 @@ def report_of(
         bridge=_bridge(more["bridge"]) if "bridge" in more else None,
         omitted=max(0, len(services) - MOST) + max(0, len(latencies) - MOST) + lost_omitted + refused_omitted,
     )
+
+
+def check_report_untrusted(report: NodeReport) -> NodeReport:
+    """Return a report of another node, which may have made it up.
+
+    Raises:
+        RemoteError: with the code ``reply_malformed``: no node reports such numbers, or so much.
+    """
+    if not _is_possible(report):
+        raise RemoteError("reply_malformed", "a report with numbers that nothing counts, or with too much in it")
+    return report
+
+
+def _is_possible(value: object) -> bool:
+    match value:
+        case None | bool():
+            return True
+        case int() | float():
+            return 0 <= value < _HIGHEST
+        case str():
+            return len(value) <= _LONGEST
+        case list():
+            items = cast("list[object]", value)
+            numbers = bool(items) and isinstance(items[0], int | float)
+            return len(items) <= (_BUCKETS if numbers else MOST) and all(map(_is_possible, items))
+        case dict():
+            counts = cast("dict[object, object]", value)
+            return len(counts) <= MOST and all(map(_is_possible, (*counts, *counts.values())))
+        case _:
+            return all(_is_possible(getattr(value, field.name)) for field in fields(cast("Any", value)))
 
 
 def _gateway(statistics: Any) -> GatewayTraffic:

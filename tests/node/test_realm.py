@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+from typing import Any
 
 import pytest
 import trio
@@ -15,6 +17,8 @@ from iris.node.report import MOST, report_of
 from iris.patterns.payloads import encoded
 from iris.security.identity import Rights
 from iris.testing import open_network
+
+LATENCY = {"served": True, "cluster": "c", "operation": None, "total": 1.0, "edges": [1.0], "counts": [1]}
 
 
 def _store(seconds: float = 0.25) -> iris.Service:
@@ -128,6 +132,46 @@ async def test_a_report_is_bounded_whatever_a_node_has_counted(autojump_clock: o
         assert report.omitted == 256 + 1 - MOST + 1000 - MOST
         payload = encoded(report, 2**20)
         assert len(payload.data if not isinstance(payload, bytes) else payload) < 256 * 1024
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"uptime": float("nan")},
+        {"uptime": float("inf")},
+        {"uptime": -1.0},
+        {"asked": -1},
+        {"links": 2**63},
+        {"host": "h" * 257},
+        {"lost": {f"reason {number}": 1 for number in range(MOST + 1)}},
+        {"lost": {"request: lost": -1}},
+        {"latencies": [LATENCY] * (MOST + 1)},
+        {"latencies": [{**LATENCY, "edges": [float("nan")]}]},
+        {"latencies": [{**LATENCY, "counts": [1] * 261}]},
+        {"gateway": {"sites": ["s" * 300], "neighbours": {}, "carried": 0, "carried_bytes": 0, "refused": 0}},
+    ],
+)
+async def test_a_report_that_no_node_makes_is_silence(wrong: dict[str, Any], autojump_clock: object) -> None:
+    async with open_network() as network, network.open_node("liar", operators=False) as liar:
+        shown = dataclasses.asdict(report_of(liar.statistics(), 1.0))
+        told: dict[str, Any] = {}
+        service = iris.Service("iris.nodes")
+
+        @service.request("report")
+        def report(_: iris.Request) -> object:
+            return {**shown, **told}
+
+        async with (
+            liar._serving.serve("iris.nodes", service, iris.Limits()),
+            network.open_node("operator") as operator,
+        ):
+            await trio.sleep(1)
+            survey = RealmSurvey(operator)
+            assert len((await survey.take()).nodes) == 1
+            told.update(wrong)
+            view = await survey.take()
+            assert view.nodes == ()
+            assert view.silent[0].reason.startswith("reply_malformed: ")
 
 
 async def test_nobody_to_ask_is_an_empty_view(autojump_clock: object) -> None:

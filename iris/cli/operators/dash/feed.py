@@ -105,8 +105,7 @@ class Feed:
                 view = await self._survey.take()
                 self.surveys += 1
                 now, revocations = trio.current_time(), self._node._parts.revoking.revocations.number
-                # In a thread: of a large realm it takes tens of milliseconds, and the node has other things to do.
-                point, message = await trio.to_thread.run_sync(_encode, view, now, revocations)
+                point, message = _encode(view, now, revocations)
                 self._points.append(point)
                 self._number, self._message = self._number + 1, message
                 self._news.set()
