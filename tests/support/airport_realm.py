@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -114,6 +115,7 @@ async def _serve(cluster: str, seconds: float, at_once: int, asks: str | None, s
 
 
 async def _call(name: str) -> None:
+    """Ask and publish until SIGUSR1 comes."""
     rng = random.Random(os.getpid())
 
     async def ask(node: iris.Node, cluster: str, timeout: float) -> None:
@@ -126,15 +128,22 @@ async def _call(name: str) -> None:
             await trio.sleep(rng.expovariate(often * wave))
             asking.start_soon(ask, node, cluster, timeout)
 
+    async def keep_publishing(node: iris.Node) -> None:
+        while True:
+            await trio.sleep(rng.expovariate(20.0))
+            await node.publish(f"{name}.position", b"y" * 100)
+
     async with iris.open_node(name, site=SITE) as node:
         sys.stdout.write("up\n")
         sys.stdout.flush()
-        async with trio.open_nursery() as asking:
-            for cluster, often, timeout in CALLERS[name]:
-                asking.start_soon(keep_asking, node, cluster, often, timeout)
-            while True:
-                await trio.sleep(rng.expovariate(20.0))
-                await node.publish(f"{name}.position", b"y" * 100)
+        with trio.open_signal_receiver(signal.SIGUSR1) as signals:
+            async with trio.open_nursery() as asking:
+                for cluster, often, timeout in CALLERS[name]:
+                    asking.start_soon(keep_asking, node, cluster, often, timeout)
+                asking.start_soon(keep_publishing, node)
+                await anext(signals)
+                asking.cancel_scope.cancel()
+            await trio.sleep_forever()
 
 
 async def _read() -> None:

@@ -12,6 +12,7 @@ import tempfile
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -73,6 +74,12 @@ class Page:
             f"  if (performance.now() > until) throw new Error({json.dumps(condition)} + ' is not so');"
             "  await new Promise((resolve) => requestAnimationFrame(resolve)); }"
         )
+
+    def choose_file(self, selector: str, path: Path) -> None:
+        """Give a file to a field, as a person would."""
+        document = self._call("DOM.getDocument")["root"]["nodeId"]
+        field = self._call("DOM.querySelector", nodeId=document, selector=selector)["nodeId"]
+        self._call("DOM.setFileInputFiles", nodeId=field, files=[str(path)])
 
     def look_as(self, width: int, height: int, *, scheme: str, phone: bool = False) -> None:
         """Have a screen of this size, in pixels of the page, for somebody who prefers light or dark."""

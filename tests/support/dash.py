@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import http.client
 import io
+import json
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, Self, final
 
 from tests.support.airport_realm import SITE, open_airport
 from tests.support.browser import Page, open_page
-from tests.support.command import Terminal, open_terminal
+from tests.support.command import PATIENCE, Terminal, open_terminal
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -38,6 +41,65 @@ class Dash:
     def cookie(self) -> str:
         """What a browser shows that has been let in."""
         return f"iris_dash_{self.port}={self.token}"
+
+    def ask(self, path: str, body: bytes | None = None, **headers: str) -> tuple[int, str]:
+        """Ask as the page would, or otherwise as headers say; return the status and what was answered."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
+        given = {"Cookie": self.cookie, **({} if body is None else {"Origin": self.url}), **headers}
+        try:
+            connection.request("GET" if body is None else "POST", path, body, given)
+            answer = connection.getresponse()
+            return answer.status, answer.read().decode()
+        finally:
+            connection.close()
+
+    def follow(self, **options: int) -> Stream:
+        """Open a stream of views."""
+        return Stream(self, **options)
+
+
+@final
+class Stream:
+    """The views that one page gets."""
+
+    def __init__(self, dash: Dash, receive_buffer: int | None = None) -> None:
+        self.socket = socket.socket()
+        if receive_buffer is not None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        self.socket.settimeout(PATIENCE)
+        self.socket.connect(("127.0.0.1", dash.port))
+        self.socket.sendall(f"GET /views HTTP/1.1\r\nhost: 127.0.0.1\r\ncookie: {dash.cookie}\r\n\r\n".encode())
+        self._lines = self.socket.makefile("rb")
+        self.status = int(self._lines.readline().split()[1])
+
+    def read(self, kind: str = "view") -> dict[str, Any]:
+        """Return the next message of a kind."""
+        found = False
+        for line in self._lines:
+            found = found or line.strip() == f"event: {kind}".encode()
+            if found and line.startswith(b"data: "):
+                told: dict[str, Any] = json.loads(line[6:])
+                return told
+        raise AssertionError("the stream has ended")
+
+    def wait_for(self, is_so: Callable[[dict[str, Any]], bool], timeout: float = PATIENCE) -> dict[str, Any]:
+        """Return the first view that is so, which has to come within ``timeout`` seconds."""
+        until = time.monotonic() + timeout
+        while not is_so((told := self.read())["view"]):
+            assert time.monotonic() < until, told
+        view: dict[str, Any] = told["view"]
+        return view
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._lines.close()
+        self.socket.close()
 
 
 @contextmanager

@@ -26,8 +26,8 @@ _log: Final = logging.getLogger("iris")
 
 MAX_CONNECTIONS: Final = 512
 
-_HEAD_TIMEOUT: Final = 10
-"""Seconds for the handshake of TLS, and for the head of a request."""
+_HEAD_TIMEOUT: Final = 5
+"""Seconds for the handshake of TLS, and for the head of a request, the next one on a connection included."""
 
 _STALL_TIMEOUT: Final = 30.0
 """Seconds that a page may take nothing of what was sent to it, before its connection is dropped."""
@@ -64,7 +64,8 @@ async def open_server(app: ASGIApp, listening: socket.socket, tls: ssl.SSLContex
                 wrapped, config, context, ConnectionState({}), cast("trio.SSLStream[trio.SocketStream]", stream)
             )
         except Exception:  # noqa: BLE001 -- what one browser sends must not end the page of others
-            _log.exception("a connection of the page has failed", extra={"reason": "page"})
+            if transport in open_now:  # else it was ended here
+                _log.exception("a connection of the page has failed", extra={"reason": "page"})
         finally:
             open_now.discard(transport)
 
@@ -77,6 +78,6 @@ async def open_server(app: ASGIApp, listening: socket.socket, tls: ssl.SSLContex
         try:
             yield
         finally:
-            for stream in open_now:  # hypercorn shields what it writes
-                stream.socket.close()
+            while open_now:  # hypercorn shields what it writes
+                open_now.pop().socket.close()
             nursery.cancel_scope.cancel()
