@@ -257,7 +257,13 @@ def _connected(verb: Callable[Concatenate[NodeOptions, P], R], listen: str) -> C
         metavar="URL",
         help="A node to join through; may be repeated.",
     )
-    @click.option(listen, "listen", multiple=True, metavar="URL", help="Where nodes reach this one; may be repeated.")
+    @click.option(
+        listen,
+        "listen",
+        multiple=True,
+        metavar="URL",
+        help=f"Where {'to be reached' if listen == '--listen' else 'nodes reach this one'}; may be repeated.",
+    )
     @click.option("--site", metavar="NAME", help="The site of this node.")
     @click.option(
         "--prefer-site",

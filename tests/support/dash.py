@@ -144,13 +144,6 @@ def main(folder: Path) -> None:
         time.sleep(4)
         shoot(page, folder / "dash_dark.png", WIDE, "dark")
         shoot(page, folder / "dash_phone.png", PHONE, "dark", phone=True)
-        if folder != PICTURES:
-            for number in range(1, 9):
-                page.run(f"scrollTo(0, {number * 780})")
-                shoot(page, folder / f"more_{number}.png", PHONE, "light", phone=True)
-            for name, size in (("wide", (1600, 2300)), ("tablet", (820, 2600))):
-                page.run("scrollTo(0, 0)")
-                shoot(page, folder / f"{name}.png", size, "light")
 
 
 if __name__ == "__main__":

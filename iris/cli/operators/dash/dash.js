@@ -120,10 +120,10 @@ const clusters = new Table("clusters", [
 ], "No cluster has a member.");
 
 const REASONS = {
-  left: "left",
-  refused: "lost: nobody listens there any more",
-  silent: "lost: it answered nobody",
-  expelled: "expelled: its credential holds no more",
+  left: "it said goodbye",
+  refused: "nobody listens there any more",
+  silent: "it answered nobody",
+  expelled: "its credential holds no more",
 };
 const status = (n) => {
   if (n.gone) return n.reason === "left" ? "left" : n.reason === "expelled" ? "expelled" : "lost";
@@ -132,7 +132,7 @@ const status = (n) => {
   return n.status;
 };
 const told = (n) => {
-  if (n.gone) return `${REASONS[n.reason] ?? `lost: ${n.reason}`}, ${ago(n.seconds)} ago`;
+  if (n.gone) return `${status(n)}: ${REASONS[n.reason] ?? n.reason}, ${ago(n.seconds)} ago`;
   return n.absent ? `silent: ${n.reason}` : status(n);
 };
 const short = (n) => (n.gone ? `${status(n)} ${ago(n.seconds)} ago${status(n) === "lost" ? ` (${n.reason})` : ""}` : status(n));
@@ -600,7 +600,10 @@ function showAlerts(view, trouble) {
   const found = [];
   if (trouble) found.push(["bad", "The realm is not seen: ", trouble]);
   for (const node of view.gone) {
-    if (node.reason !== "left" && node.seconds < ALERT) found.push(["bad", `${node.speaks_for} ${node.node.slice(0, 8)}${node.host ? ` on ${node.host}` : ""} is gone: `, told({ ...node, gone: true, absent: true })]);
+    if (node.reason === "left" || node.seconds >= ALERT) continue;
+    const who = `${node.speaks_for} ${node.node.slice(0, 8)}${node.host ? ` on ${node.host}` : ""}`;
+    const how = node.reason === "expelled" ? "expelled" : "lost";
+    found.push(["bad", `${who} was ${how}: `, `${REASONS[node.reason] ?? node.reason}, ${ago(node.seconds)} ago`]);
   }
   if (!trouble) for (const node of view.silent) found.push(["warn", `${node.speaks_for} ${node.node.slice(0, 8)} does not answer: `, node.reason]);
   const more = found.length - 4;

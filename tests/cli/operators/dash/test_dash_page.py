@@ -112,7 +112,7 @@ def test_a_killed_member_shows_within_two_seconds(terminal: Terminal) -> None:
             page.wait_for("document.querySelector('#clusters td[data-label=members]')?.dataset.value === '2'")
             interrupt(second, signal.SIGKILL)
             killed = time.monotonic()
-            page.wait_for(_has_text("#alerts .bad", "is gone: lost: nobody listens there any more"), 2.0)
+            page.wait_for(_has_text("#alerts .bad", "was lost: nobody listens there any more"), 2.0)
             assert time.monotonic() - killed < 2.0
             page.wait_for("document.querySelector('#clusters td[data-label=members]').dataset.value === '1'", 1.0)
         (row,) = (row for row in _rows(page, "nodes").values() if row["host"].endswith(f" {second.pid}"))
