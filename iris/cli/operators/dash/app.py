@@ -52,7 +52,7 @@ def make_app(node: Node, feed: Feed, allowed: Collection[str]) -> Starlette:
     routes += [Route(f"/{name}", possible[name], methods=["POST"]) for name in allowed]
 
     async def stream(_: Request) -> Response:
-        return _Stream(feed, sorted(allowed))
+        return ViewStream(feed, sorted(allowed))
 
     routes.append(Route("/views", stream, methods=["GET"]))
     return Starlette(
@@ -71,7 +71,7 @@ def _file(name: str, media_type: str) -> Callable[[Request], Awaitable[Response]
 
 
 @final
-class _Stream(Response):
+class ViewStream(Response):
     """Views for one page, for as long as it reads."""
 
     def __init__(self, feed: Feed, allowed: Collection[str]) -> None:

@@ -668,6 +668,7 @@ async function lost(of) {
   if (of.readyState !== EventSource.CLOSED) return; // the browser tries again by itself
   const seen = await fetch("dash.css", { cache: "no-store" }).then((response) => response.status, () => 0);
   if (seen === 401) return tell("broken", "iris dash was restarted: open the address that it has printed now");
+  if (seen === 200) tell("broken", "iris dash has as many pages open as it may: close one");
   setTimeout(() => { if (of === source && !document.hidden) connect(); }, 1000);
 }
 
