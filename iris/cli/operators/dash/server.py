@@ -13,11 +13,11 @@ from functools import partial
 from typing import Any, Final, cast
 
 import trio
+from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import ConnectionState
-from hypercorn.utils import wrap_app
 from starlette.types import ASGIApp
 
 from iris.kernel.tasks import open_background, protected_context
@@ -50,7 +50,7 @@ async def open_server(app: ASGIApp, listening: socket.socket, tls: ssl.SSLContex
     config.keep_alive_timeout = config.ssl_handshake_timeout = _HEAD_TIMEOUT
     config.alpn_protocols = ["http/1.1"]
     context = WorkerContext(None)
-    wrapped = wrap_app(cast("Any", app), config.wsgi_max_body_size, "asgi")
+    wrapped = ASGIWrapper(cast("Any", app))
     open_now: set[trio.SocketStream] = set()
 
     async def serve(stream: _Stream) -> None:

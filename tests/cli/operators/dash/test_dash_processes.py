@@ -7,6 +7,7 @@ import json
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from itertools import pairwise
@@ -18,6 +19,7 @@ from iris.cli.operators.dash.feed import MAX_PAGES
 from tests.support.command import PATIENCE, Terminal, interrupt, open_terminal
 from tests.support.dash import Dash, open_dash
 from tests.support.door_process import serving
+from tests.support.store_realm import open_store_realm, share_of_core
 
 
 @pytest.fixture
@@ -132,7 +134,7 @@ def test_a_page_that_does_not_read_slows_nobody_and_does_not_delay_the_end(termi
         with dash.follow() as page:
             page.read()
             before = _memory(dash.process)
-            times = []
+            times: list[float] = []
             for _ in range(8):
                 page.read()
                 times.append(time.monotonic())
@@ -241,8 +243,10 @@ def test_the_page_goes_on_with_a_token_from_a_file_when_it_is_restarted(terminal
         (("--credential", "looks.iris", "--allow", "drain"), 1, "--serve iris.nodes --serve iris.nodes.drain'"),
     ],
 )
-def test_what_cannot_be_is_one_clear_error(options: tuple[str, ...], status: int, told: str, quiet: Terminal) -> None:
-    done = quiet.run("dash", "--listen", "127.0.0.1:0", *options)
+def test_what_cannot_be_is_one_clear_error(
+    options: tuple[str, ...], status: int, told: str, wrong_options: Terminal
+) -> None:
+    done = wrong_options.run("dash", "--listen", "127.0.0.1:0", *options)
     said = done.stderr.decode()
     assert done.returncode == status, said
     assert told in said
@@ -250,7 +254,7 @@ def test_what_cannot_be_is_one_clear_error(options: tuple[str, ...], status: int
 
 
 @pytest.fixture(scope="module")
-def quiet() -> Iterator[Terminal]:
+def wrong_options() -> Iterator[Terminal]:
     """Return a terminal with what wrong options name."""
     with open_terminal() as opened:
         for name, text, mode in (("short", "x" * 31, 0o600), ("open", "x" * 40, 0o666)):
@@ -265,13 +269,28 @@ def quiet() -> Iterator[Terminal]:
         yield opened
 
 
-def test_a_place_that_is_taken_is_one_clear_error(quiet: Terminal) -> None:
+def test_a_place_that_is_taken_is_one_clear_error(wrong_options: Terminal) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        done = quiet.run("dash", "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
+        done = wrong_options.run("dash", "--listen", f"127.0.0.1:{taken.getsockname()[1]}")
     assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
     assert b"in use" in done.stderr
 
 
-def test_nobody_to_see_is_told(quiet: Terminal) -> None:
-    with open_dash(quiet) as dash, dash.follow() as stream:
+def test_nobody_to_see_is_told(wrong_options: Terminal) -> None:
+    with open_dash(wrong_options) as dash, dash.follow() as stream:
         assert stream.read()["trouble"] == "no other node was found"
+
+
+@pytest.mark.long
+def test_a_page_costs_each_node_at_most_a_fifth_of_a_percent_of_a_core() -> None:
+    seconds, without, watched = 8.0, 0.0, 0.0
+    with open_terminal() as opened, open_store_realm(opened, 20, 5) as started:
+        pids = [process.pid for several in started.values() for process in several]
+        for _ in range(3):
+            without += share_of_core(pids, seconds)
+            with open_dash(opened) as dash, dash.follow() as stream:
+                stream.read()  # it is up, and has begun to watch
+                watched += share_of_core(pids, seconds)
+        cost = (watched - without) / 3
+        sys.stdout.write(f"without {without / 3:.4%}, watched {watched / 3:.4%}: {cost:.4%} of a core for each node\n")
+        assert cost <= 0.002
