@@ -126,11 +126,11 @@ def test_two_who_tell_nearly_too_much_make_no_flooder_of_who_passes_it_on(paced:
         changed = {own, *directory.changed}
         directory.changed.clear()
         for message in advertising.messages(eu, changed, now if paced else None):
-            receive = (
-                there.receive_route_untrusted if isinstance(message, kinds.Route) else there.receive_exports_untrusted
-            )
             try:
-                receive(us, message, now)
+                if isinstance(message, kinds.Route):
+                    there.receive_route_untrusted(us, message, now)
+                else:
+                    there.receive_exports_untrusted(us, message, now)
             except TooManyChanges:
                 flooded += 1
         if step == 700 and paced:

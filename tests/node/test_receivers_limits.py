@@ -14,7 +14,7 @@ from msgspec.msgpack import Ext
 from trio.testing import MockClock
 
 import iris
-from benchmarks.messages import array, fields_of
+from benchmarks.messages import fields_of, raw
 from iris.cli import payload as payload_text
 from iris.cli import terminal
 from iris.cluster.mesh.peer import Peer
@@ -84,9 +84,9 @@ async def open_small_store(heard: list[object] | None = None) -> AsyncIterator[t
         assert await shop.request("store", 1) == 1
 
 
-def post(sender: iris.Node, receiver: iris.Node, *message: Any) -> None:
+def post(sender: iris.Node, receiver: iris.Node, kind: type[wire.Message], *fields: Any) -> None:
     """Send a message as a program does that checks nothing."""
-    sender._parts.mesh.post(receiver.id, array(*message), 64)
+    sender._parts.mesh.post(receiver.id, raw(kind, *fields), 64)
 
 
 async def take(events: iris.Subscription, count: int = 1) -> list[iris.Event]:

@@ -81,7 +81,7 @@ def test_every_kind_of_message_is_sent_changed_and_nearly_every_one_was_seen_bef
     every = set(kinds.BY_KIND.values())
     assert found.sent | {kinds.Goodbye} == every  # goodbyes are rare: 1 of 20 of what would be their share
     assert shown == sorted(shown)
-    assert len(found.recorded) > 0.7 * len(every)
+    assert len(found.recorded) > 0.65 * len(every)
 
 
 def test_a_run_is_repeated_by_its_seed() -> None:

@@ -434,17 +434,12 @@ class Mesh:
                 "unexpected error: %s", what, exc_info=error, extra={"reason": type(error).__name__, "cause": what}
             )
 
-    def _note_version(self, version: int) -> None:
-        """Log now and then that a node with another version of the protocol tries to reach this one."""
+    def _warn(self, what: str, text: str, *values: object) -> None:
+        """Log what others have done, now and then: they can do it again and again."""
         now = trio.current_time()
-        if now >= self._logged.get("version", -math.inf) + _LOGGED_AGAIN:
-            self._logged["version"] = now
-            _log.warning(
-                "a frame of protocol version %d was refused: this node speaks version %d; upgrade the older of the two",
-                version,
-                wire.VERSION,
-                extra={"reason": "protocol version", "cause": version},
-            )
+        if now >= self._logged.get(what, -math.inf) + _LOGGED_AGAIN:
+            self._logged[what] = now
+            _log.warning(text, *values, extra={"reason": what})
 
     @contextlib.contextmanager
     def survive(self, what: str) -> Iterator[None]:
@@ -500,7 +495,16 @@ class Mesh:
                 self._notice_loss(peer)
             if self.shortcut is None or self._carried_by is kinds.Carry or not self.shortcut(peer, body):
                 self._receivers.dispatch_untrusted(peer, body, None if self._carried_by is None else self.work)
-        except (RemoteProtocolError, AuthenticationError):
+        except RemoteProtocolError as error:
+            self._warn(
+                "malformed batch",
+                "dropped what node %s of cluster %r sent: %s",
+                peer.node,
+                peer.identity.cluster,
+                error,
+            )
+            raise
+        except AuthenticationError:
             raise
         except Exception as error:  # noqa: BLE001 -- a peer must not be able to end the node
             self.suffer(peer, "frame", error)
@@ -509,7 +513,10 @@ class Mesh:
 
     def _receive_handshake(self, frame: bytes) -> None:
         if len(frame) >= wire.HEADER_SIZE and frame[1] != wire.VERSION:
-            self._note_version(frame[1])
+            text = (
+                "a frame of protocol version %d was refused: this node speaks version %d; upgrade the older of the two"
+            )
+            self._warn("protocol version", text, frame[1], wire.VERSION)
         header = wire.parse_header_untrusted(frame)
         if header.kind == wire.HANDSHAKE_INIT:
             self._handshakes.receive_init_untrusted(frame, header.counter)

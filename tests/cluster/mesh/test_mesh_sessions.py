@@ -138,7 +138,7 @@ async def test_nodes_with_different_versions_of_the_protocol_refuse_each_other_a
             await b.mesh.connect([a.url])
         text = f"a frame of protocol version {version} was refused: this node speaks version {wire.VERSION}; upgrade"
         assert caplog.text.count(text) == 1
-        assert a.mesh.refusals == {"RemoteProtocolError": 1}
+        assert a.mesh.refusals["RemoteProtocolError"] == 1
         assert not a.mesh.peers
         a.mesh._receive_handshake = receive  # type: ignore[method-assign]
         await b.mesh.connect([a.url])

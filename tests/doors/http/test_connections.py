@@ -202,9 +202,9 @@ def test_a_message_that_does_not_end_costs_its_tunnel(run: Run, monkeypatch: pyt
 def test_a_file_is_not_handed_out_in_pieces(run: Run) -> None:
     async def work(place: Place) -> None:
         whole = await place.fetch("GET", "/iris.js", b"", {})
-        ranges = "bytes=" + ",".join(f"{number}-" for number in range(2000))
-        told = await place.fetch("GET", "/iris.js", b"", {"range": ranges})
-        assert (told.status, told.body) == (200, whole.body)
+        for ranges in ("0-9", ",".join(f"{number}-" for number in range(2000))):
+            told = await place.fetch("GET", "/iris.js", b"", {"range": f"bytes={ranges}"})
+            assert (told.status, told.body) == (200, whole.body)
 
     run(work)
 

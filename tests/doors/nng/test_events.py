@@ -242,12 +242,13 @@ def test_what_fails_is_in_the_log_and_begins_anew(
 
 
 def test_who_takes_nothing_is_ended_and_who_reads_is_not(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "_LOOK", 0.3)
+    monkeypatch.setattr(events, "_LOOK", 1.0)
 
     async def work(place: Place) -> None:
         async with place.dial("sub") as raw:
             raw.stop_reading()
-            with await following(place, b"a ", count=2, recv_buffer_size=64) as sub:
+            with await following(place, b"a ", count=2, recv_buffer_size=8192) as sub:
+                await until_followed(place, "b")
                 while not place.door.statistics().stalled:
                     await place.member.publish("a", bytes(100_000))
                     await event_at(sub)

@@ -462,7 +462,9 @@ async def test_a_gateway_that_tells_what_cannot_be_is_refused_and_reported_once(
             link.post(
                 RouteAdvertisement(eu, (Hop("ap", own), Hop(f"x{number}", own))).message(), 50
             )  # a way to somewhere else
+            await trio.sleep(0.1)
             link.post(raw(kinds.Exports, "eu", bytes(16), 0, "junk", (), (), 0), 50)
+            await trio.sleep(0.1)
         await trio.sleep(2)
         assert (us._between.refusals - before).total() == 30
         (report,) = reports_of(caplog, "tells what cannot be")

@@ -12,7 +12,6 @@ from trio.testing import MockClock
 
 import iris
 import iris.testing
-from benchmarks.messages import raw
 from iris.kernel.wire import kinds
 from tests.support.stages import open_stage
 
@@ -214,7 +213,7 @@ async def test_what_a_member_tells_that_cannot_be_is_refused_counted_and_told_in
         for message in (
             kinds.Gossip((clone.as_update(),)),
             kinds.Gossip((forged.as_update(),)),
-            raw(kinds.Gossip, ((0, b"short"),)),
+            kinds.Wanted(b"short"),
         ):
             for _ in range(3):
                 liar._mesh.post(node.id, message, 64)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
+from typing import cast
 
 import pytest
 import trio
@@ -208,7 +209,7 @@ async def test_tunnels_to_a_node_that_has_been_forgotten_are_numbered_on(autojum
 
     def open_tunnel() -> None:
         near.table.open(far.node, "c", None, None)
-        far.table.receive(near.node, near.mesh.posted.pop()[1])
+        far.table.receive(near.node, cast("kinds.TunnelOpen", near.mesh.posted.pop()[1]))
 
     for _ in range(3):
         open_tunnel()

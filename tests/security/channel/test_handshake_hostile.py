@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from benchmarks.mutation import damaged
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
+from iris.kernel.wire import VERSION
 from iris.kernel.wire.header import HANDSHAKE_RESPONSE, HEADER
 from iris.security.channel.handshake import CIPHERTEXT_SIZE, Initiator, Responder, prologue
 from iris.security.noise import handshake_state as noise
@@ -216,7 +217,7 @@ def test_the_suite_cannot_be_changed_on_the_way() -> None:
 def test_version_suite_and_realm_are_bound_by_the_prologue() -> None:
     values = {prologue(suite, realm) for suite in Suite for realm in (bytes(32), bytes(31) + b"\1")}
     assert len(values) == 4
-    assert all(value.startswith(b"iris handshake\0") and value[-34] == 1 for value in values)
+    assert all(value.startswith(b"iris handshake\0") and value[-34] == VERSION for value in values)
 
 
 def hostile_initiator(payload: bytes, *, ephemeral: bytes | None = None) -> bytes:
@@ -236,7 +237,7 @@ def hostile_initiator(payload: bytes, *, ephemeral: bytes | None = None) -> byte
         message = ephemeral + ss.encrypt_and_hash(payload)
     else:
         message = state.write_message(payload)
-    return b"\1\1\0\0" + bytes(4) + (9).to_bytes(8, "big") + bytes([Suite.AESGCM]) + message
+    return bytes((1, VERSION)) + bytes(6) + (9).to_bytes(8, "big") + bytes([Suite.AESGCM]) + message
 
 
 @pytest.mark.parametrize("payload", [b"", bytes(1183), b"\xff" * 1184, bytes(1184 + 4097)], ids=len)
@@ -301,7 +302,7 @@ def answered_by_insider(make_payload: Callable[[Responder], bytes]) -> Initiator
     shared, ciphertext = responder._encapsulation_key.encapsulate()
     state.psks[2] = shared
     message = ciphertext + state.write_message(make_payload(responder))
-    header = HEADER.pack(HANDSHAKE_RESPONSE, 1, 0, INITIATOR_INDEX, RESPONDER_INDEX)
+    header = HEADER.pack(HANDSHAKE_RESPONSE, VERSION, 0, INITIATOR_INDEX, RESPONDER_INDEX)
     with pytest.raises(AuthenticationError):
         initiator.receive_untrusted(header + message, now=0.0, wall_now=WALL)
     return initiator

@@ -23,6 +23,7 @@ from benchmarks.mutation import damaged
 from iris.kernel.buffer_pool import give_back
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
+from iris.kernel.wire import VERSION
 from iris.kernel.wire.header import DATA, HEADER, HEADER_SIZE
 from iris.security.channel import session as session_module
 from iris.security.channel.session import EPOCH_FRAMES, MAX_EPOCH, MAX_EPOCH_SKIP, Session, SessionStatistics
@@ -52,7 +53,7 @@ def test_what_is_sealed_opens_at_the_other_end(suite: Suite, size: int, kind: ty
     frame = near.seal(kind(body))
     assert type(frame) is bytes
     assert len(frame) == HEADER_SIZE + size + 16
-    assert HEADER.unpack_from(frame) == (DATA, 1, 0, RESPONDER_INDEX, 0)
+    assert HEADER.unpack_from(frame) == (DATA, VERSION, 0, RESPONDER_INDEX, 0)
     assert far.open_untrusted(frame) == body
     assert near.open_untrusted(far.seal(kind(body))) == body
 
@@ -184,7 +185,7 @@ ATTACKS = ("replayed", "reflected", "truncated", "spliced", "damaged")
 
 def redirected(frame: bytes, counter: int) -> bytes:
     """Return a frame of either direction with the header of one that its receiver could take."""
-    return HEADER.pack(DATA, 1, 0, RESPONDER_INDEX, counter) + frame[HEADER_SIZE:]
+    return HEADER.pack(DATA, VERSION, 0, RESPONDER_INDEX, counter) + frame[HEADER_SIZE:]
 
 
 def hostile_frame(attack: str, seen: list[bytes], coming: list[bytes], back: list[bytes], rng: random.Random) -> bytes:

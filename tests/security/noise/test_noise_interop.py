@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey, MLKEM768PublicKey
 
+from iris.kernel.wire import VERSION
 from iris.kernel.wire.header import HANDSHAKE_FINISH, HANDSHAKE_INIT, HANDSHAKE_RESPONSE, HEADER, HEADER_SIZE
 from iris.security.channel.handshake import Initiator, Responder
 from iris.security.identity.identity import NodeIdentity
@@ -97,7 +98,7 @@ class IndependentNode:
         self.connection.set_as_initiator() if initiator else self.connection.set_as_responder()
         self.connection.set_psks(psks=[identity.gate_secrets[0], bytes(32)])
         self.connection.set_prologue(
-            b"iris handshake\0initiator dials, responder listens\0" + bytes([1, suite]) + identity.realm
+            b"iris handshake\0initiator dials, responder listens\0" + bytes([VERSION, suite]) + identity.realm
         )
         self.connection.set_keypair_from_private_bytes(Keypair.STATIC, identity.static.private_bytes())
         self.connection.start_handshake()
@@ -116,11 +117,11 @@ class IndependentNode:
     def check_data(self, frame: bytes, counter: int, body: bytes) -> None:
         """Read a first data frame: its body is a Noise transport message with the header as associated data."""
         header, ciphertext = frame[:HEADER_SIZE], frame[HEADER_SIZE:]
-        assert struct.unpack(">BBHIQ", header) == (4, 1, 0, self.INDEX, counter)
+        assert struct.unpack(">BBHIQ", header) == (4, VERSION, 0, self.INDEX, counter)
         assert self.states.cipher_state_decrypt.decrypt_with_ad(header, ciphertext) == body
 
     def sent(self, counter: int, receiver: int, body: bytes) -> bytes:
-        header = struct.pack(">BBHIQ", 4, 1, 0, receiver, counter)
+        header = struct.pack(">BBHIQ", 4, VERSION, 0, receiver, counter)
         ciphertext: bytes = self.states.cipher_state_encrypt.encrypt_with_ad(header, body)
         return header + ciphertext
 
@@ -133,21 +134,21 @@ def test_an_independent_responder_written_from_the_protocol_document_is_understo
     initiator = Initiator(us, index=5, hello=b"hello", entropy=os.urandom, wall_now=WALL, suite=suite)
 
     first = initiator.frame
-    assert HEADER.unpack_from(first) == (HANDSHAKE_INIT, 1, 0, 0, 5)
+    assert HEADER.unpack_from(first) == (HANDSHAKE_INIT, VERSION, 0, 0, 5)
     assert first[HEADER_SIZE] == suite
     payload = bytes(node.connection.read_message(first[HEADER_SIZE + 1 :]))
     assert payload[1184:] == b"hello"
     shared, ciphertext = MLKEM768PublicKey.from_public_bytes(payload[:1184]).encapsulate()
     node.connection.set_psks(psks=[shared])  # psk0 is used up
     response = node.connection.write_message(node.papers() + b"welcome")
-    header = HEADER.pack(HANDSHAKE_RESPONSE, 1, 0, 5, node.INDEX)
+    header = HEADER.pack(HANDSHAKE_RESPONSE, VERSION, 0, 5, node.INDEX)
     established = initiator.receive_untrusted(header + ciphertext + bytes(response), now=0.0, wall_now=WALL)
     assert established.peer.node_id == them.node_id
     assert established.hello == b"welcome"
 
     last = established.frame
     assert last is not None
-    assert HEADER.unpack_from(last) == (HANDSHAKE_FINISH, 1, 0, node.INDEX, 5)
+    assert HEADER.unpack_from(last) == (HANDSHAKE_FINISH, VERSION, 0, node.INDEX, 5)
     papers = bytes(node.connection.read_message(last[HEADER_SIZE:]))
     assert papers[:16].hex() == us.node_id
     node.check_data(established.session.seal(b"to you"), 0, b"to you")
@@ -163,14 +164,14 @@ def test_an_independent_initiator_written_from_the_protocol_document_is_understo
 
     decapsulation_key = MLKEM768PrivateKey.generate()
     first = node.connection.write_message(decapsulation_key.public_key().public_bytes_raw() + b"hello")
-    header = HEADER.pack(HANDSHAKE_INIT, 1, 0, 0, node.INDEX)
+    header = HEADER.pack(HANDSHAKE_INIT, VERSION, 0, 0, node.INDEX)
     assert responder.receive_first_untrusted(header + bytes([suite]) + bytes(first)) == b"hello"
     response = responder.respond(b"welcome", wall_now=WALL)
     ciphertext, message = response[HEADER_SIZE : HEADER_SIZE + 1088], response[HEADER_SIZE + 1088 :]
     node.connection.set_psks(psks=[decapsulation_key.decapsulate(ciphertext)])
     assert bytes(node.connection.read_message(message)).endswith(b"welcome")
     last = node.connection.write_message(node.papers())
-    header = HEADER.pack(HANDSHAKE_FINISH, 1, 0, 5, node.INDEX)
+    header = HEADER.pack(HANDSHAKE_FINISH, VERSION, 0, 5, node.INDEX)
     established = responder.receive_last_untrusted(header + bytes(last), now=0.0, wall_now=WALL)
 
     assert established.peer.cluster == "billing"

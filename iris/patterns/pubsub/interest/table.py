@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Final, NamedTuple, TypeVar, final
+from typing import Final, NamedTuple, Self, TypeVar, final
 
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, RemoteProtocolError
@@ -58,7 +58,7 @@ class Terms(kinds.Terms):
 
     def __new__(
         cls, pattern: str, group: str | None, durable: bool, patient: bool = False, share: tuple[int, ...] = ()
-    ) -> Terms:
+    ) -> Self:
         """Return terms; most have neither of the last two."""
         return super().__new__(cls, pattern, group, durable, patient, share)
 
