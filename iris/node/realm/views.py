@@ -218,7 +218,7 @@ def _cluster(name: str, members: list[tuple[NodeView, ClusterReport]]) -> Cluste
 
 def _node_object(seen: NodeView) -> dict[str, Any]:
     report = dataclasses.asdict(dataclasses.replace(seen.report, latencies=[], linked=[]))
-    del report["latencies"], report["linked"]
+    del report["latencies"], report["linked"], report["site"]  # which stands in the node's record
     return {
         **dataclasses.asdict(seen.node),
         **report,

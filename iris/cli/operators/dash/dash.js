@@ -606,6 +606,10 @@ function showAlerts(view, trouble) {
     found.push(["bad", `${who} was ${how}: `, `${REASONS[node.reason] ?? node.reason}, ${ago(node.seconds)} ago`]);
   }
   if (!trouble) for (const node of view.silent) found.push(["warn", `${node.speaks_for} ${node.node.slice(0, 8)} does not answer: `, node.reason]);
+  for (const node of view.nodes) {
+    const why = view.doubted[node.node];
+    if (why) found.push(["warn", `${node.speaks_for} ${node.node.slice(0, 8)} is doubted: `, why]);
+  }
   const more = found.length - 4;
   if (more > 0) found.splice(4, more, ["bad", `and ${more} more: `, "see the nodes below"]);
   $("alerts").replaceChildren(...found.map(([mark, head, text]) => h("p", { class: mark }, h("b", {}, head), h("span", {}, text))));

@@ -199,12 +199,12 @@ service = iris.Service("iris.nodes")
 async def main():
     async with iris.open_node("liar", operators=False) as node:
         told = dataclasses.asdict(report_of(node.statistics(), 1.0))
-        cluster = dict(cluster=MARKUP, received=1, served=1, failed=0, expired=0, cancelled=0, refused=0, running=0,
+        cluster = dict(cluster="liar", received=1, served=1, failed=0, expired=0, cancelled=0, refused=0, running=0,
                        queued=0, queue_delay=0.0, draining=False)
         latency = dict(served=False, cluster=MARKUP, operation=MARKUP, total=1.0, edges=[1.0], counts=[1])
         gateway = dict(sites=[MARKUP], neighbours={MARKUP: MARKUP}, carried=1, carried_bytes=1, refused=0)
         bridge = dict(stored=1, waiting=1, missed=1, unstored=1, lags={MARKUP: 1})
-        told.update(clusters=[cluster], host=MARKUP, version=MARKUP, lost={MARKUP: 3}, refused={MARKUP: 2},
+        told.update(clusters=[cluster, {**cluster, "cluster": MARKUP}], host=MARKUP, version=MARKUP, lost={MARKUP: 3}, refused={MARKUP: 2},
                     latencies=[latency], gateway=gateway, bridge=bridge)
 
         @service.request("report")
@@ -212,7 +212,7 @@ async def main():
             told["asked"] += 1
             return told
 
-        async with node._serving.serve("iris.nodes", service, iris.Limits()):
+        async with node._serving.serve("iris.nodes", service, iris.Limits()), node.join("liar"):
             await trio.sleep_forever()
 
 trio.run(main)
@@ -233,8 +233,8 @@ def test_markup_in_names_and_reasons_is_text(terminal: Terminal) -> None:
         try:
             page.watch_problems()
             page.open(dash.address)
-            page.wait_for(_has_text("#clusters", MARKUP))
-            for place in ("#nodes", "#losses", "#carriers", "#map", "#rates"):
+            page.wait_for(_has_text("#alerts", MARKUP))  # it is no member of what it reports
+            for place in ("#nodes", "#losses", "#carriers", "#map"):
                 page.wait_for(_has_text(place, "<img src=x"))
             page.run("document.querySelector('#nodes td.actions button').click()")
             assert page.run("return document.querySelectorAll('img').length") == 1  # its own
