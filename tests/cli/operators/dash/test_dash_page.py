@@ -204,7 +204,8 @@ async def main():
         latency = dict(served=False, cluster=MARKUP, operation=MARKUP, total=1.0, edges=[1.0], counts=[1])
         gateway = dict(sites=[MARKUP], neighbours={MARKUP: MARKUP}, carried=1, carried_bytes=1, refused=0)
         bridge = dict(stored=1, waiting=1, missed=1, unstored=1, lags={MARKUP: 1})
-        told.update(clusters=[cluster, {**cluster, "cluster": MARKUP}], host=MARKUP, version=MARKUP, lost={MARKUP: 3}, refused={MARKUP: 2},
+        told.update(clusters=[cluster, {**cluster, "cluster": MARKUP}], host=MARKUP, version=MARKUP,
+                    lost={MARKUP: 3}, refused={MARKUP: 2},
                     latencies=[latency], gateway=gateway, bridge=bridge)
 
         @service.request("report")
@@ -212,7 +213,8 @@ async def main():
             told["asked"] += 1
             return told
 
-        async with node._serving.serve("iris.nodes", service, iris.Limits()), node.join("liar"):
+        serving = node._serving.serve("iris.nodes", service, iris.Limits())
+        async with serving, node.join("liar", iris.Service("liar")):
             await trio.sleep_forever()
 
 trio.run(main)
