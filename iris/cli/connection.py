@@ -8,6 +8,8 @@ import functools
 import logging
 import os
 import signal
+import socket
+import ssl
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, final
@@ -18,6 +20,7 @@ import trio
 import iris
 from iris.cli.operators.contexts import chosen_context
 from iris.cli.terminal import note, passphrase_of_environment
+from iris.cluster.addresses import is_loopback
 from iris.cluster.mesh import TurnedAway
 from iris.security.files import CredentialWatch
 
@@ -231,7 +234,15 @@ def _complete(given: dict[str, Any]) -> None:
 
 def connected(verb: Callable[Concatenate[NodeOptions, P], R]) -> Callable[P, R]:
     """Give ``verb`` the options of a connection, and the connection as its first argument."""
+    return _connected(verb, "--listen")
 
+
+def connected_near(verb: Callable[Concatenate[NodeOptions, P], R]) -> Callable[P, R]:
+    """As ``connected``, for a verb that listens for others than nodes: where nodes reach it says ``--near``."""
+    return _connected(verb, "--near")
+
+
+def _connected(verb: Callable[Concatenate[NodeOptions, P], R], listen: str) -> Callable[P, R]:
     @click.option(
         "--credential",
         type=click.Path(path_type=Path, readable=False),  # who reads it says more of what is wrong
@@ -246,7 +257,13 @@ def connected(verb: Callable[Concatenate[NodeOptions, P], R]) -> Callable[P, R]:
         metavar="URL",
         help="A node to join through; may be repeated.",
     )
-    @click.option("--listen", multiple=True, metavar="URL", help="Where to be reached; may be repeated.")
+    @click.option(
+        listen,
+        "listen",
+        multiple=True,
+        metavar="URL",
+        help=f"Where {'to be reached' if listen == '--listen' else 'nodes reach this one'}; may be repeated.",
+    )
     @click.option("--site", metavar="NAME", help="The site of this node.")
     @click.option(
         "--prefer-site",
@@ -275,6 +292,55 @@ def connected(verb: Callable[Concatenate[NodeOptions, P], R]) -> Callable[P, R]:
         return verb(NodeOptions(**given), *args, **kwargs)  # type: ignore[arg-type]  # click checks what it passes
 
     return with_connection
+
+
+def listen_at(place: str, *, secured: bool) -> socket.socket:
+    """Return a socket that listens at HOST:PORT.
+
+    Args:
+        place: HOST:PORT.
+        secured: whether others than this machine may come: there is TLS.
+
+    Raises:
+        click.UsageError: it is no such place, is taken, or others could read along.
+    """
+    host, colon, port = place.rpartition(":")
+    if not (colon and port.isascii() and port.isdigit() and int(port) < 65_536):
+        raise click.UsageError(f"{place!r} is no place to listen at: write HOST:PORT, such as 127.0.0.1:8080")
+    if not secured and not is_loopback(f"tcp://{place}"):
+        raise click.UsageError(
+            f"others than this machine reach {place}, and some read along: give --certificate and --private-key, "
+            "or --plaintext if a proxy in front has TLS"
+        )
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host.strip("[]"), int(port)), family=family, backlog=1024)
+    except OSError as error:
+        raise click.UsageError(f"cannot listen at {place}: {error.strerror or error}") from None
+
+
+def url_of(scheme: str, listening: socket.socket) -> str:
+    """Return the address of a socket that listens."""
+    host, port = listening.getsockname()[:2]
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+def tls_of(certificate: Path | None, private_key: Path | None) -> ssl.SSLContext | None:
+    """Return what a server with these files of TLS is opened with; None without any.
+
+    Raises:
+        click.UsageError: one is missing, or they cannot be used.
+    """
+    if (certificate is None) != (private_key is None):
+        raise click.UsageError("--certificate and --private-key belong together: give both")
+    if certificate is None:
+        return None
+    tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        tls.load_cert_chain(certificate, private_key)
+    except (OSError, ssl.SSLError) as error:
+        raise click.UsageError(f"--certificate {certificate}, --private-key {private_key}: {error}") from None
+    return tls
 
 
 @final

@@ -10,7 +10,6 @@ import re
 import resource
 import signal
 import socket
-import ssl
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
@@ -19,9 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 import iris.aio
-from iris.cli.connection import NodeOptions, connected, metrics_option
+from iris.cli.connection import NodeOptions, connected, listen_at, metrics_option, tls_of, url_of
 from iris.cli.terminal import note
-from iris.cluster.addresses import is_loopback
 
 if TYPE_CHECKING:
     from iris.doors import Clients
@@ -73,12 +71,11 @@ def door(
     """
     if not (http_at or mqtt_at or nng_at):
         raise click.UsageError("a door is reached by --http, --mqtt or --nng: give one of them")
-    if (certificate is None) != (private_key is None):
-        raise click.UsageError("--certificate and --private-key belong together: give both")
     for origin in origins:
         if origin != "*" and not _ORIGIN.fullmatch(origin):
             told = "write https://HOST or https://HOST:PORT, in small letters and with nothing behind, or *"
             raise click.UsageError(f"{origin!r} is no origin as browsers name it: {told}")
+    tls = tls_of(certificate, private_key)
     if (nng_at is None) != (nng_client is None):
         raise click.UsageError("--nng and --nng-client belong together: nng's clients show no token")
     try:
@@ -87,13 +84,6 @@ def door(
         raise click.ClickException(f"a door needs {error.name}: pip install 'iris-mesh[doors]'") from None
     _raise_descriptors()
     clients = Clients(tokens, time.time)
-    tls = None
-    if certificate is not None:
-        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        try:
-            tls.load_cert_chain(certificate, private_key)
-        except (OSError, ssl.SSLError) as error:
-            raise click.UsageError(f"--certificate {certificate}, --private-key {private_key}: {error}") from None
 
     async def serve(interrupted: Callable[[], Awaitable[None]]) -> None:
         async with contextlib.AsyncExitStack() as stack:
@@ -141,28 +131,14 @@ def _listening(stack: contextlib.AsyncExitStack, places: tuple[str, ...], secure
     """Return a socket that listens at each place."""
     sockets: list[socket.socket] = []
     for place in places:
-        host, colon, port = place.rpartition(":")
-        if not (colon and port.isascii() and port.isdigit() and int(port) < 65_536):
-            raise click.UsageError(f"{place!r} is no place to listen at: write HOST:PORT, such as 127.0.0.1:8080")
-        if not secured and not is_loopback(f"tcp://{place}"):
-            raise click.UsageError(
-                f"others than this machine reach {place}, and some read along: give --certificate and --private-key, "
-                "or --plaintext if a proxy in front has TLS"
-            )
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        try:
-            made = socket.create_server((host.strip("[]"), int(port)), family=family, backlog=1024)
-        except OSError as error:
-            raise click.UsageError(f"cannot listen at {place}: {error.strerror or error}") from None
-        stack.callback(made.close)
-        sockets.append(made)
+        sockets.append(listen_at(place, secured=secured))
+        stack.callback(sockets[-1].close)
     return sockets
 
 
 def _tell(scheme: str, sockets: list[socket.socket]) -> None:
     for one in sockets:
-        host, port = one.getsockname()[:2]
-        note(f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}")
+        note(url_of(scheme, one))
 
 
 def _tell_counted(protocol: str, counted: HttpStatistics | MqttStatistics) -> None:

@@ -141,10 +141,14 @@ class Joined:
         self._places[cluster] = place
         self._membership.serve(place.entry)
 
-    def drain(self, cluster: str) -> None:
-        """Announce that this node takes no new work of a cluster."""
+    def has(self, cluster: str) -> bool:
+        """Tell whether this node is a member of a cluster, or leaves it just now."""
+        return cluster in self._places
+
+    def drain(self, cluster: str, *, draining: bool = True) -> None:
+        """Announce that this node takes no new work of a cluster, or that it takes some again."""
         place = self._places[cluster]
-        place.entry = dataclasses.replace(place.entry, draining=True)
+        place.entry = dataclasses.replace(place.entry, draining=draining)
         if not place.withdrawn:
             self._membership.serve(place.entry)
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
+from inspect import isawaitable
 from pathlib import Path
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import trio
 
-from iris.cluster.membership import Member, Membership, NodeInfo, RevocationExchange, Watch
+from iris.cluster.membership import Departure, Member, Membership, NodeInfo, RevocationExchange, Watch
 from iris.cluster.mesh import Mesh
 from iris.cluster.sites import Sites, open_with_all, open_with_one, reach_one
 from iris.kernel.config import Config
-from iris.kernel.errors import RequestTimeout
+from iris.kernel.errors import RemoteError, RequestTimeout
 from iris.kernel.names import NodeId, check_address, check_name
 from iris.kernel.tasks import protected_context
 from iris.node.arguments import (
@@ -36,9 +38,10 @@ from iris.node.report import (
     PING,
     REPORT,
     TOPICS,
+    DrainOrder,
     LinkReport,
     NodeReport,
-    NodesService,
+    OperatorsService,
     TopicsReport,
     links_of,
     ping,
@@ -46,7 +49,7 @@ from iris.node.report import (
     topics_of,
 )
 from iris.node.run_guard import RunGuard
-from iris.node.statistics import NODES, NodeStatistics, gather_statistics
+from iris.node.statistics import DRAIN, NODES, RESERVED, NodeStatistics, gather_statistics
 from iris.patterns.messages import Request
 from iris.patterns.multicast import Answers, Broadcasts, Relays, StopRules, Surveys
 from iris.patterns.payloads import converted_reply, reply_converter
@@ -70,6 +73,8 @@ if TYPE_CHECKING:
 else:
     R = TypeVar("R")
 T = TypeVar("T")
+
+_log: Final = logging.getLogger("iris")
 
 
 @final
@@ -117,6 +122,8 @@ class Node:
         """Joins calls and handlers to traces, in a program that has imported opentelemetry."""
         self._reports: dict[str, Callable[[], Any]] = {}
         """What is built on this node and counts as well: "gateway" and "bridge", with what returns or awaits it."""
+        self._drained: set[str] = set()
+        """The clusters that an operator has drained here."""
         self._requests = Requests(mesh, membership, config)
         self._relays = Relays(mesh, config, avoid=membership.is_suspected, site_of=membership.site_of)
         self._broadcasts = Broadcasts(mesh, membership, config, self._relays)
@@ -620,10 +627,12 @@ class Node:
             try:
                 await self._joined.enter(cluster, credential)
                 yield ClusterMembership(cluster, membership.statistics)
+                self._drained.discard(cluster)  # it leaves: nobody has it work again
                 membership.draining = True
                 self._joined.drain(cluster)
                 await membership.wait_drained(self._config.drain_timeout)
             finally:
+                self._drained.discard(cluster)
                 self._joined.leave(cluster)
 
     def clusters(self) -> tuple[str, ...]:
@@ -639,6 +648,10 @@ class Node:
     def nodes(self) -> tuple[NodeInfo, ...]:
         """Return every other node of this node's own site as seen now, those that serve nothing included."""
         return tuple(other for other in self._membership.nodes() if other.node != self.id)
+
+    def _departures(self) -> tuple[Departure, ...]:
+        """Return the nodes of this node's own site that were lost or have left, the last 256 of them, oldest first."""
+        return self._membership.departures()
 
     async def _wait_first(self, cluster: str, wait: float) -> None:
         """Wait until a cluster has a member that can be asked, for ``wait`` seconds at most."""
@@ -721,26 +734,67 @@ class Node:
         """
         if self._guard.is_closed:
             return "closed"
-        memberships = [joined for name, joined in self._serving.memberships.items() if name != NODES]
+        memberships = [joined for name, joined in self._serving.memberships.items() if name not in RESERVED]
         if any(membership.draining for membership in memberships):
             return "draining"
         return "member of no cluster" if member and not memberships and not self._reports else None
 
-    def _answer_operators(self) -> AbstractAsyncContextManager[object]:
+    @asynccontextmanager
+    async def _answer_operators(self) -> AsyncIterator[None]:
         """Answer operators for the length of the block; see ``iris.node.report``."""
         started = trio.current_time()
-        service = NodesService(NODES)
-        service.request(PING)(ping)
+        nodes, drains = OperatorsService(NODES), OperatorsService(DRAIN)
+        nodes.request(PING)(ping)
 
-        @service.request(REPORT)
-        def report(_: Request) -> NodeReport:
-            return report_of(self.statistics(), trio.current_time() - started, site=self.site, linked=self._linked())
+        @nodes.request(REPORT)
+        async def report(_: Request) -> NodeReport:
+            return report_of(
+                self.statistics(),
+                trio.current_time() - started,
+                draining=[name for name, joined in self._serving.memberships.items() if joined.draining],
+                more=await self._gather_reports(),
+                site=self.site,
+                linked=self._linked(),
+            )
 
-        @service.request(TOPICS)
+        @nodes.request(TOPICS)
         def topics(_: Request) -> TopicsReport:
             return topics_of(self._pubsub.subscribed(), self._publishing.topics())
 
-        return self._serving.serve(NODES, service, OPERATORS)
+        @drains.request
+        def drain(order: DrainOrder, request: Request) -> None:
+            self._drain(order, request.sender.node)
+
+        async with self._serving.serve(NODES, nodes, OPERATORS), self._serving.serve(DRAIN, drains, OPERATORS):
+            yield
+
+    async def _gather_reports(self) -> dict[str, Any]:
+        """Return what is built on this node counts, by name."""
+        gathered: dict[str, Any] = {}
+        for name, report in list(self._reports.items()):
+            told = report()
+            gathered[name] = await told if isawaitable(told) else told
+        return gathered
+
+    def _drain(self, order: DrainOrder, operator: NodeId) -> None:
+        """Have this member take no new work, or again take some; nothing else changes."""
+        membership = self._serving.memberships.get(order.cluster)
+        if membership is None or not self._joined.has(order.cluster):
+            raise RemoteError("not_a_member", f"this node is no member of the cluster {order.cluster!r:.130}")
+        if membership.draining == order.draining:
+            return
+        if not order.draining and order.cluster not in self._drained:
+            raise RemoteError("leaving", f"this member leaves the cluster {order.cluster!r}: it cannot work again")
+        membership.draining = order.draining
+        self._joined.drain(order.cluster, draining=order.draining)
+        (self._drained.add if order.draining else self._drained.discard)(order.cluster)
+        _log.warning(
+            "operator %s has this member of %s %s",
+            operator,
+            order.cluster,
+            "take no new work" if order.draining else "work again",
+            extra={"cluster": order.cluster, "peer": operator},
+        )
 
     def _linked(self) -> list[LinkReport]:
         peers = [peer for mesh in self._meshes for peer in mesh.peers.values()]
@@ -751,6 +805,15 @@ class Node:
         reply = await self._ask_node(member, REPORT, timeout)
         report: NodeReport = converted_reply(reply_converter(NodeReport), reply, NODES)
         return report
+
+    async def _order_drain(self, member: NodeId, cluster: str, *, draining: bool, timeout: float = 2.0) -> None:
+        """Have one member of a cluster take no new work, or work again; raises as ``request`` does.
+
+        Needs the right to serve ``iris.nodes.drain``.
+        """
+        self._guard.check()
+        order = DrainOrder(cluster=cluster, draining=draining)
+        await self._requests.request(DRAIN, order, timeout=timeout, member=member, idempotent=True)
 
     async def _ask_topics(self, member: NodeId, timeout: float) -> TopicsReport:
         """Return what another node subscribes to and publishes on; raises as ``request`` does."""

@@ -1,9 +1,9 @@
-"""Node report: what a node tells operators of itself, when a node asks that the owner has given the right to.
+"""Operators: what a node tells them of itself, and what they may have it do, with a right of its own for each.
 
-Every node answers requests for the reserved cluster ``iris.nodes``, operation ``report``, unless ``open_node`` was told
-``operators=False``.  The cluster is in nobody's list; nodes are asked by their id.  Who may ask: nodes of this realm
-whose certificate lets them serve ``iris.nodes`` (``iris keys cluster REALM NAME --serve iris.nodes``); in the local
-realm every node.
+Every node answers requests for two reserved clusters, unless ``open_node`` was told ``operators=False``: ``iris.nodes``
+(operations ``report``, ``topics`` and ``ping``) and ``iris.nodes.drain``.  They are in nobody's list; nodes are asked
+by their id.  Who may ask: nodes of this realm whose certificate lets them serve the reserved cluster (``iris keys
+cluster REALM NAME --serve iris.nodes``); in the local realm every node.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import heapq
 import os
 import platform
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Final, final
+from typing import Any, Final, final
 
 from iris.cluster.mesh import Peer
-from iris.node.statistics import NODES, NodeStatistics
+from iris.node.statistics import NodeStatistics
 from iris.patterns.latency import LatencyStatistics
 from iris.patterns.messages import Request
 from iris.patterns.pubsub.interest import Terms
@@ -59,6 +59,8 @@ class ClusterReport:
     queued: int
     queue_delay: float
     """Seconds that requests waited for a handler lately."""
+    draining: bool
+    """Whether it takes no new work: it leaves, or an operator wants it so."""
 
 
 @final
@@ -96,6 +98,36 @@ class LinkReport:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayTraffic:
+    """A gateway, as its node tells of it.  Counters are in frames."""
+
+    sites: list[str]
+    """Other sites that can be reached."""
+    neighbours: dict[str, str]
+    """Linked gateways of other sites, by id: the site of each."""
+    carried: int
+    carried_bytes: int
+    refused: int
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BridgeLag:
+    """A member of a bridge, as its node tells of it.  All are counted in events."""
+
+    stored: int
+    waiting: int
+    """For the disk."""
+    missed: int
+    """Noticed to be missing: gaps in the log."""
+    unstored: int
+    """Neither stored nor confirmed: repeats that came too late to be judged, and events of shards that others have."""
+    lags: dict[str, int]
+    """By group of readers: how many it has still to read."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
     """A node, as it tells operators of itself.  Counters are since it started."""
 
@@ -111,6 +143,8 @@ class NodeReport:
     published: int
     delivered: int
     """Events that its subscriptions have given to the program."""
+    unheard: int
+    """Published events that nobody subscribed to."""
     lost: dict[str, int]
     """What is certainly or perhaps lost, by pattern and reason."""
     refused: dict[str, int]
@@ -120,6 +154,8 @@ class NodeReport:
     """Messages that wait on its links."""
     bytes_sent: int
     latencies: list[LatencyReport]
+    gateway: GatewayTraffic | None
+    bridge: BridgeLag | None
     omitted: int
     site: str = ""
     """Where it is; empty for none."""
@@ -165,12 +201,21 @@ class TopicsReport:
     omitted: int
 
 
-class NodesService(Service):
-    """What every node serves to operators."""
+class OperatorsService(Service):
+    """What every node serves to operators, under a reserved name."""
 
     def allows(self, caller: PeerIdentity) -> bool:
         """Tell whether the owner of the realm has given a node the right to ask."""
-        return caller.foreign is None and caller.certificate.rights.may_serve(NODES)
+        return caller.foreign is None and caller.certificate.rights.may_serve(self.name)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrainOrder:
+    """What an operator wants of one member: no new work, or work again."""
+
+    cluster: str
+    draining: bool
 
 
 async def ping(request: Request) -> None:
@@ -178,9 +223,25 @@ async def ping(request: Request) -> None:
 
 
 def report_of(
-    statistics: NodeStatistics, uptime: float, *, site: str = "", linked: Sequence[LinkReport] = ()
+    statistics: NodeStatistics,
+    uptime: float,
+    *,
+    draining: Collection[str] = (),
+    more: Mapping[str, Any] | None = None,
+    site: str = "",
+    linked: Sequence[LinkReport] = (),
 ) -> NodeReport:
-    """Return the report of a node with these statistics, at a site, with its links in the order of their weight."""
+    """Return the report of a node.
+
+    Args:
+        statistics: what it counts.
+        uptime: seconds since it was opened.
+        draining: the clusters of which it takes no new work.
+        more: what is built on it: ``GatewayStatistics`` as ``gateway``, ``BridgeReport`` as ``bridge``.
+        site: where it is.
+        linked: its links, in the order of their weight.
+    """
+    more = more or {}
     services = sorted(statistics.services.items(), key=lambda entry: -entry[1].received)
     latencies = sorted(_latencies(statistics), key=lambda entry: -sum(entry.counts))
     lost, lost_omitted = _most(_losses(statistics))
@@ -203,6 +264,7 @@ def report_of(
                 running=counted.running,
                 queued=counted.queued,
                 queue_delay=counted.queue_delay,
+                draining=cluster in draining,
             )
             for cluster, counted in services[:MOST]
         ],
@@ -210,12 +272,15 @@ def report_of(
         answered=statistics.requests.answered,
         published=statistics.published,
         delivered=sum(one.delivered for one in subscriptions),
+        unheard=statistics.unheard,
         lost=lost,
         refused=refused,
         links=len(statistics.links),
         waiting=sum(link.waiting for link in statistics.links.values()),
         bytes_sent=sum(link.bytes_sent for link in statistics.links.values()),
         latencies=latencies[:MOST],
+        gateway=_gateway(more["gateway"]) if "gateway" in more else None,
+        bridge=_bridge(more["bridge"]) if "bridge" in more else None,
         omitted=max(0, len(services) - MOST)
         + max(0, len(latencies) - MOST)
         + max(0, len(linked) - MOST_LINKS)
@@ -264,6 +329,27 @@ def topics_of(
         subscribed=heapq.nlargest(MOST_TOPICS, subscriptions, key=lambda one: one.received),
         published=[PublishedReport(topic=topic, published=count, lost=lost) for topic, count, lost in busiest],
         omitted=max(0, len(subscriptions) - MOST_TOPICS) + len(topics) - len(busiest),
+    )
+
+
+def _gateway(statistics: Any) -> GatewayTraffic:
+    return GatewayTraffic(
+        sites=list(statistics.sites[:MOST]),
+        neighbours=dict(list(statistics.neighbours.items())[:MOST]),
+        carried=statistics.carried,
+        carried_bytes=statistics.carried_bytes,
+        refused=sum(statistics.refused.values()),
+    )
+
+
+def _bridge(report: Any) -> BridgeLag:
+    counted = report.statistics
+    return BridgeLag(
+        stored=counted.stored,
+        waiting=counted.waiting,
+        missed=counted.missed,
+        unstored=counted.stale + counted.strays,
+        lags=_most(report.lags)[0],
     )
 
 

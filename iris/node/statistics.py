@@ -21,7 +21,9 @@ from iris.patterns.service import Server, ServiceStatistics, Tunnels
 from iris.patterns.tunnel import TunnelsStatistics
 
 NODES: Final = "iris.nodes"
-"""Reserved cluster that every node serves to operators; no service of the program's, and not among its statistics."""
+DRAIN: Final = "iris.nodes.drain"
+RESERVED: Final = (NODES, DRAIN)
+"""Clusters that every node serves to operators; no services of the program's, and not among its statistics."""
 
 
 @final
@@ -99,7 +101,7 @@ def gather_statistics(
         unheard=publishing.unheard,
         publishing=pubsub.statistics(),
         subscriptions=subscriptions,
-        services={name: member.statistics() for name, member in serving.memberships.items() if name != NODES},
+        services={name: member.statistics() for name, member in serving.memberships.items() if name not in RESERVED},
         tunnels=tunnels.statistics(),
         subscriptions_ended=pubsub.ended,
         links={node: peer.link.statistics() for node, peer in mesh.peers.items()},

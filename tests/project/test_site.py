@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from docs.build import sphinx
-from tests.support.door_process import open_page
+from tests.support.browser import open_page
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 600

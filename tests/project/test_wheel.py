@@ -37,7 +37,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_every_source_file_under_its_import_name(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     modules = {str(file.relative_to(ROOT)) for file in (ROOT / "iris").rglob("*.py")}
-    expected = modules | {"iris/py.typed", "iris/doors/http/iris.js"}
+    page = {f"iris/cli/operators/dash/dash.{kind}" for kind in ("css", "html", "js", "svg")}
+    expected = modules | page | {"iris/py.typed", "iris/doors/http/iris.js"}
     assert {name for name in names if ".dist-info/" not in name} == expected
 
 

@@ -1,24 +1,18 @@
-"""``iris door`` as a process of its own, with a service behind it; and a browser in front."""
+"""``iris door`` as a process of its own, with a service behind it."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import http.server
-import json
-import os
-import shutil
 import signal
 import socket
 import subprocess
-import tempfile
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Self
-
-from websockets.sync.client import ClientConnection, connect
+from typing import Self
 
 from tests.support.command import PATIENCE, Terminal, interrupt
 
@@ -155,73 +149,3 @@ def files(folder: Path) -> Generator[str]:
         finally:
             server.shutdown()
             thread.join()
-
-
-CHROMIUM = (
-    "chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--no-proxy-server",
-    "--remote-debugging-port=0",
-)  # fmt: skip
-
-
-class Page:
-    """A page of a browser, by the DevTools protocol."""
-
-    def __init__(self, connection: ClientConnection) -> None:
-        self._connection = connection
-        self._number = 0
-
-    def _call(self, method: str, **parameters: Any) -> Any:
-        self._number += 1
-        self._connection.send(json.dumps({"id": self._number, "method": method, "params": parameters}))
-        while True:
-            told = json.loads(self._connection.recv(PATIENCE))
-            if told.get("id") == self._number:
-                assert "error" not in told, told
-                return told["result"]
-
-    def open(self, url: str) -> None:
-        """Go to an address, and wait until it is loaded."""
-        self._call("Page.navigate", url=url)
-        self.run("await new Promise((go) => document.readyState === 'complete' ? go() : addEventListener('load', go))")
-
-    def run(self, body: str) -> Any:
-        """Run the body of an async function in the page, and return what it returns."""
-        told = self._call(
-            "Runtime.evaluate", expression=f"(async () => {{ {body} }})()", awaitPromise=True, returnByValue=True
-        )
-        assert "exceptionDetails" not in told, told["exceptionDetails"]
-        return told["result"].get("value")
-
-
-@contextmanager
-def open_page(url: str) -> Generator[Page]:
-    """Open an address in a browser that has nothing else."""
-    directory = tempfile.mkdtemp(prefix="iris-chromium-")
-    with subprocess.Popen(
-        [*CHROMIUM, f"--user-data-dir={directory}"],
-        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
-    ) as browser:  # fmt: skip
-        try:
-            assert browser.stderr is not None
-            said: list[str] = []
-            for line in browser.stderr:
-                said.append(line.decode())
-                if "DevTools listening on " in said[-1]:
-                    break
-            else:
-                raise AssertionError("".join(said))
-            address = said[-1].split("DevTools listening on ", 1)[1].strip()
-            threading.Thread(target=browser.stderr.read, daemon=True).start()  # so that it never waits to be read
-            with connect(address, proxy=None, max_size=None) as whole:
-                whole.send(json.dumps({"id": 0, "method": "Target.createTarget", "params": {"url": "about:blank"}}))
-                told = json.loads(whole.recv(PATIENCE))
-                page_address = f"{address.split('/devtools/')[0]}/devtools/page/{told['result']['targetId']}"
-                with connect(page_address, proxy=None, max_size=None) as connection:
-                    page = Page(connection)
-                    page.open(url)
-                    yield page
-        finally:
-            os.killpg(browser.pid, signal.SIGKILL)
-            browser.wait()
-            shutil.rmtree(directory, ignore_errors=True)

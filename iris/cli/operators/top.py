@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Final, Self
 
 import click
@@ -13,8 +13,7 @@ import trio
 from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.printable import printable_line
 from iris.cli.terminal import POSITIVE, takes_wide_output, write_line, write_object
-from iris.kernel.names import NodeId
-from iris.node.realm import ClusterView, NodeView, RealmView, open_survey
+from iris.node.realm import AbsentNode, ClusterView, NodeView, RealmView, open_survey
 
 _SORTS: Final[dict[str, Callable[[NodeView], Any]]] = {
     "rate": lambda view: -(view.served_rate + view.asked_rate + view.published_rate),
@@ -53,67 +52,26 @@ def top(
             open_survey(node, timeout=timeout, patience=min(timeout, interval / 2)) as survey,
         ):
             first = await survey.take()
-            while not first.nodes and any(why.startswith("late") for why in first.silent.values()):
+            while not first.nodes and any(absent.late for absent in first.silent):
                 first = await survey.take()
-            if not first.nodes:
-                raise click.ClickException(nobody_answered(first.silent))
+            if first.trouble is not None:
+                raise click.ClickException(first.trouble)
             shown, due = 0, trio.current_time()
             with _Screen() as screen:
                 while views is None or shown < views:
                     due = max(due + interval, trio.current_time())
                     await trio.sleep_until(due)
-                    view = await survey.take()
+                    found = await survey.take()
+                    view = dataclasses.replace(found, nodes=tuple(sorted(found.nodes, key=_SORTS[sort])))
                     if output == "json":
-                        await trio.to_thread.run_sync(write_object, as_object(view, sort))
+                        await trio.to_thread.run_sync(write_object, view.as_object())
                         sys.stdout.flush()
                     else:
-                        await trio.to_thread.run_sync(screen.show, view, sort, output == "wide", views is None)
+                        await trio.to_thread.run_sync(screen.show, view, output == "wide", views is None)
                     shown += 1
         return 0
 
     return run_until_done(show, endless=views is None)
-
-
-def nobody_answered(silent: Mapping[NodeId, str]) -> str:
-    """Return why a survey has nothing to show, by those that did not answer."""
-    if not silent:
-        return "no other node was found"
-    return f"none of {len(silent)} nodes answered: {next(iter(silent.values()))}"
-
-
-def as_object(view: RealmView, sort: str) -> dict[str, Any]:
-    """Return a view as JSON shows it: seconds and rates per second, percentiles instead of histograms."""
-    return {
-        "clusters": [dataclasses.asdict(cluster) for cluster in view.clusters()],
-        "nodes": [_node(seen) for seen in sorted(view.nodes, key=_SORTS[sort])],
-        "sites": [dataclasses.asdict(site) for site in view.sites()],
-        "links": [dataclasses.asdict(link) for link in view.links()],
-        "silent": view.silent,
-        "doubted": view.doubted,
-    }
-
-
-def _node(seen: NodeView) -> dict[str, Any]:
-    report = dataclasses.asdict(seen.report)
-    del report["latencies"], report["linked"]
-    return {
-        **dataclasses.asdict(seen.node),
-        **report,
-        "served_rate": seen.served_rate,
-        "asked_rate": seen.asked_rate,
-        "published_rate": seen.published_rate,
-        "latency": [
-            {
-                "served": served,
-                "cluster": cluster,
-                "operation": operation,
-                "count": latency.count,
-                "p50": latency.percentile(50),
-                "p99": latency.percentile(99),
-            }
-            for (served, cluster, operation), latency in seen.latency.items()
-        ],
-    }
 
 
 class _Screen:
@@ -129,10 +87,10 @@ class _Screen:
         if self._live is not None:
             self._live.stop()
 
-    def show(self, view: RealmView, sort: str, wide: bool, endless: bool) -> None:
+    def show(self, view: RealmView, wide: bool, endless: bool) -> None:
         """Show one view; may block, so call it on a thread."""
         if not sys.stdout.isatty():
-            for line in lines(view, sort, wide):
+            for line in lines(view, wide):
                 write_line(line)
             sys.stdout.flush()
             return
@@ -141,11 +99,9 @@ class _Screen:
         from rich.table import Table
         from rich.text import Text
 
-        head, *bodies = rows(view, sort, wide)
+        head, shown_tables = rows(view, wide)
         tables: list[Table] = []
-        for title, body in bodies:
-            if not title:
-                continue
+        for title, body in shown_tables:
             table = Table(*title, box=None)
             for row in body:
                 table.add_row(*(Text(printable_line(cell)) for cell in row))
@@ -164,14 +120,13 @@ class _Screen:
 _Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 
-def rows(view: RealmView, sort: str, wide: bool) -> tuple[str, _Table, _Table, _Table]:
-    """Return the heading of a view, and its tables of clusters, nodes, and nodes with which something is wrong."""
-    head = f"{len(view.nodes)} nodes, {len(view.silent)} silent"
+def rows(view: RealmView, wide: bool) -> tuple[str, list[_Table]]:
+    """Return the heading of a view, and its tables: clusters, nodes, and with whom something is wrong."""
+    head = f"{len(view.nodes)} nodes, {len(view.silent)} silent, {len(view.gone)} gone"
     clusters = [_cluster_row(cluster) for cluster in view.clusters()]
-    nodes = [_node_row(seen, wide) for seen in sorted(view.nodes, key=_SORTS[sort])]
+    nodes = [_node_row(seen, wide) for seen in view.nodes]
     more = ("site", "process", "links", "sent", "status") if wide else ()
-    return (
-        head,
+    tables: list[_Table] = [
         (("cluster", "members", "rate/s", "p50", "p99", "running", "queue", "failed", "refused", "version"), clusters),
         (
             (
@@ -190,21 +145,18 @@ def rows(view: RealmView, sort: str, wide: bool) -> tuple[str, _Table, _Table, _
             ),
             nodes,
         ),
-        (
-            ("node", "trouble") if view.silent or view.doubted else (),
-            [
-                (node if wide else node[:8], why)
-                for told in (view.silent, view.doubted)
-                for node, why in sorted(told.items())
-            ],
-        ),
-    )
+    ]
+    troubles = [_absent_row(one, wide) for one in (*view.silent, *view.gone)]
+    troubles += [
+        _doubted_row(seen, view.doubted[seen.node.node], wide) for seen in view.nodes if seen.node.node in view.doubted
+    ]
+    return head, [*tables, (("node", "name", "host", "since", "trouble"), troubles)] if troubles else tables
 
 
-def lines(view: RealmView, sort: str, wide: bool) -> list[str]:
+def lines(view: RealmView, wide: bool) -> list[str]:
     """Return a view as lines of columns with tabs between them, for cut and awk."""
-    head, *tables = rows(view, sort, wide)
-    return [head, *("\t".join(row) for title, body in tables if title for row in (title, *body))]
+    head, tables = rows(view, wide)
+    return [head, *("\t".join(row) for title, body in tables for row in (title, *body))]
 
 
 def _cluster_row(cluster: ClusterView) -> tuple[str, ...]:
@@ -243,6 +195,20 @@ def _node_row(seen: NodeView, wide: bool) -> tuple[str, ...]:
         report.version,
         *more,
     )
+
+
+def _absent_row(absent: AbsentNode, wide: bool) -> tuple[str, ...]:
+    return (
+        absent.node.node if wide else absent.node.node[:8],
+        absent.node.speaks_for,
+        absent.host or "-",
+        "-" if absent.seconds is None else f"{absent.seconds:.0f}s",
+        absent.reason if absent.seconds is None else f"gone: {absent.reason}",
+    )
+
+
+def _doubted_row(seen: NodeView, why: str, wide: bool) -> tuple[str, ...]:
+    return seen.node.node if wide else seen.node.node[:8], seen.node.speaks_for, seen.report.host, "-", why
 
 
 def seconds(value: float | None) -> str:

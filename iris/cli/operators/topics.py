@@ -8,9 +8,8 @@ import click
 import trio
 
 from iris.cli.connection import NodeOptions, connected, run_until_done
-from iris.cli.operators.top import nobody_answered
 from iris.cli.terminal import POSITIVE, note, takes_wide_output, write_object, write_table
-from iris.node.realm import PatternView, TopicsSurvey
+from iris.node.realm import PatternView, TopicsSurvey, nobody_answered
 
 _COLUMNS = ("pattern", "group", "subscribers", "publishers", "delivered/s", "published/s", "waiting", "lost")
 
@@ -33,7 +32,7 @@ def topics(connection: NodeOptions, interval: float, timeout: float, output: str
             survey = TopicsSurvey(node, timeout=timeout)
             first = await survey.take()
             if len(first.silent) >= len(node.nodes()):
-                raise click.ClickException(nobody_answered(first.silent))
+                raise click.ClickException(nobody_answered([*first.silent.values()]))
             await trio.sleep(interval)
             view = await survey.take()
         if output == "json":

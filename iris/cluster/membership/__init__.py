@@ -8,9 +8,9 @@ from iris.cluster.membership.forwarder import Forwarder
 from iris.cluster.membership.membership import Membership
 from iris.cluster.membership.proofs import ProofVerifier, proof_of, serves_by_right
 from iris.cluster.membership.revocation import LOCAL_LOOK, LOOK, RevocationExchange
-from iris.cluster.membership.roster import Change, Member, NodeInfo, Watch
+from iris.cluster.membership.roster import Change, Departure, Member, NodeInfo, Watch
 
 __all__ = (
-    "LOCAL_LOOK", "LOOK", "Change", "Forwarder", "Member", "Membership", "NodeInfo", "ProofVerifier",
+    "LOCAL_LOOK", "LOOK", "Change", "Departure", "Forwarder", "Member", "Membership", "NodeInfo", "ProofVerifier",
     "RevocationExchange", "Watch", "proof_of", "serves_by_right",
 )  # fmt: skip

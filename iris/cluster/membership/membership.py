@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from random import Random
 from typing import Final, assert_never, final, get_args
@@ -20,7 +20,7 @@ import trio
 from iris.cluster.balancing import Balancer, SiteOrder
 from iris.cluster.membership.linking import Linking
 from iris.cluster.membership.proofs import Proofs, ProofVerifier
-from iris.cluster.membership.roster import Change, Member, NodeInfo, Roster, Watch
+from iris.cluster.membership.roster import Change, Departure, Member, NodeInfo, Roster, Watch
 from iris.cluster.membership.unanswered import Misbehaviour, Unanswered
 from iris.cluster.mesh import Mesh, Peer
 from iris.cluster.swim import (
@@ -46,6 +46,9 @@ from iris.security.identity import PeerIdentity
 
 _MAX_EMPTIED: Final = 1024
 """Clusters without members that are remembered: their names come from others."""
+
+_MAX_DEPARTURES: Final = 256
+"""Nodes that are here no more and are remembered, for operators."""
 
 _TOGETHER: Final = 32
 """Signatures in a message that travels with others: receivers check ``wire.MAX_CHECKS`` for one frame."""
@@ -98,6 +101,7 @@ class Membership:
         self._random = random
         self._processor_time = processor_time
         self._roster = Roster()
+        self._departures: deque[Departure] = deque(maxlen=_MAX_DEPARTURES)
         self._balancers: dict[str, Balancer] = {}
         self._emptied: dict[str, float] = {}
         """When clusters lost their last members, the longest ago first."""
@@ -231,6 +235,10 @@ class Membership:
     def nodes(self) -> tuple[NodeInfo, ...]:
         """Return every node of the site, the suspected ones included."""
         return self._roster.nodes()
+
+    def departures(self) -> tuple[Departure, ...]:
+        """Return the nodes that are here no more, the last 256 of them, oldest first."""
+        return tuple(gone for gone in self._departures if self._roster.node(gone.node.node) is None)
 
     def count(self, cluster: str) -> int:
         """Return how many members ``cluster`` has, here or at other sites; 0 if none of them is to get work now."""
@@ -453,6 +461,14 @@ class Membership:
         gone = changed.state in (MemberState.DEAD, MemberState.LEFT)
         if not gone:
             changed = dataclasses.replace(changed, record=self.proofs.permitted(changed.record))
+        elif (known := self._roster.node(node)) is not None:
+            self._departures.append(
+                Departure(
+                    node=known,
+                    reason="left" if changed.state is MemberState.LEFT else changed.evidence or "silent",
+                    at=trio.current_time(),
+                )
+            )
         self._report(self._roster.apply(changed))
         if gone:
             self._records.pop(node, None)

@@ -53,6 +53,20 @@ class NodeInfo:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Departure:
+    """A node that was here and is no more."""
+
+    node: NodeInfo
+    """As it was seen last."""
+    reason: str
+    """``left``: it said goodbye; ``refused``: nobody listens where it did; ``silent``: it answers nobody; ``expelled``:
+    its certificates do not hold any more."""
+    at: float
+    """When this node noticed, on ``trio.current_time()``'s clock."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """Something that happened to a member of a cluster."""
 
@@ -84,6 +98,10 @@ class Roster:
     def nodes(self) -> tuple[NodeInfo, ...]:
         """Return every node, the suspected ones included, by id."""
         return tuple(node for _, node in sorted(self._nodes.items()))
+
+    def node(self, node: NodeId) -> NodeInfo | None:
+        """Return one node; None if it is not here."""
+        return self._nodes.get(node)
 
     def apply(self, changed: Changed) -> list[Change]:
         """Take a change of a node's state or record; return what it means for each cluster."""

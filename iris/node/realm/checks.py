@@ -63,6 +63,11 @@ def _faults(report: NodeReport) -> Iterator[str]:
     for name, most in bounds.items():
         if len(getattr(report, name)) > most:
             yield f"{name} has more than {most} entries"
+    built = {"gateway": ("sites", "neighbours"), "bridge": ("lags",)}
+    for name, fields in built.items():
+        told = getattr(report, name)
+        if told is not None and any(len(getattr(told, field)) > MOST for field in fields):
+            yield f"{name} has more than {MOST} entries"
     for histogram in report.latencies:
         edges, counts = histogram.edges, histogram.counts
         if len(edges) != len(counts) or len(edges) > _MOST_EDGES:

@@ -56,8 +56,15 @@ class Questions(Generic[T]):
         """Who was late in the round before: they are asked behind the others, and take no place from them."""
         self._news = trio.lowlevel.ParkingLot()
 
-    async def take(self) -> tuple[dict[NodeId, tuple[float, T]], dict[NodeId, str]]:
-        """Return what has come, each with trio's time, and of whom nothing has come, with the reason."""
+    def forget(self) -> None:
+        """Begin anew: what has come since the round before is not told."""
+        self._answers, self._failures = {}, {}
+
+    async def take(self) -> tuple[dict[NodeId, tuple[float, T]], dict[NodeId, str], dict[NodeId, float]]:
+        """Return what has come, each with trio's time; who has failed, with the reason; who is late, with seconds.
+
+        A node that has failed, and is asked again, is not late yet.
+        """
         if self._background is None:
             async with trio.open_nursery() as nursery:
                 self._begin(nursery)
@@ -70,8 +77,10 @@ class Questions(Generic[T]):
         self._answers, self._failures = {}, {}
         self._slow = set(self._asked)
         now = trio.current_time()
-        late = {node: f"late: no answer for {now - since:.1f} s" for node, since in self._asked.items()}
-        return answers, {node: why for node, why in (late | failures).items() if node not in answers}
+        late = {
+            node: now - since for node, since in self._asked.items() if node not in answers and node not in failures
+        }
+        return answers, {node: why for node, why in failures.items() if node not in answers}, late
 
     def _begin(self, nursery: trio.Nursery) -> None:
         for node in sorted(self._node.nodes(), key=lambda other: other.node in self._slow):

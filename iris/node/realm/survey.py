@@ -9,14 +9,17 @@
     for cluster in view.clusters():
         print(cluster.cluster, cluster.members, cluster.rate, cluster.p99)
 
-Needs the right that ``iris.node.report`` tells of.  A node that is lost, is busy or refuses is in ``view.silent``.
+Needs the right that ``iris.node.report`` tells of.  A node that is busy or refuses is in ``view.silent``, one that was
+lost or has left is in ``view.gone`` for ten minutes.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
 from typing import Final, final
+
+import trio
 
 from iris.cluster.membership import NodeInfo
 from iris.kernel.names import NodeId
@@ -24,159 +27,11 @@ from iris.kernel.tasks import open_background, protected_context
 from iris.node.node import Node
 from iris.node.realm.checks import fault_of, of_members_only
 from iris.node.realm.questions import Questions
+from iris.node.realm.views import AbsentNode, NodeView, RealmView, Series
 from iris.node.report import LatencyReport, NodeReport
-from iris.patterns.latency import LatencyStatistics
 
-_INDIRECT: Final = frozenset(("gateway", "relay"))
-"""Kinds of links whose frames go through other nodes."""
-
-Series = tuple[bool, str, str | None]
-"""Of a histogram: whether it was served, the cluster, the operation."""
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeView:
-    """One node: what it reported, and what it did since it was asked before.  Rates are per second, 0 at first."""
-
-    node: NodeInfo
-    report: NodeReport
-    served_rate: float
-    asked_rate: float
-    published_rate: float
-    latency: dict[Series, LatencyStatistics]
-    """Of what ended since it was asked before; of all since it started, in a first survey."""
-    rates: dict[str, float]
-    """Requests served, by cluster."""
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterView:
-    """One cluster: what its members that have answered reported, together.  Times are in seconds, rates per second."""
-
-    cluster: str
-    members: int
-    rate: float
-    """Requests served."""
-    p50: float | None
-    p99: float | None
-    """As the members measure them; None if nothing was served."""
-    running: int
-    queued: int
-    failed: int
-    refused: int
-    expired: int
-    versions: tuple[str, ...]
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SiteView:
-    """One site: the node's own, or one that a gateway of it is linked to."""
-
-    site: str
-    """Empty for none, and ``REALM/SITE`` in another realm."""
-    nodes: tuple[NodeId, ...]
-    """Those that have answered: none at other sites, which are asked from there."""
-    gateways: tuple[NodeId, ...]
-    """Nodes that are linked to a gateway of another site, or are one that is."""
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkView:
-    """One link between two nodes, which both of them may have reported; ``a`` is the lesser id."""
-
-    a: NodeId
-    b: NodeId
-    a_site: str
-    b_site: str
-    kind: str
-    """See ``LinkReport``.  Each end dials by itself: if they differ, that of ``a``."""
-    round_trip: float | None
-    """Seconds; the shorter one of what the two ends have measured."""
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RealmView:
-    """The realm as one survey found it.
-
-    A graph can be drawn from it: ``links`` are the edges, and ``sites`` say which nodes stand together.
-    """
-
-    nodes: tuple[NodeView, ...]
-    silent: dict[NodeId, str]
-    """Nodes that did not answer, and why; or whose report cannot be, for it names what does not exist."""
-    doubted: dict[NodeId, str] = field(default_factory=dict[NodeId, str])
-    """Nodes of whose reports a part was left out, and why."""
-
-    def sites(self) -> tuple[SiteView, ...]:
-        """Return the sites of nodes that answered, and those that their gateways are linked to, by name."""
-        nodes: dict[str, set[NodeId]] = {}
-        gateways: dict[str, set[NodeId]] = {}
-        for view in self.nodes:
-            nodes.setdefault(view.report.site, set()).add(view.node.node)
-        for link in self.links():
-            if link.a_site != link.b_site and link.kind not in _INDIRECT:
-                gateways.setdefault(link.a_site, set()).add(link.a)
-                gateways.setdefault(link.b_site, set()).add(link.b)
-        return tuple(
-            SiteView(
-                site=site, nodes=tuple(sorted(nodes.get(site, ()))), gateways=tuple(sorted(gateways.get(site, ())))
-            )
-            for site in sorted(nodes.keys() | gateways.keys())
-        )
-
-    def links(self) -> tuple[LinkView, ...]:
-        """Return the links that nodes have reported, each once, by the ids of its ends.
-
-        A node reports 64 at most, and those of nodes that did not answer are there as far as their other ends did.
-        The node that asks is the end of some.
-        """
-        links: dict[tuple[NodeId, NodeId], LinkView] = {}
-        for view in self.nodes:
-            for link in view.report.linked:
-                here, there = (view.node.node, view.report.site), (NodeId(link.peer), link.site)
-                (a, a_site), (b, b_site) = sorted((here, there))
-                known = links.get((a, b))
-                times = [time for time in (link.round_trip, known and known.round_trip) if time is not None]
-                links[a, b] = LinkView(
-                    a=a,
-                    b=b,
-                    a_site=a_site,
-                    b_site=b_site,
-                    kind=known.kind if known is not None and here[0] != a else link.kind,
-                    round_trip=min(times, default=None),
-                )
-        return tuple(links[ends] for ends in sorted(links))
-
-    def clusters(self) -> tuple[ClusterView, ...]:
-        """Return every cluster that a node serves, by name."""
-        names = {served.cluster for view in self.nodes for served in view.report.clusters}
-        return tuple(self._cluster(name) for name in sorted(names))
-
-    def _cluster(self, name: str) -> ClusterView:
-        members = [(view, served) for view in self.nodes for served in view.report.clusters if served.cluster == name]
-        together = LatencyStatistics(buckets={}, total=0.0)
-        for view, _ in members:
-            for (served, cluster, _operation), latency in view.latency.items():
-                if served and cluster == name:
-                    together += latency
-        return ClusterView(
-            cluster=name,
-            members=len(members),
-            rate=sum(view.rates.get(name, 0.0) for view, _ in members),
-            p50=together.percentile(50),
-            p99=together.percentile(99),
-            running=sum(served.running for _, served in members),
-            queued=sum(served.queued for _, served in members),
-            failed=sum(served.failed for _, served in members),
-            refused=sum(served.refused for _, served in members),
-            expired=sum(served.expired for _, served in members),
-            versions=tuple(sorted({view.report.version for view, _ in members})),
-        )
+_GONE_FOR: Final = 600.0
+"""Seconds for which a node that is gone is shown."""
 
 
 @final
@@ -194,14 +49,23 @@ class RealmSurvey:
         self._node = node
         self._asking = Questions(node, node._ask_report, timeout)
         self._before: dict[NodeId, tuple[float, NodeReport]] = {}
+        self._places: dict[NodeId, tuple[str, int]] = {}
+        """Host and process of every node that has reported, for as long as it may be shown."""
+
+    def forget(self) -> None:
+        """Begin anew: the next survey is a first one."""
+        self._asking.forget()
+        self._before.clear()
 
     async def take(self) -> RealmView:
         """Ask every node; ends within ``timeout`` for each sixteen of them that do not answer.
 
         Cancelling it leaves what the survey before found.
         """
-        answers, silent = await self._asking.take()
-        nodes = {node.node: node for node in self._node.nodes()}
+        answers, failures, late = await self._asking.take()
+        now, departures = trio.current_time(), self._node._departures()
+        gone = {departure.node.node for departure in departures}  # who was lost while it was asked is not silent
+        nodes = {node.node: node for node in self._node.nodes() if node.node not in gone}
         views: dict[NodeId, NodeView] = {}
         doubted: dict[NodeId, str] = {}
         for node, (came, told) in answers.items():
@@ -211,7 +75,7 @@ class RealmSurvey:
                 continue
             if fault is not None:
                 self._node._mesh.refusals["report of a node that cannot be"] += 1
-                silent[node] = f"its report is refused: {fault}"
+                failures[node] = f"its report is refused: {fault}"
                 continue
             report, others = of_members_only(told, info.clusters)
             if others:
@@ -219,8 +83,28 @@ class RealmSurvey:
                 doubted[node] = f"reports of clusters that it is no member of: {', '.join(others)}"
             views[node] = _view(info, report, came, self._before.get(node))
             self._before[node] = came, report
+            self._places[node] = report.host, report.process
+        silent = {node: self._absent(nodes[node], why) for node, why in failures.items() if node in nodes}
+        for node, waited in late.items():
+            if node in nodes:
+                silent[node] = self._absent(nodes[node], f"late: no answer for {waited:.1f} s", late=True)
         self._before = {node: known for node, known in self._before.items() if node in nodes}
-        return RealmView(nodes=tuple(views[node] for node in sorted(views)), silent=silent, doubted=doubted)
+        self._places = {node: place for node, place in self._places.items() if node in nodes or node in gone}
+        return RealmView(
+            nodes=tuple(views[node] for node in sorted(views)),
+            silent=tuple(silent[node] for node in sorted(silent)),
+            gone=tuple(
+                self._absent(departure.node, departure.reason, seconds=now - departure.at)
+                for departure in reversed(departures)
+                if now - departure.at < _GONE_FOR
+            ),
+            doubted=doubted,
+            abroad=_abroad(self._node),
+        )
+
+    def _absent(self, node: NodeInfo, reason: str, *, late: bool = False, seconds: float | None = None) -> AbsentNode:
+        host, process = self._places.get(node.node, (None, None))
+        return AbsentNode(node=node, host=host, process=process, reason=reason, late=late, seconds=seconds)
 
 
 @protected_context
@@ -235,6 +119,15 @@ async def open_survey(node: Node, *, timeout: float = 2.0, patience: float = 0.5
         survey._asking = Questions(node, node._ask_report, timeout, nursery, patience)
         yield survey
         nursery.cancel_scope.cancel()
+
+
+def _abroad(node: Node) -> dict[str, tuple[str, ...]]:
+    sites: defaultdict[str, set[str]] = defaultdict(set)
+    for cluster in node.clusters():
+        for member in node.members(cluster):
+            if member.site != node.site:
+                sites[member.site].add(cluster)
+    return {site: tuple(sorted(clusters)) for site, clusters in sorted(sites.items())}
 
 
 def _view(node: NodeInfo, report: NodeReport, now: float, before: tuple[float, NodeReport] | None) -> NodeView:
@@ -255,6 +148,7 @@ def _view(node: NodeInfo, report: NodeReport, now: float, before: tuple[float, N
     return NodeView(
         node=node,
         report=report,
+        seconds=seconds,
         served_rate=sum(rates.values()),
         asked_rate=rate(lambda of: of.asked),
         published_rate=rate(lambda of: of.published),

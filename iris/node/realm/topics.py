@@ -92,7 +92,7 @@ class TopicsSurvey:
 
         Cancelling it leaves what the survey before found.
         """
-        answers, silent = await self._asking.take()
+        answers, silent, _ = await self._asking.take()
         for node, (_, report) in list(answers.items()):
             fault = fault_of_topics(report)
             if fault is not None:

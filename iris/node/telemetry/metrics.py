@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial
 from importlib import metadata
-from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final, final, overload
 
 import trio
@@ -138,10 +137,6 @@ class Exposition:
 
     async def _look(self) -> NodeSnapshot:
         node = self._node
-        reports: dict[str, Any] = {}
-        for name, report in list(node._reports.items()):
-            told = report()
-            reports[name] = await told if isawaitable(told) else told
         return NodeSnapshot(
             node=node.id,
             cluster=node.name,
@@ -150,7 +145,7 @@ class Exposition:
             unready=node._unready(member=self._member),
             nodes=len(node.nodes()),
             statistics=node.statistics(),
-            reports=reports,
+            reports=await node._gather_reports(),
         )
 
     # -- a collector of prometheus-client -------------------------------------------------------------------

@@ -21,12 +21,12 @@ from iris.security.identity.realm_bundle import (
     issue_bundle, join_trusted, pair_secret, read_bundle_untrusted,
 )  # fmt: skip
 from iris.security.identity.revocation import (
-    WHAT, RevocationList, Revocations, issue_revocations, read_revocations_untrusted,
+    MAX_LIST, WHAT, RevocationList, Revocations, issue_revocations, read_revocations_untrusted,
 )  # fmt: skip
 from iris.security.identity.signing import SigningKey
 
 __all__ = (
-    "CLOCK_TOLERANCE", "EVERYTHING", "GATE_SECRET_SIZE", "MAX_BUNDLE", "MAX_GATE_SECRETS", "MAX_PATTERNS",
+    "CLOCK_TOLERANCE", "EVERYTHING", "GATE_SECRET_SIZE", "MAX_BUNDLE", "MAX_GATE_SECRETS", "MAX_LIST", "MAX_PATTERNS",
     "MAX_REALMS", "MAX_SIGNED", "PAIR_SECRET_SIZE", "WHAT", "ClusterCertificate", "Credential", "ForeignRealm",
     "NodeDelegation", "NodeIdentity", "OutOfDate", "Patterns", "PeerIdentity", "RealmBundle", "RevocationList",
     "Revocations", "Rights", "SealedKeys", "SigningKey", "TrustedRealm", "check_patterns", "check_validity", "covers",

@@ -7,8 +7,8 @@ import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.cli.operators.test_top_processes import _realm
 from tests.support.command import PATIENCE, Terminal, open_terminal
+from tests.support.store_realm import open_store_realm
 
 
 def _lines(done: subprocess.CompletedProcess[bytes]) -> list[str]:
@@ -28,7 +28,7 @@ def _credential(terminal: Terminal) -> Path:
 
 
 def test_ping_reaches_every_member_of_a_cluster_and_one_node_by_how_its_id_begins() -> None:
-    with open_terminal() as terminal, _realm(terminal, 2, 0):
+    with open_terminal() as terminal, open_store_realm(terminal, 2, 0):
         done = _lines(terminal.run("ping", "store", "--count", "2", "--interval", "0.1", "-o", "json"))
         rounds = [line for line in map(json.loads, done) if "round" in line]
         summaries = [line for line in map(json.loads, done) if "sent" in line]
@@ -120,7 +120,7 @@ def test_verbose_stands_anywhere_on_the_command_line() -> None:
 
 
 def test_clusters_and_nodes_have_one_option_for_output() -> None:
-    with open_terminal() as terminal, _realm(terminal, 2, 1):
+    with open_terminal() as terminal, open_store_realm(terminal, 2, 1):
         assert _lines(terminal.run("clusters")) == ["cluster\tmembers\tsuspected\tdraining\tsites", "store\t2\t0\t0\t-"]
         (line,) = _lines(terminal.run("clusters", "-o", "json"))
         assert json.loads(line) == {"cluster": "store", "members": 2, "suspected": 0, "draining": 0, "sites": [""]}

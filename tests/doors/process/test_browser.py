@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from docs.pages import blocks
+from tests.support.browser import in_browser, open_page
 from tests.support.command import PATIENCE, Terminal
-from tests.support.door_process import ALL_RIGHTS, DoorProcess, Page, files, open_page, token
+from tests.support.door_process import ALL_RIGHTS, DoorProcess, files, token
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = ROOT / "examples" / "doors"
 
-in_browser = pytest.mark.skipif(shutil.which("chromium") is None, reason="no browser is there: apt install chromium")
 in_node = pytest.mark.skipif(shutil.which("node") is None, reason="Node.js is not installed: apt install nodejs")
 
 CHECKS = """
@@ -144,11 +144,6 @@ def test_the_program_of_the_page_prints_what_stands_below_it(terminal: Terminal,
         assert run_module(program, tmp_path) == shown["output"]
 
 
-def wait_for(page: Page, condition: str) -> None:
-    """Wait until something is so in the page."""
-    page.run(f"while (!({condition})) await new Promise((resolve) => requestAnimationFrame(resolve));")
-
-
 @in_browser
 def test_the_example_page_works_and_survives_a_killed_door(terminal: Terminal) -> None:
     secret = token(terminal, "page", "--call", "greeters", "--publish", "orders.>", "--subscribe", "orders.>")
@@ -156,21 +151,21 @@ def test_the_example_page_works_and_survives_a_killed_door(terminal: Terminal) -
     with files(PAGES) as origin:
         door = DoorProcess(terminal, "--allow-origin", origin)
         with door, open_page(f"{origin}/page.html?door={door.url}#{secret}") as page:
-            wait_for(page, "document.querySelector('li')?.textContent === 'following'")
+            page.wait_for("document.querySelector('li')?.textContent === 'following'")
             page.run(greet)
-            wait_for(page, "document.querySelector('output').textContent === 'hello world'")
-            wait_for(
-                page, """[...document.querySelectorAll('li')].at(-1).textContent === 'orders.tea: {"for":"world"}'"""
+            page.wait_for("document.querySelector('output').textContent === 'hello world'")
+            page.wait_for(
+                """[...document.querySelectorAll('li')].at(-1).textContent === 'orders.tea: {"for":"world"}'"""
             )
             door.kill()
             page.run(greet)
-            wait_for(page, "document.querySelector('output').textContent.includes('connection to the door was lost')")
+            page.wait_for("document.querySelector('output').textContent.includes('connection to the door was lost')")
             door.start()
-            wait_for(page, "[...document.querySelectorAll('li')].at(-1).textContent === 'events were lost'")
+            page.wait_for("[...document.querySelectorAll('li')].at(-1).textContent === 'events were lost'")
             page.run(greet)
-            wait_for(page, "document.querySelector('output').textContent === 'hello world'")
-            wait_for(
-                page, """[...document.querySelectorAll('li')].at(-1).textContent === 'orders.tea: {"for":"world"}'"""
+            page.wait_for("document.querySelector('output').textContent === 'hello world'")
+            page.wait_for(
+                """[...document.querySelectorAll('li')].at(-1).textContent === 'orders.tea: {"for":"world"}'"""
             )
             door.stop()
 

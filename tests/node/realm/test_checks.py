@@ -13,7 +13,7 @@ from iris.kernel.names import NodeId
 from iris.node.node import Node
 from iris.node.realm import RealmSurvey
 from iris.node.realm.checks import fault_of, of_members_only
-from iris.node.report import ClusterReport, LatencyReport, LinkReport, NodeReport
+from iris.node.report import BridgeLag, ClusterReport, GatewayTraffic, LatencyReport, LinkReport, NodeReport
 from iris.testing import open_network
 
 CLUSTER = ClusterReport(
@@ -27,6 +27,7 @@ CLUSTER = ClusterReport(
     running=0,
     queued=0,
     queue_delay=0.0,
+    draining=False,
 )
 LATENCY = LatencyReport(served=True, cluster="store", operation=None, total=0.3, edges=[0.1, 0.2], counts=[1, 1])
 REPORT = NodeReport(
@@ -39,12 +40,15 @@ REPORT = NodeReport(
     answered=0,
     published=0,
     delivered=0,
+    unheard=0,
     lost={},
     refused={},
     links=0,
     waiting=0,
     bytes_sent=0,
     latencies=[LATENCY],
+    gateway=GatewayTraffic(sites=["b"], neighbours={}, carried=1, carried_bytes=1, refused=0),
+    bridge=BridgeLag(stored=1, waiting=0, missed=0, unstored=0, lags={"readers": 1}),
     omitted=0,
 )
 NAN = float("nan")
@@ -52,6 +56,16 @@ NAN = float("nan")
 
 def _with(**fields: Any) -> NodeReport:
     return dataclasses.replace(REPORT, **fields)
+
+
+def _gateway(**fields: Any) -> NodeReport:
+    assert REPORT.gateway is not None
+    return _with(gateway=dataclasses.replace(REPORT.gateway, **fields))
+
+
+def _bridge(**fields: Any) -> NodeReport:
+    assert REPORT.bridge is not None
+    return _with(bridge=dataclasses.replace(REPORT.bridge, **fields))
 
 
 def _histogram(**fields: Any) -> NodeReport:
@@ -73,6 +87,12 @@ def _histogram(**fields: Any) -> NodeReport:
         (_with(clusters=[dataclasses.replace(CLUSTER, queue_delay=NAN)]), "clusters is nan"),
         (_with(linked=[LinkReport(peer="me", site="", kind="tcp", round_trip=None)]), "the peer of a link is no node"),
         (_with(linked=[LinkReport(peer="0" * 32, site="", kind="tcp", round_trip=NAN)]), "linked is nan"),
+        (_gateway(sites=["s"] * 100), "gateway has more than 32 entries"),
+        (_gateway(neighbours={str(n): "s" for n in range(100)}), "gateway has more than 32 entries"),
+        (_gateway(sites=["s" * 10_000]), "gateway is 'sss"),
+        (_gateway(carried=-1), "gateway is -1"),
+        (_bridge(lags={str(n): 1 for n in range(100)}), "bridge has more than 32 entries"),
+        (_bridge(missed=2**64), "bridge is "),
         (_histogram(total=NAN), "latencies is nan"),
         (_histogram(edges=[0.2, 0.1]), "the edges of a histogram do not ascend"),
         (_histogram(edges=[0.1, 0.1]), "the edges of a histogram do not ascend"),
@@ -130,7 +150,8 @@ async def test_one_that_lies_is_named_and_counted_and_the_others_are_shown(
         lies[boaster.id] = {"clusters": [dataclasses.replace(CLUSTER, queued=10**6)], "latencies": [LATENCY]}
         view = await RealmSurvey(operator).take()
         assert {seen.node.node for seen in view.nodes} == {honest.id, boaster.id}
-        assert view.silent == {liar.id: "its report is refused: uptime is nan"}
+        (absent,) = view.silent
+        assert (absent.node.node, absent.reason) == (liar.id, "its report is refused: uptime is nan")
         assert view.doubted == {boaster.id: "reports of clusters that it is no member of: store"}
         (store,) = view.clusters()
         assert (store.members, store.queued, store.p50) == (1, 0, None)

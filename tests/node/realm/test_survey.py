@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import os
+from typing import Any
+
 import pytest
 import trio
 
@@ -13,6 +18,8 @@ from iris.node.report import MOST, report_of
 from iris.patterns.payloads import encoded
 from iris.security.identity import Rights
 from iris.testing import open_network
+
+LATENCY = {"served": True, "cluster": "c", "operation": None, "total": 1.0, "edges": [1.0], "counts": [1]}
 
 
 def _store(seconds: float = 0.25) -> iris.Service:
@@ -65,7 +72,12 @@ async def test_a_member_that_leaves_is_gone_from_the_next_survey(autojump_clock:
             assert [cluster.members for cluster in (await survey.take()).clusters()] == [1]
         await trio.sleep(1)
         view = await survey.take()
-        assert (view.nodes, view.silent, view.clusters()) == ((), {}, ())
+        assert (view.nodes, view.silent, view.clusters()) == ((), (), ())
+        (gone,) = view.gone
+        assert (gone.node.node, gone.node.speaks_for, gone.reason) == (one.id, "store", "left")
+        assert gone.process == os.getpid()
+        await trio.sleep(600)
+        assert (await survey.take()).gone == ()
 
 
 async def test_a_node_that_was_told_not_to_answer_is_silent(autojump_clock: object) -> None:
@@ -77,7 +89,7 @@ async def test_a_node_that_was_told_not_to_answer_is_silent(autojump_clock: obje
         await trio.sleep(1)
         view = await RealmSurvey(operator).take()
         assert view.nodes == ()
-        assert set(view.silent) == {quiet.id}
+        assert [absent.node.node for absent in view.silent] == [quiet.id]
 
 
 @pytest.mark.parametrize(("serves", "may"), [((), False), (("iris.nodes",), True), (("iris.*",), True)])
@@ -90,7 +102,7 @@ async def test_only_a_certificate_that_serves_iris_nodes_gets_reports(
             await trio.sleep(1)
             view = await RealmSurvey(operator).take()
             assert [seen.node.node for seen in view.nodes] == ([member.id] if may else [])
-            assert may or "does not serve cluster 'operator'" in view.silent[member.id]
+            assert may or "does not serve cluster 'operator'" in view.silent[0].reason
 
 
 async def test_the_reserved_cluster_is_in_no_list(autojump_clock: object) -> None:
@@ -123,8 +135,87 @@ async def test_a_report_is_bounded_whatever_a_node_has_counted(autojump_clock: o
         assert payload_size(payload) < 256 * 1024
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"uptime": float("nan")},
+        {"uptime": float("inf")},
+        {"uptime": -1.0},
+        {"asked": -1},
+        {"links": 2**63},
+        {"host": "h" * 513},
+        {"lost": {f"reason {number}": 1 for number in range(MOST + 1)}},
+        {"lost": {"request: lost": -1}},
+        {"latencies": [LATENCY] * (MOST + 1)},
+        {"latencies": [{**LATENCY, "edges": [float("nan")]}]},
+        {"latencies": [{**LATENCY, "counts": [1] * 513}]},
+        {"gateway": {"sites": ["s" * 600], "neighbours": {}, "carried": 0, "carried_bytes": 0, "refused": 0}},
+    ],
+)
+async def test_a_report_that_no_node_makes_is_silence(wrong: dict[str, Any], autojump_clock: object) -> None:
+    async with open_network() as network, network.open_node("liar", operators=False) as liar:
+        shown = dataclasses.asdict(report_of(liar.statistics(), 1.0))
+        told: dict[str, Any] = {}
+        service = iris.Service("iris.nodes")
+
+        @service.request("report")
+        def report(_: iris.Request) -> object:
+            return {**shown, **told}
+
+        async with (
+            liar._serving.serve("iris.nodes", service, iris.Limits()),
+            network.open_node("operator") as operator,
+        ):
+            await trio.sleep(1)
+            survey = RealmSurvey(operator)
+            assert len((await survey.take()).nodes) == 1
+            told.update(wrong)
+            view = await survey.take()
+            assert view.nodes == ()
+            assert view.silent[0].reason.startswith("its report is refused: ")
+
+
 async def test_nobody_to_ask_is_an_empty_view(autojump_clock: object) -> None:
     async with open_network() as network, network.open_node("app") as node:
         assert (await RealmSurvey(node).take()).nodes == ()
         with pytest.raises(iris.DeliveryError):
             await node._ask_report(NodeId("0" * 32), 1.0)
+
+
+async def test_a_node_that_is_lost_is_gone_with_the_reason_and_where_it_ran(autojump_clock: object) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("operator", host="here") as operator,
+        network.open_node("store", host="there") as one,
+        one.join("store", _store()),
+    ):
+        await operator.wait_for("store")
+        survey = RealmSurvey(operator)
+        assert (await survey.take()).gone == ()
+        network.memory.partition(["here"], ["there"])
+        while not (view := await survey.take()).gone:
+            assert view.nodes == () or view.silent == ()
+        (gone,) = view.gone
+        assert (gone.node.node, gone.node.clusters, gone.reason) == (one.id, ("store",), "silent")
+        assert gone.process == os.getpid()
+        assert (view.nodes, view.silent, view.trouble) == ((), (), "no other node was found")
+        network.memory.heal()
+        await operator.wait_for("store", timeout=60)
+        view = await survey.take()
+        assert ([seen.node.node for seen in view.nodes], view.gone) == ([one.id], ())
+
+
+async def test_a_view_as_json_shows_what_the_view_holds(autojump_clock: object) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("store") as one,
+        network.open_node("quiet", operators=False) as quiet,
+        network.open_node("operator") as operator,
+        one.join("store", _store()),
+    ):
+        await operator.wait_for("store")
+        shown = json.loads(json.dumps((await RealmSurvey(operator).take()).as_object()))
+        assert [cluster["cluster"] for cluster in shown["clusters"]] == ["store"]
+        assert [node["node"] for node in shown["nodes"]] == [one.id]
+        assert [(absent["node"], absent["seconds"]) for absent in shown["silent"]] == [(quiet.id, None)]
+        assert (shown["gone"], shown["abroad"]) == ([], {})

@@ -1,0 +1,245 @@
+"""Views of a realm: what a survey has found, and the one JSON form of it that ``iris top`` and ``iris dash`` show."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+from iris.cluster.membership import NodeInfo
+from iris.kernel.names import NodeId
+from iris.node.report import ClusterReport, NodeReport
+from iris.patterns.latency import LatencyStatistics
+
+_INDIRECT: Final = frozenset(("gateway", "relay"))
+"""Kinds of links whose frames go through other nodes."""
+
+Series = tuple[bool, str, str | None]
+"""Of a histogram: whether it was served, the cluster, the operation."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """One node: what it reported, and what it did since it was asked before.  Rates are per second, 0 at first."""
+
+    node: NodeInfo
+    report: NodeReport
+    seconds: float
+    """Since it was asked before; 0 at first."""
+    served_rate: float
+    asked_rate: float
+    published_rate: float
+    latency: dict[Series, LatencyStatistics]
+    """Of what ended since it was asked before; of all since it started, in a first survey."""
+    rates: dict[str, float]
+    """Requests served, by cluster."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterView:
+    """One cluster: what its members that have answered reported, together.  Times are in seconds, rates per second."""
+
+    cluster: str
+    members: int
+    rate: float
+    """Requests served."""
+    p50: float | None
+    p99: float | None
+    """As the members measure them; None if nothing was served."""
+    running: int
+    queued: int
+    failed: int
+    refused: int
+    expired: int
+    versions: tuple[str, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteView:
+    """One site: the node's own, or one that a gateway of it is linked to."""
+
+    site: str
+    """Empty for none, and ``REALM/SITE`` in another realm."""
+    nodes: tuple[NodeId, ...]
+    """Those that have answered: none at other sites, which are asked from there."""
+    gateways: tuple[NodeId, ...]
+    """Nodes that are linked to a gateway of another site, or are one that is."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkView:
+    """One link between two nodes, which both of them may have reported; ``a`` is the lesser id."""
+
+    a: NodeId
+    b: NodeId
+    a_site: str
+    b_site: str
+    kind: str
+    """See ``LinkReport``.  Each end dials by itself: if they differ, that of ``a``."""
+    round_trip: float | None
+    """Seconds; the shorter one of what the two ends have measured."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbsentNode:
+    """One node that has not reported: it is silent, or gone."""
+
+    node: NodeInfo
+    """As it was seen last."""
+    host: str | None
+    process: int | None
+    """As it reported before; None if it never did."""
+    reason: str
+    """Why it is silent; of one that is gone, see ``Departure``."""
+    late: bool
+    """Whether it may still answer: that counts in the view after its answer has come."""
+    seconds: float | None
+    """Since it was gone; None if it is silent."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RealmView:
+    """The realm as one survey found it.
+
+    A graph can be drawn from it: ``links`` are the edges, and ``sites`` say which nodes stand together.
+    """
+
+    nodes: tuple[NodeView, ...]
+    silent: tuple[AbsentNode, ...]
+    """Nodes that are known and did not answer, or whose report cannot be, for it names what does not exist."""
+    gone: tuple[AbsentNode, ...]
+    """Nodes that were lost or have left in the last ten minutes, at most 256, newest first."""
+    abroad: dict[str, tuple[str, ...]]
+    """Other sites that export something, and which clusters; none if the node that asks is at no named site."""
+    doubted: dict[NodeId, str] = field(default_factory=dict[NodeId, str])
+    """Nodes of whose reports a part was left out, and why."""
+
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing is seen; None if a node answered."""
+        return None if self.nodes else nobody_answered([absent.reason for absent in self.silent])
+
+    def as_object(self) -> dict[str, Any]:
+        """Return the view as JSON shows it: seconds and rates per second, percentiles instead of histograms."""
+        return {
+            "clusters": [dataclasses.asdict(cluster) for cluster in self.clusters()],
+            "nodes": [_node_object(seen) for seen in self.nodes],
+            "sites": [dataclasses.asdict(site) for site in self.sites()],
+            "links": [dataclasses.asdict(link) for link in self.links()],
+            "silent": [_absent_object(absent) for absent in self.silent],
+            "gone": [_absent_object(absent) for absent in self.gone],
+            "doubted": self.doubted,
+            "abroad": self.abroad,
+        }
+
+    def sites(self) -> tuple[SiteView, ...]:
+        """Return the sites of nodes that answered, and those that their gateways are linked to, by name."""
+        nodes: dict[str, set[NodeId]] = {}
+        gateways: dict[str, set[NodeId]] = {}
+        for view in self.nodes:
+            nodes.setdefault(view.report.site, set()).add(view.node.node)
+        for link in self.links():
+            if link.a_site != link.b_site and link.kind not in _INDIRECT:
+                gateways.setdefault(link.a_site, set()).add(link.a)
+                gateways.setdefault(link.b_site, set()).add(link.b)
+        return tuple(
+            SiteView(
+                site=site, nodes=tuple(sorted(nodes.get(site, ()))), gateways=tuple(sorted(gateways.get(site, ())))
+            )
+            for site in sorted(nodes.keys() | gateways.keys())
+        )
+
+    def links(self) -> tuple[LinkView, ...]:
+        """Return the links that nodes have reported, each once, by the ids of its ends.
+
+        A node reports 64 at most, and those of nodes that did not answer are there as far as their other ends did.
+        The node that asks is the end of some.
+        """
+        links: dict[tuple[NodeId, NodeId], LinkView] = {}
+        for view in self.nodes:
+            for link in view.report.linked:
+                here, there = (view.node.node, view.report.site), (NodeId(link.peer), link.site)
+                (a, a_site), (b, b_site) = sorted((here, there))
+                known = links.get((a, b))
+                times = [time for time in (link.round_trip, known and known.round_trip) if time is not None]
+                links[a, b] = LinkView(
+                    a=a,
+                    b=b,
+                    a_site=a_site,
+                    b_site=b_site,
+                    kind=known.kind if known is not None and here[0] != a else link.kind,
+                    round_trip=min(times, default=None),
+                )
+        return tuple(links[ends] for ends in sorted(links))
+
+    def clusters(self) -> tuple[ClusterView, ...]:
+        """Return every cluster that a node serves, by name."""
+        members: defaultdict[str, list[tuple[NodeView, ClusterReport]]] = defaultdict(list)
+        for view in self.nodes:
+            for served in view.report.clusters:
+                members[served.cluster].append((view, served))
+        return tuple(_cluster(name, found) for name, found in sorted(members.items()))
+
+
+def nobody_answered(reasons: Sequence[str]) -> str:
+    """Return why a survey has nothing to show, by the reasons of those that did not answer."""
+    return f"none of {len(reasons)} nodes answered: {reasons[0]}" if reasons else "no other node was found"
+
+
+def _cluster(name: str, members: list[tuple[NodeView, ClusterReport]]) -> ClusterView:
+    counts = Counter[float]()
+    for view, _ in members:
+        for (served, cluster, _operation), latency in view.latency.items():
+            if served and cluster == name:
+                counts.update(latency.buckets)
+    together = LatencyStatistics(buckets=dict(sorted(counts.items())), total=0.0)
+    return ClusterView(
+        cluster=name,
+        members=len(members),
+        rate=sum(view.rates.get(name, 0.0) for view, _ in members),
+        p50=together.percentile(50),
+        p99=together.percentile(99),
+        running=sum(served.running for _, served in members),
+        queued=sum(served.queued for _, served in members),
+        failed=sum(served.failed for _, served in members),
+        refused=sum(served.refused for _, served in members),
+        expired=sum(served.expired for _, served in members),
+        versions=tuple(sorted({view.report.version for view, _ in members})),
+    )
+
+
+def _node_object(seen: NodeView) -> dict[str, Any]:
+    report = dataclasses.asdict(dataclasses.replace(seen.report, latencies=[], linked=[]))
+    del report["latencies"], report["linked"], report["site"]  # which stands in the node's record
+    return {
+        **dataclasses.asdict(seen.node),
+        **report,
+        "seconds": seen.seconds,
+        "served_rate": seen.served_rate,
+        "asked_rate": seen.asked_rate,
+        "published_rate": seen.published_rate,
+        "latency": [
+            {
+                "served": served,
+                "cluster": cluster,
+                "operation": operation,
+                "count": latency.count,
+                "p50": latency.percentile(50),
+                "p99": latency.percentile(99),
+            }
+            for (served, cluster, operation), latency in seen.latency.items()
+        ],
+    }
+
+
+def _absent_object(absent: AbsentNode) -> dict[str, Any]:
+    told = dataclasses.asdict(absent)
+    return {**told.pop("node"), **told}
