@@ -71,17 +71,17 @@ def test_a_whole_node_refuses_hostile_messages_of_every_kind_and_works_on() -> N
     assert outcome.grown < MEMORY_LIMIT, f"seed {SEED}: {outcome}"
     assert outcome.refused.total() > MESSAGES / 3, f"seed {SEED}: {outcome}"
     refused = {reason.rpartition(" ")[2] for reason in outcome.refused if reason.startswith("message of kind")}
-    assert len(refused) > 5, f"what has the form of a message, and says what cannot be: seed {SEED}: {outcome}"
+    assert len(refused) > 12, f"what has the form of a message, and says what cannot be: seed {SEED}: {outcome}"
     assert outcome.refused["RemoteProtocolError"] > MESSAGES / 3
 
 
-def test_every_kind_of_message_is_sent_changed_and_nearly_every_one_was_seen_before() -> None:
+def test_every_kind_of_message_is_sent_changed_and_nearly_every_one_comes_to_its_receiver() -> None:
     shown: list[int] = []
     found = trio.run(fuzz_node.attack_node, 500, SEED, shown.append, clock=MockClock(autojump_threshold=0))
     every = set(kinds.BY_KIND.values())
     assert found.sent | {kinds.Goodbye} == every  # goodbyes are rare: 1 of 20 of what would be their share
     assert shown == sorted(shown)
-    assert len(found.recorded) > 0.65 * len(every)
+    assert len(found.recorded) > 0.9 * len(every)
 
 
 def test_a_run_is_repeated_by_its_seed() -> None:
