@@ -18,7 +18,7 @@ from typing import Any, Final, cast, final
 from iris.kernel.errors import ConfigError, RemoteError
 from iris.kernel.tasks import interruptible
 from iris.patterns.messages import Request
-from iris.patterns.payloads import Converter, Mismatch, converter
+from iris.patterns.payloads import Converter, Mismatch, converter, lacks
 
 BAD_REQUEST: Final = "bad_request"
 """Code of the error when a payload is not what the handler declares; the handler did not run."""
@@ -267,15 +267,14 @@ def _with_names(
     elif isinstance(request.payload, dict):
         named = cast("dict[str, Any]", request.payload)
     else:
-        raise RemoteError(BAD_REQUEST, f"payload: expected a map of {', '.join(converters)}")
-    if missing := required - named.keys():
-        raise RemoteError(BAD_REQUEST, f"payload: {', '.join(sorted(missing))} missing")
+        kind = type(request.payload).__name__
+        raise RemoteError(BAD_REQUEST, f"payload: expected a map of {', '.join(converters)}, got {kind}")
+    if lacking := lacks(required, converters, named):
+        raise RemoteError(BAD_REQUEST, f"payload: {lacking}")
     values: dict[str, Any] = {}
-    for name, value in named.items():
-        convert = converters.get(name)
-        if convert is None:
-            raise RemoteError(BAD_REQUEST, f"payload: there is no {name[:64]!r}")
-        values[name] = _converted(convert, value, "" if only else f".{name}")
+    for name, convert in converters.items():
+        if name in named:  # others are of a newer version of the caller
+            values[name] = _converted(convert, named[name], "" if only else f".{name}")
     if request_name is not None:
         values[request_name] = request
     return handler(**values)

@@ -96,9 +96,9 @@ async def test_arguments_that_do_not_fit_fail_as_those_of_a_function(autojump_cl
 
 
 MISFITS: list[tuple[Any, str]] = [
-    ([], "expected a map of item, count"),
+    ([], "payload: expected a map of item, count, got list"),
     ({"count": 1}, "item missing"),
-    ({"item": "tea", "much": 1}, "there is no 'much'"),
+    ({"itme": "tea", "count": 1}, "payload: item missing; not known: itme"),
     ({"item": "tea", "count": "1"}, "payload.count: expected int, got str '1'"),
 ]
 
