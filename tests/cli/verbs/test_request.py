@@ -116,7 +116,12 @@ def test_every_option_of_a_request_is_that_of_the_node(store: Desk, monkeypatch:
 @pytest.mark.parametrize(
     ("arguments", "status", "complaint"),
     [
-        (["nobody"], 1, "no reachable member serves the cluster 'nobody'"),
+        (
+            ["nobody"],
+            1,
+            "no reachable member serves the cluster 'nobody'; this node knows of 'store': see 'iris clusters'",
+        ),
+        (["stor"], 1, "no reachable member serves the cluster 'stor'; did you mean 'store'? 'iris clusters' shows all"),
         (["bad name"], 2, "'bad name' is not a cluster name: use 1 to 128 of letters"),
         (["store", "--operation", "absent"], 1, "no_such_operation: cluster 'store' does not serve"),
         (["store", "--operation", "fail"], 1, "out_of_stock: come back tomorrow"),

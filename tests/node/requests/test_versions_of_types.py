@@ -84,7 +84,9 @@ async def test_what_is_missing_is_an_error_that_names_what_was_given_in_its_plac
             await desk.request("bikes", {"ride": {"rider": "bob"}}, operation="rent", wait=5)
         with pytest.raises(iris.RemoteError, match=r"^bad_request: payload: city missing; not known: town$"):
             await desk.request("bikes", {"town": "oslo"}, operation="stations")
-        with pytest.raises(iris.RemoteError, match=r"^reply_malformed: .*: payload\.ride: x missing; not known: rider$"):
+        with pytest.raises(
+            iris.RemoteError, match=r"^reply_malformed: .*: payload\.ride: x missing; not known: rider$"
+        ):
             await desk.request("bikes", {"rider": "bob"}, operation="rent", reply=Elsewhere)
 
 
