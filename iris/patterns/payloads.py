@@ -159,10 +159,11 @@ def _class(annotation: Any, known: dict[Any, Converter]) -> Converter:
             made: Converter = partial(_dataclass, annotation, fields, _required(kind))
             known[kind] = made  # before its fields, which may be of its own type
             hints = _hints(kind)
-            fields.update(
-                (field.name, _converter(hints[field.name], known) if field.init else None)
-                for field in dataclasses.fields(kind)
-            )
+            for field in dataclasses.fields(kind):
+                try:
+                    fields[field.name] = _converter(hints[field.name], known) if field.init else None
+                except ConfigError as error:
+                    raise ConfigError(f"{kind.__name__}.{field.name}: {error}") from None
             return made
     raise ConfigError(
         f"{annotation!r} cannot be the type of a payload: use a dataclass, a model of msgspec or pydantic, None, bool, "

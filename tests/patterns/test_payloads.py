@@ -215,6 +215,18 @@ def test_a_type_that_no_payload_can_have_is_refused_when_it_is_declared(annotati
         converter(annotation)
 
 
+@dataclasses.dataclass
+class Dates:
+    since: list[datetime.datetime]
+
+
+def test_the_error_for_a_type_that_no_payload_can_have_names_the_field() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^Dates\.since: <class 'datetime.datetime'> cannot be the type of a payload"
+    ):
+        converter(list[Dates])
+
+
 KEYS = st.sampled_from(["id", "price", "items", "x", "a"])
 PAYLOADS = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),

@@ -8,6 +8,7 @@ may have one more parameter for the ``Request``.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import inspect
 import typing
 from collections.abc import Callable, Mapping
@@ -117,7 +118,12 @@ class Signature:
             return partial(_with_nothing, handler)
         if not self.arguments:
             return handler
-        converters = {one.name: converter(one.type) for one in self.arguments}
+        converters: dict[str, Converter] = {}
+        for one in self.arguments:
+            try:
+                converters[one.name] = converter(one.type)
+            except ConfigError as error:
+                raise ConfigError(f"{handler_name(handler)}: {one.name}: {error}") from None
         if self.in_order and not self.by_name:
             (convert,) = converters.values()
             return partial(_with_value, handler, convert, self.request is not None)
@@ -220,7 +226,14 @@ def _type_name(annotation: Any) -> str:
 
 
 def fields_of(annotation: Any, found: dict[str, dict[str, str]]) -> None:
-    """Put the dataclasses that a type is made of into ``found``: their fields and types, by name."""
+    """Put the classes that a type is made of into ``found``, by name.
+
+    Of a dataclass its fields and their types; of an enumeration its members and their values, as Python writes them.
+    """
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum) and annotation.__name__ not in found:
+        found[annotation.__name__] = {
+            one.name: repr(one.value) for one in annotation if isinstance(one.value, str | int | float)
+        }
     if isinstance(annotation, type) and dataclasses.is_dataclass(annotation) and annotation.__name__ not in found:
         hints = hints_of(annotation)
         named = found[annotation.__name__] = {}

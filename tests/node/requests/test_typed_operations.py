@@ -162,6 +162,20 @@ def test_a_service_of_a_class_is_refused_early() -> None:
         iris.Service("shop").request("iris.describe")(any_first)
 
 
+@dataclass
+class Ride:
+    since: complex
+
+
+def test_an_operation_whose_type_no_payload_can_have_is_named_with_the_field() -> None:
+    class Bikes(iris.Service, cluster="bikes"):
+        @iris.operation
+        async def rent(self, ride: Ride) -> None: ...
+
+    with pytest.raises(iris.ConfigError, match=r"Bikes\.rent: ride: Ride\.since: <class 'complex'> cannot be the type"):
+        Bikes()
+
+
 class Greeter(iris.Service, cluster="greeters"):
     @iris.operation
     async def greet(self, name: str = "world", token: str = "secret of this member") -> str:
