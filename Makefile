@@ -73,7 +73,7 @@ dist: $(VENV)/.ready-dist
 	$(BIN)/check-wheel-contents dist/*.whl
 	"$(PYTHON)" -m venv build/empty
 	build/empty/bin/python -m pip install --disable-pip-version-check --quiet dist/*.whl
-	cd build/empty && test "$$(bin/python -P ../../examples/tutorial/first.py)" = "hello world, from greeters"
+	cd build/empty && test "$$(bin/python -P ../../examples/tutorial/first.py)" = "hello world, from desk"
 	build/empty/bin/iris --version
 
 clean:

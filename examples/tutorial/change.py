@@ -9,7 +9,7 @@ import iris
 
 async def main(item: str, price: float) -> None:
     async with iris.open_node("desk") as node:
-        await node.publish(f"prices.{item}", price)
+        await node.publish(f"prices.{item}", {"price": price})
 
 
 trio.run(main, sys.argv[1], float(sys.argv[2]))

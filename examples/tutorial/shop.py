@@ -12,8 +12,12 @@ async def serve(node: iris.Node, task_status: trio.TaskStatus[None] = trio.TASK_
         task_status.started()
         async for change in changes:
             item = change.topic.removeprefix("prices.")
-            prices.prices[item] = change.payload
-            print(f"{item} costs {change.payload}", flush=True)
+            match change.payload:
+                case {"price": float(price)}:
+                    prices.prices[item] = price
+                    print(f"{item} costs {price}", flush=True)
+                case other:
+                    print(f"{change.topic}: {other!r} is no price", flush=True)
 
 
 async def main() -> None:

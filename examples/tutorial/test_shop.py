@@ -21,7 +21,8 @@ async def test_a_changed_price_reaches_every_member(autojump_clock):
         await nursery.start(serve, one)
         await nursery.start(serve, other)
         await desk.wait_for("prices", members=2)
-        await desk.publish("prices.tea", 4.0)
+        await desk.publish("prices.tea", {"price": 4.0})
+        await desk.publish("prices.tea", "9.9")  # no price: a member ignores it
         await trio.sleep(1)
         replies = {(await Prices.client(desk).look_up("tea")).price for _ in range(20)}
         assert replies == {4.0}

@@ -219,7 +219,7 @@ def _status_of(error: BaseException) -> int | None:
             _complain(str(error))
             return MISUSED
         case IrisError():
-            _complain(str(error))
+            _complain("; ".join((str(error), *getattr(error, "__notes__", ()))))
             return FAILED
         case BrokenPipeError():
             # Whoever read our output has seen enough.

@@ -125,16 +125,21 @@ def request(
     async def ask() -> None:
         async with connection.open() as node:
             before = trio.current_time()
-            reply = await node.request(
-                cluster,
-                value,
-                timeout=timeout,
-                idempotent=idempotent,
-                operation=operation,
-                key=key,
-                headers=given_headers,
-                wait=wait,
-            )
+            try:
+                reply = await node.request(
+                    cluster,
+                    value,
+                    timeout=timeout,
+                    idempotent=idempotent,
+                    operation=operation,
+                    key=key,
+                    headers=given_headers,
+                    wait=wait,
+                )
+            except iris.RemoteError as error:
+                if error.code == "bad_request" and not json_payload:
+                    error.add_note("without --json-payload PAYLOAD is a text or bytes, and no value")
+                raise
             elapsed = trio.current_time() - before
         if as_json:
             write_object({**as_fields(reply), "seconds": round(elapsed, 6)})

@@ -50,7 +50,8 @@ class NoSuchCluster(DeliveryError):
     """No reachable member serves the cluster.  Nothing was sent.
 
     Known at once, without waiting, unless the caller has said ``wait=``, or an idempotent request waited because there
-    was a member a moment ago.
+    was a member a moment ago.  Notes of the exception (``__notes__``) say which clusters the node knows of, where that
+    may help; ``str`` does not, for handlers and doors pass it on.
     """
 
 

@@ -637,8 +637,7 @@ class Node:
 
     def clusters(self) -> tuple[str, ...]:
         """Return the name of every cluster that has members here or is exported by another site, sorted."""
-        here = self._membership.clusters()
-        return here if self._sites is None else tuple(sorted(self._sites.foreigners.clusters().union(here)))
+        return self._membership.clusters()
 
     def members(self, cluster: str) -> tuple[Member, ...]:
         """Return the members of a cluster as seen now, suspected ones included; those at other sites come last."""

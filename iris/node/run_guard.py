@@ -86,7 +86,7 @@ def check_trio() -> None:
         ) from None
 
 
-_FOR_ASYNCIO: Final = "use iris.aio.open_node; or run the program with trio.run(main)"
+_FOR_ASYNCIO: Final = "import iris.aio and use iris.aio.open_node; or run the program with trio.run(main)"
 
 _FROM_THREAD: Final = (
     "trio.from_thread.run(node.request, CLUSTER, PAYLOAD), and trio_token=TOKEN if trio.to_thread did not start the "

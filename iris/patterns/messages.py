@@ -15,7 +15,7 @@ class Sender:
     """The sender of a message, as its certificate proves it."""
 
     cluster: str
-    """The cluster that the sending node speaks for; that of another realm is ``REALM/CLUSTER``."""
+    """The cluster that the sending node speaks for: who asks.  That of another realm is ``REALM/CLUSTER``."""
     node: NodeId
     """The node itself: one boot of one process."""
 
@@ -28,26 +28,35 @@ class Sender:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One request, as its handler gets it."""
+    """One request, as its handler gets it.  Who asks is ``sender.cluster``; ``cluster`` is who is asked."""
 
     payload: Any
+    """What the caller sent, as it travelled: None, a bool, a number, str, bytes, a list or a dict."""
     sender: Sender
+    """Who asks, as its certificate proves it: decide by ``sender.cluster`` what a caller may do."""
     headers: Mapping[str, str]
+    """What the caller wrote beside the payload.  Nobody has verified it."""
     deadline: float
     """When the caller stops waiting, on ``trio.current_time()``'s clock; the handler is cancelled then."""
     cluster: str
+    """The cluster that is asked and serves, a membership of this node; never the caller."""
     operation: str | None
+    """The operation that is asked for; None for a request without one."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One broadcast, as its handler gets it."""
+    """One broadcast, as its handler gets it.  Who sent it is ``sender.cluster``."""
 
     payload: Any
+    """What the sender sent, as it travelled; see ``Request.payload``."""
     sender: Sender
+    """Who sent it, as its certificate proves it."""
     headers: Mapping[str, str]
+    """What the sender wrote beside the payload.  Nobody has verified it."""
     cluster: str
+    """The cluster that it was sent to, a membership of this node; never the sender."""
 
 
 @final

@@ -1,8 +1,9 @@
 """Payload conversion: between wire values (None, bool, numbers, str, bytes, list, dict) and declared types.
 
 Converters are compiled once, when a handler is registered.  Their input comes from another program, so they check
-everything and name the place of an error.  Dataclasses are converted here.  Models of msgspec and pydantic convert
-themselves; they are recognised where the program has imported these packages.
+everything and name the place of an error.  Dataclasses are converted here; fields that they do not have are ignored, so
+that the other program may be of a newer version.  Models of msgspec and pydantic convert themselves, by their own rule
+for such fields; they are recognised where the program has imported these packages.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import sys
 import threading
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache, partial
+from itertools import islice
 from typing import Any, Final, Literal, cast, final
 
 from iris.kernel.errors import ConfigError, LocalProtocolError, RemoteError
@@ -29,6 +31,10 @@ _NONE: Final = type(None)
 
 _MOST_ERRORS: Final = 32
 """Of one payload that are told one by one: half a million of them would be 40 MB of text."""
+
+_MOST_NAMES: Final = 4
+"""Of fields that are not known, in one error; and of each so many characters:"""
+_MOST_LETTERS: Final = 64
 
 
 @final
@@ -56,12 +62,15 @@ def converter(annotation: Any) -> Converter:
 
 
 class _Tried(threading.local):
-    """What choices of unions have come to in the conversion of one payload, by choice and value.
+    """What choices of unions have come to in the conversion of one payload."""
+
+    known: dict[tuple[int, int], Mismatch | tuple[Any, int]] | None = None
+    """By choice and value: the error, or what was made and how many fields were ignored in it.
 
     Without it a value within a value within a value would be tried two times two times two times.
     """
-
-    known: dict[tuple[int, int], Any] | None = None
+    ignored: int = 0
+    """How many fields were ignored so far: of the choices that fit, a union takes the one that ignores the fewest."""
 
 
 _tried: Final = _Tried()
@@ -69,10 +78,11 @@ _tried: Final = _Tried()
 
 def _whole(convert: Converter, value: Any) -> Any:
     outer, _tried.known = _tried.known, {}
+    ignored, _tried.ignored = _tried.ignored, 0
     try:
         return convert(value)
     finally:
-        _tried.known = outer
+        _tried.known, _tried.ignored = outer, ignored
 
 
 _cached_converter: Final[Callable[[Any], Converter]] = lru_cache(maxsize=256)(converter)
@@ -145,13 +155,15 @@ def _class(annotation: Any, known: dict[Any, Converter]) -> Converter:
         if issubclass(kind, enum.Enum):
             return partial(_enum, kind)
         if dataclasses.is_dataclass(kind):
-            fields: dict[str, Converter] = {}
+            fields: dict[str, Converter | None] = {}
             made: Converter = partial(_dataclass, annotation, fields, _required(kind))
             known[kind] = made  # before its fields, which may be of its own type
             hints = _hints(kind)
-            fields.update(
-                (field.name, _converter(hints[field.name], known)) for field in dataclasses.fields(kind) if field.init
-            )
+            for field in dataclasses.fields(kind):
+                try:
+                    fields[field.name] = _converter(hints[field.name], known) if field.init else None
+                except ConfigError as error:
+                    raise ConfigError(f"{kind.__name__}.{field.name}: {error}") from None
             return made
     raise ConfigError(
         f"{annotation!r} cannot be the type of a payload: use a dataclass, a model of msgspec or pydantic, None, bool, "
@@ -230,20 +242,35 @@ def _enum(kind: type[enum.Enum], value: Any) -> enum.Enum:
         raise Mismatch(f"expected a value of {kind.__name__}, got {_describe(value)}") from None
 
 
-def _union(choices: tuple[Converter, ...], name: str, value: Any) -> Any:
-    mismatches: list[Mismatch] = []
+def _attempt(convert: Converter, value: Any) -> Mismatch | tuple[Any, int]:
     known = _tried.known
     assert known is not None
+    place = id(convert), id(value)  # both live as long as this conversion
+    if place not in known:
+        ignored, _tried.ignored = _tried.ignored, 0
+        try:
+            known[place] = convert(value), _tried.ignored
+        except Mismatch as error:
+            known[place] = error
+        finally:
+            _tried.ignored = ignored
+    return known[place]
+
+
+def _union(choices: tuple[Converter, ...], name: str, value: Any) -> Any:
+    mismatches: list[Mismatch] = []
+    best: tuple[Any, int] | None = None
     for convert in choices:
-        place = id(convert), id(value)  # both live as long as this conversion
-        if place not in known:
-            try:
-                known[place] = convert(value)
-            except Mismatch as error:
-                known[place] = error
-        if not isinstance(known[place], Mismatch):
-            return known[place]
-        mismatches.append(known[place])
+        outcome = _attempt(convert, value)
+        if isinstance(outcome, Mismatch):
+            mismatches.append(outcome)
+        elif best is None or outcome[1] < best[1]:
+            best = outcome
+        if best is not None and best[1] == 0:
+            break
+    if best is not None:
+        _tried.ignored += best[1]
+        return best[0]
     deeper = [error for error in mismatches if error.path]
     if len(deeper) == 1:
         raise deeper[0]  # one of them fits but for a detail
@@ -289,17 +316,34 @@ def _entries(convert: Converter, value: Any) -> dict[str, Any]:
     return made
 
 
-def _dataclass(kind: Callable[..., Any], fields: Mapping[str, Converter], required: frozenset[str], value: Any) -> Any:
+def lacks(required: frozenset[str], declared: Collection[str], given: Mapping[str, Any]) -> str:
+    """Return what to say of names that are required and not given, and of those given that are not known; "" if none.
+
+    Names that are not known are ignored, for the other program may be newer.  Beside one that is missing they are said,
+    for then one was probably mistyped.
+    """
+    missing = required - given.keys()
+    if not missing:
+        return ""
+    unknown = list(islice((name[:_MOST_LETTERS] for name in given if name not in declared), _MOST_NAMES + 1))
+    if len(unknown) > _MOST_NAMES:
+        unknown[_MOST_NAMES] = "..."
+    return f"{', '.join(sorted(missing))} missing" + (f"; not known: {', '.join(unknown)}" if unknown else "")
+
+
+def _dataclass(
+    kind: Callable[..., Any], fields: Mapping[str, Converter | None], required: frozenset[str], value: Any
+) -> Any:
     if not _is(value, dict):
         raise Mismatch(f"expected dict, got {_describe(value)}")
-    missing = required - value.keys()
-    if missing:
-        raise Mismatch(f"{', '.join(sorted(missing))} missing")
+    if lacking := lacks(required, fields, value):
+        raise Mismatch(lacking)
     made: dict[str, Any] = {}
     for name, item in value.items():
         convert = fields.get(name)
-        if convert is None:
-            raise Mismatch(f"there is no {name[:64]!r}")
+        if convert is None:  # of a newer version; or a field that the class itself fills
+            _tried.ignored += name not in fields
+            continue
         try:
             made[name] = convert(item)
         except Mismatch as error:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from typing import Protocol
+import difflib
+from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
+from typing import Final, Protocol
 
 from iris.cluster.balancing import AtSite
+from iris.cluster.mesh import Mesh
 from iris.kernel.errors import NoSuchCluster
 from iris.kernel.names import NodeId, split_address
-from iris.security.identity import NodeIdentity
+
+_MOST_COMPARED: Final = 256
+"""Names that a mistyped one is compared with, about 1 us each; a program may ask in a loop."""
+_MOST_NAMED: Final = 5
+_RESERVED: Final = "iris."
 
 
 class Picker(Protocol):
@@ -59,17 +66,45 @@ class MemberDirectory(Protocol):
         """Wait until something may have changed in who serves what."""
         ...
 
+    def clusters(self) -> Sequence[str]:
+        """Return the name of every cluster that this node may ask and that has members, sorted."""
+        ...
+
     def member_ids(self, cluster: str) -> Sequence[NodeId]:
         """Return every member of a cluster that is not known to be dead, in no particular order."""
         ...
 
 
-def nobody_serves(cluster: str, identity: NodeIdentity, trouble: str = "") -> NoSuchCluster:
-    """Return the error for a request to a cluster without members, as seen by the node of that identity."""
+def nobody_serves(cluster: str, mesh: Mesh, directory: MemberDirectory) -> NoSuchCluster:
+    """Return the error for a request to a cluster without members, as seen by the node of that mesh.
+
+    What there is in its place is a note of the error, which tracebacks and the command show.  It is no part of the
+    text, because handlers and doors pass that on to those who may not know what this node knows.
+    """
     alias, name, _ = split_address(cluster)
-    realm = identity.alias(alias) if alias else None
+    realm = mesh.identity.alias(alias) if alias else None
     if alias and realm is None:
         return NoSuchCluster(f"no realm is trusted here by the name of {alias!r}: nobody serves {cluster!r}")
     if realm is not None and not realm.may_use(name):
         return NoSuchCluster(f"realm {alias!r} does not export the cluster {name!r}, or it is not imported here")
-    return NoSuchCluster(f"no reachable member serves the cluster {cluster!r}{trouble}")
+    trouble = mesh.trouble()
+    error = NoSuchCluster(f"no reachable member serves the cluster {cluster!r}{trouble}")
+    hint = "" if trouble else known_instead(cluster.partition("@")[0], directory.clusters())
+    if hint:
+        error.add_note(hint)
+    return error
+
+
+def known_instead(cluster: str, clusters: Iterable[str]) -> str:
+    """Return what to say of the clusters that there are, to a caller that asked for another one; "" if it is there."""
+    names = [name for name in clusters if not name.startswith(_RESERVED)]
+    if cluster in names:
+        return ""  # it has members, of which none can be asked now
+    if not names:
+        return "this node knows of no cluster: 'iris doctor' says whether it is linked to others"
+    alike = islice((name for name in names if abs(len(name) - len(cluster)) <= 2), _MOST_COMPARED)
+    close = difflib.get_close_matches(cluster, alike, n=_MOST_NAMED)
+    if close:
+        return f"did you mean {' or '.join(map(repr, close))}? 'iris clusters' shows all"
+    rest = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f"this node knows of {', '.join(map(repr, names[:_MOST_NAMED]))}{rest}: see 'iris clusters'"

@@ -36,6 +36,12 @@ class Point:
     y: int = 0
 
 
+@dataclasses.dataclass(frozen=True)
+class Room:
+    x: int
+    z: int = 0
+
+
 @dataclasses.dataclass
 class Order:
     id: Number
@@ -63,6 +69,14 @@ class Struct(msgspec.Struct):
 class Model(pydantic.BaseModel):
     name: str
     age: int = pydantic.Field(default=0, ge=0)
+
+
+class StrictStruct(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+
+
+class StrictModel(pydantic.BaseModel, extra="forbid"):
+    name: str
 
 
 class Dated(pydantic.BaseModel):
@@ -121,7 +135,16 @@ class Unresolvable:
             {"id": 1, "price": 2, "items": [{"x": 1}], "color": "blue", "tags": ["a"], "sizes": {"m": 2}},
             Order(Number(1), 2.0, [Point(1)], Color.BLUE, None, frozenset({"a"}), {"m": 2}),
         ),
+        (Order, {"id": 1, "price": 2, "items": [], "total": 7.0}, Order(Number(1), 2.0, [])),
+        (Point, {"x": 1, "z": {"new": [1]}}, Point(1)),
+        (list[Point], [{"x": 1, "z": 2}, {"z": 2, "x": 2}], [Point(1), Point(2)]),
+        (Point | Room, {"x": 1, "z": 2}, Room(1, 2)),
+        (Room | Point, {"x": 1, "y": 2}, Point(1, 2)),
+        (Point | Room, {"x": 1, "w": 2}, Point(1)),
+        (list[Point | Room] | list[Room], [{"x": 1, "z": 2}], [Room(1, 2)]),
         (Struct, {"name": "a", "age": 3}, Struct("a", 3)),
+        (Struct, {"name": "a", "new": 3}, Struct("a")),
+        (Model, {"name": "a", "new": 3}, Model(name="a")),
         (Model, {"name": "a", "age": 3}, Model(name="a", age=3)),
         (dict[str, Model], {"a": {"name": "b"}}, {"a": Model(name="b")}),
     ],
@@ -153,10 +176,13 @@ def test_what_fits_becomes_what_was_declared(annotation: Any, payload: object, v
         (Color, [1], "expected a value of Color"),
         (Point, b"x", "payload: expected dict, got bytes"),
         (Point, {}, "payload: x missing"),
-        (Point, {"x": 1, "z": 2}, "payload: there is no 'z'"),
+        (Point, {"z": 2, "y": 1}, "payload: x missing; not known: z"),
+        (Point, dict.fromkeys("abcdefg", 1), "payload: x missing; not known: a, b, c, d, ..."),
+        (Point, {"a" * 1000: 1}, f"payload: x missing; not known: {'a' * 64}"),
+        (Point, {"x": 1, "y": "no", "z": 2}, "payload.y: expected int, got str 'no'"),
         (Order, {"id": 1, "price": -1, "items": []}, "payload: price below 0"),
         (Order, {"id": 1, "price": 1, "items": [{"x": 1}, {"x": None}]}, "payload.items[1].x: expected int, got None"),
-        (Order, {"id": 1, "price": 1, "items": [], "total": 3.0}, "there is no 'total'"),
+        (Order, {"id": 1, "price": 1, "total": 3.0}, "payload: items missing"),
         (
             Order,
             {"id": 1, "price": 1, "items": [], "parent": {"id": 1, "price": 1, "items": [{"x": "a"}]}},
@@ -168,6 +194,8 @@ def test_what_fits_becomes_what_was_declared(annotation: Any, payload: object, v
         (Odd, {"how": "assert"}, "payload: not that"),
         (list[Odd], [{"how": "key"}], "payload[0]: KeyError: 'key'"),
         (list[Struct], [{"age": 1}], "payload[0]: "),
+        (StrictStruct, {"name": "a", "new": 3}, "unknown field `new`"),
+        (StrictModel, {"name": "a", "new": 3}, "new: Extra inputs are not permitted"),
         (str, 0 + 5, "expected str, got int 5"),
         (str, [0] * 1000, "expected str, got list"),
     ],
@@ -185,6 +213,18 @@ def test_what_does_not_fit_is_described_with_its_place(annotation: Any, payload:
 def test_a_type_that_no_payload_can_have_is_refused_when_it_is_declared(annotation: Any) -> None:
     with pytest.raises(ConfigError):
         converter(annotation)
+
+
+@dataclasses.dataclass
+class Dates:
+    since: list[datetime.datetime]
+
+
+def test_the_error_for_a_type_that_no_payload_can_have_names_the_field() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^Dates\.since: <class 'datetime.datetime'> cannot be the type of a payload"
+    ):
+        converter(list[Dates])
 
 
 KEYS = st.sampled_from(["id", "price", "items", "x", "a"])

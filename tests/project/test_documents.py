@@ -32,7 +32,7 @@ def test_the_first_example_of_the_readme_runs_as_it_stands() -> None:
             text=True,
         )
     assert done.stderr == ""
-    assert done.stdout == "hello world, from greeters\n"
+    assert done.stdout == "hello world, from desk\n"
 
 
 def test_files_and_tests_that_documents_name_exist() -> None:

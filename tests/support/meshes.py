@@ -96,6 +96,9 @@ class StaticDirectory:
     async def wait_news(self) -> None:
         await trio.sleep_forever()
 
+    def clusters(self) -> Sequence[str]:
+        return sorted(self.members)
+
     def member_ids(self, cluster: str) -> Sequence[NodeId]:
         return tuple(self.members.get(cluster, ()))
 

@@ -110,6 +110,8 @@ class Membership:
         """Linked members at other sites, with how far these are."""
         self.listed: Callable[[str], Collection[NodeId]] = lambda _: ()
         """Returns the members that a cluster has at other sites, linked or not."""
+        self.exported: Callable[[], Collection[str]] = lambda: ()
+        """Returns the clusters that other sites export."""
         self._closed_routes: set[NodeId] = set()
         self._linking = Linking(
             mesh,
@@ -226,7 +228,8 @@ class Membership:
 
     def clusters(self) -> tuple[str, ...]:
         """See ``Node.clusters``."""
-        return self._roster.clusters()
+        here, elsewhere = self._roster.clusters(), self.exported()
+        return tuple(sorted({*here, *elsewhere})) if elsewhere else here
 
     def members(self, cluster: str) -> tuple[Member, ...]:
         """See ``Node.members``."""

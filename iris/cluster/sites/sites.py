@@ -155,6 +155,7 @@ class Sites:
         self._links: Final = RemoteLinks(mesh, nursery, config, self._tell_news)
         nursery.start_soon(LossReport(self.foreigners.name_of).run, mesh)
         membership.listed = self.foreigners.ids
+        membership.exported = self.foreigners.clusters
         mesh.use_carrier(self)
         self._near_pauses: Final = mesh.redialling.pauses
         mesh.redialling.pauses = self._pauses

@@ -122,7 +122,7 @@ async def trace_request(
         timed=True,
     )
     if begun is None:
-        raise nobody_serves(cluster, node._mesh.identity, node._mesh.trouble())
+        raise nobody_serves(cluster, node._mesh, node._membership)
     try:
         await ended.wait()
     except trio.Cancelled:

@@ -118,7 +118,7 @@ class Broadcasts:
     def _members(self, cluster: str) -> Sequence[NodeId]:
         members = self._directory.member_ids(cluster)
         if not members:
-            raise nobody_serves(cluster, self._mesh.identity, self._mesh.trouble())
+            raise nobody_serves(cluster, self._mesh, self._directory)
         return members
 
     def _open_lane(self, name: str) -> _Lane:

@@ -184,7 +184,7 @@ class Surveys:
         self._requests.check(payload, headers)
         members = tuple(self._directory.member_ids(cluster))
         if not members:
-            raise nobody_serves(cluster, self._mesh.identity, self._mesh.trouble())
+            raise nobody_serves(cluster, self._mesh, self._directory)
         answers = Answers(members, rules)
 
         async def ask(member: NodeId) -> None:

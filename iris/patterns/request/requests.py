@@ -176,7 +176,7 @@ class Requests:
         picker = self._directory.picker(cluster)
         if picker is None and member is None and not (idempotent and self._directory.had_members(cluster)):
             check_address(cluster)
-            nobody = nobody_serves(cluster, self._mesh.identity, self._mesh.trouble())
+            nobody = nobody_serves(cluster, self._mesh, self._directory)
             self._failed(cluster, operation, type(nobody).__name__)
             raise nobody
         # What the caller's own scope leaves is all that the handler may use: nested requests inherit it.
@@ -436,7 +436,7 @@ class Requests:
             self._cancel_left(identifier)
         if failure is None and (rounds or now < deadline):
             await trio.lowlevel.checkpoint()  # it may be the end of the caller's own scope
-            raise nobody_serves(cluster, self._mesh.identity, self._mesh.trouble())
+            raise nobody_serves(cluster, self._mesh, self._directory)
         if now >= deadline:
             raise await self._timed_out(cluster, timeout, lost or failure)
         assert failure is not None

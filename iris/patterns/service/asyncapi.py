@@ -89,7 +89,7 @@ def _taken(signature: Signature, schemas: Schemas) -> dict[str, Any]:
 
 
 def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+    return {"type": "object", "properties": properties, "required": required}
 
 
 def schema(annotation: Any, schemas: Schemas) -> dict[str, Any]:

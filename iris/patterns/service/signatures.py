@@ -8,6 +8,7 @@ may have one more parameter for the ``Request``.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import inspect
 import typing
 from collections.abc import Callable, Mapping
@@ -18,7 +19,7 @@ from typing import Any, Final, cast, final
 from iris.kernel.errors import ConfigError, RemoteError
 from iris.kernel.tasks import interruptible
 from iris.patterns.messages import Request
-from iris.patterns.payloads import Converter, Mismatch, converter
+from iris.patterns.payloads import Converter, Mismatch, converter, lacks
 
 BAD_REQUEST: Final = "bad_request"
 """Code of the error when a payload is not what the handler declares; the handler did not run."""
@@ -117,7 +118,12 @@ class Signature:
             return partial(_with_nothing, handler)
         if not self.arguments:
             return handler
-        converters = {one.name: converter(one.type) for one in self.arguments}
+        converters: dict[str, Converter] = {}
+        for one in self.arguments:
+            try:
+                converters[one.name] = converter(one.type)
+            except ConfigError as error:
+                raise ConfigError(f"{handler_name(handler)}: {one.name}: {error}") from None
         if self.in_order and not self.by_name:
             (convert,) = converters.values()
             return partial(_with_value, handler, convert, self.request is not None)
@@ -220,7 +226,14 @@ def _type_name(annotation: Any) -> str:
 
 
 def fields_of(annotation: Any, found: dict[str, dict[str, str]]) -> None:
-    """Put the dataclasses that a type is made of into ``found``: their fields and types, by name."""
+    """Put the classes that a type is made of into ``found``, by name.
+
+    Of a dataclass its fields and their types; of an enumeration its members and their values, as Python writes them.
+    """
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum) and annotation.__name__ not in found:
+        found[annotation.__name__] = {
+            one.name: repr(one.value) for one in annotation if isinstance(one.value, str | int | float)
+        }
     if isinstance(annotation, type) and dataclasses.is_dataclass(annotation) and annotation.__name__ not in found:
         hints = hints_of(annotation)
         named = found[annotation.__name__] = {}
@@ -267,15 +280,14 @@ def _with_names(
     elif isinstance(request.payload, dict):
         named = cast("dict[str, Any]", request.payload)
     else:
-        raise RemoteError(BAD_REQUEST, f"payload: expected a map of {', '.join(converters)}")
-    if missing := required - named.keys():
-        raise RemoteError(BAD_REQUEST, f"payload: {', '.join(sorted(missing))} missing")
+        kind = type(request.payload).__name__
+        raise RemoteError(BAD_REQUEST, f"payload: expected a map of {', '.join(converters)}, got {kind}")
+    if lacking := lacks(required, converters, named):
+        raise RemoteError(BAD_REQUEST, f"payload: {lacking}")
     values: dict[str, Any] = {}
-    for name, value in named.items():
-        convert = converters.get(name)
-        if convert is None:
-            raise RemoteError(BAD_REQUEST, f"payload: there is no {name[:64]!r}")
-        values[name] = _converted(convert, value, "" if only else f".{name}")
+    for name, convert in converters.items():
+        if name in named:  # others are of a newer version of the caller
+            values[name] = _converted(convert, named[name], "" if only else f".{name}")
     if request_name is not None:
         values[request_name] = request
     return handler(**values)

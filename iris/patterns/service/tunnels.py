@@ -120,7 +120,7 @@ class Tunnels:
     ) -> Tunnel:
         picker = self._directory.picker(cluster)
         if picker is None:
-            raise nobody_serves(cluster, self._mesh.identity, self._mesh.trouble())
+            raise nobody_serves(cluster, self._mesh, self._directory)
         deadline = trio.current_time() + timeout
         tried: set[NodeId] = set()
         failure: DeliveryError | PayloadTooLarge | None = None
@@ -154,7 +154,7 @@ class Tunnels:
                         f"node {member} of cluster {cluster!r} was lost while a tunnel to it was being opened: "
                         f"{ending.reason}"
                     )
-        raise failure or nobody_serves(cluster, self._mesh.identity, self._mesh.trouble())
+        raise failure or nobody_serves(cluster, self._mesh, self._directory)
 
     async def _wait_opened(self, end: TunnelEndpoint, picker: Picker, deadline: float) -> None:
         """Wait until the opening is answered; if it is not, or this is cancelled, nothing of it is left."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 from dataclasses import dataclass
 from functools import partialmethod
@@ -48,6 +49,30 @@ def test_operations_are_shown_as_python_writes_them(desk: Desk) -> None:
     ]
     assert json.loads(desk.run("describe", "quotes", "--json").out) == quotes.describe()
     assert json.loads(desk.run("describe", "quotes", "--asyncapi").out) == quotes.asyncapi()
+
+
+class Size(enum.Enum):
+    SMALL = "s"
+    LARGE = 2
+
+
+@dataclass
+class Bike:
+    size: Size
+
+
+def test_the_values_of_an_enumeration_are_shown(desk: Desk) -> None:
+    bikes = desk.service = iris.Service("bikes")
+
+    @bikes.request("rent")
+    async def rent(bike: Bike) -> None: ...
+
+    assert rent is not None
+    assert desk.run("describe", "bikes").out.decode().splitlines() == [
+        "rent(bike: Bike) -> None",
+        "Bike: size: Size",
+        "Size: SMALL: 's', LARGE: 2",
+    ]
 
 
 def test_a_cluster_without_members_is_an_error(desk: Desk) -> None:

@@ -38,6 +38,10 @@ def store(desk: Desk) -> Desk:
     async def refuse(request: iris.Request) -> object:
         raise iris.NotAllowed("not you")
 
+    @service.request("count")
+    async def count(items: list[str]) -> int:
+        return len(items)
+
     desk.service = service
     return desk
 
@@ -116,9 +120,20 @@ def test_every_option_of_a_request_is_that_of_the_node(store: Desk, monkeypatch:
 @pytest.mark.parametrize(
     ("arguments", "status", "complaint"),
     [
-        (["nobody"], 1, "no reachable member serves the cluster 'nobody'"),
+        (
+            ["nobody"],
+            1,
+            "no reachable member serves the cluster 'nobody'; this node knows of 'store': see 'iris clusters'",
+        ),
+        (["stor"], 1, "no reachable member serves the cluster 'stor'; did you mean 'store'? 'iris clusters' shows all"),
         (["bad name"], 2, "'bad name' is not a cluster name: use 1 to 128 of letters"),
         (["store", "--operation", "absent"], 1, "no_such_operation: cluster 'store' does not serve"),
+        (
+            ["store", "[]", "--operation", "count"],
+            1,
+            "bad_request: payload: expected list, got str '[]'; without --json-payload PAYLOAD is a text or bytes, and no",
+        ),
+        (["store", "[2]", "--operation", "count", "--json-payload"], 1, "payload[0]: expected str, got int 2"),
         (["store", "--operation", "fail"], 1, "out_of_stock: come back tomorrow"),
         (["store", "--operation", "refuse"], 1, "not you"),
         (["store", "--operation", "sleep", "--timeout", "0.05"], 1, "'store'"),

@@ -63,8 +63,9 @@ async def test_a_node_that_cannot_be_dialled_back_says_so(
         network.memory.heal()
         await shop.wait_for("store", timeout=60)
         assert await shop.request("store", 1) == 1
-        with pytest.raises(iris.NoSuchCluster, match=r"^no reachable member serves the cluster 'other'$"):
+        with pytest.raises(iris.NoSuchCluster) as caught:
             await shop.request("other", 1)
+        assert str(caught.value) == "no reachable member serves the cluster 'other'"
 
 
 async def test_a_node_of_another_realm_is_told_from_one_that_cannot_be_dialled_back(autojump_clock: MockClock) -> None:

@@ -171,8 +171,8 @@ async def test_a_node_that_is_used_from_a_thread_or_from_asyncio_says_what_to_do
         assert set(told) == set(CALLS)
         for text in told.values():
             assert text.startswith(
-                "this node belongs to a trio run, and this is asyncio: use iris.aio.open_node; or run the program with "
-                "trio.run(main)"
+                "this node belongs to a trio run, and this is asyncio: import iris.aio and use iris.aio.open_node; or "
+                "run the program with trio.run(main)"
             )
 
 
@@ -197,7 +197,9 @@ def test_a_node_cannot_be_opened_under_asyncio() -> None:
         async with iris.open_node():
             raise AssertionError("it opened")
 
-    with pytest.raises(RuntimeError, match=r"^iris.open_node is for trio, and this is asyncio: use iris.aio.open_node"):
+    with pytest.raises(
+        RuntimeError, match=r"^iris.open_node is for trio, and this is asyncio: import iris.aio and use"
+    ):
         asyncio.run(main())
     with pytest.raises(
         RuntimeError, match=r"^iris.open_node is for trio, and no trio run is under way here: run the program"

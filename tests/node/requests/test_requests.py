@@ -95,6 +95,31 @@ async def test_a_handler_sees_who_asks_what_and_how_long(autojump_clock: MockClo
         assert 2.4 < left < 2.502
 
 
+async def test_a_handler_refuses_by_the_cluster_of_the_sender_and_not_by_the_one_that_serves(
+    autojump_clock: MockClock,
+) -> None:
+    salaries = iris.Service("salaries")
+
+    @salaries.request
+    async def look_up(request: iris.Request) -> object:
+        await trio.lowlevel.checkpoint()
+        assert request.cluster == "salaries"
+        if request.sender.cluster != "accounting":
+            raise iris.RemoteError("not_yours", request.sender.cluster)
+        return 4200
+
+    async with open_stage() as stage:
+        await stage.member(salaries)
+        for caller in ("accounting", "shop"):
+            node = await stage.node(caller)
+            await node.wait_for("salaries")
+            if caller == "accounting":
+                assert await node.request("salaries", "ann") == 4200
+            else:
+                with pytest.raises(iris.RemoteError, match=r"^not_yours: shop$"):
+                    await node.request("salaries", "ann")
+
+
 async def test_a_key_stays_with_its_member_until_that_one_is_gone(autojump_clock: MockClock) -> None:
     async with open_stage() as stage:
         for index in range(3):

@@ -96,9 +96,9 @@ async def test_arguments_that_do_not_fit_fail_as_those_of_a_function(autojump_cl
 
 
 MISFITS: list[tuple[Any, str]] = [
-    ([], "expected a map of item, count"),
+    ([], "payload: expected a map of item, count, got list"),
     ({"count": 1}, "item missing"),
-    ({"item": "tea", "much": 1}, "there is no 'much'"),
+    ({"itme": "tea", "count": 1}, "payload: item missing; not known: itme"),
     ({"item": "tea", "count": "1"}, "payload.count: expected int, got str '1'"),
 ]
 
@@ -160,6 +160,20 @@ def test_a_service_of_a_class_is_refused_early() -> None:
     assert Nameless("other").name == "other"
     with pytest.raises(iris.ConfigError, match="are Iris's own"):
         iris.Service("shop").request("iris.describe")(any_first)
+
+
+@dataclass
+class Ride:
+    since: complex
+
+
+def test_an_operation_whose_type_no_payload_can_have_is_named_with_the_field() -> None:
+    class Bikes(iris.Service, cluster="bikes"):
+        @iris.operation
+        async def rent(self, ride: Ride) -> None: ...
+
+    with pytest.raises(iris.ConfigError, match=r"Bikes\.rent: ride: Ride\.since: <class 'complex'> cannot be the type"):
+        Bikes()
 
 
 class Greeter(iris.Service, cluster="greeters"):

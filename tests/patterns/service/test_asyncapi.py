@@ -116,7 +116,6 @@ def test_the_document_of_a_service() -> None:
         "type": "object",
         "properties": {"name": {"type": "string"}, "count": {"type": "integer"}},
         "required": ["name"],
-        "additionalProperties": False,
     }
     assert channels["look_up"]["messages"]["request"]["payload"] == {"$ref": "#/components/schemas/Item"}
     assert channels["order.reply"]["messages"]["reply"]["payload"] == {"type": "null"}
