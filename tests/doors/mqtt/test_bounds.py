@@ -193,6 +193,15 @@ def test_a_client_does_not_pass_the_bound_by_its_own_identifier(run: Run) -> Non
     run(work, max_connections=2)
 
 
+def test_wildcards_and_groups_of_a_client_are_bounded(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with place.client() as raw:
+            assert await raw.follow("+/a", "a/+", "b/+", "#") == [0, 0, 0, 0x97]
+            assert await raw.follow(*(f"$share/g{number}/t" for number in range(5))) == [0, 0, 0, 0, 0x97]
+
+    run(work, limits=ClientLimits(shapes=2))
+
+
 def test_what_one_token_may_have_open_is_bounded(run: Run) -> None:
     async def work(place: Place) -> None:
         async with place.client(), place.dial() as raw:
