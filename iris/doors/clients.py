@@ -47,7 +47,7 @@ class ClientLimits:
         calls: requests, surveys, broadcasts and events that it publishes, at a time.
         streams: connections of MQTT, tunnels, and streams of events by HTTP, at a time.
         subscriptions: by all of its streams and connections, at a time.
-        shapes: of the patterns with wildcards among them: two patterns have one if their wildcards are at the same places.
+        shapes: of the patterns with wildcards among them: two have one if their wildcards are at the same places.
             The door's node may have 64 for all clients.
         groups: with which these subscriptions share the events of one pattern.  The node may have 16 for all clients.
         waiting: what waits in each of them for a client that does not read; beyond it the oldest events are lost and

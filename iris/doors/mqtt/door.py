@@ -23,6 +23,7 @@ from iris.doors.mqtt.publishing import Publishing, reason_of
 from iris.doors.mqtt.reading import CONNECT, decode_connect, level_of, read_frame
 from iris.doors.mqtt.wire import Wire
 from iris.doors.problems import Problem
+from iris.doors.reporting import reporting
 from iris.kernel.config import Config
 
 _log: Final = logging.getLogger("iris")
@@ -57,7 +58,8 @@ class MqttDoor:
 
     def statistics(self) -> MqttStatistics:
         """Return a snapshot."""
-        return dataclasses.replace(self._around.counted, connections=len(self._connections))
+        counted = self._around.counted
+        return dataclasses.replace(counted, connections=len(self._connections), refused=counted.refused.copy())
 
     async def close(self) -> None:
         """End all connections, and wait for their end."""
@@ -212,7 +214,8 @@ async def open_mqtt_door(
         one.setblocking(False)
     listening = [asyncio.ensure_future(accept(one, "MQTT", door.greet)) for one in sockets]
     try:
-        yield door
+        with reporting(node, "mqtt", door.statistics):
+            yield door
     finally:
         for task in listening:
             task.cancel()

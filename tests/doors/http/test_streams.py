@@ -91,7 +91,7 @@ def test_a_client_leaves_wildcards_and_groups_to_others(run: Run) -> None:
                 pass
             place.token = grant(place.tokens, "other", subscribe=(">",))
             async with asyncio.timeout(30):
-                while len(place.clients) < 2:  # noqa: ASYNC110 -- the file is read again
+                while len(place.clients) < 2:
                     await asyncio.sleep(0.01)
             async with place.follow("topic=*.a"), place.follow(groups.format(4)):
                 pass
