@@ -144,9 +144,9 @@ def _tell(scheme: str, sockets: list[socket.socket]) -> None:
 def _tell_counted(protocol: str, counted: HttpStatistics | MqttStatistics) -> None:
     """Say what a door has done, and what its bounds have refused."""
     values: dict[str, Any] = {one.name: getattr(counted, one.name) for one in dataclasses.fields(counted)}
-    problems: dict[int, int] = values.pop("problems", {})
+    refused: dict[int, int] = values.pop("refused")
     told = [f"{name.replace('_', ' ')} {value}" for name, value in values.items() if value]
-    told += [f"status {status}: {count}" for status, count in sorted(problems.items())]
+    told += [f"status {status}: {count}" for status, count in sorted(refused.items())]
     note(f"{protocol}: {', '.join(told) or 'nobody came'}")
 
 

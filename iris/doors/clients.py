@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from iris.doors.tokens import Token, digest_of, load_tokens
 from iris.doors.values import packed
 from iris.kernel.errors import ConfigError, IrisError, RequestTimeout
 from iris.kernel.names import is_name
+from iris.patterns.pubsub.interest import shape_of
 from iris.patterns.pubsub.subscribe import SubscriptionLimits
 
 _log: Final = logging.getLogger("iris")
@@ -45,6 +47,9 @@ class ClientLimits:
         calls: requests, surveys, broadcasts and events that it publishes, at a time.
         streams: connections of MQTT, tunnels, and streams of events by HTTP, at a time.
         subscriptions: by all of its streams and connections, at a time.
+        shapes: of the patterns with wildcards among them: two have one if their wildcards are at the same places.
+            The door's node may have 64 for all clients.
+        groups: with which these subscriptions share the events of one pattern.  The node may have 16 for all clients.
         waiting: what waits in each of them for a client that does not read; beyond it the oldest events are lost and
             counted.  So its events take ``subscriptions`` times as many bytes at most.
         bytes: of messages that come by its tunnels and by MQTT, until members have taken them.
@@ -55,6 +60,8 @@ class ClientLimits:
     calls: int = 64
     streams: int = 256
     subscriptions: int = 64
+    shapes: int = 8
+    groups: int = 4
     waiting: SubscriptionLimits = _WAITING
     bytes: int = 64 << 20
     retained: int = 1024
@@ -73,7 +80,8 @@ class Client:
         self._calls = 0
         self._ended = False
         self._bytes = 0
-        self._subscriptions = 0
+        self._wanted: Counter[tuple[str, str | None]] = Counter()
+        """How many of its subscriptions have each pattern and group."""
         self._retained: dict[str, int] = {}
         """The bytes of the value of each topic that is kept for it."""
         self._streams: set[asyncio.Timeout] = set()
@@ -183,20 +191,34 @@ class Client:
                 group of theirs.
 
         Raises:
-            Problem: it may not, has as many as it may, or the group is malformed.
+            Problem: it may not, has as many as it may, or its share of what the node may have; or the group is
+                malformed.
             IrisError: as ``Node.subscribe``.
         """
         self.check("subscribe", pattern)
         named = None if group is None else self._group(group)
-        if self._subscriptions >= self._limits.subscriptions:
-            told = f"{self._limits.subscriptions} subscriptions of a client at a time are the limit: end another first"
-            raise Problem(429, "too_many_subscriptions", told)
-        self._subscriptions += 1
+        self._check_wanted(pattern, named)
+        self._wanted[pattern, named] += 1
         try:
             async with node.subscribe(pattern, group=named, limits=self._limits.waiting) as events:
                 yield events
         finally:
-            self._subscriptions -= 1
+            self._wanted[pattern, named] -= 1
+            self._wanted += Counter()  # without those of which there are none
+
+    def _check_wanted(self, pattern: str, group: str | None) -> None:
+        limits = self._limits
+        if self._wanted.total() >= limits.subscriptions:
+            told = f"{limits.subscriptions} subscriptions of a client at a time are the limit: end another first"
+            raise Problem(429, "too_many_subscriptions", told)
+        shapes = {shape_of(one) for one, _ in [*self._wanted, (pattern, group)] if one} - {None}
+        if len(shapes) > limits.shapes:
+            told = f"a client has its wildcards at {limits.shapes} different places at most: end another subscription"
+            raise Problem(429, "too_many_shapes", f"{pattern!r:.200}: {told}")
+        groups = {one for wanted, one in [*self._wanted, (pattern, group)] if wanted == pattern} - {None}
+        if len(groups) > limits.groups:
+            told = f"a client has {limits.groups} groups of one pattern at most: end another subscription"
+            raise Problem(429, "too_many_groups", f"{pattern!r:.200}: {told}")
 
     def _group(self, group: str) -> str:
         named = f"door.{self.name}.{group}"

@@ -195,7 +195,7 @@ class _Door:
             return
         status = await serve_tunnel(self._node, client, socket)
         if status:
-            self._counted.problems[status] += 1
+            self._counted.refused[status] += 1
 
     def problem(self, _: Request, error: Exception) -> Response:
         """Tell a client why it does not get what it has asked for."""
@@ -204,7 +204,7 @@ class _Door:
         return self._refuse(told)
 
     def _refuse(self, problem: Problem) -> Response:
-        self._counted.problems[problem.status] += 1
+        self._counted.refused[problem.status] += 1
         return refusal(problem)
 
     async def no_such_tunnel(self, socket: WebSocket) -> None:
@@ -223,7 +223,7 @@ class _Door:
 
     def _end(self, tell: Callable[[Problem], bytes]) -> Callable[[Problem], bytes]:
         def end(told: Problem) -> bytes:
-            self._counted.problems[told.status] += 1
+            self._counted.refused[told.status] += 1
             return tell(told)
 
         return end

@@ -222,7 +222,7 @@ def bounded_http(limits: HttpLimits, counted: HttpStatistics, full: ASGIApp) -> 
                 self.cycle.disconnected = True
                 self.cycle.message_event.set()
             if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-                counted.problems[400] += 1
+                counted.refused[400] += 1
                 answer = refusal(_UNREADABLE)
                 headers = [*answer.raw_headers, (b"connection", b"close")]
                 for event in (

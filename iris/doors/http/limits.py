@@ -42,7 +42,7 @@ class HttpStatistics:
         connections: of clients, now.
         turned_away: connections refused because the door had as many as it may.
         answered: requests, surveys, broadcasts and events that did what they should.
-        problems: answers that told of a problem, and streams and tunnels that ended by one, by status.
+        refused: answers that told of a problem, and streams and tunnels that ended by one, by status.
         delivered: events sent to clients.
         missed: events that clients did not get because they did not read.
     """
@@ -50,6 +50,6 @@ class HttpStatistics:
     connections: int = 0
     turned_away: int = 0
     answered: int = 0
-    problems: Counter[int] = field(default_factory=Counter[int])
+    refused: Counter[int] = field(default_factory=Counter[int])
     delivered: int = 0
     missed: int = 0

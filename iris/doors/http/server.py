@@ -19,6 +19,7 @@ from iris.doors.clients import Clients
 from iris.doors.http.app import make_app, make_full_app
 from iris.doors.http.connections import BoundedWebSocket, bounded_http
 from iris.doors.http.limits import HttpLimits, HttpStatistics
+from iris.doors.reporting import reporting
 
 _log: Final = logging.getLogger("iris")
 
@@ -49,7 +50,7 @@ class HttpDoor:
     def statistics(self) -> HttpStatistics:
         """Return a snapshot."""
         connections = len(self._server.server_state.connections)
-        return replace(self._counted, connections=connections, problems=self._counted.problems.copy())
+        return replace(self._counted, connections=connections, refused=self._counted.refused.copy())
 
 
 @asynccontextmanager
@@ -115,7 +116,9 @@ async def open_http_door(
 
     accepting = [asyncio.ensure_future(accept(one, "HTTP", greet)) for one in sockets]
     try:
-        yield HttpDoor(counted, server)
+        door = HttpDoor(counted, server)
+        with reporting(node, "http", door.statistics):
+            yield door
     finally:
         for task in accepting:
             task.cancel()

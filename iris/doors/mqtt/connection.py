@@ -28,7 +28,7 @@ from iris.doors.mqtt.packets import (
 from iris.doors.mqtt.publishing import Publishing, reason_of
 from iris.doors.mqtt.reading import OVERHEAD, decode, read_frame
 from iris.doors.mqtt.wire import Lost, Wire
-from iris.doors.problems import Problem
+from iris.doors.problems import Problem, problem_of
 from iris.kernel.errors import IrisError
 from iris.patterns.pubsub.subscribe import Event
 
@@ -145,7 +145,8 @@ class MqttConnection:
             await self._publishing.publish_will(will)
             self._counted.published += 1
         except (Problem, IrisError) as error:
-            self._counted.refused += 1
+            problem = problem_of(error) if isinstance(error, IrisError) else error
+            self._counted.refused[problem.status] += 1
             self._around.tell_once(self._client.name, "will", f"its will was not published: {error}")
 
     async def _welcome(self) -> None:
@@ -231,7 +232,7 @@ class MqttConnection:
             if problem is None:
                 self._counted.published += 1
             else:
-                self._counted.refused += 1
+                self._counted.refused[problem.status] += 1
                 self._around.tell_once(self._client.name, problem.code, problem.detail)
             if not packet.qos:
                 continue

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import Final, final
 
 import iris.aio
@@ -23,7 +24,7 @@ class MqttStatistics:
         connections: of clients, now.
         turned_away: connections that ended before they were a client's.
         published: messages of clients that became events, wills included.
-        refused: messages of clients that did not.
+        refused: messages of clients that did not, by the status that they would have by HTTP.
         delivered: messages sent to clients.
         missed: events that clients did not get, as they did not read or had no room.
         untellable: events on topics that MQTT cannot have.
@@ -33,7 +34,7 @@ class MqttStatistics:
     connections: int = 0
     turned_away: int = 0
     published: int = 0
-    refused: int = 0
+    refused: Counter[int] = field(default_factory=Counter[int])
     delivered: int = 0
     missed: int = 0
     untellable: int = 0

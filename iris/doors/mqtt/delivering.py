@@ -28,6 +28,8 @@ _REASONS: Final = {
     "bad_topic": Reason.FILTER_INVALID,
     "bad_group": Reason.FILTER_INVALID,
     "too_many_subscriptions": Reason.QUOTA_EXCEEDED,
+    "too_many_shapes": Reason.QUOTA_EXCEEDED,
+    "too_many_groups": Reason.QUOTA_EXCEEDED,
 }
 
 

@@ -23,6 +23,7 @@ from iris.doors.mqtt.publishing import Publishing, reason_of
 from iris.doors.mqtt.reading import CONNECT, decode_connect, level_of, read_frame
 from iris.doors.mqtt.wire import Wire
 from iris.doors.problems import Problem
+from iris.doors.reporting import reporting
 from iris.kernel.config import Config
 
 _log: Final = logging.getLogger("iris")
@@ -50,14 +51,15 @@ class MqttDoor:
         self._max_connections = max_connections
         self._newest: dict[tuple[str, str], MqttConnection] = {}
         """The connection of each client and identifier."""
-        self._connections: set[MqttConnection] = set()
-        """All of them, those that end as well."""
+        self._connections: dict[MqttConnection, asyncio.Task[None]] = {}
+        """All of them, those that end as well, and what serves each."""
         self._tasks: set[asyncio.Task[None]] = set()
-        """One for each."""
+        """What serves connections, from when they were admitted until they are closed."""
 
     def statistics(self) -> MqttStatistics:
         """Return a snapshot."""
-        return dataclasses.replace(self._around.counted, connections=len(self._connections))
+        counted = self._around.counted
+        return dataclasses.replace(counted, connections=len(self._connections), refused=counted.refused.copy())
 
     async def close(self) -> None:
         """End all connections, and wait for their end."""
@@ -112,7 +114,9 @@ class MqttDoor:
             if level not in (V3, V5):
                 raise Parting(Reason.UNSUPPORTED_VERSION, f"level {level} of the protocol: there are {V3} and {V5}")
             connect = decode_connect(body)
-            return connect, self._admit(connect)
+            client = self._admit(connect)
+            await self._find_room(client.name, connect.client_id)
+            return connect, client
         except Parting as parting:
             _log.info("a connection of MQTT is refused: %s", parting, extra={"door": "mqtt"})
             if level:
@@ -124,16 +128,18 @@ class MqttDoor:
         """Serve a client for as long as its connection lasts."""
         assigned = None if connect.client_id else secrets.token_hex(16)
         connection = MqttConnection(self._around, client, connect, wire, assigned)
+        task = asyncio.current_task()
+        assert task is not None
         key = client.name, assigned or connect.client_id
         former = self._newest.get(key)
         if former is not None:
-            former.end(Reason.TAKEN_OVER, "another connection has this client identifier")
+            _take_over(former)
         self._newest[key] = connection
-        self._connections.add(connection)
+        self._connections[connection] = task
         try:
             await connection.run()
         finally:
-            self._connections.discard(connection)
+            del self._connections[connection]
             if self._newest.get(key) is connection:
                 del self._newest[key]
 
@@ -145,14 +151,24 @@ class MqttDoor:
             client = self._clients.admit((connect.password or b"").decode("utf-8", "replace"))
         except Problem as problem:
             raise Parting(Reason.BAD_PASSWORD, problem.detail) from None
-        returns = (client.name, connect.client_id) in self._newest  # which makes room
-        if not returns and len(self._connections) >= self._max_connections:
-            raise Parting(Reason.SERVER_BUSY, f"{self._max_connections} connections at a time are the limit")
         if connect.level == V3 and not (connect.client_id or connect.is_clean):
             raise Parting(Reason.CLIENT_ID_NOT_VALID, "a session that is to be kept needs a client identifier")
         if connect.will is not None:
             self._check_will(client, connect.will)
         return client
+
+    async def _find_room(self, client: str, client_id: str) -> None:
+        """Return when there is room for a connection: at once, or when one that it replaces has ended.
+
+        Raises:
+            Parting: there is none.
+        """
+        while len(self._tasks) >= self._max_connections:
+            former = self._newest.get((client, client_id))
+            if former is None:
+                raise Parting(Reason.SERVER_BUSY, f"{self._max_connections} connections at a time are the limit")
+            _take_over(former)
+            await asyncio.wait([self._connections[former]])
 
     def _check_will(self, client: Client, will: Publish) -> None:
         if will.qos > 1:
@@ -161,6 +177,10 @@ class MqttDoor:
             Publishing(self._around.node, client).check(will)
         except Problem as problem:
             raise Parting(reason_of(problem), f"the will: {problem.detail}") from None
+
+
+def _take_over(former: MqttConnection) -> None:
+    former.end(Reason.TAKEN_OVER, "another connection has this client identifier")
 
 
 @asynccontextmanager
@@ -194,7 +214,8 @@ async def open_mqtt_door(
         one.setblocking(False)
     listening = [asyncio.ensure_future(accept(one, "MQTT", door.greet)) for one in sockets]
     try:
-        yield door
+        with reporting(node, "mqtt", door.statistics):
+            yield door
     finally:
         for task in listening:
             task.cancel()

@@ -105,7 +105,7 @@ class Answering:
         """Return the answer to a message; None if nobody waits for it any more."""
         calls = self._calls.setdefault(connection.number, set())
         if len(calls) >= CALLS_OF_ONE:
-            self._counted.refused += 1
+            self._counted.refused[429] += 1
             told = f"{CALLS_OF_ONE} calls at a time are the limit of a connection"
             return refusal_of(Problem(429, "too_many_calls", told, retry_after=1))
         call = asyncio.ensure_future(self._call(data))
@@ -135,7 +135,7 @@ class Answering:
         except Exception:  # noqa: BLE001 -- it is told in full
             _log.exception("the door failed a message of nng", extra={"door": "nng"})
             problem = Problem(500, "failed", "the door has failed: its log says how")
-        self._counted.refused += 1
+        self._counted.refused[problem.status] += 1
         return refusal_of(problem)
 
     async def _give(self, context: pynng.Context, answer: bytes, connection: Pipe) -> None:

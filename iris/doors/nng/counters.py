@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, final
@@ -25,7 +26,7 @@ class NngStatistics:
         connections: there are now, by the protocol of the client.
         turned_away: connections beyond the limit.
         answered: requests and surveys that were answered, by what went wrong too.
-        refused: those of them that got an error, and messages of PUSH that became no events.
+        refused: those of them that got an error, and messages of PUSH that became no events, by status.
         given_up: requests and surveys whose client ended its connection before the answer.
         stalled: connections that were ended because their client did not read answers, or events.
         published: messages of PUSH that became events.
@@ -37,7 +38,7 @@ class NngStatistics:
     connections: Mapping[str, int] = field(default_factory=dict[str, int])
     turned_away: int = 0
     answered: int = 0
-    refused: int = 0
+    refused: Counter[int] = field(default_factory=Counter[int])
     given_up: int = 0
     stalled: int = 0
     published: int = 0

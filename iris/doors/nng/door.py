@@ -22,6 +22,7 @@ from iris.doors.nng.events import Following, Taking
 from iris.doors.nng.messages import MAX_LINE
 from iris.doors.nng.sockets import WAITING, Endpoint, make_tls, open_socket
 from iris.doors.problems import Problem
+from iris.doors.reporting import reporting
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
 
@@ -48,6 +49,7 @@ class NngDoor:
         """Return a snapshot."""
         return dataclasses.replace(
             self._counted,
+            refused=self._counted.refused.copy(),
             connections={protocol: endpoint.connections for protocol, endpoint in self._endpoints.items()},
             turned_away=sum(endpoint.turned_away for endpoint in self._endpoints.values()),
             unread=self._endpoints["sub"].unread_now(),
@@ -116,7 +118,9 @@ async def open_nng_door(
             "what is followed": following.run, "the look at who does not read": following.end_stalled,
         }  # fmt: skip
         tasks += [asyncio.ensure_future(keep_running(what, work)) for what, work in works.items()]
-        yield NngDoor(addresses, endpoints, counted)
+        door = NngDoor(addresses, endpoints, counted)
+        with reporting(node, "nng", door.statistics):
+            yield door
     finally:
         for task in tasks:
             task.cancel()

@@ -177,10 +177,10 @@ class Taking:
                 self._refuse(problem_of(error))
             except Exception:  # noqa: BLE001 -- it is told in full
                 _log.exception("the door failed a message of nng", extra={"door": "nng"})
-                self._counted.refused += 1
+                self._counted.refused[500] += 1
 
     def _refuse(self, problem: Problem) -> None:
-        self._counted.refused += 1
+        self._counted.refused[problem.status] += 1
         self._told.once("a message of PUSH is refused", problem)
 
     async def _publish(self, data: bytes) -> None:

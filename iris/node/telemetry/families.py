@@ -56,7 +56,7 @@ class NodeSnapshot:
     nodes: int
     statistics: NodeStatistics
     reports: Mapping[str, Any]
-    """What is built on the node: statistics of a "gateway", the report of a "bridge"."""
+    """What is built on the node: statistics of a "gateway" and of a "door.PROTOCOL", the report of a "bridge"."""
 
 
 def _counter(text: str, *labels: str) -> Family:
@@ -153,11 +153,21 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "iris_bridge_log_events": _gauge("Events in the log.", "shard"),
     "iris_bridge_log_bytes": _gauge("Bytes of the log.", "shard"),
     "iris_bridge_lag_events": _gauge("Events that a group of readers has still to read here.", "group"),
+    # A door.
+    "iris_door_connections": _gauge("Connections of clients.", "protocol"),
+    "iris_door_turned_away_total": _counter("Connections beyond the limit, and of strangers.", "protocol"),
+    "iris_door_stalled_total": _counter("Connections that ended because their client did not read.", "protocol"),
+    "iris_door_messages_total": _counter("What was done for clients, by what it was.", "protocol", "outcome"),
+    "iris_door_refusals_total": _counter("What clients were refused, by the status of HTTP.", "protocol", "status"),
+    "iris_door_missed_events_total": _counter("Events that clients did not get.", "protocol", "reason"),
 }
 
-NEVER_BACK: Final = frozenset(("iris_messages_sent_total", "iris_messages_ended_total"))
-"""Counters that may go back by what is found out later: a copy that was handed over and then refused.  They are shown
-as the most that they have been, because Prometheus takes a counter that goes back for a process that began anew."""
+NEVER_BACK: Final = frozenset(
+    ("iris_messages_sent_total", "iris_messages_ended_total", "iris_door_missed_events_total")
+)
+"""Counters that may go back by what is found out later: a copy that was handed over and then refused, an event
+that a client takes late.  They are shown as the most that they have been, because Prometheus takes a counter that goes
+back for a process that began anew."""
 
 
 def samples(snapshot: NodeSnapshot) -> Iterator[Sample]:
@@ -192,6 +202,9 @@ def samples(snapshot: NodeSnapshot) -> Iterator[Sample]:
         yield from _of_gateway(snapshot.reports["gateway"])
     if "bridge" in snapshot.reports:
         yield from _of_bridge(snapshot.reports["bridge"])
+    for name, report in snapshot.reports.items():
+        if name.startswith("door."):
+            yield from _of_door(name.removeprefix("door."), report)
     for side, target, latency in histograms(statistics):
         for reason, count in latency.errors.items():
             yield Sample(f"iris_{side}_errors_total", (*target, reason), count)
@@ -343,3 +356,22 @@ def _of_bridge(report: Any) -> Iterator[Sample]:
         yield Sample("iris_bridge_log_bytes", (str(shard.number),), shard.size)
     for group, lag in bounded(report.lags).items():
         yield Sample("iris_bridge_lag_events", (group,), lag)
+
+
+def _of_door(protocol: str, statistics: Any) -> Iterator[Sample]:
+    """Yield what a door has counted; each protocol has some of the fields."""
+    connections = statistics.connections
+    if isinstance(connections, Mapping):  # by the protocol of the client
+        connections = sum(connections.values())
+    yield Sample("iris_door_connections", (protocol,), connections)
+    yield Sample("iris_door_turned_away_total", (protocol,), statistics.turned_away)
+    if hasattr(statistics, "stalled"):
+        yield Sample("iris_door_stalled_total", (protocol,), statistics.stalled)
+    for outcome in ("answered", "given_up", "published", "delivered", "followed"):
+        if hasattr(statistics, outcome):
+            yield Sample("iris_door_messages_total", (protocol, outcome), getattr(statistics, outcome))
+    for status, count in bounded({str(status): count for status, count in statistics.refused.items()}).items():
+        yield Sample("iris_door_refusals_total", (protocol, status), count)
+    for reason in ("missed", "unread", "untellable"):
+        if hasattr(statistics, reason):
+            yield Sample("iris_door_missed_events_total", (protocol, reason), getattr(statistics, reason))

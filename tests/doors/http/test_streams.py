@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from iris.doors import ClientLimits, withdraw
+from iris.doors import ClientLimits, grant, withdraw
 from iris.doors import clients as clients_module
 from iris.patterns.pubsub.subscribe import SubscriptionLimits
 from tests.support.doors import Place, Run, next_event, open_place, run_in_realm
@@ -70,6 +70,41 @@ def test_a_group_of_clients_takes_nothing_from_one_of_members(run: Run) -> None:
             assert (told.status, told.json()["code"]) == (400, "bad_group")
 
     run(work)
+
+
+def test_a_client_leaves_wildcards_and_groups_to_others(run: Run) -> None:
+    async def code(place: Place, query: str) -> tuple[int, str]:
+        told = await place.fetch("GET", f"/subscribe?{query}")
+        return told.status, told.json()["code"]
+
+    async def work(place: Place) -> None:
+        shapes = "&".join(f"topic=a{'.b' * number}.*" for number in range(8))
+        groups = "topic=g&group=g{}"
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(place.follow(shapes))
+            for number in range(4):
+                await stack.enter_async_context(place.follow(groups.format(number)))
+            assert await code(place, "topic=*.a") == (429, "too_many_shapes")
+            assert await code(place, groups.format(4)) == (429, "too_many_groups")
+            more = "topic=b.*&topic=a&topic=g"  # of a shape that is there, and without any
+            async with place.follow(more), place.follow(groups.format(0)), place.follow("topic=h&group=g4"):
+                pass
+            place.token = grant(place.tokens, "other", subscribe=(">",))
+            async with asyncio.timeout(30):
+                while len(place.clients) < 2:
+                    await asyncio.sleep(0.01)
+            async with place.follow("topic=*.a"), place.follow(groups.format(4)):
+                pass
+
+    async def with_file(place: Place) -> None:
+        following = asyncio.create_task(place.clients.follow())
+        try:
+            await work(place)
+        finally:
+            following.cancel()
+            await asyncio.wait([following])
+
+    run(with_file)
 
 
 def test_subscriptions_of_all_streams_of_a_client_are_bounded(run: Run) -> None:

@@ -174,6 +174,34 @@ def test_connections_are_bounded_and_there_is_room_for_one_that_comes_back(run: 
     run(work, max_connections=2)
 
 
+def test_a_client_does_not_pass_the_bound_by_its_own_identifier(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with place.client("one"), place.old_client("two"), AsyncExitStack() as stack:
+            opened = [await stack.enter_async_context(place.dial()) for _ in range(40)]
+            for raw in opened:
+                raw.send(connect_3(place.token, "one"))
+            most, left = 0, {asyncio.ensure_future(raw.end()) for raw in opened}
+            while len(left) > 1:  # one of them stays
+                _, left = await asyncio.wait(left, timeout=0.001)
+                most = max(most, place.door.statistics().connections)
+            for last in left:
+                last.cancel()
+            assert most == 2
+        await place.until(lambda: place.door.statistics().connections == 0)
+        await is_well(place)
+
+    run(work, max_connections=2)
+
+
+def test_wildcards_and_groups_of_a_client_are_bounded(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with place.client() as raw:
+            assert await raw.follow("+/a", "a/+", "b/+", "#") == [0, 0, 0, 0x97]
+            assert await raw.follow(*(f"$share/g{number}/t" for number in range(5))) == [0, 0, 0, 0, 0x97]
+
+    run(work, limits=ClientLimits(shapes=2))
+
+
 def test_what_one_token_may_have_open_is_bounded(run: Run) -> None:
     async def work(place: Place) -> None:
         async with place.client(), place.dial() as raw:

@@ -148,7 +148,7 @@ def test_a_message_that_is_refused_has_its_reason_and_costs_no_other(run: Run) -
                 told = await raw.hear()
                 assert (told.packet_id, told.reason_code, told.reason_str) == (100 + number, 0, None)
         assert stored == [("open", b"%d" % number) for number in range(1, 11)]
-        assert place.door.statistics().refused == len(REFUSED) * 2 - 2
+        assert place.door.statistics().refused.total() == len(REFUSED) * 2 - 2
 
     run(work, rights={"publish": ("open", "nobody"), "subscribe": (">",)})
 

@@ -121,7 +121,7 @@ def test_what_may_not_be_pushed_is_counted_and_in_the_log(run: Run, caplog: pyte
         with place.socket(pynng.Push0, "push") as push:
             for message in bad:
                 await push.asend(message)
-            await place.until(lambda: place.door.statistics().refused == len(bad))
+            await place.until(lambda: place.door.statistics().refused.total() == len(bad))
             await push.asend(b"orders")
             await place.until(lambda: place.door.statistics().published == 1)
 

@@ -67,7 +67,7 @@ def test_what_goes_wrong_is_told_by_a_number_a_word_and_a_text(run: Run) -> None
             told, _, detail = (await place.ask(message)).partition(b"\n")
             assert told == line, message
             assert text in detail, message
-        assert place.door.statistics().refused == len(REFUSALS) == place.door.statistics().answered
+        assert place.door.statistics().refused.total() == len(REFUSALS) == place.door.statistics().answered
 
     run(work)
 

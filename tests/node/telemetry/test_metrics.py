@@ -7,6 +7,7 @@ import dataclasses
 import shutil
 import subprocess
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families
 import iris
 import iris.aio
 import iris.sync
+from iris.doors.http import HttpStatistics
+from iris.doors.mqtt import MqttStatistics
+from iris.doors.nng.counters import NngStatistics
 from iris.federation.gateway import GatewayStatistics
 from iris.node.telemetry.endpoint import MetricsEndpoint
 from iris.node.telemetry.families import FAMILIES, NodeSnapshot, bounded, histograms, samples
@@ -223,6 +227,9 @@ async def everything() -> NodeSnapshot:
             "bridge": BridgeReport(
                 statistics=BridgeStatistics(**{**zeros, "stored": 7}), shards=[shard], lags={"readers": 4}
             ),
+            "door.http": HttpStatistics(connections=2, refused=Counter({429: 3})),
+            "door.mqtt": MqttStatistics(),
+            "door.nng": NngStatistics(connections={"req": 1, "sub": 2}),
         },
     )
 
@@ -235,12 +242,17 @@ async def test_every_family_is_filled_with_its_labels_and_no_other_is(everything
     assert len({(name, labels) for name, labels, _ in found}) == len(found)
     lags = {labels: value for name, labels, value in found if name == "iris_bridge_lag_events"}
     assert lags == {("readers",): 4}
+    connections = {labels: value for name, labels, value in found if name == "iris_door_connections"}
+    assert connections == {("http",): 2, ("mqtt",): 0, ("nng",): 3}
 
 
 LEFT_ASIDE: dict[type, set[str]] = {
     iris.ServiceStatistics: {"latency"},  # see the histograms of handlers
     BridgeStatistics: set(),
     GatewayStatistics: set(),
+    HttpStatistics: set(),
+    MqttStatistics: set(),
+    NngStatistics: set(),
     iris.LinkStatistics: {"posted"},  # sent + lost + waiting
     iris.SubscriptionStatistics: {"received"},  # delivered + dropped + malformed + waiting
     iris.TunnelsStatistics: set(),
