@@ -52,7 +52,8 @@ class ClientLimits:
         groups: with which these subscriptions share the events of one pattern.  The node may have 16 for all clients.
         waiting: what waits in each of them for a client that does not read; beyond it the oldest events are lost and
             counted.  So its events take ``subscriptions`` times as many bytes at most.
-        bytes: of messages that come by its tunnels and by MQTT, until members have taken them.
+        bytes: of messages that come by its tunnels and by MQTT, until members have taken them, and of answers by HTTP,
+            until it has taken them.
         retained: topics whose last value the door's node keeps for it.
         retained_bytes: of all these values.  A node keeps four times as much, see ``Config``.
     """
@@ -128,7 +129,8 @@ class Client:
             Problem: it has as many as it may; these are not counted.
         """
         if self._bytes + size > self._limits.bytes:
-            raise Problem(429, "too_many_bytes", f"{self._limits.bytes} bytes may wait for members at a time")
+            told = f"{self._limits.bytes} bytes of a client may wait at a time, for members and to be read by it"
+            raise Problem(429, "too_many_bytes", told)
         self._bytes += size
 
     def release(self, size: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from starlette.requests import Request
@@ -58,6 +58,38 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
         raise HungUp
 
     return await first_of(work, watch())
+
+
+async def send_held(client: Client, pieces: AsyncIterable[bytes], send: Write) -> None:
+    """Send pieces as they come.  Those that wait for a client that does not read are counted among its bytes.
+
+    Raises:
+        Problem: these are as many as it may have.
+    """
+    waiting: asyncio.Queue[bytes | None] = asyncio.Queue()
+    held = 0
+
+    async def take() -> None:
+        nonlocal held
+        async for piece in pieces:
+            client.hold(len(piece))
+            held += len(piece)
+            waiting.put_nowait(piece)
+            await asyncio.sleep(0)  # of many that are here already, the first are sent meanwhile
+        waiting.put_nowait(None)
+        await asyncio.Event().wait()  # the other task ends it all
+
+    async def give() -> None:
+        nonlocal held
+        while (piece := await waiting.get()) is not None:
+            await send(piece)
+            client.release(len(piece))
+            held -= len(piece)
+
+    try:
+        await first_of(give(), take())
+    finally:
+        client.release(held)
 
 
 def answer(http: Request, payload: Any) -> Response:

@@ -21,7 +21,17 @@ from starlette.websockets import WebSocket
 import iris.aio
 from iris.doors.clients import Clients
 from iris.doors.http import events, reading
-from iris.doors.http.answering import Begin, CallAnswer, HungUp, Stream, Write, answer, refusal, while_connected
+from iris.doors.http.answering import (
+    Begin,
+    CallAnswer,
+    HungUp,
+    Stream,
+    Write,
+    answer,
+    refusal,
+    send_held,
+    while_connected,
+)
 from iris.doors.http.limits import HttpLimits, HttpStatistics
 from iris.doors.http.tunnels import serve_tunnel
 from iris.doors.options import BROADCAST, PUBLISH, REQUEST, SURVEY, Readers
@@ -162,8 +172,8 @@ class _Door:
             async def write(begin: Begin, send: Write) -> None:
                 async with self._node.survey(cluster, payload, headers=headers, **options) as answers:
                     await begin()
-                    async for one in answers:
-                        await send(_line({"member": str(one.member), **enveloped(one.payload)}))
+                    lines = (_line({"member": str(one.member), **enveloped(one.payload)}) async for one in answers)
+                    await send_held(client, lines, send)
                 missing = [str(node) for node in answers.missing]
                 errors = {str(node): problem_of(error).document() for node, error in answers.errors.items()}
                 await send(_line({"ended_by": answers.ended_by, "missing": missing, "errors": errors}))

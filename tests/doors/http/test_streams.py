@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import iris
+import iris.aio
 from iris.doors import ClientLimits, grant, withdraw
 from iris.doors import clients as clients_module
 from iris.patterns.pubsub.subscribe import SubscriptionLimits
-from tests.support.doors import Place, Run, next_event, open_place, run_in_realm
+from tests.support.doors import Place, Run, greeters, next_event, open_place, rest_of, run_in_realm
 
 
 def test_events_of_several_topics_come_with_what_belongs_to_them(run: Run) -> None:
@@ -140,6 +145,49 @@ def test_a_client_that_does_not_read_is_told_what_it_has_missed(run: Run) -> Non
             assert (counted.delivered, counted.missed) == (seen, missed)
 
     run(work, limits=ClientLimits(waiting=SubscriptionLimits(events=64, bytes=1 << 20)))
+
+
+async def large_answers(place: Place, count: int, *, until_read: Callable[[], object]) -> list[Any]:
+    """Survey members that answer 600 kB each, read nothing for a while, and return the lines."""
+    async with AsyncExitStack() as stack:
+        for _ in range(count - 1):
+            member = await stack.enter_async_context(iris.aio.open_node("greeters"))
+            await stack.enter_async_context(member.join("greeters", greeters(place.counted)))
+        while len(place.node.members("greeters")) < count:
+            await asyncio.sleep(0.01)
+        size = json.dumps(600_000).encode()
+        asked = place.head(
+            "POST", "/survey/greeters?operation=large&timeout=20", "connection: close",
+            "content-type: application/json", f"content-length: {len(size)}",
+        )  # fmt: skip
+        async with place.dial(SO_RCVBUF=4096, limit=16_384) as (reader, writer):
+            writer.write(asked + size)
+            while not until_read():
+                await asyncio.sleep(0.01)
+            _, _, body = (await rest_of(reader)).partition(b"\r\n\r\n")
+    pieces = body.split(b"\r\n")  # chunks: length, data, length, ...
+    return [json.loads(line) for line in b"".join(pieces[1::2]).splitlines()]
+
+
+def test_a_survey_ends_whose_answers_are_not_read(run: Run) -> None:
+    async def work(place: Place) -> None:
+        *lines, last = await large_answers(place, 3, until_read=lambda: place.door.statistics().refused[429])
+        assert (last["error"]["status"], last["error"]["code"]) == (429, "too_many_bytes")
+        assert len(lines) < 3
+        place.clients.named("web").hold(1 << 20)  # nothing is left of those that were cut off
+
+    run(work, limits=ClientLimits(bytes=1 << 20), send_buffer=16_384)
+
+
+def test_a_survey_of_a_slow_reader_has_all_answers(run: Run) -> None:
+    async def work(place: Place) -> None:
+        client = place.clients.named("web")
+        *lines, last = await large_answers(place, 3, until_read=lambda: client._bytes > 1_500_000)
+        assert last["ended_by"] == "all"
+        assert len({line["member"] for line in lines}) == 3
+        assert client._bytes == 0
+
+    run(work, send_buffer=16_384)
 
 
 @pytest.mark.parametrize("query", ["", "topic=", "group=a", "topic=a&group=b&group=c", "topic=a&limit=3", "topic=a..b"])
