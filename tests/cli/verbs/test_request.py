@@ -131,7 +131,7 @@ def test_every_option_of_a_request_is_that_of_the_node(store: Desk, monkeypatch:
         (
             ["store", "[]", "--operation", "count"],
             1,
-            "bad_request: payload: expected list, got str '[]'; without --json-payload PAYLOAD is a text or bytes, and no",
+            "bad_request: payload: expected list, got str '[]'; without --json-payload PAYLOAD is a text or bytes",
         ),
         (["store", "[2]", "--operation", "count", "--json-payload"], 1, "payload[0]: expected str, got int 2"),
         (["store", "--operation", "fail"], 1, "out_of_stock: come back tomorrow"),
