@@ -10,7 +10,7 @@ from typing import Any
 
 from iris.doors import ClientLimits, grant
 from iris.doors.http import HttpLimits
-from tests.support.doors import Answer, Place, Run
+from tests.support.doors import Answer, Place, Run, rest_of
 
 PAYLOADS: list[tuple[str, bytes, str, bytes]] = [
     ("", b"\x00\xff", "application/octet-stream", b"\x00\xff"),
@@ -194,6 +194,27 @@ def test_all_members_are_told_and_asked(run: Run) -> None:
         )
 
     run(work)
+
+
+def test_answers_that_a_client_does_not_read_are_bounded(run: Run) -> None:
+    asked = b"700000"
+
+    async def work(place: Place) -> None:
+        head = place.head(
+            "POST", "/request/greeters?operation=large", "content-type: application/json",
+            f"content-length: {len(asked)}", "connection: close",
+        )  # fmt: skip
+        async with place.dial(SO_RCVBUF=4096, limit=16_384) as (reader, writer):
+            writer.write(head + asked)
+            await reader.readuntil(b"\r\n\r\n")
+            told = await place.post("/request/greeters?operation=large", 700_000)
+            assert (told.status, told.json()["code"]) == (429, "too_many_bytes")
+            assert told.json()["detail"].startswith("the member has answered, and this client has no room for it")
+            assert (await place.post("/request/greeters", b"small")).body == b"small"
+            assert len(await rest_of(reader)) == 700_000
+        assert len((await place.post("/request/greeters?operation=large", 700_000)).body) == 700_000
+
+    run(work, limits=ClientLimits(bytes=1 << 20), send_buffer=16_384)
 
 
 def test_pages_of_other_origins_are_let_in_if_the_door_says_so(run: Run) -> None:
