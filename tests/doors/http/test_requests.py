@@ -152,6 +152,8 @@ def test_bodies_are_bounded_in_size_and_time(run: Run) -> None:
 
 
 def test_a_client_that_hangs_up_stops_its_request(run: Run) -> None:
+    """``run`` bounds the wait for the end of the handler, and asserts that no task is left."""
+
     async def work(place: Place) -> None:
         async with place.dial() as (_, writer):
             writer.write(place.head("POST", "/request/greeters?operation=never&timeout=50", "content-length: 0"))
@@ -192,6 +194,34 @@ def test_all_members_are_told_and_asked(run: Run) -> None:
             json.loads((await place.post("/survey/greeters?operation=never&timeout=0.1")).body)["ended_by"]
             == "deadline"
         )
+
+    run(work)
+
+
+async def posted(place: Place, *headers: bytes) -> Any:
+    """Ask with these lines in the head, as they are; return the status, and the headers that the member got."""
+    begun, lines = (
+        place.head("POST", "/request/greeters?operation=headers", "content-length: 0", "connection: close"),
+        b"",
+    )
+    for one in headers:
+        lines += one + b"\r\n"
+    async with place.dial() as (reader, writer):
+        writer.write(begun.removesuffix(b"\r\n") + lines + b"\r\n")
+        head, _, body = (await rest_of(reader)).partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)
+
+
+def test_headers_are_utf_8_and_have_each_name_once(run: Run) -> None:
+    async def work(place: Place) -> None:
+        status, told = await posted(place, "Iris-Header-A: caf\u00e9 \u2615".encode(), b"iris-header-b: 1", b"other: 2")
+        assert (status, told["a"], told["b"]) == (200, "caf\u00e9 \u2615", "1")
+        assert "other" not in told
+        status, told = await posted(place, b"iris-header-a: caf\xe9")
+        assert (status, told["code"], told["detail"]) == (400, "malformed", "the header iris-header-a is no UTF-8")
+        status, told = await posted(place, b"iris-header-a: 1", b"IRIS-HEADER-A: 1")
+        assert (status, told["code"]) == (400, "malformed")
+        assert told["detail"] == "the header iris-header-a twice: members have each name once"
 
     run(work)
 
