@@ -133,7 +133,16 @@ class CallAnswer(Response):
 
         with self._client.calling():
             response = await self._work()
-            await response(scope, receive, take)
+            size = len(response.body)
+            try:
+                self._client.hold(size)
+            except Problem as problem:
+                told = f"the member has answered, and this client has no room for it: {problem.detail}"
+                raise Problem(problem.status, problem.code, told) from None
+            try:
+                await response(scope, receive, take)
+            finally:
+                self._client.release(size)
 
 
 class Stream(Response):

@@ -91,6 +91,7 @@ def test_requests_that_can_be_read_in_two_ways_are_refused(run: Run, lines: tupl
 
 
 def test_noise_costs_its_connection(run: Run) -> None:
+    """``is_well`` asserts that others are served, ``run`` that no task is left."""
     drawn = random.Random(7)
 
     async def attack(place: Place, sent: bytes) -> None:
@@ -129,6 +130,8 @@ def test_who_sends_a_head_byte_by_byte_has_no_more_time_than_others(run: Run) ->
 
 
 def test_who_hangs_up_within_a_body_is_forgotten(run: Run) -> None:
+    """``is_well`` asserts that the one call that the client may have is free again; ``run`` bounds the wait."""
+
     async def work(place: Place) -> None:
         for _ in range(3):
             async with place.dial() as (_, writer):
@@ -162,6 +165,8 @@ def test_a_reply_that_is_not_read_is_a_call_that_goes_on(run: Run) -> None:
 
 
 def test_who_takes_nothing_of_what_it_asked_for_is_dropped(run: Run) -> None:
+    """``run`` bounds the wait for the end of the connection; ``is_well`` asserts that others are served."""
+
     async def work(place: Place) -> None:
         async with place.follow("topic=a", SO_RCVBUF=4096, limit=1024):
             while place.door.statistics().connections:
@@ -259,6 +264,8 @@ def test_pings_that_are_sent_and_not_read_do_not_pile_up(run: Run) -> None:
 
 
 def test_a_client_that_leaves_is_seen_though_the_member_takes_nothing(run: Run) -> None:
+    """``run`` bounds both waits, and asserts that no task is left."""
+
     async def work(place: Place) -> None:
         async with place.dial() as (reader, writer):
             writer.write(upgrade(place, "?operation=stuck"))
@@ -276,6 +283,8 @@ def test_a_client_that_leaves_is_seen_though_the_member_takes_nothing(run: Run) 
 
 
 def test_what_waits_for_members_is_bounded(run: Run) -> None:
+    """``run`` bounds the wait for the reason; ``is_well`` asserts that others are served."""
+
     async def work(place: Place) -> None:
         async with place.dial() as (reader, writer):
             writer.write(upgrade(place, "?operation=stuck"))

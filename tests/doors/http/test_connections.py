@@ -150,6 +150,8 @@ def test_junk_behind_an_answer_costs_its_connection(run: Run) -> None:
 
 
 def test_who_is_cut_off_by_a_reset_leaves_nothing(run: Run) -> None:
+    """``is_well`` asserts that the only place is free again; ``run`` bounds the wait."""
+
     async def work(place: Place) -> None:
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(place.follow("topic=a"))

@@ -10,7 +10,7 @@ from typing import Any
 
 from iris.doors import ClientLimits, grant
 from iris.doors.http import HttpLimits
-from tests.support.doors import Answer, Place, Run
+from tests.support.doors import Answer, Place, Run, rest_of
 
 PAYLOADS: list[tuple[str, bytes, str, bytes]] = [
     ("", b"\x00\xff", "application/octet-stream", b"\x00\xff"),
@@ -152,6 +152,8 @@ def test_bodies_are_bounded_in_size_and_time(run: Run) -> None:
 
 
 def test_a_client_that_hangs_up_stops_its_request(run: Run) -> None:
+    """``run`` bounds the wait for the end of the handler, and asserts that no task is left."""
+
     async def work(place: Place) -> None:
         async with place.dial() as (_, writer):
             writer.write(place.head("POST", "/request/greeters?operation=never&timeout=50", "content-length: 0"))
@@ -194,6 +196,55 @@ def test_all_members_are_told_and_asked(run: Run) -> None:
         )
 
     run(work)
+
+
+async def posted(place: Place, *headers: bytes) -> Any:
+    """Ask with these lines in the head, as they are; return the status, and the headers that the member got."""
+    begun, lines = (
+        place.head("POST", "/request/greeters?operation=headers", "content-length: 0", "connection: close"),
+        b"",
+    )
+    for one in headers:
+        lines += one + b"\r\n"
+    async with place.dial() as (reader, writer):
+        writer.write(begun.removesuffix(b"\r\n") + lines + b"\r\n")
+        head, _, body = (await rest_of(reader)).partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)
+
+
+def test_headers_are_utf_8_and_have_each_name_once(run: Run) -> None:
+    async def work(place: Place) -> None:
+        status, told = await posted(place, "Iris-Header-A: caf\u00e9 \u2615".encode(), b"iris-header-b: 1", b"other: 2")
+        assert (status, told["a"], told["b"]) == (200, "caf\u00e9 \u2615", "1")
+        assert "other" not in told
+        status, told = await posted(place, b"iris-header-a: caf\xe9")
+        assert (status, told["code"], told["detail"]) == (400, "malformed", "the header iris-header-a is no UTF-8")
+        status, told = await posted(place, b"iris-header-a: 1", b"IRIS-HEADER-A: 1")
+        assert (status, told["code"]) == (400, "malformed")
+        assert told["detail"] == "the header iris-header-a twice: members have each name once"
+
+    run(work)
+
+
+def test_answers_that_a_client_does_not_read_are_bounded(run: Run) -> None:
+    asked = b"700000"
+
+    async def work(place: Place) -> None:
+        head = place.head(
+            "POST", "/request/greeters?operation=large", "content-type: application/json",
+            f"content-length: {len(asked)}", "connection: close",
+        )  # fmt: skip
+        async with place.dial(SO_RCVBUF=4096, limit=16_384) as (reader, writer):
+            writer.write(head + asked)
+            await reader.readuntil(b"\r\n\r\n")
+            told = await place.post("/request/greeters?operation=large", 700_000)
+            assert (told.status, told.json()["code"]) == (429, "too_many_bytes")
+            assert told.json()["detail"].startswith("the member has answered, and this client has no room for it")
+            assert (await place.post("/request/greeters", b"small")).body == b"small"
+            assert len(await rest_of(reader)) == 700_000
+        assert len((await place.post("/request/greeters?operation=large", 700_000)).body) == 700_000
+
+    run(work, limits=ClientLimits(bytes=1 << 20), send_buffer=16_384)
 
 
 def test_pages_of_other_origins_are_let_in_if_the_door_says_so(run: Run) -> None:

@@ -87,6 +87,8 @@ def test_a_client_gets_as_many_as_it_lends(run: Run) -> None:
 
 
 def test_a_client_that_goes_away_breaks_the_tunnel(run: Run) -> None:
+    """``run`` bounds the wait for the end of the handler, and asserts that no task is left."""
+
     async def work(place: Place) -> None:
         async with open_tunnel(place) as socket:
             await socket.recv()

@@ -54,6 +54,7 @@ def test_what_is_no_connect_costs_its_connection(run: Run, sent: bytes) -> None:
 
 
 def test_who_does_not_say_who_it_is_in_time_is_turned_away(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``until`` asserts that they are counted, ``is_well`` that others are served meanwhile."""
     monkeypatch.setattr(door, "_CONNECT_WITHIN", 0.2)
 
     async def work(place: Place) -> None:
@@ -279,6 +280,7 @@ def test_a_client_that_does_not_read_is_told_what_it_has_missed(run: Run) -> Non
 
 
 def test_a_client_that_does_not_read_at_all_is_disconnected(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``run`` bounds the wait for the end and the will; ``is_well`` asserts that others are served."""
     monkeypatch.setattr(wire, "_STALLED", 0.2)
 
     async def work(place: Place) -> None:
@@ -348,6 +350,7 @@ def test_a_fault_of_the_door_is_told_and_costs_one_connection(
 
 
 def test_noise_costs_its_connection(run: Run) -> None:
+    """``is_well`` asserts that others are served, ``run`` that no task is left."""
     drawn = random.Random(7)
 
     async def attack(place: Place, sent: bytes) -> None:
@@ -453,6 +456,8 @@ def test_no_user_property_makes_a_client_another_one(run: Run) -> None:
 
 
 def test_a_flood_of_connections_that_end_at_once_leaves_nothing(run: Run) -> None:
+    """``until`` asserts that none is left, ``is_well`` that others are served."""
+
     async def knock(place: Place, number: int) -> None:
         async with place.dial() as raw:
             if number % 2:

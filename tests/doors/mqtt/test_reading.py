@@ -226,6 +226,7 @@ def damaged(draw: st.DrawFn) -> bytes:
 @given(st.one_of(damaged(), st.binary(max_size=60)), st.sampled_from([V3, V5]))
 @example(b"\x30\x00", V5)
 def test_only_the_declared_errors_leave_the_decoder(data: bytes, level: int) -> None:
+    """It fails by any other error."""
     try:
         first, body = read(data)
     except (Parting, asyncio.IncompleteReadError):

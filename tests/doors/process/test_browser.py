@@ -146,6 +146,7 @@ def test_the_program_of_the_page_prints_what_stands_below_it(terminal: Terminal,
 
 @in_browser
 def test_the_example_page_works_and_survives_a_killed_door(terminal: Terminal) -> None:
+    """``wait_for`` asserts each thing that the page shows."""
     secret = token(terminal, "page", "--call", "greeters", "--publish", "orders.>", "--subscribe", "orders.>")
     greet = "document.querySelector('button').click()"
     with files(PAGES) as origin:
