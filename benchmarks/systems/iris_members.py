@@ -73,6 +73,9 @@ class _Members:
     async def wait_news(self) -> None:
         await trio.sleep_forever()
 
+    def clusters(self) -> Sequence[str]:
+        return ()
+
     def member_ids(self, cluster: str) -> Sequence[NodeId]:
         return tuple(self._balancer.nodes) if cluster == CLUSTER else ()
 

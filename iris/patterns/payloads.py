@@ -163,7 +163,7 @@ def _class(annotation: Any, known: dict[Any, Converter]) -> Converter:
                 try:
                     fields[field.name] = _converter(hints[field.name], known) if field.init else None
                 except ConfigError as error:
-                    raise ConfigError(f"{kind.__name__}.{field.name}: {error}") from None
+                    raise ConfigError(f"{annotation.__name__}.{field.name}: {error}") from None
             return made
     raise ConfigError(
         f"{annotation!r} cannot be the type of a payload: use a dataclass, a model of msgspec or pydantic, None, bool, "
