@@ -74,7 +74,7 @@ class _Members:
         await trio.sleep_forever()
 
     def clusters(self) -> Sequence[str]:
-        return (CLUSTER,)
+        return ()
 
     def member_ids(self, cluster: str) -> Sequence[NodeId]:
         return tuple(self._balancer.nodes) if cluster == CLUSTER else ()
