@@ -29,6 +29,8 @@ NOT_RUN: Final = {
     "spark-submit": "needs a cluster of Spark; tests/spark_bridge starts one",
     "python3 -m venv": "makes an environment; `make dist` does",
     ". .venv/bin/activate": "the same",
+    "iris dash": "serves a page until it is stopped; tests/cli/operators/dash opens it in a browser",
+    "ssh": "needs a second machine",
     "pip install": "needs the index; `make dist` installs the wheel into an empty environment",
 }
 """How the commands of ``sh`` blocks begin, and why no test runs them as they stand."""
