@@ -408,7 +408,7 @@ def test_what_packets_take_is_bounded_for_each_client(run: Run) -> None:
                 assert len((await anext(events)).payload) == 20_000 + number
             other.send(mqtt5.PublishPacket("a", bytes(50_000)))
             told = await other.hear()
-            assert (int(told.reason_code), "100000 bytes may wait" in told.reason_str) == (0x97, True)
+            assert (int(told.reason_code), "100000 bytes of a client may wait" in told.reason_str) == (0x97, True)
         await place.until(lambda: not place.door.statistics().connections)
         async with place.client() as raw, place.member.subscribe("a") as events:
             raw.send(mqtt5.PublishPacket("a", bytes(90_000)))
