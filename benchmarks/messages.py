@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgpack
 from msgspec import inspect
@@ -67,12 +67,13 @@ def fields_of(message: Message) -> tuple[Any, ...]:
 
 def torn(message: Message) -> tuple[Any, ...]:
     """Return the fields of a message, with the messages in them as the arrays that they are."""
-    return tuple(
-        tuple(raw(type(one), *torn(one)) for one in field)
-        if isinstance(field, tuple) and field and isinstance(field[0], Message)
-        else field
-        for field in fields_of(message)
-    )
+    return tuple(map(_torn_field, fields_of(message)))
+
+
+def _torn_field(field: Any) -> Any:
+    if isinstance(field, tuple) and field and isinstance(field[0], Message):
+        return tuple(raw(type(one), *torn(one)) for one in cast("tuple[Message, ...]", field))
+    return cast("Any", field)
 
 
 def array(*elements: object) -> Any:

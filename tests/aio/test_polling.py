@@ -64,10 +64,10 @@ def test_what_a_socket_brings_wakes_trio(run: Callable[[Coroutine[Any, Any, None
     async def main() -> None:
         guest = await enter_guest()
         listeners = await guest.call(partial(trio.open_tcp_listeners, 0, host="127.0.0.1"))
+        port = listeners[0].socket.getsockname()[1]
+        ours = await guest.call(partial(trio.open_tcp_stream, "127.0.0.1", port))
+        theirs = await guest.call(listeners[0].accept)
         try:
-            port = listeners[0].socket.getsockname()[1]
-            ours = await guest.call(partial(trio.open_tcp_stream, "127.0.0.1", port))
-            theirs = await guest.call(listeners[0].accept)
             assert [await guest.call(partial(exchange, ours, theirs)) for _ in range(50)] == [b"back"] * 50
         finally:
             for stream in (ours, theirs, *listeners):

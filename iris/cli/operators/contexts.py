@@ -78,13 +78,17 @@ def _load(name: str) -> Context:
         read: object = json.loads(read_private(path, _WHAT))
         fields = cast("dict[str, Any]", read) if isinstance(read, dict) else {}
         credential, seeds, site = fields["credential"], fields["seeds"], fields["site"]
-        if not isinstance(seeds, list) or not all(map(_is_text, (credential, site, *seeds))):
+        if not (_is_text(credential) and _is_text(site) and _are_texts(seeds)):
             raise TypeError
     except (ValueError, KeyError, TypeError, RecursionError):
         raise ConfigError(
             f"context {path}: malformed; remove it and add it again ('iris context remove', 'add')"
         ) from None
     return Context(credential=credential, seeds=tuple(seeds), site=site)
+
+
+def _are_texts(value: object) -> bool:
+    return isinstance(value, list) and all(map(_is_text, cast("list[object]", value)))
 
 
 def _is_text(value: object) -> bool:

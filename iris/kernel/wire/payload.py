@@ -201,7 +201,7 @@ def encode_headers(headers: Mapping[str, str] | None, limit: int) -> Headers:
     """
     if not headers:
         return None
-    if type(headers) is not dict and not isinstance(headers, Mapping):  # of a dict the second look takes 0.4 us
+    if not _is_mapping(headers):
         raise LocalProtocolError(f"headers are of type {type(headers).__name__}: use a dict of texts")
     flat: list[str] = []
     for pair in headers.items():
@@ -217,6 +217,10 @@ def encode_headers(headers: Mapping[str, str] | None, limit: int) -> Headers:
     if size > limit or len(flat) > MAX_ARRAY:
         raise PayloadTooLarge(f"{len(headers)} headers of {size} bytes: the limit is 512 headers and {limit} bytes")
     return tuple(flat)
+
+
+def _is_mapping(value: object) -> bool:
+    return type(value) is dict or isinstance(value, Mapping)  # of a dict the second look takes 0.4 us
 
 
 def headers_size(headers: Headers) -> int:

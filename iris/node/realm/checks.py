@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Collection, Iterator
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from iris.kernel.names import is_node_id
 from iris.node.report import MOST, MOST_LINKS, MOST_TOPICS, NodeReport, TopicsReport
@@ -96,11 +96,11 @@ def _values(value: Any, name: str) -> Iterator[tuple[str, Any]]:
             if field.name not in ("edges", "counts"):  # which are looked at already, and may be many
                 yield from _values(getattr(value, field.name), name or field.name)
     elif isinstance(value, dict):
-        for key, one in value.items():
+        for key, one in cast("dict[object, object]", value).items():
             yield name, key
             yield name, one
     elif isinstance(value, list):
-        for one in value:
+        for one in cast("list[object]", value):
             yield from _values(one, name)
     else:
         yield name, value

@@ -194,7 +194,9 @@ async def _gateway(node: Node, target: tuple[str, NodeId], hops: int) -> tuple[T
         with trio.move_on_after(_HOP_PATIENCE):
             hop = await sites.find_hop(target, hops, int.from_bytes(node._environment.entropy(6)))
             if hop is not None:
-                best = min(best or (float("inf"), "", hop.gateway), (trio.current_time() - asked, *hop))
+                best = min(
+                    best or (float("inf"), "", hop.gateway), (trio.current_time() - asked, hop.site, hop.gateway)
+                )
         if best is None:
             return TraceHop(kind="gateway", node=None, site="", round_trip=None), None
     assert best is not None

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple, final
+from typing import Any, Final, Literal, NamedTuple, cast, final
 
 from iris.kernel.names import NodeId
 from iris.node.statistics import NodeStatistics
@@ -362,7 +362,7 @@ def _of_door(protocol: str, statistics: Any) -> Iterator[Sample]:
     """Yield what a door has counted; each protocol has some of the fields."""
     connections = statistics.connections
     if isinstance(connections, Mapping):  # by the protocol of the client
-        connections = sum(connections.values())
+        connections = sum(cast("Mapping[str, int]", connections).values())
     yield Sample("iris_door_connections", (protocol,), connections)
     yield Sample("iris_door_turned_away_total", (protocol,), statistics.turned_away)
     if hasattr(statistics, "stalled"):

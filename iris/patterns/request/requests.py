@@ -354,6 +354,7 @@ class Requests:
         try:
             while True:
                 member: NodeId | None
+                outcome: Outcome | None
                 if first is not None:
                     member = first.attempt.member
                     outcome, first = first.attempt.outcome, None
@@ -387,7 +388,8 @@ class Requests:
                             break
                         pause = min(_PAUSE * 2 ** min(rounds, 8), _LONGEST_PAUSE) * (0.5 + identifier * _SPREAD % 1)
                         rounds += 1
-                        picker = await self._pause(cluster, tried, min(deadline, now + pause))
+                        found: Picker | None = await self._pause(cluster, tried, min(deadline, now + pause))
+                        picker = found
                         tried.difference_update(mine)
                         mine.clear()
                         now = None

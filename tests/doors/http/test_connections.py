@@ -105,7 +105,7 @@ UNREADABLE = [
 ]
 UPGRADE = b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
 KEY = b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-UNREADABLE += [
+UNREADABLE_UPGRADES = [
     (b"GET /tunnel/a HTTP/1.1\r\nhost: a\r\n" + UPGRADE + b"\r\n", 400),
     (b"GET /tunnel/a HTTP/1.1\r\nhost: a\r\n" + UPGRADE + KEY + b"content-length: 1\r\n\r\nx", 400),
     (b"GET /tunnel/a HTTP/1.1\r\nhost: a\r\n" + UPGRADE + KEY + b"a: b\r\n" * 200 + b"\r\n", 431),
@@ -115,7 +115,7 @@ UNREADABLE += [
 ]
 
 
-@pytest.mark.parametrize(("sent", "status"), UNREADABLE)
+@pytest.mark.parametrize(("sent", "status"), UNREADABLE + UNREADABLE_UPGRADES)
 def test_what_cannot_be_read_is_a_problem_like_any_other(run: Run, sent: bytes, status: int) -> None:
     async def work(place: Place) -> None:
         async with place.dial() as (reader, writer):

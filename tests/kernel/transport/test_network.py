@@ -21,7 +21,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from iris.kernel.config import KIB, MIB, Config
 from iris.kernel.errors import ConfigError, NotSent
-from iris.kernel.transport.greeting import SpGreeting
+from iris.kernel.transport.greeting import Greeting, SpGreeting
 from iris.kernel.transport.listener import Listener
 from iris.kernel.transport.network import check_url
 from iris.kernel.transport.port import OutgoingConnection, Refused
@@ -163,6 +163,14 @@ async def test_a_socket_file_that_a_dead_process_has_left_is_replaced(tmp_path: 
         way.close()
 
 
+def admit_nobody(_: socket.socket, __: str | None, ___: Greeting) -> None:
+    """As the reader of a node, which nobody reaches here."""
+
+
+def turn_nobody_away(_: int) -> None:
+    """As ``admit_nobody``."""
+
+
 def test_of_two_that_start_at_once_where_a_dead_one_was_one_listens(tmp_path: Path) -> None:
     """The other one must not take a socket that is bound and not open yet for one that is left over."""
     path = tmp_path / "s"
@@ -177,7 +185,7 @@ def test_of_two_that_start_at_once_where_a_dead_one_was_one_listens(tmp_path: Pa
     for _ in range(50):
         with socket.socket(socket.AF_UNIX) as dead:
             dead.bind(str(path))
-        receptions = [Listener(Config(), lambda *_: None, lambda _: None, lambda: None) for _ in range(2)]
+        receptions = [Listener(Config(), admit_nobody, turn_nobody_away, ignore) for _ in range(2)]
         barrier, failed = threading.Barrier(2), list[OSError]()
 
         threads = [threading.Thread(target=listen, args=(one, barrier, failed)) for one in receptions]

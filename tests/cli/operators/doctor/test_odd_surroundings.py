@@ -144,7 +144,10 @@ def test_a_runtime_directory_that_is_none_is_not_to_be_changed(terminal: Termina
 def test_a_runtime_directory_that_cannot_be_written_to_is_named(
     terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    def refuse(*_: object, **__: object) -> bool:
+        return False
+
+    monkeypatch.setattr(os, "access", refuse)
     base = terminal.directory / "run"
     base.mkdir(mode=0o700)
     (finding,) = examine_runtime("f0", {"XDG_RUNTIME_DIR": str(base)}, os.geteuid())
