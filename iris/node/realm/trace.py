@@ -104,8 +104,8 @@ async def trace_request(
         await node._wait_first(cluster, check_wait(wait))
     if node._sites is not None:
         timeout = await reach_one(node._sites, cluster, None, timeout)
-    entropy = node._environment.entropy
-    trace_id, ended = entropy(16).hex(), trio.Event()
+    numbers = node._environment.random  # as OpenTelemetry makes them: they are no secret
+    trace_id, ended = numbers.randbytes(16).hex(), trio.Event()
     asked = trio.current_time()
     begun = node._requests.begin(
         cluster,
@@ -115,7 +115,7 @@ async def trace_request(
         idempotent=False,
         operation=operation,
         key=None,
-        headers={"traceparent": f"00-{trace_id}-{entropy(8).hex()}-01", **(headers or {})},
+        headers={"traceparent": f"00-{trace_id}-{numbers.randbytes(8).hex()}-01", **(headers or {})},
         prefer=None,
         priority=None,
         until=trio.current_effective_deadline(),
