@@ -367,7 +367,7 @@ class Requests:
                         break
                     member = None
                     if only is not None:
-                        member = None if tried else only
+                        member = None if len(tried) else only
                     elif picker is not None and len(tried) < _MAX_ATTEMPTS:
                         member = picker.pick(exclude=tried, key=key, prefer=prefer, now=now)
                     if member is not None and failure is not None and picker is not None:
@@ -388,8 +388,7 @@ class Requests:
                             break
                         pause = min(_PAUSE * 2 ** min(rounds, 8), _LONGEST_PAUSE) * (0.5 + identifier * _SPREAD % 1)
                         rounds += 1
-                        found: Picker | None = await self._pause(cluster, tried, min(deadline, now + pause))
-                        picker = found
+                        picker = await self._pause(cluster, tried, min(deadline, now + pause))
                         tried.difference_update(mine)
                         mine.clear()
                         now = None
