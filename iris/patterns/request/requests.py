@@ -386,7 +386,9 @@ class Requests:
                             break
                         if failure is None and not self._directory.had_members(cluster):
                             break
-                        pause = min(_PAUSE * 2 ** min(rounds, 8), _LONGEST_PAUSE) * (0.5 + identifier * _SPREAD % 1)
+                        pause: float = min(_PAUSE * 2 ** min(rounds, 8), _LONGEST_PAUSE) * (
+                            0.5 + identifier * _SPREAD % 1
+                        )
                         rounds += 1
                         picker = await self._pause(cluster, tried, min(deadline, now + pause))
                         tried.difference_update(mine)
@@ -410,9 +412,10 @@ class Requests:
                 if outcome is None:
                     raise await self._timed_out(cluster, timeout, lost or failure)
                 match outcome:
-                    case kinds.Reply(payload=reply):
-                        return self.decode_reply_untrusted(reply, cluster, member)
-                    case kinds.Failure(code=code, text=text, retry_after=retry_after):
+                    case kinds.Reply():
+                        return self.decode_reply_untrusted(outcome.payload, cluster, member)
+                    case kinds.Failure():
+                        code, text, retry_after = outcome.code, outcome.text, outcome.retry_after
                         if code == TOO_LARGE and retry_after >= 0:
                             raise too_large(cluster, text)
                         failure = failure_of(cluster, member, code, text, retry_after)
