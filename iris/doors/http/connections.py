@@ -17,6 +17,7 @@ from urllib.parse import unquote_to_bytes
 import h11
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Response as Handshake
 from websockets.server import ServerProtocol
@@ -320,6 +321,8 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
     async def send(self, message: Any) -> None:
         """Send what the application says."""
+        if self.close_sent and message["type"] == "websocket.send":  # a frame that must not be has ended it meanwhile
+            raise ClientDisconnected
         await super().send(message)
         if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
             self.handshake_complete = True  # by a refusal: uvicorn takes it for one that was forgotten, and logs it
