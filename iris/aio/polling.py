@@ -1,12 +1,12 @@
 """Polling: an event loop that waits for trio's input and output itself, where trio would start a thread for it.
 
 Trio's guest mode leaves each wait to a thread of its own.  To wake that and to be woken by it takes a quarter of the
-time of a small request.  Where trio waits by epoll or kqueue, the event loop can do it: their file descriptor can be
-read when there is something to do, so that one more descriptor is all that the loop has to watch.
+time of a small request.  Where trio waits by epoll, the event loop can do it: epoll's file descriptor can be read when
+there is something to do, so that one more descriptor is all that the loop has to watch.
 
-What this needs of trio's insides is looked up once, when a run begins.  Where something is missing, as in a trio that
-is made otherwise, or on Windows, trio keeps its thread.  Source: ``trio._core._run.GuestState``; epoll(7), "Can I
-include the epoll file descriptor in another epoll's set?".
+What this needs of trio's insides is looked up once, when a run begins.  Where something is missing, in a trio that is
+made otherwise, on a system without epoll, or in an event loop that watches no descriptors, trio keeps its thread.
+Source: ``trio._core._run.GuestState``; epoll(7), "Can I include the epoll file descriptor in another epoll's set?".
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Polling:
     """
 
     __slots__ = (
-        "_context", "_descriptor", "_due", "_events", "_io", "_loop", "_next", "_runner", "_state", "_timer", "_until",
+        "_context", "_descriptor", "_due", "_io", "_loop", "_next", "_runner", "_state", "_timer", "_until",
     )  # fmt: skip
 
     def __init__(
@@ -58,7 +58,7 @@ class Polling:
             getattr(state, name)
         for name in ("guest_tick_scheduled", "main_task_outcome"):
             getattr(state.runner, name)
-        waits: Any = getattr(self._io, "_epoll", None) or self._io._kqueue
+        waits: Any = self._io._epoll
         self._loop: Final = loop
         self._due: Final = due
         self._context: Final = context

@@ -71,9 +71,6 @@ class _Passage(NamedTuple):
     """Whether they may because they come from another gateway of this site."""
 
 
-Carried = kinds.Carry | kinds.CarryRefused | kinds.Trace | kinds.Traced
-
-
 @final
 class Forwarding:
     """Forwarding at one gateway.
@@ -137,7 +134,7 @@ class Forwarding:
     def __repr__(self) -> str:
         return f"<Forwarding: {self.carried} of {self.received} frames carried>"
 
-    def _forward_near(self, peer: Peer, message: Carried) -> None:
+    def _forward_near(self, peer: Peer, message: kinds.Carried) -> None:
         """Forward a frame of a node of this site, or one that another gateway of it has brought."""
         _check_ends_untrusted(message)
         source, own = node_of(message.source), self._directory.own
@@ -153,7 +150,7 @@ class Forwarding:
                 return
         self._carry(message)
 
-    def _forward_far(self, peer: Peer, message: Carried) -> None:
+    def _forward_far(self, peer: Peer, message: kinds.Carried) -> None:
         """Forward a frame that a gateway of another site has brought."""
         if peer.other_realm:
             message = inward_untrusted(message, self._realm_id, peer.identity.foreign_id)
@@ -184,7 +181,7 @@ class Forwarding:
             return
         self._carry(message)
 
-    def _carry(self, message: Carried) -> None:
+    def _carry(self, message: kinds.Carried) -> None:
         site, target, own = message.site, node_of(message.target), self._directory.own
         if isinstance(message, kinds.Trace) and (message.hops <= 0 or site == own.site):
             # Answered here, and never by a node behind: it would be told of what is not exported to it.
@@ -467,7 +464,7 @@ class Forwarding:
         code = BUSY if busy else READY
         self._carry(kinds.CarryRefused(HOPS, flow.source_site, flow.source, flow.site, flow.target, code))
 
-    def _deliver(self, message: Carried) -> None:
+    def _deliver(self, message: kinds.Carried) -> None:
         """Deliver a frame to this very node."""
         self.carried += 1
         if isinstance(message, kinds.Carry):
@@ -477,7 +474,7 @@ class Forwarding:
         elif isinstance(message, kinds.CarryRefused):
             self._sites.refused(message.source_site, node_of(message.source), message.reason)
 
-    def _refuse(self, message: Carried, reason: str) -> None:
+    def _refuse(self, message: kinds.Carried, reason: str) -> None:
         """Count a frame that goes no further, and report it to its sender where that helps it."""
         self.refused[reason] += 1
         code = _CODES.get(reason)
@@ -510,7 +507,7 @@ class Forwarding:
         return None if self.link_to(neighbour) is None else self._near.own.link
 
 
-def _check_ends_untrusted(message: Carried) -> None:
+def _check_ends_untrusted(message: kinds.Carried) -> None:
     """Check the ends of a frame before anything is kept of it, or sent to them later, when it is no sender's fault.
 
     Raises:

@@ -61,7 +61,7 @@ def inward_untrusted(message: T, own: str, realm: str) -> T:
         RemoteProtocolError: it is about sites of which that realm has nothing to say.
     """
     match message:
-        case kinds.Carry() | kinds.CarryRefused() | kinds.Trace() | kinds.Traced():
+        case kinds.Carried():
             source = qualified(realm, _of(message.source_site, realm))
             return replace(message, site=_of(message.site, own), source_site=source)
         case kinds.Copy():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -18,8 +17,6 @@ import uvloop
 import iris.aio
 from iris.aio import guest as guests
 from iris.aio.guest import enter_guest
-
-pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="trio waits by a thread on Windows")
 
 RUNNERS: dict[str, Callable[[Coroutine[Any, Any, None]], None]] = {"asyncio": asyncio.run, "uvloop": uvloop.run}
 
@@ -189,7 +186,7 @@ def test_a_trio_that_is_made_otherwise_waits_by_its_thread(
 
 
 def test_a_descriptor_that_the_loop_does_not_take_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As that of Windows, which has no ``add_reader``."""
+    """As one that has no ``add_reader``."""
 
     async def main() -> None:
         before = descriptors()

@@ -11,7 +11,6 @@ from trio.testing import MockClock
 import iris
 from benchmarks.messages import raw
 from iris.cluster.routes.envelope import BEGIN, Envelope, begin_batch, end_batch
-from iris.federation.forwarder import Carried
 from iris.federation.gateway import Gateway
 from iris.federation.policy import Policy
 from iris.kernel import wire
@@ -30,7 +29,7 @@ def count_decoded(gateway: Gateway) -> Callable[[], int]:
     carry = carrying._carry
     decoded = 0
 
-    def count(message: Carried) -> None:
+    def count(message: kinds.Carried) -> None:
         nonlocal decoded
         decoded += isinstance(message, kinds.Carry)
         carry(message)

@@ -112,9 +112,7 @@ class Sites:
         self.directory: Final = SiteDirectory(Hop(self._site, mesh.node))
         self.foreigners: Final = RemoteMembers(mesh, self.directory, lambda: membership.order)
         """Who is at other sites."""
-        self.forward: Callable[[Peer, kinds.Carry | kinds.CarryRefused | kinds.Trace | kinds.Traced], None] | None = (
-            None
-        )
+        self.forward: Callable[[Peer, kinds.Carried], None] | None = None
         """Takes what is to be carried on; set by a gateway."""
         self.link_to: Callable[[NodeId], Link | None] = self._link_to
         """Returns the link to the first gateway of a route; replaced by a gateway."""

@@ -583,47 +583,37 @@ class DurableAway(Message, tag=0x59):
 # -- federation: 0x60 - 0x6f ---------------------------------------------------------------------------------
 
 
-class Carry(Message, tag=0x60):
-    """A frame from a node of one site to a node of another."""
+class Carried(Message):
+    """What gateways carry from a node of one site to a node of another."""
 
     hops: Annotated[int, Meta(ge=0, le=16)]
     site: Name
     target: Node
     source_site: Name
     source: Node
+
+
+class Carry(Carried, tag=0x60):
+    """A frame from a node of one site to a node of another."""
+
     frame: bytes
 
 
-class CarryRefused(Message, tag=0x61):
+class CarryRefused(Carried, tag=0x61):
     """A frame was not carried: on its way back."""
 
-    hops: Annotated[int, Meta(ge=0, le=16)]
-    site: Name
-    target: Node
-    source_site: Name
-    source: Node
     reason: Count
 
 
-class Trace(Message, tag=0x67):
+class Trace(Carried, tag=0x67):
     """Which gateway is that many hops away?  It goes where a ``Carry`` would."""
 
-    hops: Annotated[int, Meta(ge=0, le=16)]
-    site: Name
-    target: Node
-    source_site: Name
-    source: Node
     number: Count
 
 
-class Traced(Message, tag=0x68):
+class Traced(Carried, tag=0x68):
     """The source is: the answer to ``Trace``."""
 
-    hops: Annotated[int, Meta(ge=0, le=16)]
-    site: Name
-    target: Node
-    source_site: Name
-    source: Node
     number: Count
 
 
@@ -691,8 +681,8 @@ class Copy(Message, tag=0x66):
 
 BY_KIND: Final[dict[int, type[Message]]] = {
     cast("int", one.__struct_config__.tag): one
-    for one in Message.__subclasses__()
-    if one not in (RecordUpdate, RenewalUpdate, ClaimUpdate, AccusationUpdate)
+    for one in (*Message.__subclasses__(), *Carried.__subclasses__())
+    if one not in (Carried, RecordUpdate, RenewalUpdate, ClaimUpdate, AccusationUpdate)
 }
 """Every message by its kind."""
 

@@ -351,10 +351,10 @@ class Requests:
         """Pauses so far."""
         mine: set[NodeId] = set()
         """Those of ``tried`` that were asked here since the last pause: a hedged request is asked from two tasks."""
+        member: NodeId | None
+        outcome: Outcome | None
         try:
             while True:
-                member: NodeId | None
-                outcome: Outcome | None
                 if first is not None:
                     member = first.attempt.member
                     outcome, first = first.attempt.outcome, None
@@ -411,31 +411,27 @@ class Requests:
                 now = None
                 if outcome is None:
                     raise await self._timed_out(cluster, timeout, lost or failure)
-                match outcome:
-                    case kinds.Reply():
-                        return self.decode_reply_untrusted(outcome.payload, cluster, member)
-                    case kinds.Failure():
-                        code, text, retry_after = outcome.code, outcome.text, outcome.retry_after
-                        if code == TOO_LARGE and retry_after >= 0:
-                            raise too_large(cluster, text)
-                        failure = failure_of(cluster, member, code, text, retry_after)
-                        # The handler ran, and this is its own error: another member would only run it a second time.
-                        if retry_after < 0:
-                            raise failure
-                        if code == MEMBER_LEFT and idempotent:
-                            failure = lost = MemberLost(
-                                f"node {member} left the cluster {cluster!r} while the request ran"
-                            )
-                        elif code not in _ELSEWHERE:
-                            raise failure
-                    case _:
-                        # The member had the request when it was lost: nobody can say how far it ran.
-                        failure = lost = MemberLost(f"node {member}, a member of {cluster!r}, was lost: {outcome}")
-                        if not idempotent:
-                            raise Unknown(
-                                f"node {member} of cluster {cluster!r} was lost while it had the request: it ran never "
-                                "or once; use idempotent=True to have such requests repeated"
-                            )
+                if isinstance(outcome, kinds.Reply):
+                    return self.decode_reply_untrusted(outcome.payload, cluster, member)
+                if isinstance(outcome, kinds.Failure):
+                    if outcome.code == TOO_LARGE and outcome.retry_after >= 0:
+                        raise too_large(cluster, outcome.text)
+                    failure = failure_of(cluster, member, outcome.code, outcome.text, outcome.retry_after)
+                    # The handler ran, and this is its own error: another member would only run it a second time.
+                    if outcome.retry_after < 0:
+                        raise failure
+                    if outcome.code == MEMBER_LEFT and idempotent:
+                        failure = lost = MemberLost(f"node {member} left the cluster {cluster!r} while the request ran")
+                    elif outcome.code not in _ELSEWHERE:
+                        raise failure
+                else:
+                    # The member had the request when it was lost: nobody can say how far it ran.
+                    failure = lost = MemberLost(f"node {member}, a member of {cluster!r}, was lost: {outcome}")
+                    if not idempotent:
+                        raise Unknown(
+                            f"node {member} of cluster {cluster!r} was lost while it had the request: it ran never "
+                            "or once; use idempotent=True to have such requests repeated"
+                        )
         finally:
             self._cancel_left(identifier)
         if failure is None and (rounds or now < deadline):

@@ -13,7 +13,6 @@ from benchmarks.messages import raw
 from iris.cluster.directory.messages import CLUSTER, TOPIC
 from iris.cluster.routes.copies import ANYBODY
 from iris.cluster.routes.gateway import BUSY, GONE
-from iris.federation.forwarder import Carried
 from iris.federation.gateway import Gateway
 from iris.kernel import wire
 from iris.kernel.errors import AuthenticationError
@@ -94,7 +93,7 @@ def tap(gateway: Gateway, captured: list[bytes]) -> None:
     """Write down the frames that a gateway carries."""
     carry = gateway._carrying._carry
 
-    def carry_noted(message: Carried) -> None:
+    def carry_noted(message: kinds.Carried) -> None:
         if isinstance(message, kinds.Carry):
             captured.append(message.frame)
         carry(message)

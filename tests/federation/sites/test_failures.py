@@ -18,7 +18,6 @@ import iris
 from benchmarks.messages import raw
 from iris.cluster.directory.messages import CLUSTER, Export, Hop, RouteAdvertisement
 from iris.cluster.routes.copies import Targets
-from iris.federation.forwarder import Carried
 from iris.federation.gateway import Gateway, open_gateway
 from iris.kernel import wire
 from iris.kernel.config import Config
@@ -290,7 +289,7 @@ def tamper(gateway: Gateway, change: Callable[[bytes], list[bytes]]) -> None:
     carrying._near.shortcut = carrying._between.shortcut = None
     honest, honest_divide = carrying._carry, carrying._divide
 
-    def carry(message: Carried) -> None:
+    def carry(message: kinds.Carried) -> None:
         if isinstance(message, kinds.Carry):
             for frame in change(message.frame):
                 honest(replace(message, frame=frame))

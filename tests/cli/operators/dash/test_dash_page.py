@@ -125,6 +125,7 @@ def test_a_killed_member_shows_within_two_seconds(terminal: Terminal) -> None:
 
 
 def test_a_page_whose_dash_is_restarted_or_gone_says_so(terminal: Terminal) -> None:
+    """Each ``wait_for`` asserts that the page comes to say it."""
     with open_dash(terminal) as dash, open_page(dash.address) as page:
         page.wait_for(LIVE)
         where = f"127.0.0.1:{dash.port}"
@@ -150,6 +151,7 @@ def test_a_page_whose_dash_is_restarted_or_gone_says_so(terminal: Terminal) -> N
 
 
 def test_a_realm_that_is_not_seen_is_told() -> None:
+    """Each ``wait_for`` asserts that the page comes to say it."""
     with open_terminal() as terminal, open_dash(terminal) as dash, open_page(dash.address) as page:
         page.wait_for(_has_text("#alerts .bad", "The realm is not seen: no other node was found"))
         page.wait_for(LIVE)
