@@ -60,6 +60,7 @@ from iris.patterns.pubsub.publish import ConfirmedEvents, open_confirmed_events
 from iris.patterns.pubsub.subscribe import Overflow, Subscription, SubscriptionLimits
 from iris.patterns.request import Begun, Requests
 from iris.patterns.service import Limits, Server, Service, Tunnels
+from iris.patterns.state import MAX_BYTES, MAX_KEYS, SharedState, StateMembers
 from iris.patterns.tunnel import Tunnel
 from iris.security.files import CredentialWatch
 from iris.security.identity import Credential
@@ -122,6 +123,8 @@ class Node:
         """Joins calls and handlers to traces, in a program that has imported opentelemetry."""
         self._reports: dict[str, Callable[[], Any]] = {}
         """What is built on this node and counts as well: "gateway" and "bridge", with what returns or awaits it."""
+        self._states: dict[str, SharedState] = {}
+        """The documents that are open here, by cluster."""
         self._drained: set[str] = set()
         """The clusters that an operator has drained here."""
         self._requests = Requests(mesh, membership, config)
@@ -593,6 +596,79 @@ class Node:
         tracing = self._tracing
         return opening(headers) if tracing is None else tracing.within("tunnel", cluster, operation, headers, opening)
 
+    # -- shared state ---------------------------------------------------------------------------------------
+
+    @protected_context
+    async def state(
+        self,
+        cluster: str,
+        *,
+        path: Path | str | None = None,
+        max_keys: int = MAX_KEYS,
+        max_bytes: int = MAX_BYTES,
+        timeout: float = 10.0,
+        credential: Credential | CredentialWatch | Path | str | None = None,
+    ) -> AsyncIterator[SharedState]:
+        """Have a document in common with the other members of a cluster, and be one of them, until the block ends.
+
+        Example::
+
+            async with node.state("prices") as state:
+                state["eur"] = 1.07
+                async for change in state.watch("fx.*"):
+                    print(change.key, change.value)
+
+        Entering the block returns when this node has what one other member has; at once if there is none.  Whoever may
+        serve the cluster may read and write the document, and nobody else.  The cluster is for the document alone: a
+        service needs another one.  A document lives as long as one member has it, or a copy on disk.
+
+        Args:
+            cluster: its name, and that of the document.
+            path: of a file of this machine, for this node alone: the document is read from it, and written to it
+                within a second after each change and when the block ends.
+            max_keys: in each of its maps and sets.
+            max_bytes: of the document.  What this node would write beyond is refused, and so is what others send once
+                it has twice as many.  Give the same to all members.
+            timeout: seconds within which another member has to give the document.
+            credential: as for ``join``.
+
+        Raises:
+            ConfigError: this node has no right to the name, serves it already, others serve something else under it,
+                the file is damaged, or pycrdt is not installed.
+            RequestTimeout: there are other members, and none of them gave the document in time.
+
+        Leaving the block gives what was written last to another member, within a second.  Cancelling it does the same;
+        what no other member got is lost then, unless it is on disk.
+        """
+        self._guard.check()
+        check_name(cluster, "cluster")
+        state = SharedState(
+            StateMembers(
+                cluster,
+                self.id,
+                self._membership,
+                self._broadcasts,
+                self._surveys,
+                self._tunnels,
+                members=lambda name: [member.node for member in self.members(name)],
+                sites=self._sites,
+            ),
+            int.from_bytes(self._environment.entropy(8)) >> 11,
+            max_keys=check_count(max_keys, "max_keys"),
+            max_bytes=check_count(max_bytes, "max_bytes"),
+            path=None if path is None else Path(path),
+            random=self._environment.random,
+            check_open=self._guard.check,
+        )
+        await state._load()
+        async with self.join(cluster, state._service(), credential=credential):
+            self._states[cluster] = state
+            try:
+                async with state._running(check_timeout(timeout)):
+                    yield state
+            finally:
+                del self._states[cluster]
+
     # -- clusters -------------------------------------------------------------------------------------------
 
     @protected_context
@@ -718,7 +794,7 @@ class Node:
     def statistics(self) -> NodeStatistics:
         """Return a snapshot of every counter."""
         parts = self._requests, self._broadcasts, self._relays, self._pubsub, self._serving, self._tunnels
-        return gather_statistics(self._mesh, self._membership, *parts)
+        return gather_statistics(self._mesh, self._membership, *parts, self._states)
 
     def _trace(self, tracing: Tracing) -> None:
         """Join calls and handlers to traces from now on."""

@@ -1,0 +1,16 @@
+"""Shared state: documents that every member of a cluster has a copy of.
+
+Promises: members that have the same writes are equal, whatever the order, and whoever was away; a read or write waits
+for nobody; what others send is checked before it touches the document, and bounded.  Not: one order of all writes, or a
+lock; for what only one may do there are leases, which a bridge grants.
+"""
+
+from iris.patterns.state.members import StateMembers
+from iris.patterns.state.shared_state import MAX_BYTES, MAX_KEYS, SharedState, StateStatistics
+from iris.patterns.state.shared_types import SharedCounter, SharedList, SharedMap, SharedSet, SharedText
+from iris.patterns.state.watch import StateChange, StateWatch
+
+__all__ = (
+    "MAX_BYTES", "MAX_KEYS", "SharedCounter", "SharedList", "SharedMap", "SharedSet", "SharedState", "SharedText",
+    "StateChange", "StateMembers", "StateStatistics", "StateWatch",
+)  # fmt: skip
