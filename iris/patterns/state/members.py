@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Final, final
 
-from iris.cluster.sites import Sites, open_with_all, open_with_one
+from iris.cluster.sites import Sites, open_with_all
+from iris.kernel.errors import NotSent
 from iris.kernel.names import NodeId
+from iris.kernel.tasks import protected_context
 from iris.patterns.multicast import Answers, Broadcasts, StopRules, Surveys
 from iris.patterns.picker import MemberDirectory
 from iris.patterns.service import Tunnels
 from iris.patterns.tunnel import Tunnel
+
+_HANDSHAKE: Final = 5.0
+"""Seconds that an edit waits for links to members at other sites."""
 
 
 @final
@@ -61,12 +66,26 @@ class StateMembers:
 
     async def broadcast(self, payload: object) -> None:
         """Tell every member; see ``Node.broadcast``."""
+        await self._reach(_HANDSHAKE)
         await self._broadcasts.broadcast(self.cluster, payload)
 
-    def open_tunnel(self, member: NodeId, operation: str, timeout: float) -> AbstractAsyncContextManager[Tunnel]:
-        """Open a tunnel to one member; see ``Node.open_tunnel``."""
-        opening = partial(self._tunnels.open, self.cluster, operation=operation, prefer=member)
-        return open_with_one(self._sites, self.cluster, None, opening, timeout)
+    @protected_context
+    async def open_tunnel(self, member: NodeId, operation: str, timeout: float) -> AsyncIterator[Tunnel]:
+        """Open a tunnel to one member; see ``Node.open_tunnel``.
+
+        Raises:
+            NotSent: that one cannot be reached now; others are not asked in its place.
+        """
+        await self._reach(timeout)
+        async with self._tunnels.open(self.cluster, timeout=timeout, operation=operation, prefer=member) as tunnel:
+            if tunnel.sender.node != member:
+                raise NotSent(f"node {member} of cluster {self.cluster!r} cannot be reached now")
+            yield tunnel
+
+    async def _reach(self, timeout: float) -> None:
+        """Link to the members at other sites."""
+        if self._sites is not None and self._sites.foreigners.ids(self.cluster):
+            await self._sites.reach(self.cluster, timeout, everybody=True)
 
     def survey(
         self, operation: str, payload: object, *, timeout: float, count: int

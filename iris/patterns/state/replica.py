@@ -91,6 +91,10 @@ class Replica:
         self._unsent: list[bytes] = []
         self._size = 0
         """Bytes of the document: as last measured, and those of all updates since."""
+        self._keys: dict[str, int] = {}
+        """By map: its keys when it was counted, and those added here since."""
+        self._taken = 0
+        """Units that others have written since: they are this many keys at most."""
         self._applying = False
         self.doc.observe(self._note_update)
         self.root(VALUES)
@@ -159,14 +163,28 @@ class Replica:
         marks, key = self.root(DELETIONS), str(self.number)
         marks[key] = int(marks.get(key) or 0) + 1
 
-    def check_room(self, size: int, *, keys: int = 0) -> None:
-        """Make sure that the document may become so many bytes larger, and a map so many keys long.
+    def add_key(self, root: str) -> None:
+        """Make sure that a map or set may have one key more.
 
         Raises:
             Overloaded: it may not.
         """
-        if keys > self._max_keys:
-            raise Overloaded(f"the document has {self._max_keys} keys, which is its limit: delete some, or give max_keys")
+        # The library goes through a map to count it, so it is counted once, and again where it may have become full.
+        keys = self._keys.get(root, self._max_keys)
+        if keys + self._taken >= self._max_keys:
+            self._keys = {name: count + self._taken for name, count in self._keys.items()}
+            self._taken = 0
+            keys = len(self.root(root))
+            if keys >= self._max_keys:
+                raise Overloaded(f"there are {keys} keys, which is the limit: delete some, or give max_keys")
+        self._keys[root] = keys + 1
+
+    def check_room(self, size: int) -> None:
+        """Make sure that the document may become so many bytes larger.
+
+        Raises:
+            Overloaded: it may not.
+        """
         if size and not self._has_room(size, self._max_bytes):
             raise Overloaded(
                 f"the document has {self._size} bytes, and {size} more would exceed its limit of {self._max_bytes}: "
@@ -225,6 +243,8 @@ class Replica:
             return False  # the deletions in it are here, too, as they count in the vector of who made it
         if not self._has_room(len(update), _TOLERANCE * self._max_bytes):
             raise RemoteProtocolError(f"a document would become larger than {_TOLERANCE * self._max_bytes} bytes")
+        known = self.vector
+        self._taken += sum(end - max(start, known.get(replica, 0)) for replica, (start, end) in extent.blocks.items())
         self._applying = not relay
         try:
             self.doc.apply_update(update)
@@ -233,7 +253,6 @@ class Replica:
         if relay:
             self._finish_edit()
         else:
-            known = self.vector
             self._refresh()
             self._seen |= {
                 replica: clock for replica, clock in self.vector.items() if clock != known.get(replica, 0)

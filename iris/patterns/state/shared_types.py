@@ -71,10 +71,11 @@ class SharedMap(MutableMapping[str, Any]):
     when the document is full.
     """
 
-    __slots__ = ("_replica", "_root")
+    __slots__ = ("_name", "_replica", "_root")
 
     def __init__(self, replica: Replica, root: str) -> None:
         self._replica = replica
+        self._name = root
         self._root = replica.root(root)
 
     def __repr__(self) -> str:
@@ -88,7 +89,8 @@ class SharedMap(MutableMapping[str, Any]):
     def __setitem__(self, key: str, value: object) -> None:
         made, size = check_value(value)
         size += len(check_document_key(key).encode()) + _OVERHEAD
-        self._replica.check_room(0, keys=len(self) + (key not in self))
+        if key not in self:
+            self._replica.add_key(self._name)
         with self._replica.edit(size):
             self._root[key] = made
 
@@ -115,11 +117,12 @@ class SharedSet(MutableSet[Any]):
     Elements are None, bool, int, float and str, and tuples of these; as JSON 1,024 bytes at most.
     """
 
-    __slots__ = ("_replica", "_root")
+    __slots__ = ("_name", "_replica", "_root")
 
     def __init__(self, replica: Replica, name: str) -> None:
         self._replica = replica
-        self._root = replica.root(f"set/{name}")
+        self._name = f"set/{name}"
+        self._root = replica.root(self._name)
 
     def __repr__(self) -> str:
         return f"<SharedSet of {len(self)}>"
@@ -129,7 +132,7 @@ class SharedSet(MutableSet[Any]):
         key = _element(value)
         if key in self._root:
             return
-        self._replica.check_room(0, keys=len(self) + 1)
+        self._replica.add_key(self._name)
         with self._replica.edit(len(key.encode()) + _OVERHEAD):
             self._root[key] = True
 

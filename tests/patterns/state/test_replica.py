@@ -215,7 +215,7 @@ def test_a_full_document_refuses_what_is_written_and_keeps_what_it_has() -> None
     values = SharedMap(one, "values")
     for key in "abc":
         values[key] = key
-    with pytest.raises(Overloaded, match="has 3 keys, which is its limit"):
+    with pytest.raises(Overloaded, match="there are 3 keys, which is the limit"):
         values["d"] = 1
     values["a"] = "again"
     with pytest.raises(Overloaded, match=r"would exceed its limit of 2000: delete something, or give max_bytes"):
