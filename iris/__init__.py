@@ -48,6 +48,9 @@ from iris.patterns.pubsub.subscribe.events import Event
 from iris.patterns.pubsub.subscribe.subscription import Subscription, SubscriptionLimits, SubscriptionStatistics
 from iris.patterns.service.service import Limits, Requester, Service, operation
 from iris.patterns.service.worker_pool import ServiceStatistics
+from iris.patterns.state.shared_state import SharedState, StateStatistics
+from iris.patterns.state.shared_types import SharedCounter, SharedList, SharedMap, SharedSet, SharedText
+from iris.patterns.state.watch import StateChange, StateWatch
 from iris.patterns.tunnel.table import TunnelsStatistics
 from iris.patterns.tunnel.tunnel import FileSummary, Tunnel, TunnelStatistics, TunnelStream
 from iris.security.files.credential_file import CredentialWatch
@@ -104,6 +107,15 @@ __all__ = [
     "Service",
     "ServiceStatistics",
     "Share",
+    "SharedCounter",
+    "SharedList",
+    "SharedMap",
+    "SharedSet",
+    "SharedState",
+    "SharedText",
+    "StateChange",
+    "StateStatistics",
+    "StateWatch",
     "Subscription",
     "SubscriptionLimits",
     "SubscriptionStatistics",

@@ -105,9 +105,7 @@ class Replica:
         """Return a shared type by its whole name."""
         found = self._roots.get(name)
         if found is None:
-            found = self._roots[name] = self.doc.get(
-                name, type=getattr(self._library, _TYPES[name.partition("/")[0]])
-            )
+            found = self._roots[name] = self.doc.get(name, type=getattr(self._library, _TYPES[name.partition("/")[0]]))
         return found
 
     @property
@@ -254,9 +252,7 @@ class Replica:
             self._finish_edit()
         else:
             self._refresh()
-            self._seen |= {
-                replica: clock for replica, clock in self.vector.items() if clock != known.get(replica, 0)
-            }
+            self._seen |= {replica: clock for replica, clock in self.vector.items() if clock != known.get(replica, 0)}
         return True
 
     def load(self, update: bytes) -> None:
@@ -291,7 +287,7 @@ class Replica:
     def names(self) -> list[tuple[Kind, str]]:
         """Return the kind and name of every shared type that is in use, but for the registers."""
         found: list[tuple[Kind, str]] = []
-        for root in self.doc.keys():
+        for root in self.doc.keys():  # noqa: SIM118 -- no dict
             kind, slash, name = root.partition("/")
             if slash and kind in _TYPES:
                 found.append((cast("Kind", kind), name))
@@ -338,7 +334,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, bytearray):
         return bytes(value)
     if isinstance(value, list):
-        return [plain(one) for one in cast("list[Any]", value)]
+        return [plain(one) for one in value]
     if isinstance(value, dict):
         return {key: plain(one) for key, one in cast("dict[str, Any]", value).items()}
     if hasattr(value, "to_py"):  # a shared type, that a program in a browser has put there
@@ -377,8 +373,7 @@ def check_value(value: object, depth: int = 0) -> tuple[Any, int]:
             total += size + _size_of(key) + 4
         return made, total
     raise ConfigError(
-        f"a document does not hold a {type(value).__name__}: use None, bool, int, float, str, bytes, or lists and dicts "
-        "of these"
+        f"a document does not hold a {type(value).__name__}: use None, bool, int, float, str, bytes, lists or dicts"
     )
 
 

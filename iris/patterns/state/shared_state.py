@@ -115,6 +115,17 @@ class StateStatistics:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class _Edit:
+    """An edit that came: what its writer had seen, and what was written; without an extent it is only announced."""
+
+    sender: NodeId
+    needs: Mapping[int, int]
+    update: bytes
+    extent: UpdateExtent | None
+
+
+@final
 class SharedState(MutableMapping[str, Any]):
     """A document that every member of a cluster has a copy of.  Made by ``Node.state``.
 
@@ -124,8 +135,8 @@ class SharedState(MutableMapping[str, Any]):
     A member sees a write only after those that its writer had seen.  Of two writes to one key the later one counts if
     its writer had seen the other; else one of the two, the same one everywhere.  No clock decides anything.
 
-    Keys are texts of 1 to 1,024 bytes; values as in ``SharedMap``.  What is read is a copy: to change a list, set it, or
-    use ``list``.  For use in the trio run of its node.
+    Keys are texts of 1 to 1,024 bytes; values as in ``SharedMap``.  What is read is a copy: to change a list, set it,
+    or use ``list``.  For use in the trio run of its node.
     """
 
     def __init__(
@@ -157,7 +168,7 @@ class SharedState(MutableMapping[str, Any]):
         self._wanted: dict[NodeId, None] = {}
         """Members that have something that is missing here."""
         self._wants = Wakeup()
-        self._held: list[tuple[NodeId, dict[int, int], bytes, UpdateExtent]] = []
+        self._held: list[_Edit] = []
         self._holding = Wakeup()
         self._serving = trio.Semaphore(_SYNCS_SERVED)
         self._closed = False
@@ -362,7 +373,7 @@ class SharedState(MutableMapping[str, Any]):
                 except RemoteError as error:
                     if error.code == "no_such_operation":
                         raise ConfigError(
-                            f"{self.name!r} is a cluster that serves something else: give the document a name of its own"
+                            f"{self.name!r} serves something else: give the document a name of its own"
                         ) from None
                 except IrisError:  # it leaves, or is lost: then it is no member for long
                     pass
@@ -384,7 +395,9 @@ class SharedState(MutableMapping[str, Any]):
 
     def _check_usable(self) -> None:
         if self._closed:
-            raise trio.ClosedResourceError(f"the block of the document {self.name!r} was left: nobody gets what is written")
+            raise trio.ClosedResourceError(
+                f"the block of the document {self.name!r} was left: nobody gets what is written"
+            )
         self._check_open()
 
     def _note_edit(self) -> None:
@@ -426,32 +439,52 @@ class SharedState(MutableMapping[str, Any]):
             return
         self._counts["received"] += 1
         try:
-            match message.payload:
-                case [bytes() as needs, bytes() as update]:
-                    vector = read_vector_untrusted(needs)
-                    extent = self._replica.extent_untrusted(update) if update else UpdateExtent({}, {}, False)
-                    self._take_edit(sender.node, vector, update, extent)
-                case _:
-                    raise RemoteProtocolError("an edit of a document is not made of two pieces")
-        except MissingUpdates:
-            self._counts["early"] += 1
-            if len(self._held) < _HELD and update:
-                self._held.append((sender.node, vector, update, extent))
-                self._holding.wake()
+            edit = self._edit_untrusted(sender.node, message.payload)
+            if self._take_edit(edit):
+                self._retry_held()
             else:
-                self._want(sender.node)
+                self._counts["early"] += 1
+                self._hold(edit)
         except RemoteProtocolError as error:
             self._refuse(sender, "malformed", str(error))
-        else:
-            self._retry_held()
 
-    def _take_edit(self, sender: NodeId, needs: dict[int, int], update: bytes, extent: UpdateExtent) -> None:
-        if not self._replica.covers(needs):
-            raise MissingUpdates
-        if update and self._replica.apply(update, extent):
-            self._counts["applied"] += 1
-            self._suspects.discard(sender)
-            self._note_news()
+    def _edit_untrusted(self, sender: NodeId, payload: object) -> _Edit:
+        """Read an edit.
+
+        Raises:
+            RemoteProtocolError: it is malformed.
+        """
+        match payload:
+            case [bytes() as needs, bytes() as update]:
+                extent = self._replica.extent_untrusted(update) if update else None
+                return _Edit(sender, read_vector_untrusted(needs), update, extent)
+            case _:
+                raise RemoteProtocolError("an edit of a document is not made of two pieces")
+
+    def _take_edit(self, edit: _Edit) -> bool:
+        """Take an edit, or tell that something has to come before it.
+
+        Raises:
+            RemoteProtocolError: the document refuses it.
+        """
+        if not self._replica.covers(edit.needs):
+            return False
+        try:
+            if edit.extent is not None and self._replica.apply(edit.update, edit.extent):
+                self._counts["applied"] += 1
+                self._suspects.discard(edit.sender)
+                self._note_news()
+        except MissingUpdates:
+            return False
+        return True
+
+    def _hold(self, edit: _Edit) -> None:
+        """Keep an edit until what it builds on has come; one that is only announced is fetched at once."""
+        if edit.extent is not None and len(self._held) < _HELD:
+            self._held.append(edit)
+            self._holding.wake()
+        else:
+            self._want(edit.sender)
 
     def _retry_held(self) -> None:
         """Take the edits that now have all that they build on."""
@@ -459,22 +492,22 @@ class SharedState(MutableMapping[str, Any]):
         while progress:
             progress = False
             waiting, self._held = self._held, []
-            for sender, needs, update, extent in waiting:
+            for edit in waiting:
                 try:
-                    self._take_edit(sender, needs, update, extent)
-                    progress = True
-                except MissingUpdates:
-                    self._held.append((sender, needs, update, extent))
+                    if self._take_edit(edit):
+                        progress = True
+                    else:
+                        self._held.append(edit)
                 except RemoteProtocolError as error:
-                    self._refuse(Sender(self.name, sender), "malformed", str(error))
+                    self._refuse(Sender(self.name, edit.sender), "malformed", str(error))
 
     async def _take_held(self) -> None:
         """Ask for what edits build on, if it does not come by itself."""
         while True:
             await self._holding.wait()
             await trio.sleep(_PATIENCE)
-            for sender, *_ in self._held:
-                self._want(sender)
+            for edit in self._held:
+                self._want(edit.sender)
 
     def _want(self, member: NodeId) -> None:
         self._wanted[member] = None
@@ -586,7 +619,9 @@ class SharedState(MutableMapping[str, Any]):
         while piece := await _receive_bytes(tunnel):
             update += piece
             if len(update) > self._limit:
-                raise RemoteProtocolError(f"a member gives more than {self._limit} bytes, twice what a document may have")
+                raise RemoteProtocolError(
+                    f"a member gives more than {self._limit} bytes, twice what a document may have"
+                )
         if not update:
             return
         data = bytes(update)

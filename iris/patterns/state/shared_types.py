@@ -112,7 +112,7 @@ class SharedMap(MutableMapping[str, Any]):
 
 @final
 class SharedSet(MutableSet[Any]):
-    """A set of values.  Of an ``add`` and a ``discard`` of one element at the same time one counts, the same everywhere.
+    """A set of values.  Of an ``add`` and a ``discard`` of one element at the same time one counts, the same for all.
 
     Elements are None, bool, int, float and str, and tuples of these; as JSON 1,024 bytes at most.
     """
@@ -158,7 +158,9 @@ class SharedSet(MutableSet[Any]):
 
 def _element(value: object) -> str:
     if not _is_element(value):
-        raise ConfigError(f"a set in a document holds None, bool, int, float, str and tuples of these, not {value!r:.100}")
+        raise ConfigError(
+            f"a set in a document holds None, bool, int, float, str and tuples of these, not {value!r:.100}"
+        )
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # equal to Python, and so one element
     return check_document_key(json.dumps(value, ensure_ascii=False), "element, as JSON,")
@@ -178,12 +180,12 @@ def _value_of(key: str) -> Any:
 
 
 def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, cast("list[Any]", value))) if isinstance(value, list) else value
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 @final
 class SharedList(MutableSequence[Any]):
-    """A list of values as in ``SharedMap``.  What is inserted at the same time stands side by side, the same everywhere.
+    """A list of values as in ``SharedMap``.  What is inserted at the same time stands side by side, the same for all.
 
     Setting an item deletes it and inserts another one.
     """

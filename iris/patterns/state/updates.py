@@ -31,7 +31,7 @@ _MAX_DEPTH: Final = 32
 _MALFORMED: Final = "an update of a document is malformed"
 
 
-class MissingUpdates(Exception):  # noqa: N818 -- no error: it says what to do next
+class MissingUpdates(Exception):
     """An update builds on others that have not come yet."""
 
 
@@ -116,7 +116,7 @@ class _Reader:
             self.at += 1
             if byte & 128:
                 self.number()
-        elif kind == 123 or kind == 122:  # noqa: PLR1714 -- read once for each value
+        elif kind == 123 or kind == 122:
             self.skip(8)
         elif kind == 124:
             self.skip(4)

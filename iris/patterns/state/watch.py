@@ -34,7 +34,9 @@ class StateWatch:
     reader gets the last, so that it holds up nobody, and what waits for it is never more than the document.
     """
 
-    def __init__(self, pattern: str, present: Iterable[tuple[Kind, str]], read: Callable[[Kind, str], StateChange]) -> None:
+    def __init__(
+        self, pattern: str, present: Iterable[tuple[Kind, str]], read: Callable[[Kind, str], StateChange]
+    ) -> None:
         self.pattern: Final = pattern
         self._read = read
         self._waiting: dict[tuple[Kind, str], None] = {}
