@@ -16,6 +16,7 @@ from iris.kernel.errors import (
     DeliveryError,
     EventsLost,
     IrisError,
+    LeaseLost,
     LocalProtocolError,
     MemberLost,
     NoSuchCluster,
@@ -48,6 +49,7 @@ from iris.patterns.pubsub.subscribe.events import Event
 from iris.patterns.pubsub.subscribe.subscription import Subscription, SubscriptionLimits, SubscriptionStatistics
 from iris.patterns.service.service import Limits, Requester, Service, operation
 from iris.patterns.service.worker_pool import ServiceStatistics
+from iris.patterns.state.lease import Lease
 from iris.patterns.state.shared_state import SharedState, StateStatistics
 from iris.patterns.state.shared_types import SharedCounter, SharedList, SharedMap, SharedSet, SharedText
 from iris.patterns.state.watch import StateChange, StateWatch
@@ -80,6 +82,8 @@ __all__ = [
     "FileSummary",
     "IrisError",
     "LatencyStatistics",
+    "Lease",
+    "LeaseLost",
     "Limits",
     "LinkStatistics",
     "LocalProtocolError",

@@ -17,11 +17,11 @@ Not here: ``Tunnel.as_stream``, whose streams are trio's.
 from trio import BusyResourceError, ClosedResourceError, EndOfChannel
 
 from iris.aio.handles import (
-    Answers, ClusterMembership, ConfirmedEvents, SharedState, StateWatch, Subscription, Tunnel, Watch,
+    Answers, ClusterMembership, ConfirmedEvents, Lease, SharedState, StateWatch, Subscription, Tunnel, Watch,
 )  # fmt: skip
 from iris.aio.node import Node, lifespan, open_node
 
 __all__ = (
     "Answers", "BusyResourceError", "ClosedResourceError", "ClusterMembership", "ConfirmedEvents", "EndOfChannel",
-    "Node", "SharedState", "StateWatch", "Subscription", "Tunnel", "Watch", "lifespan", "open_node",
+    "Lease", "Node", "SharedState", "StateWatch", "Subscription", "Tunnel", "Watch", "lifespan", "open_node",
 )  # fmt: skip

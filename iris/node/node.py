@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
@@ -17,7 +18,7 @@ from iris.cluster.membership import Departure, Member, Membership, NodeInfo, Rev
 from iris.cluster.mesh import Mesh
 from iris.cluster.sites import Sites, open_with_all, open_with_one, reach_one
 from iris.kernel.config import Config
-from iris.kernel.errors import RemoteError, RequestTimeout
+from iris.kernel.errors import ConfigError, RemoteError, RequestTimeout
 from iris.kernel.names import NodeId, check_address, check_name
 from iris.kernel.tasks import protected_context
 from iris.node.arguments import (
@@ -60,7 +61,16 @@ from iris.patterns.pubsub.publish import ConfirmedEvents, open_confirmed_events
 from iris.patterns.pubsub.subscribe import Overflow, Subscription, SubscriptionLimits
 from iris.patterns.request import Begun, Requests
 from iris.patterns.service import Limits, Server, Service, Tunnels
-from iris.patterns.state import MAX_BYTES, MAX_KEYS, SharedState, StateMembers
+from iris.patterns.state import (
+    MAX_BYTES,
+    MAX_KEYS,
+    MAX_TTL,
+    MIN_TTL,
+    Lease,
+    SharedState,
+    StateMembers,
+    open_lease,
+)
 from iris.patterns.tunnel import Tunnel
 from iris.security.files import CredentialWatch
 from iris.security.identity import Credential
@@ -668,6 +678,81 @@ class Node:
                     yield state
             finally:
                 del self._states[cluster]
+
+    def lease(
+        self,
+        name: str,
+        *,
+        ttl: float = 10.0,
+        timeout: float = math.inf,
+        bridge: str = "bridge",
+        cluster: str | None = None,
+    ) -> AbstractAsyncContextManager[Lease]:
+        """Be the only node that does something, until the block ends.
+
+        Example::
+
+            async with node.lease("scheduler", ttl=10) as lease:
+                await database.run(job, token=lease.token)
+
+        Entering the block waits until no other node has the lease.  A bridge grants it, and has it on disk before it
+        says so; without one there are no leases.  The lease is renewed every third of ``ttl``.  If that fails for so
+        long, or another node has it, the block is cancelled.  A node that is frozen may notice too late: so give
+        ``lease.token`` to what only the holder may change, and have that refuse smaller ones than it has seen.
+
+        Args:
+            name: of the lease, within the cluster.
+            ttl: seconds, 1 to 3,600, after which another node may have it when this one is gone or cut off.
+            timeout: seconds to wait for it.
+            bridge: cluster of the bridge that grants it.
+            cluster: whose lease it is: each cluster has its own.  By default the one that this node speaks for; or one
+                that it is a member of.
+
+        Raises:
+            NoSuchCluster: no bridge can be reached.
+            RequestTimeout: the lease was not free in time.
+            NotAllowed: this node is no member of the cluster.
+            RemoteError: the bridge has no room, or cannot write; the message says which.
+            LeaseLost: when the block is left; it was cancelled, or ended after the lease.
+            ConfigError: the name or ``ttl`` is malformed.
+
+        Leaving the block gives the lease back.  Cancelling the waiting leaves nothing behind.
+        """
+        self._guard.check()
+        check_name(name, "lease")
+        check_name(bridge, "cluster")
+        seconds = check_timeout(ttl, "ttl")
+        if not MIN_TTL <= seconds <= MAX_TTL:
+            raise ConfigError(f"ttl is {ttl!r}: use {MIN_TTL:g} to {MAX_TTL:g} seconds")
+
+        async def ask(granting: str, operation: str, fields: Mapping[str, Any], within: float) -> Any:
+            return await self.request(granting, dict(fields), operation=operation, timeout=within, idempotent=True)
+
+        return open_lease(
+            ask,
+            bridge,
+            self.name if cluster is None else check_name(cluster, "cluster"),
+            name,
+            seconds,
+            check_timeout(timeout),
+            self._environment.entropy(16),
+            self._environment.random,
+        )
+
+    def leader(
+        self, cluster: str, *, ttl: float = 10.0, timeout: float = math.inf, bridge: str = "bridge"
+    ) -> AbstractAsyncContextManager[Lease]:
+        """Be the leader of a cluster that this node is a member of, until the block ends: its lease ``leader``.
+
+        Entering the block waits until the cluster has no other leader.  The rest is as for ``lease``.
+
+        Raises:
+            ConfigError: this node is no member of the cluster: join it first.
+        """
+        self._guard.check()
+        if not self._joined.has(check_name(cluster, "cluster")):
+            raise ConfigError(f"this node is no member of cluster {cluster!r}: join it before you lead it")
+        return self.lease("leader", ttl=ttl, timeout=timeout, bridge=bridge, cluster=cluster)
 
     # -- clusters -------------------------------------------------------------------------------------------
 

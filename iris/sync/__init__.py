@@ -20,13 +20,13 @@ like ``receive``: close the tunnel, or leave the block.
 from trio import BusyResourceError, ClosedResourceError, EndOfChannel
 
 from iris.sync.handles import (
-    Answers, ClusterMembership, ConfirmedEvents, SharedCounter, SharedList, SharedMap, SharedSet, SharedState,
+    Answers, ClusterMembership, ConfirmedEvents, Lease, SharedCounter, SharedList, SharedMap, SharedSet, SharedState,
     SharedText, StateWatch, Subscription, Tunnel, Watch,
 )  # fmt: skip
 from iris.sync.node import Node, open_node
 
 __all__ = (
     "Answers", "BusyResourceError", "ClosedResourceError", "ClusterMembership", "ConfirmedEvents", "EndOfChannel",
-    "Node", "SharedCounter", "SharedList", "SharedMap", "SharedSet", "SharedState", "SharedText", "StateWatch",
+    "Lease", "Node", "SharedCounter", "SharedList", "SharedMap", "SharedSet", "SharedState", "SharedText", "StateWatch",
     "Subscription", "Tunnel", "Watch", "open_node",
 )  # fmt: skip

@@ -21,6 +21,7 @@ from iris.patterns.multicast import StopReason
 from iris.patterns.pubsub.publish import ConfirmedEvents as TrioConfirmed
 from iris.patterns.pubsub.subscribe import Event, Overflow
 from iris.patterns.pubsub.subscribe import Subscription as TrioSubscription
+from iris.patterns.state import Lease as TrioLease
 from iris.patterns.state import SharedCounter as TrioCounter
 from iris.patterns.state import SharedList as TrioList
 from iris.patterns.state import SharedMap as TrioMap
@@ -232,6 +233,16 @@ class SharedState(Handle[TrioState], MutableMapping[str, Any]):
 
 
 @final
+class Lease(Handle[TrioLease]):
+    """See ``iris.Lease``: the right to do something alone."""
+
+    __slots__ = ()
+
+    name = Shown[str]()
+    token = Shown[int]()
+
+
+@final
 class ConfirmedEvents(Handle[TrioConfirmed]):
     """See ``iris.ConfirmedEvents``: publishes events that are all confirmed when the block ends."""
 
@@ -254,6 +265,6 @@ class ClusterMembership(Handle[TrioMembership]):
 
 
 __all__ = (
-    "Answers", "ClusterMembership", "ConfirmedEvents", "SharedCounter", "SharedList", "SharedMap", "SharedSet",
+    "Answers", "ClusterMembership", "ConfirmedEvents", "Lease", "SharedCounter", "SharedList", "SharedMap", "SharedSet",
     "SharedState", "SharedText", "StateWatch", "Subscription", "Tunnel", "Watch",
 )  # fmt: skip
