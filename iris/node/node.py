@@ -777,14 +777,17 @@ class Node:
             credential: portable, or such a file's path; proves the right to a name that is not the node's own.
 
         Raises:
-            ConfigError: this node is a member already, or has no right to the name.
+            ConfigError: this node is a member already, has no right to the name, or has not opened the document that
+                pauses the service.
 
         Cancelling the block skips the draining: callers of what still runs get an error.
         """
         self._guard.check()
         check_name(cluster, "cluster")
         limits = Limits() if limits is None else check_is(limits, Limits, "limits")
-        async with self._serving.serve(cluster, check_is(service, Service, "service"), limits) as membership:
+        flag = self._flag(check_is(service, Service, "service").paused_by)
+        async with self._serving.serve(cluster, service, limits) as membership:
+            membership.flag = flag
             try:
                 await self._joined.enter(cluster, credential)
                 yield ClusterMembership(cluster, membership.statistics)
@@ -795,6 +798,23 @@ class Node:
             finally:
                 self._drained.discard(cluster)
                 self._joined.leave(cluster)
+
+    def _flag(self, paused_by: str | None) -> Callable[[], object] | None:
+        """Return what tells whether a service is paused; None if it never is.
+
+        Raises:
+            ConfigError: the document is not open here.
+        """
+        if paused_by is None:
+            return None
+        document, _, key = paused_by.rpartition(".")
+        first = self._states.get(document)
+        if first is None:
+            raise ConfigError(
+                f"the service is paused by {paused_by!r}, and the document {document!r} is not open here: "
+                f"join within the block of node.state({document!r})"
+            )
+        return lambda: self._states.get(document, first).get(key)
 
     def clusters(self) -> tuple[str, ...]:
         """Return the name of every cluster that has members here or is exported by another site, sorted."""

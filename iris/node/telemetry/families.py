@@ -116,6 +116,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "iris_service_queue_delay_seconds": _gauge("How long requests waited for a handler lately.", "cluster"),
     "iris_service_concurrency": _gauge("Handlers of requests that may run at the same time now.", "cluster"),
     "iris_service_shed_total": _counter("Refused requests that would have waited too long.", "cluster"),
+    "iris_service_paused_total": _counter("Refused because the service was paused.", "cluster"),
     "iris_service_repeats_total": _counter("Requests that were known already, and not run again.", "cluster"),
     # Events.
     "iris_events_published_total": _counter("Events published."),
@@ -317,6 +318,7 @@ def _of_service(cluster: str, service: ServiceStatistics) -> Iterator[Sample]:
     yield Sample("iris_service_queue_delay_seconds", (cluster,), service.queue_delay)
     yield Sample("iris_service_concurrency", (cluster,), service.concurrency)
     yield Sample("iris_service_shed_total", (cluster,), service.shed)
+    yield Sample("iris_service_paused_total", (cluster,), service.paused)
     yield Sample("iris_service_repeats_total", (cluster,), service.repeated)
 
 

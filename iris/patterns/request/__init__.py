@@ -8,12 +8,12 @@ cancels the handler.  Not here: the answering side (iris.patterns.service), and 
 from iris.patterns.request.attempt import budget_of
 from iris.patterns.request.requests import (
     DRAINING, EXPIRED, IDEMPOTENT, MEMBER_LEFT, NOT_ALLOWED, NOT_A_MEMBER, NOT_HERE, NO_SUCH_OPERATION, OF_HANDLER,
-    OVERLOADED, PRIORITY_SHIFT, TIMED, TOO_LARGE, Begun, Requests, failure_of, too_large,
+    OVERLOADED, PAUSED, PRIORITY_SHIFT, TIMED, TOO_LARGE, Begun, Requests, failure_of, too_large,
 )  # fmt: skip
 
 __all__ = (
     "Begun",
     "DRAINING", "EXPIRED", "IDEMPOTENT", "MEMBER_LEFT", "NOT_ALLOWED", "NOT_A_MEMBER", "NOT_HERE", "NO_SUCH_OPERATION",
-    "OF_HANDLER", "OVERLOADED", "PRIORITY_SHIFT", "TIMED", "TOO_LARGE", "Requests", "budget_of", "failure_of",
+    "OF_HANDLER", "OVERLOADED", "PAUSED", "PRIORITY_SHIFT", "TIMED", "TOO_LARGE", "Requests", "budget_of", "failure_of",
     "too_large",
 )  # fmt: skip
