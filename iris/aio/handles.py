@@ -145,6 +145,7 @@ class SharedState(Handle[TrioState], MutableMapping[str, Any]):
     edit = direct(TrioState.edit)
     settled = awaited(TrioState.settled)
     statistics = direct(TrioState.statistics)
+    update = direct(TrioState.update)  # type: ignore[arg-type, assignment]
     __getitem__ = direct(TrioState.__getitem__)
     __setitem__ = direct(TrioState.__setitem__)
     __delitem__ = direct(TrioState.__delitem__)

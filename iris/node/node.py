@@ -628,8 +628,8 @@ class Node:
                 async for change in state.watch("fx.*"):
                     print(change.key, change.value)
 
-        Entering the block returns when this node has what one other member has; at once if there is none.  Whoever may
-        serve the cluster may read and write the document, and nobody else.  The cluster is for the document alone: a
+        Entering the block returns when this node has what one other member has; at once if there is none.  Nodes that
+        may serve the cluster may read and write the document, and no others.  The cluster is for the document alone: a
         service needs another one.  A document lives as long as one member has it, or a copy on disk.
 
         Args:

@@ -160,6 +160,7 @@ class SharedMap(Handle[TrioMap], MutableMapping[str, Any]):
 
     __slots__ = ()
 
+    update = direct(TrioMap.update)  # type: ignore[arg-type, assignment]
     __getitem__ = direct(TrioMap.__getitem__)
     __setitem__ = direct(TrioMap.__setitem__)
     __delitem__ = direct(TrioMap.__delitem__)
@@ -224,6 +225,7 @@ class SharedState(Handle[TrioState], MutableMapping[str, Any]):
     watch = shared(TrioState.watch, StateWatch)
     settled = awaited(TrioState.settled)
     statistics = direct(TrioState.statistics)
+    update = direct(TrioState.update)  # type: ignore[arg-type, assignment]
     __getitem__ = direct(TrioState.__getitem__)
     __setitem__ = direct(TrioState.__setitem__)
     __delitem__ = direct(TrioState.__delitem__)

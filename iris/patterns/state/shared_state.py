@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import Any, Final, final
 from weakref import WeakSet
 
@@ -131,7 +132,7 @@ class SharedState(MutableMapping[str, Any]):
 
     It is a map from keys to values, beside which it holds counters, sets, maps, lists and texts, by name.  Reads and
     writes are local and wait for nothing; each write is on its way to the other members when the program waits next.
-    Members that have the same writes are equal, whatever the order in which they came, and whoever was away meanwhile.
+    Members that have the same writes are equal, whatever the order in which they came, and who was away meanwhile.
     A member sees a write only after those that its writer had seen.  Of two writes to one key the later one counts if
     its writer had seen the other; else one of the two, the same one everywhere.  No clock decides anything.
 
@@ -198,6 +199,10 @@ class SharedState(MutableMapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+    def update(self, other: Mapping[str, object] = MappingProxyType({}), /, **values: object) -> None:  # type: ignore[override]
+        """Set several values, as one change."""
+        self._values.update(other, **values)
 
     # -- other types ----------------------------------------------------------------------------------------
 

@@ -7,7 +7,8 @@ member.  ``SharedState.edit`` makes several changes one.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, MutableMapping, MutableSequence, MutableSet
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, MutableSequence, MutableSet
+from types import MappingProxyType
 from typing import Any, Final, cast, final, overload
 
 from iris.kernel.errors import ConfigError
@@ -99,6 +100,12 @@ class SharedMap(MutableMapping[str, Any]):
             raise KeyError(key)
         with self._replica.edit():
             del self._root[key]
+
+    def update(self, other: Mapping[str, object] = MappingProxyType({}), /, **values: object) -> None:  # type: ignore[override]
+        """Set several keys, as one change: others see all of it or nothing."""
+        with self._replica.edit():
+            for key, value in {**other, **values}.items():
+                self[key] = value
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and key in self._root

@@ -213,7 +213,7 @@ class Leases:
             name,
             sender.node,
             granted.token,
-            extra={"lease": name, "peer": sender.node, "token": granted.token},
+            extra={"cluster": name.rpartition("/")[0], "peer": sender.node},
         )
         return granted
 

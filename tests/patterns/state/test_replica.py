@@ -147,6 +147,16 @@ def test_several_edits_are_one_for_others() -> None:
     assert content(second) == content(first)
 
 
+def test_an_update_is_one_change() -> None:
+    one = replica(1, max_keys=3)
+    SharedMap(one, "values").update({"a": 1}, b=2)
+    edits = one.take_edits()
+    assert edits is not None
+    other = replica(2)
+    assert take(other, edits)
+    assert dict(SharedMap(other, "values")) == {"a": 1, "b": 2}
+
+
 def test_a_later_write_counts_if_it_had_seen_the_other_whatever_the_replicas_numbers() -> None:
     for numbers in ((1, 2), (2, 1)):
         early, late = map(replica, numbers)
