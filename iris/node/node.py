@@ -60,7 +60,7 @@ from iris.patterns.pubsub.interest import DurableSubscriber, Share
 from iris.patterns.pubsub.publish import ConfirmedEvents, open_confirmed_events
 from iris.patterns.pubsub.subscribe import Overflow, Subscription, SubscriptionLimits
 from iris.patterns.request import Begun, Requests
-from iris.patterns.service import Limits, Server, Service, Tunnels
+from iris.patterns.service import Limits, Server, Service, Tunnels, callers
 from iris.patterns.state import (
     MAX_BYTES,
     MAX_KEYS,
@@ -616,6 +616,7 @@ class Node:
         path: Path | str | None = None,
         max_keys: int = MAX_KEYS,
         max_bytes: int = MAX_BYTES,
+        allow: Iterable[str] = (),
         timeout: float = 10.0,
         credential: Credential | CredentialWatch | Path | str | None = None,
     ) -> AsyncIterator[SharedState]:
@@ -639,6 +640,8 @@ class Node:
             max_keys: in each of its maps and sets.
             max_bytes: of the document.  What this node would write beyond is refused, and so is what others send once
                 it has twice as many.  Give the same to all members.
+            allow: clusters whose nodes may read and write the document without being members, by the tunnel ``join``:
+                those of doors, for programs that speak Yjs.
             timeout: seconds within which another member has to give the document.
             credential: as for ``join``.
 
@@ -667,6 +670,7 @@ class Node:
             max_keys=check_count(max_keys, "max_keys"),
             max_bytes=check_count(max_bytes, "max_bytes"),
             path=None if path is None else Path(path),
+            allow=callers(allow) or frozenset(),
             random=self._environment.random,
             check_open=self._guard.check,
         )

@@ -65,6 +65,9 @@ _HELD: Final = 256
 _BROADCAST: Final = 256 * KIB
 """Bytes of an edit that goes out by itself.  A larger one is announced, and the members come for it."""
 _PIECE: Final = 64 * KIB
+_MORE: Final = b"\x00"
+_LAST: Final = b"\x01"
+"""How a piece of an update begins that goes to a program, or comes from one."""
 _IN_THREAD: Final = 64 * KIB
 """Bytes of an update from which on it is read in a thread: 1 MB takes 40 ms."""
 _SAVE_AFTER: Final = 1.0
@@ -76,6 +79,7 @@ _LOGGED: Final = 64
 """Members whose updates were refused of which the log tells."""
 
 _SYNC: Final = "sync"
+_JOIN: Final = "join"
 _REACHED: Final = "reached"
 _NOT_A_MEMBER: Final = "not_a_member"
 
@@ -148,6 +152,7 @@ class SharedState(MutableMapping[str, Any]):
         max_keys: int,
         max_bytes: int,
         path: Path | None,
+        allow: frozenset[str],
         random: Random,
         check_open: Callable[[], None],
     ) -> None:
@@ -155,6 +160,7 @@ class SharedState(MutableMapping[str, Any]):
         """The cluster whose document this is."""
         self._members = members
         self._path = path
+        self._allow = allow
         self._random = random
         self._check_open = check_open
         self._limit = 2 * max_bytes
@@ -324,6 +330,7 @@ class SharedState(MutableMapping[str, Any]):
         service.broadcast(self._receive_edit)
         service.request(_REACHED)(self._reached)
         service.tunnel(_SYNC)(self._serve_sync)
+        service.tunnel(_JOIN)(self._serve_program)
         return service
 
     @asynccontextmanager
@@ -641,6 +648,56 @@ class SharedState(MutableMapping[str, Any]):
                 self._retry_held()
         except MissingUpdates:
             raise RemoteProtocolError("an update of a document leaves something out") from None
+
+    # -- programs that are no members -----------------------------------------------------------------------
+
+    async def _serve_program(self, tunnel: Tunnel) -> None:
+        """Have the document in common with a program that speaks Yjs, in a browser for one, until it leaves.
+
+        What it edits counts as edits of this member: others get them from here.
+        """
+        sender = tunnel.sender
+        if sender.cluster not in self._allow and not self._members.has(sender.node):
+            self._refuse(sender, "stranger", "it is neither a member nor allowed")
+            raise RemoteError("not_allowed", f"nodes of cluster {sender.cluster!r} may not edit {self.name!r}")
+        try:
+            theirs = read_vector_untrusted(await _receive_bytes(tunnel))
+            await tunnel.send(write_vector(self._replica.vector))
+            async with open_background() as nursery:
+                nursery.start_soon(self._follow_for_program, tunnel, theirs)
+                await self._take_from_program(tunnel, theirs)
+        except (RemoteProtocolError, MissingUpdates) as error:
+            text = str(error) or "an update leaves something out"
+            self._refuse(sender, "malformed", text)
+            raise RemoteError("malformed", text) from None
+
+    async def _follow_for_program(self, tunnel: Tunnel, theirs: dict[int, int]) -> None:
+        """Send what a program lacks, now and whenever there is more: all that has come meanwhile as one update."""
+        while not self._closed:
+            if not self._is_covered(theirs):
+                update = self._replica.difference(write_vector(theirs))
+                theirs.update(self._replica.vector)
+                for position in range(0, len(update), _PIECE):
+                    mark = _MORE if position + _PIECE < len(update) else _LAST
+                    await tunnel.send(mark + update[position : position + _PIECE])
+            else:
+                await self._changed.park()
+
+    async def _take_from_program(self, tunnel: Tunnel, theirs: dict[int, int]) -> None:
+        update = bytearray()
+        async for piece in tunnel:
+            if not isinstance(piece, bytes) or piece[:1] not in (_MORE, _LAST):
+                raise RemoteProtocolError("a piece of an update begins with 0 or 1")
+            update += piece[1:]
+            if len(update) > self._limit:
+                raise RemoteProtocolError(f"a program gives more than {self._limit} bytes")
+            if piece[:1] == _LAST:
+                data = bytes(update)
+                update.clear()
+                extent = self._replica.extent_untrusted(data)
+                if self._replica.apply(data, extent, relay=True):
+                    theirs.update({replica: end for replica, (_, end) in extent.blocks.items()})
+                    self._note_news()
 
     # -- answering ------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pycrdt
 import pytest
 import trio
 from trio.testing import MockClock
@@ -17,6 +18,7 @@ import iris
 import iris.testing
 from iris.kernel.errors import ConfigError, RemoteError, RequestTimeout
 from iris.patterns.state import SharedState, StateChange
+from iris.patterns.state.updates import read_vector_untrusted
 from iris.testing import Network, Rights
 from tests.support.federations import open_federation
 from tests.support.states import edit, replica
@@ -398,6 +400,81 @@ async def test_a_member_that_compares_amiss_is_left_alone(documents: Documents) 
         one["a"] = 2
         await one.settled(2)
         assert two["a"] == 2
+
+
+# -- programs --------------------------------------------------------------------------------------------------
+
+
+async def test_a_program_edits_through_a_tunnel_as_if_the_member_did(documents: Documents) -> None:
+    """As one in a browser does by a door; it has Yjs, and here its own replica."""
+    one, two = await documents.open("one", "two", allow=["door"])
+    one["eur"] = 1
+    async with (
+        documents.network.open_node("door") as door,
+        door.open_tunnel("prices", operation="join", wait=5) as tunnel,
+    ):
+        program = pycrdt.Doc[Any]()
+        values = program.get("values", type=pycrdt.Map[Any])
+        await tunnel.send(program.get_state())
+        assert read_vector_untrusted(await tunnel.receive()) == one._replica.vector
+        program.apply_update((await tunnel.receive())[1:])
+        assert values["eur"] == 1
+        text = program.get("text/notes", type=pycrdt.Text)
+        before = program.get_state()
+        text += "hello"
+        values["usd"] = 2
+        del values["eur"]
+        update = program.get_update(before)
+        await tunnel.send(b"\x00" + update[:5])
+        await tunnel.send(b"\x01" + update[5:])
+        with trio.fail_after(5):
+            watch = two.watch("usd")
+            assert (await anext(watch)).value == 2
+        await one.settled(2)
+        await two.settled(2)
+        for state in (one, two):
+            assert (dict(state), str(state.text("notes"))) == ({"usd": 2}, "hello")
+        before = program.get_state()
+        del values["usd"]  # nothing but a deletion
+        await tunnel.send(b"\x01" + program.get_update(before))
+        two["fromtwo"] = 1
+        with trio.fail_after(5):
+            while "fromtwo" not in values:
+                program.apply_update((await tunnel.receive())[1:])
+            assert (await anext(watch)).removed
+        await two.settled(2)
+        assert dict(one) == dict(two) == {"fromtwo": 1}
+
+
+async def test_programs_are_let_in_by_name_and_checked(autojump_clock: MockClock) -> None:
+    async with (
+        iris.testing.open_network(seed=7, rights=Rights(serves=())) as network,
+        network.open_node("prices") as member,
+        network.open_node("door") as door,
+        network.open_node("shop") as shop,
+        member.state("prices", allow=["door"]) as state,
+    ):
+        for node, messages in (
+            (shop, [b"\x00"]),
+            (door, [b"\xff"]),
+            (door, [b"\x00", b"\x02"]),
+            (door, [b"\x00", b"\x01noise"]),
+            (door, [b"\x00", b"\x01\x01\x01\x09\x07\x08\x01\x06list/l\x01\x7e\x00"]),
+        ):
+            with pytest.raises(iris.TunnelBroken):
+                await join_amiss(node, messages)
+        assert state.statistics().refused == {"stranger": 1, "malformed": 4}
+        with pytest.raises(ConfigError, match="use a list of clusters"):
+            async with door.state("door", allow="door"):
+                pass
+
+
+async def join_amiss(node: iris.Node, messages: list[bytes]) -> None:
+    async with node.open_tunnel("prices", operation="join", wait=5) as tunnel:
+        for message in messages:
+            await tunnel.send(message)
+        async for _ in tunnel:
+            pass
 
 
 # -- other sites -----------------------------------------------------------------------------------------------
