@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,31 +14,13 @@ from tests.support.command import Terminal
 from tests.support.door_process import ALL_RIGHTS, DoorProcess, files, token
 from tests.support.yjs import lay_out
 
+ROOT = Path(__file__).resolve().parents[3]
+
 OPEN = """
     const Y = await import("yjs");
     const { Door } = await import(`${url}/iris.js`);
-    const doc = (window.doc = new Y.Doc());
-    const tunnel = await new Door(url, token).openTunnel("board", { operation: "join" });
-    const piece = 65535;
-    let sending = Promise.resolve();
-    const send = (update) => {
-      for (let at = 0; at < update.length; at += piece) {
-        const last = at + piece >= update.length;
-        sending = sending.then(() => tunnel.send(new Uint8Array([last ? 1 : 0, ...update.subarray(at, at + piece)])));
-      }
-    };
-    await tunnel.send(Y.encodeStateVector(doc));
-    const messages = tunnel[Symbol.asyncIterator]();
-    const theirs = (await messages.next()).value;
-    send(Y.encodeStateAsUpdate(doc, theirs));
-    doc.on("update", (update, origin) => origin === tunnel || send(update));
-    (async () => {
-      let pieces = [];
-      for await (const message of { [Symbol.asyncIterator]: () => messages }) {
-        pieces.push(...message.subarray(1));
-        if (message[0] === 1) Y.applyUpdate(doc, new Uint8Array(pieces), tunnel), (pieces = []);
-      }
-    })();
+    const { openDocument } = await import("/document.js");
+    window.doc = await openDocument(new Door(url, token), "board", Y);
 """
 
 
@@ -46,6 +29,7 @@ def test_a_page_and_a_program_edit_one_document(
     terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lay_out(tmp_path)
+    shutil.copy(ROOT / "examples" / "doors" / "document.js", tmp_path)
     for name in ("IRIS_HOME", "XDG_RUNTIME_DIR"):
         monkeypatch.setenv(name, terminal.environment[name])
     secret = token(terminal, "page", *ALL_RIGHTS)
