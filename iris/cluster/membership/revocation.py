@@ -34,7 +34,7 @@ from iris.kernel.names import NodeId
 from iris.kernel.token_bucket import TokenBucket
 from iris.kernel.wire import Message, kinds
 from iris.security.files import load_revocations, save_revocations
-from iris.security.identity import PeerIdentity, RevocationList, Revocations
+from iris.security.identity import NewestRevocations, PeerIdentity, RevocationList
 
 _log: Final = logging.getLogger("iris")
 
@@ -79,7 +79,7 @@ class RevocationExchange:
         self._looking = trio.Lock()
         self._seen = self._state()
         known = None if path is None else load_revocations(path, realm)
-        self.revocations: Final = Revocations(realm, known)
+        self.revocations: Final = NewestRevocations(realm, known)
         mesh.check_peer = self.revocations.check
         mesh.expelled = lambda: self.revocations.reason(mesh.identity.public())
         self._farewells = TokenBucket(_FAREWELLS, _FAREWELL_RATE, trio.current_time())

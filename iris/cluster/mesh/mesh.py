@@ -415,7 +415,7 @@ class Mesh:
         except (RemoteProtocolError, AuthenticationError) as error:
             self.refusals[type(error).__name__] += 1
             self._inbound.refused()
-        except Exception as error:  # noqa: BLE001 -- whoever it was is not known, or gone
+        except Exception as error:  # noqa: BLE001 -- the sender is not known, or gone
             self.note_unexpected("frame of a stranger", error)
             self._inbound.refused()
 
@@ -567,7 +567,7 @@ class Mesh:
 
     def drop(self, node: NodeId, reason: str) -> None:
         """Give a peer up: end its link and sessions.  Messages still waiting are counted as lost."""
-        # Out of the table first: whoever is called below, and asks for the node, must find it gone.
+        # Out of the table first: observers that are called below, and ask for the node, must find it gone.
         peer = self._peers.pop(node, None)
         if peer is None:
             return

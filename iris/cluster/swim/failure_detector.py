@@ -44,7 +44,7 @@ class ProbeVerdict(enum.IntEnum):
 
 
 @final
-class Probe:
+class OpenProbe:
     """A probe of one member."""
 
     __slots__ = ("alone", "helpers", "reached", "reports", "sent", "target", "timeout", "timer", "widened")
@@ -62,7 +62,7 @@ class Probe:
         self.reached = False
 
     def __repr__(self) -> str:
-        return f"<Probe of {self.target[:8]}>"
+        return f"<probe of {self.target[:8]}>"
 
     @property
     def deadline(self) -> float:
@@ -159,7 +159,7 @@ class FailureDetector:
         self._suspects = suspects
         self._order = ProbeOrder(ground.random)
         self._sequence = 0
-        self._probes: dict[int, Probe] = {}
+        self._probes: dict[int, OpenProbe] = {}
         self._probing: dict[NodeId, int] = {}
         self._relays: dict[int, tuple[NodeId, int, NodeId]] = {}
         self._broken: dict[NodeId, None] = {}
@@ -299,7 +299,7 @@ class FailureDetector:
         self._sequence += 1
         sequence = self._sequence
         timeout = ground.config.probe_timeout * ground.health.factor + _LATER * ground.health.lateness
-        probe = Probe(node, ground.now, timeout, alone=alone)
+        probe = OpenProbe(node, ground.now, timeout, alone=alone)
         self._probes[sequence] = probe
         self._probing[node] = sequence
         self._ping(member, sequence)
@@ -367,7 +367,7 @@ class FailureDetector:
             if member is not None and member.state is MemberState.ALIVE and not member.unreachable
         ]
 
-    def _over(self, probe: Probe) -> None:
+    def _over(self, probe: OpenProbe) -> None:
         ground = self._ground
         self._end(probe.target)
         member = ground.view.find(probe.target)

@@ -38,10 +38,10 @@ from iris.patterns.tunnel import (
     CloseCode,
     Ending,
     Refusal,
-    State,
     Tunnel,
     TunnelEndpoint,
     TunnelsStatistics,
+    TunnelState,
     TunnelTable,
 )
 
@@ -157,11 +157,11 @@ class Tunnels:
         finished = False
         try:
             with trio.move_on_at(deadline):
-                await end.wait(lambda: machine.state is not State.OPENING)
+                await end.wait(lambda: machine.state is not TunnelState.OPENING)
             finished = True
         finally:
             # Cancelled just as the acceptance arrives, the tunnel is open and nobody has it.
-            answered = finished and machine.state is not State.OPENING
+            answered = finished and machine.state is not TunnelState.OPENING
             if not answered and machine.ending is None:
                 machine.close(CloseCode.ABORTED, "the one who asked for it no longer waits")
                 end.settle()

@@ -63,7 +63,7 @@ def read_copy_header_untrusted(frame: bytes) -> CopyHeader:
 
 
 @final
-class SenderKey:
+class SendingKey:
     """A sender key at its publisher.
 
     Args:
@@ -86,7 +86,7 @@ class SenderKey:
         poison_after_fork(self)
 
     def __repr__(self) -> str:
-        return f"<SenderKey {self.number}, {self.frames} frames>"
+        return f"<SendingKey {self.number}, {self.frames} frames>"
 
     def __reduce__(self) -> str:
         raise TypeError("a sender key is not copied or pickled")

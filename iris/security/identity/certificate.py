@@ -265,7 +265,7 @@ def _read_delegation(signed: bytes, of_cluster: str, cluster_key: bytes) -> Node
             and len(static_key) == 32
             and len(signing_key) == signing.PUBLIC_KEY_SIZE
         ):
-            # Looked at here and not only by the issuer: whoever has stolen a cluster's key issues by himself.
+            # Looked at here and not only by the issuer: a thief of a cluster's key issues without it.
             if not_after - not_before > (longest := _longest_delegation(node.hex())):
                 raise AuthenticationError(f"{what}: made for more than {longest // 86_400} days")
             return NodeDelegation(
