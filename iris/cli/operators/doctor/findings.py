@@ -69,6 +69,7 @@ Code = Literal[
     "seed-silent",
     "seed-unlinked",
     "seed-unreachable",
+    "site-empty",
     "versions-differ",
     "versions-ok",
 ]
