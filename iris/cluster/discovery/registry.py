@@ -1,7 +1,7 @@
 """Local registry: a directory with one small file for each node, by which the nodes of one machine find each other.
 
 The directory belongs to the user and is closed to others, but nothing in it is believed: a file only suggests an
-address to dial, and whoever answers there has to pass the handshake.
+address to dial, and the node that answers there has to pass the handshake.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Registry:
         return removed
 
     def sweep(self) -> None:
-        """Remove the directory if nothing is left in it.  Whoever comes later makes it again."""
+        """Remove the directory if nothing is left in it.  A node that comes later makes it again."""
         with contextlib.suppress(OSError):
             self._directory.rmdir()
 

@@ -73,6 +73,7 @@ class PendingReverseTable:
         awaited = self._awaited.get(token)
         if awaited is None or awaited.is_claimed:
             return None
-        # From here on the token is used up.  Whoever shows it later is refused, and cannot put itself between the ends.
+        # From here on the token is used up.  A peer that shows it later is refused, and cannot put itself between the
+        # ends.
         awaited.is_claimed = True
         return awaited

@@ -226,7 +226,7 @@ class Requests:
         until: float,
         timed: bool = False,
     ) -> Begun | None:
-        """As ``request``, for who is no task of trio: send the first attempt at once.
+        """As ``request``, for callers outside of trio's tasks: send the first attempt at once.
 
         Args:
             woken: called when its outcome is known.
@@ -638,7 +638,7 @@ class Requests:
 
 @final
 class Begun:
-    """A request whose first attempt is on its way, for who is no task of trio.  Made by ``Requests.begin``.
+    """A request whose first attempt is on its way, for callers outside of trio's tasks.  Made by ``Requests.begin``.
 
     Once ``woken`` was called ``reply`` ends it, or if there is none ``go_on``; and ``abandon`` at any time.
     """

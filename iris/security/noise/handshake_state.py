@@ -293,7 +293,7 @@ class HandshakeState:
         )
         copied.psks = dict(self.psks)
         copied.s, copied.rs, copied.e, copied.re = self.s, self.rs, None, None
-        copied.ss = self.ss  # whoever goes on from it makes a copy first
+        copied.ss = self.ss  # the code that goes on from it makes a copy first
         return copied
 
     @property

@@ -73,7 +73,7 @@ Code = Literal[
     "versions-differ",
     "versions-ok",
 ]
-"""Stable words for scripts: what was looked at, and what was found.  Listed in docs/doctor.md."""
+"""Stable words for scripts: what was looked at, and what was found.  Listed in docs/reference/doctor.md."""
 
 _RUN: Final = re.compile(r"[:;] run(?: as root)?: (.+)\Z")
 
