@@ -251,8 +251,9 @@ class Node:
         headers: Mapping[str, str] | None,
         priority: PriorityName | None,
     ) -> Begun | TracedRequest | None:
-        """As ``request``, without waiting, for who is no task of trio; None if it has to wait for anything but a reply.
+        """As ``request``, without waiting, for callers outside of trio's tasks.
 
+        None if it has to wait for anything but a reply.
         See ``Requests.begin``.
         """
         self._guard.check()

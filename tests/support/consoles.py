@@ -18,6 +18,13 @@ from typing import Final, final
 from docs.pages import Block, matches
 
 PATIENCE: Final = 600.0  # a busy machine starts Spark in minutes
+PROGRAMS: Final = {
+    "iris": "-m iris",
+    "python": "",
+    "pytest": "-m pytest -p no:cacheprovider",
+    "uvicorn": "-m uvicorn",
+}
+"""What terminals have as commands, and how this Python runs it."""
 STAYS: Final = "leave it running"
 """A caption with these words: the last command of the block goes on until the page ends."""
 
@@ -90,7 +97,7 @@ def _run_console(blocks: list[Block], directory: Path) -> None:
     for source in {block.file.parent for block in blocks if block.file is not None}:
         for file in source.glob("*.py"):
             shutil.copy(file, work)
-    for name, what in (("iris", "-m iris"), ("python", ""), ("pytest", "-m pytest -p no:cacheprovider")):
+    for name, what in PROGRAMS.items():
         (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {what} "$@"\n')
         (programs / name).chmod(0o755)
     root = Path(__file__).resolve().parents[2]

@@ -581,7 +581,7 @@ class Requests:
 
 @final
 class Begun:
-    """A request whose first attempt is on its way, for who is no task of trio.  Made by ``Requests.begin``.
+    """A request whose first attempt is on its way, for callers outside of trio's tasks.  Made by ``Requests.begin``.
 
     Once ``woken`` was called ``reply`` ends it, or if there is none ``go_on``; and ``abandon`` at any time.
     """
