@@ -96,7 +96,7 @@ def _remove_strangers(directory: Path, index: Index, files: SegmentFiles) -> Non
         view.check_segments()
         shards = view.shards()
         named = {
-            files.path(shard.number, shard.epoch, segment.first)
+            files.path(shard.number, shard.epoch, segment.first, segment.revision)
             for shard in shards
             for segment in view.segments(shard.number)
         }
