@@ -13,11 +13,13 @@ a table; to commit them took longer than to write the events.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple, final
 
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.log.index import ChunkPlace, Contents, IndexView, SegmentRecord
+from iris.spark_bridge.log.retention import SegmentShares, TopicRules
 from iris.spark_bridge.log.topic_filter import TopicFilter, WantedTopics
 
 
@@ -133,3 +135,29 @@ def topics_of(view: IndexView, shard: int, segment: SegmentRecord, before: int) 
     if last and max(last) >= len(names):
         raise LogDamaged(f"the index is damaged: topics of the segment {segment.first} of shard {shard} are missing")
     return {names[number]: end for number, end in last.items()}
+
+
+def share_of(view: IndexView, shard: int, segment: SegmentRecord, rules: TopicRules) -> SegmentShares:
+    """Return what a segment holds of the topics of each rule."""
+    names = view.topics(shard, segment.first)
+    numbers = rules.of(names)
+    of_topic = [numbers[name] for name in names]
+    events = [0] * len(rules.rules)
+    sizes = [0] * len(rules.rules)
+    for place in places_of(view, shard, segment):
+        contents = view.contents(shard, place.first)
+        if contents is None:
+            everything = [0] * (len(rules.rules) - 1)
+            return SegmentShares(
+                events=[*everything, segment.end - segment.first], bytes=[*everything, segment.size], is_known=False
+            )
+        held = sum(contents[1])
+        for topic, count in zip(*contents, strict=True):
+            events[of_topic[topic]] += count
+            sizes[of_topic[topic]] += place.size * count // held
+    return SegmentShares(events=events, bytes=sizes)
+
+
+def places_of(view: IndexView, shard: int, segment: SegmentRecord) -> list[ChunkPlace]:
+    """Return the chunks of a segment."""
+    return list(itertools.takewhile(lambda place: place.first < segment.end, view.chunks(shard, segment.first)))

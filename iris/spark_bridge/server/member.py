@@ -261,7 +261,7 @@ class BridgeMember:
         if wanted.is_everything and limit is None:
             return {
                 shard: News(
-                    earliest=state.earliest,
+                    earliest=self.store.earliest(state, wanted),
                     next=state.next,
                     first=min(max(known.get(shard, 0), state.earliest), state.next),
                     count=max(0, state.next - max(known.get(shard, 0), state.earliest)),
@@ -417,7 +417,7 @@ class BridgeMember:
         retention = self._retention
         if not self._clock.is_believed():
             # A clock that jumped ahead would make every event old enough to be removed.
-            retention = dataclasses.replace(retention, max_age=None)
+            retention = retention.without_ages()
         with suppress(StoreFull):  # nothing could be removed: publishers learn of what is refused
             await trio.to_thread.run_sync(partial(self.store.retain, retention, now=self.now()))
         self.refresh()
