@@ -283,11 +283,24 @@ class Store:
             stale += late
             if new:
                 at = begins[number] = self._append_to(view, number, new, now, finished)
+                publisher, numberings = "", None
                 for run in new:
-                    if run.first and judged(run.publisher):
-                        window(run.publisher)  # that is where its last arrival is recorded
-                        clusters[run.publisher] = run.sender.cluster
-                        self._count_run(view, run, number, at)
+                    if run.first:
+                        if run.publisher != publisher:
+                            publisher = run.publisher
+                            numberings = self._numberings_of(view, publisher) if judged(publisher) else None
+                            if numberings is not None:
+                                window(publisher)  # that is where its last arrival is recorded
+                                clusters[publisher] = run.sender.cluster
+                        if numberings is not None:
+                            numberings.topic(run.topic).arrive(
+                                run.first,
+                                len(run.payloads),
+                                owed=run.owed,
+                                milestones=run.milestones,
+                                shard=number,
+                                offset=at,
+                            )
                     at += len(run.payloads)
         missed = self._settle(view, clusters, begins, now)
         for publisher, changes in touched.items():
@@ -296,20 +309,13 @@ class Store:
 
     # -- what is missing ------------------------------------------------------------------------------------
 
-    def _count_run(self, view: IndexView, run: EventRun, shard: int, offset: int) -> None:
-        known = self._numberings.get(run.publisher)
+    def _numberings_of(self, view: IndexView, publisher: str) -> PublisherNumberings:
+        known = self._numberings.get(publisher)
         if known is None:
-            known = PublisherNumberings(view.numberings(bytes.fromhex(run.publisher)))
-            self._numberings[run.publisher] = known
-        self._numberings.move_to_end(run.publisher)
-        known.topic(run.topic).arrive(
-            run.first,
-            len(run.payloads),
-            owed=run.owed,
-            milestones=run.milestones,
-            shard=shard,
-            offset=offset,
-        )
+            known = PublisherNumberings(view.numberings(bytes.fromhex(publisher)))
+            self._numberings[publisher] = known
+        self._numberings.move_to_end(publisher)
+        return known
 
     def _settle(self, view: IndexView, clusters: Mapping[str, str], begins: Mapping[int, int], now: int) -> int:
         """Write what publishers have numbered, and what turns out to be missing; return how many events that is."""
