@@ -323,8 +323,7 @@ class Store:
         for publisher, cluster in clusters.items():
             key, numberings = bytes.fromhex(publisher), self._numberings[publisher]
             for topic in numberings.changed:
-                numbering = numberings.topics[topic]
-                for hole in numbering.settle(begins):
+                for hole in numberings.topics[topic].settle(begins):
                     missed = saturated(missed + hole.size)
                     self._gaps.note(
                         Gap(
@@ -338,7 +337,7 @@ class Store:
                             timestamp=now,
                         )
                     )
-                view.put_numbering(key, topic, numbering, now)
+            view.put_numberings(key, {topic: numberings.topics[topic] for topic in numberings.changed}, now)
             for topic in numberings.expired:
                 view.delete_numbering(key, topic)
             numberings.changed.clear()

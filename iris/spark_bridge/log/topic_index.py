@@ -44,7 +44,10 @@ class SegmentTopics:
             at = len(numbers)
             numbers.update(zip(new, range(at, at + len(new)), strict=True))
             view.put_topics(shard, self.segment, at, new)
-        view.put_contents(shard, first, ([numbers[topic] for topic in counts], list(counts.values())))
+        contents = Contents(
+            topics=[numbers[topic] for topic in counts], counts=list(counts.values()), held=sum(counts.values())
+        )
+        view.put_contents(shard, first, contents)
 
 
 class Found(NamedTuple):
@@ -82,10 +85,9 @@ def find_chunks(
             if contents is None:
                 yield Found(place, place.count, place.count, is_known=wanted.is_everything)
                 continue
-            held = sum(contents[1])
-            count = held if ids is None else _count(contents, ids)
+            count = contents.held if ids is None else _count(contents, ids)
             if count:
-                yield Found(place, count, held, is_known=True)
+                yield Found(place, count, contents.held, is_known=True)
 
 
 def _wanted_ids(
@@ -112,10 +114,9 @@ def _wanted_ids(
 
 
 def _count(contents: Contents, ids: frozenset[int]) -> int:
-    topics, counts = contents
-    if ids.isdisjoint(topics):
+    if ids.isdisjoint(contents.topics):
         return 0
-    return sum(count for topic, count in zip(topics, counts, strict=True) if topic in ids)
+    return sum(count for topic, count in zip(contents.topics, contents.counts, strict=True) if topic in ids)
 
 
 def topics_of(view: IndexView, shard: int, segment: SegmentRecord, before: int) -> dict[str, int] | None:
@@ -131,7 +132,7 @@ def topics_of(view: IndexView, shard: int, segment: SegmentRecord, before: int) 
         contents = view.contents(shard, place.first)
         if contents is None:
             return None
-        last.update(dict.fromkeys(contents[0], min(place.end, before)))
+        last.update(dict.fromkeys(contents.topics, min(place.end, before)))
     if last and max(last) >= len(names):
         raise LogDamaged(f"the index is damaged: topics of the segment {segment.first} of shard {shard} are missing")
     return {names[number]: end for number, end in last.items()}
@@ -151,10 +152,9 @@ def share_of(view: IndexView, shard: int, segment: SegmentRecord, rules: TopicRu
             return SegmentShares(
                 events=[*everything, segment.end - segment.first], bytes=[*everything, segment.size], is_known=False
             )
-        held = sum(contents[1])
-        for topic, count in zip(*contents, strict=True):
+        for topic, count in zip(contents.topics, contents.counts, strict=True):
             events[of_topic[topic]] += count
-            sizes[of_topic[topic]] += place.size * count // held
+            sizes[of_topic[topic]] += place.size * count // contents.held
     return SegmentShares(events=events, bytes=sizes)
 
 
