@@ -163,4 +163,4 @@ def test_what_a_query_went_on_without_stands_in_its_offsets() -> None:
     offsets = Offsets(next={"0@a": 5}, lost=7)
     assert offsets.to_json() == {"0@a": 5, "lost": 7}
     assert parse_offsets(offsets.to_json()) == offsets
-    assert advance(offsets, {}, limit=None, fail_on_data_loss=True) is offsets
+    assert advance(offsets, {}, fail_on_data_loss=True) is offsets
