@@ -247,4 +247,4 @@ async def test_who_died_is_not_looked_for_where_another_node_is_now(autojump_clo
 
             network.memory.observer = observe
             await trio.sleep(60)
-            assert handshakes == []
+            assert len(handshakes) <= 1, "its session may be renewed"
