@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gc
 import logging
+import random
 import shutil
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
@@ -20,7 +21,7 @@ from iris.node.open import OPENER
 from iris.testing.checks import check_books
 from iris.testing.faults import Faults, Schedule
 from iris.testing.injection import Injection
-from iris.testing.machine import HOST, JumpingClock, Stalls, isolated, seeded
+from iris.testing.machine import HOST, JumpingClock, SimulatedDisk, Stalls, isolated, seeded
 from iris.testing.network import EPOCH, open_network
 from iris.testing.trace import TRACE, LogTrace, Trace
 from iris.testing.world import World
@@ -90,6 +91,7 @@ def run_once(
     injection = Injection(schedule, faults)
     failures: list[BaseException] = []
     directory = Path(tempfile.mkdtemp(prefix="iris-simulation-", dir=_MEMORY if _MEMORY.is_dir() else None))
+    disk = SimulatedDisk(directory, random.Random(f"disk {schedule.seed}"), injection.full)
 
     def date() -> float:
         return EPOCH + clock.now + injection.offsets.get(HOST.get(), 0.0)
@@ -104,6 +106,7 @@ def run_once(
             network.offsets = injection.offsets
             network.memory.observer = trace.frame
             world = World(network, schedule.seed, trace, stalls, directory)
+            world.power_failed = disk.lose
             OPENER.set(world.open_node)
             try:
                 async with trio.open_nursery() as nursery:
@@ -129,7 +132,7 @@ def run_once(
         logging.getLogger("iris").addHandler(handler)
         stack.callback(logging.getLogger("iris").removeHandler, handler)
         stalls = stack.enter_context(seeded(schedule.seed))
-        stack.enter_context(isolated(schedule.seed, clock, date, disk_delay))
+        stack.enter_context(isolated(schedule.seed, clock, date, disk_delay, disk))
         if detailed:
             stack.enter_context(_noting_messages(trace))
         try:

@@ -39,6 +39,8 @@ class Host:
         """Of everything that runs there."""
         self.nursery: trio.Nursery | None = None
         self.up = trio.Event()
+        self.fails = False
+        """Whether the machine fails when it crashes, and not the programs alone."""
 
     @property
     def is_down(self) -> bool:
@@ -71,8 +73,8 @@ class World:
         """Every node that was opened."""
         self.healed: Final = trio.Event()
         """Set when the faults are over."""
-        self.crashed: Callable[[str, bool], None] = lambda _host, _power: None
-        """Called when a host crashes, with whether its machine failed."""
+        self.power_failed: Callable[[str], int] = lambda _: 0
+        """Called when the machine of a host has failed; returns how many writes to its disk are lost or torn."""
         self._directory = directory
         self._hosts: dict[str, Host] = {}
         self._nursery: trio.Nursery | None = None
@@ -155,11 +157,11 @@ class World:
         """Kill the programs of a host."""
         known = self._hosts[host]
         known.up = trio.Event()
+        known.fails = power
+        self.trace.note("host", host, "crashes")
         self.stalls.go_on(host)
         self.network.memory.crash(host)
         known.scope.cancel()
-        self.crashed(host, power)
-        self.trace.note("host", host, "crashes")
 
     def restart(self, host: str) -> None:
         """Start the programs of a host that has crashed anew."""
@@ -182,6 +184,9 @@ class World:
                     self.trace.note("host", host.name, f"what it raised while it crashed: {type(error).__name__}")
                 finally:
                     host.nursery = None
+            if host.fails:
+                lost = self.power_failed(host.name)
+                self.trace.note("host", host.name, f"writes that are lost or torn: {lost}")
             await host.up.wait()
 
     def _start_program(

@@ -3,7 +3,8 @@
 It promises that the same seed gives the same run, and that nothing of it is left when the run is over.
 """
 
+from iris.testing.machine.disk import SimulatedDisk
 from iris.testing.machine.isolation import isolated
 from iris.testing.machine.scheduling import HOST, JumpingClock, Stalls, seeded
 
-__all__ = ("HOST", "JumpingClock", "Stalls", "isolated", "seeded")
+__all__ = ("HOST", "JumpingClock", "SimulatedDisk", "Stalls", "isolated", "seeded")

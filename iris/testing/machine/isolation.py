@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar, cast
 
 import trio
 
+from iris.testing.machine.disk import SimulatedDisk
 from iris.testing.machine.scheduling import JumpingClock
 
 T = TypeVar("T")
@@ -26,7 +27,9 @@ _THREAD: Final = (0.00005, 0.002)
 
 
 @contextmanager
-def isolated(seed: int, clock: JumpingClock, date: Callable[[], float], delay: Callable[[], float]) -> Iterator[None]:
+def isolated(
+    seed: int, clock: JumpingClock, date: Callable[[], float], delay: Callable[[], float], disk: SimulatedDisk
+) -> Iterator[None]:
     """Replace what a program takes from its machine.
 
     Args:
@@ -34,6 +37,7 @@ def isolated(seed: int, clock: JumpingClock, date: Callable[[], float], delay: C
         clock: of the run.
         date: returns the date of the host that asks, in seconds since 1970.
         delay: returns the seconds that the disk of the host that asks takes longer than it should.
+        disk: of all hosts.
     """
     entropy = random.Random(f"entropy {seed}")
     threads = random.Random(f"threads {seed}")
@@ -71,6 +75,7 @@ def isolated(seed: int, clock: JumpingClock, date: Callable[[], float], delay: C
         replace(time, "monotonic", clock.current_time)
         replace(time, "monotonic_ns", lambda: int(clock.now * 1e9))
         replace(trio.to_thread, "run_sync", run_sync)
+        disk.install(replace)
         stack.callback(random.setstate, state)
         random.seed(f"program {seed}")  # noqa: TID251 -- programs draw from it
         yield
