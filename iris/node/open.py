@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -37,6 +38,9 @@ from iris.security.files import CredentialWatch, open_local_realm, private_home
 from iris.security.identity import Credential, NodeIdentity, PeerIdentity
 
 _log: Final = logging.getLogger("iris")
+
+OPENER: Final[ContextVar[Callable[..., AbstractAsyncContextManager[Node]]]] = ContextVar("OPENER")
+"""What opens nodes in place of ``open_node``, with its arguments: a simulation, for the programs that run in it."""
 
 DEFAULT_NAME: Final = "local"
 """The cluster of nodes of the local realm that give no name."""
@@ -117,6 +121,20 @@ async def open_node(
     Cancelling it ends the node in the same way, goodbye included, but does not wait for handlers that still run.
     """
     check_trio()
+    opener = OPENER.get(None)
+    if opener is not None and environment is None:
+        async with opener(
+            name,
+            credential=credential,
+            site=site,
+            prefer_site=prefer_site,
+            config=config,
+            operators=operators,
+            dial_only=dial_only,
+            dial_networks=dial_networks,
+        ) as node:
+            yield node
+        return
     config = Config() if config is None else check_is(config, Config, "config")
     environment = environment or Environment()
     check_flags(lan=lan, operators=operators, dial_only=dial_only)

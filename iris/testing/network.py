@@ -20,6 +20,7 @@ import dataclasses
 import itertools
 import random
 from collections.abc import AsyncIterator, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Final, final
 
@@ -35,10 +36,8 @@ from iris.node.open import open_node
 from iris.security.authority import RealmRoot, distrust_realm, issue_realm_bundle, trust_realm
 from iris.security.identity import GATE_SECRET_SIZE, Credential, RealmBundle, Rights, SigningKey, issue_certificate
 
-__all__ = ["ALL_RIGHTS", "MemoryNetwork", "Network", "Rights", "open_network"]
-
 _YEAR: Final = 366 * 86_400.0
-_EPOCH: Final = 1_800_000_000.0
+EPOCH: Final = 1_800_000_000.0
 """The date at which every simulated network begins, in seconds since 1970."""
 
 
@@ -63,15 +62,19 @@ class Network:
         self._credentials: dict[str, Credential] = {}
         self._nodes: set[Node] = set()
         self._began = trio.current_time()
+        self.offsets: dict[str, float] = {}
+        """Seconds by which the dates of hosts are wrong."""
+        self.shares_hosts = False
+        """Whether a host may have several nodes."""
         self._hosts: list[str] = []
         self._former: set[str] = set()
         """Hosts that were made up: each is one node's only, also when that is gone."""
         self._sites: dict[str, dict[str, str]] = {}
         """For each site its hosts, with the URLs of their nodes."""
 
-    def wall_clock(self) -> float:
-        """Return the date on this network, in seconds since 1970."""
-        return _EPOCH + trio.current_time() - self._began
+    def wall_clock(self, host: str = "") -> float:
+        """Return the date on this network, in seconds since 1970; that of a host may be wrong."""
+        return EPOCH + trio.current_time() - self._began + self.offsets.get(host, 0.0)
 
     def credential(self, name: str, rights: Rights | None = None) -> Credential:
         """Return the portable credential of a cluster of this realm.
@@ -88,8 +91,8 @@ class Network:
                 name=name,
                 public_key=key.public,
                 generation=1,
-                not_before=_EPOCH - _YEAR,
-                not_after=_EPOCH + _YEAR,
+                not_before=EPOCH - _YEAR,
+                not_after=EPOCH + _YEAR,
                 rights=self._rights if rights is None else rights,
             )
             known = self._credentials[name] = Credential(
@@ -179,8 +182,12 @@ class Network:
             taken = {*self._hosts, *self._former}
             host = next(itertools.filterfalse(taken.__contains__, map("host-{}".format, itertools.count(1))))
             self._former.add(host)
+        place = host
         if host in self._hosts:
-            raise ConfigError(f"there is a node on host {host!r} already")
+            if not self.shares_hosts:
+                raise ConfigError(f"there is a node on host {host!r} already")
+            others = (f"{host}:{number}" for number in itertools.count(2))
+            place = next(other for other in others if self.memory.find(_url(other)) is None)
         known = [url for url in self._sites.get(site or "", {}).values() if self.memory.find(url) is not None]
         environment = Environment(
             transport=lambda _: self.memory.transport(host),
@@ -188,7 +195,7 @@ class Network:
             directory=None,
             lan=None,
             entropy=self._random.randbytes,
-            wall_clock=self.wall_clock,
+            wall_clock=partial(self.wall_clock, host),
             processor_time=None,  # what is decided by it would differ from run to run
             descriptors=None,  # in memory a link takes none
             variables={},
@@ -198,11 +205,11 @@ class Network:
         self._hosts.append(host)
         reached = self._sites.setdefault(site or "", {})
         if not dial_only:
-            reached[host] = _url(host)
+            reached[place] = _url(place)
         try:
             async with open_node(
                 credential=credential,
-                listen=[] if dial_only else [_url(host)],
+                listen=[] if dial_only else [_url(place)],
                 seeds=known if seeds is None else map(_url, seeds),
                 site=site,
                 prefer_site=prefer_site,
@@ -220,7 +227,7 @@ class Network:
                     self._nodes.remove(node)
         finally:
             self._hosts.remove(host)
-            reached.pop(host, None)
+            reached.pop(place, None)
 
 
 def _url(host: str) -> str:
