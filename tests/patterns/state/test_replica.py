@@ -264,7 +264,7 @@ def test_what_is_said_in_this_replicas_name_is_refused() -> None:
     ("value", "text"),
     [
         (2**63, "whole numbers of 64 bits"),
-        ({1: 2}, "the keys of a map in a document are text"),
+        ({1: 2}, "use text for the keys of a map in a document"),
         (object(), "does not hold a object"),
         ({"a"}, "does not hold a set"),
         ("\ud800", "half of a character"),
