@@ -468,6 +468,8 @@ class SharedState(MutableMapping[str, Any]):
         """
         match payload:
             case [bytes() as needs, bytes() as update]:
+                if len(update) > _BROADCAST:
+                    raise RemoteProtocolError(f"an edit has {len(update)} bytes: above {_BROADCAST} it is announced")
                 extent = self._replica.extent_untrusted(update) if update else None
                 return _Edit(sender, read_vector_untrusted(needs), update, extent)
             case _:
