@@ -287,7 +287,7 @@ class Replica:
     def names(self) -> list[tuple[Kind, str]]:
         """Return the kind and name of every shared type that is in use, but for the registers."""
         found: list[tuple[Kind, str]] = []
-        for root in self.doc.keys():  # noqa: SIM118 -- no dict
+        for root in sorted(self.doc.keys()):
             kind, slash, name = root.partition("/")
             if slash and kind in _TYPES:
                 found.append((cast("Kind", kind), name))

@@ -67,6 +67,8 @@ def _whole(value: object) -> int:
 class SharedMap(MutableMapping[str, Any]):
     """A map from text to values.  Of two writes to one key at the same time one counts, the same at all members.
 
+    It is iterated over in the order of its keys.
+
     Keys have 1 to 1,024 bytes.  Values are None, bool, int (64 bits), float, str, bytes, and lists and dicts of these,
     16 deep at most; a float that is a whole number comes back as an int.  Raises ConfigError for others, and Overloaded
     when the document is full.
@@ -111,7 +113,7 @@ class SharedMap(MutableMapping[str, Any]):
         return isinstance(key, str) and key in self._root
 
     def __iter__(self) -> Iterator[str]:
-        return iter(list(self._root.keys()))
+        return iter(sorted(self._root.keys()))  # the library's order differs from member to member
 
     def __len__(self) -> int:
         return len(self._root)
