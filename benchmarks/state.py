@@ -2,14 +2,16 @@
 
     python -m benchmarks.state [MEMBERS] [CHANGES]
 
-Members write values of 100 bytes, one after the other, four a second.  Every member follows the document and notes when
-it has each of them.  Bytes are those that all links have sent, sealed, less what they send in the same time without
-changes.  In memory there is no kernel and no cable: the time is that of the processor, which all members share.
+Members write values of 100 bytes, one after the other, two a second.  Every member follows the document and notes when
+it has each of them.  Bytes are those that all links have sent, sealed, in the time after each change, less what they
+send in as long a time without one.  In memory there is no kernel and no cable: the time is that of the processor, which
+all members share.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import platform
 import sys
 from contextlib import AsyncExitStack
@@ -45,7 +47,7 @@ class Spread:
 
     def percentile(self, share: float) -> float:
         """Return the time below which a share of the changes was everywhere."""
-        return self.times[min(len(self.times) - 1, int(share * len(self.times)))]
+        return self.times[math.ceil(share * len(self.times)) - 1]
 
 
 async def spread(members: int, changes: int, pause: float = _PAUSE) -> Spread:
@@ -64,25 +66,25 @@ async def spread(members: int, changes: int, pause: float = _PAUSE) -> Spread:
         nursery = await stack.enter_async_context(trio.open_nursery())
         for state in states:
             nursery.start_soon(follow, state)
-        await trio.sleep(5)
-        quiet = sent(nodes)
-        await trio.sleep(changes * pause)
-        before = sent(nodes)
+        await trio.sleep(20 * pause)
         wrote: dict[str, float] = {}
+        cost = 0
         for number in range(changes):
-            key = f"change.{number}"
+            key, before = f"change.{number}", sent(nodes)
             wrote[key] = trio.current_time()
             states[number % members][key] = "x" * SIZE
             await trio.sleep(pause)
-        after = sent(nodes)
+            between = sent(nodes)
+            await trio.sleep(pause)
+            cost += between - before - (sent(nodes) - between)
         for state in states:
             await state.settled(timeout=60)
         times = sorted(max(had[key]) - began for key, began in wrote.items())
         everywhere = all(len(had[key]) == members for key in wrote)
         equal = len({state._replica.digest() for state in states}) == 1
         nursery.cancel_scope.cancel()
-    cost = (after - before - (before - quiet)) / changes / (members - 1)
-    return Spread(members=members, changes=changes, times=tuple(times), bytes=cost, settled=equal and everywhere)
+    share = cost / changes / (members - 1)
+    return Spread(members=members, changes=changes, times=tuple(times), bytes=share, settled=equal and everywhere)
 
 
 def sent(nodes: list[iris.Node]) -> int:
