@@ -625,7 +625,7 @@ class Store:
             earliest = self._removals.earliest(shard, record.earliest, wanted)
             begin = max(start, record.earliest)
             first, upto, count = record.next, record.next, 0
-            for found in find_chunks(view, shard, record.epoch, begin, wanted):
+            for found in find_chunks(view, shard, record.epoch, begin, wanted, record.next):
                 place, here = found.place, found.wanted
                 offsets: Sequence[int] = ()
                 if found.is_known and here == place.count:
@@ -934,12 +934,16 @@ class Store:
         with self._index.read() as view:
             shard = view.shard(number)
             assert shard is not None
-            segments = view.segments(number)
-            shares = {
-                segment.first: self._shares.get((number, segment, rules.rules))
-                or share_of(view, number, segment, rules)
-                for segment in segments
-            }
+            segments = [segment for segment in view.segments(number) if segment.end > shard.earliest]
+            try:
+                shares = {
+                    segment.first: self._shares.get((number, segment, rules.rules))
+                    or share_of(view, number, segment, rules)
+                    for segment in segments
+                }
+            except LogDamaged as error:
+                self._say_damage(shard, error)
+                return 0
         known = {(number, segment, rules.rules): shares[segment.first] for segment in segments[:-1]}
         self._shares = {key: share for key, share in self._shares.items() if key[0] != number} | known
         expired = choose_rules(segments, shares, rules, now=now)
@@ -1050,7 +1054,10 @@ class Store:
             for chunk in kept:
                 view.put_chunk(number, chunk.place)
                 topics.note(view, number, chunk.place.first, chunk.topics)
-            view.put_segment(number, dataclasses.replace(segment, size=size, revision=segment.revision + 1))
+            view.put_segment(
+                number,
+                dataclasses.replace(segment, size=size, revision=segment.revision + 1, topics=len(topics)),
+            )
             view.put_shard(dataclasses.replace(record, size=record.size - segment.size + size))
             self._topics.pop(number, None)
         return True
