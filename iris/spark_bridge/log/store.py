@@ -309,8 +309,9 @@ class Store:
         missed = 0
         for publisher, cluster in clusters.items():
             key, numberings = bytes.fromhex(publisher), self._numberings[publisher]
-            for topic in numberings.changed:
-                for hole in numberings.topics[topic].settle(begins):
+            changed = {topic: numberings.topics[topic] for topic in numberings.changed}
+            for topic, numbering in changed.items():
+                for hole in numbering.settle(begins) if numbering.holes else ():
                     missed = saturated(missed + hole.size)
                     self._gaps.note(
                         Gap(
@@ -324,7 +325,7 @@ class Store:
                             timestamp=now,
                         )
                     )
-            view.put_numberings(key, {topic: numberings.topics[topic] for topic in numberings.changed}, now)
+            view.put_numberings(key, changed, now)
             for topic in numberings.expired:
                 view.delete_numbering(key, topic)
             numberings.changed.clear()
