@@ -113,6 +113,8 @@ class TopicFilter:
         """Return those of some topics that are wanted, in their order."""
         if self.is_everything:
             return list(topics)
+        if self.names is not None:
+            return [topic for topic in topics if topic in self.names]
         known = self._known
         new = [topic for topic in topics if topic not in known]
         if new:
