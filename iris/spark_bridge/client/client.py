@@ -189,7 +189,7 @@ class BridgeClient:
         return asked, found.shards
 
     async def present(self) -> MemberShards:
-        """Return the shards that the present members have and know, whoever is missing.
+        """Return the shards that the present members have and know, no matter who is missing.
 
         Raises:
             BridgeUnreachable: not every one of them answered in time, or there is none.

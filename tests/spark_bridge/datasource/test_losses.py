@@ -38,7 +38,7 @@ def missing(directory: Path, *topics: str) -> None:
 
 
 class InThread:
-    """A portal to a bridge of this very run: whoever asks is in a thread."""
+    """A portal to a bridge of this very run: its caller is in a thread."""
 
     def __init__(self, client: BridgeClient) -> None:
         self._client = client

@@ -1,4 +1,4 @@
-"""Reading segments as files: only the file that the member means, only by who may, and what was stored."""
+"""Reading segments as files: only the file that the member means, only by those who may, and what was stored."""
 
 from __future__ import annotations
 
