@@ -29,12 +29,14 @@ from iris.patterns.service.worker_pool import WorkerPool
 from iris.patterns.tunnel.receive_half import ReceivingHalf
 from iris.spark_bridge.log.dedup import PublisherWindow
 from iris.spark_bridge.log.segments import FileSystem
-from iris.testing.faults import CHAOS, Schedule
+from iris.testing.faults import CHAOS, Broken, Crash, Fault, Faults, Schedule, Slow, SlowDisk
 from iris.testing.running import run_once
 from iris.testing.shrinking import shrink
 
 SEEDS = 200
 MOST_FAULTS = 5
+STORM = Faults(kinds=CHAOS.kinds, pause=6.0, lasting=(0.2, 8.0))
+"""As much as happens in twenty minutes of ``CHAOS``, in two."""
 Patch = pytest.MonkeyPatch
 
 
@@ -45,7 +47,10 @@ class Planted:
     plant: Callable[[Patch], None]
     bridged: bool = False
     sites: bool = False
-    hours: float = 0.1
+    kinds: tuple[type[Fault], ...] = CHAOS.kinds
+    """What is drawn, where only some faults can bring it to light."""
+
+    pause: float = 6.0
 
 
 PLANTED: Final[dict[str, Planted]] = {}
@@ -76,7 +81,7 @@ def lost_acknowledgement(patch: Patch) -> None:
     patch.setattr(Acknowledgements, "_confirm", ignore)
 
 
-@planted(bridged=True, hours=0.25)
+@planted(bridged=True, kinds=(SlowDisk, Broken), pause=0.5)
 def deduplication_off_by_one(patch: Patch) -> None:
     """The first event of a repeat is taken for new."""
     admit_all = PublisherWindow.admit_all
@@ -97,7 +102,7 @@ def credit_leak(patch: Patch) -> None:
     patch.setattr(ReceivingHalf, "read", read_and_keep)
 
 
-@planted(hours=0.25)
+@planted()
 def double_retry(patch: Patch) -> None:
     """A request that may have been carried out is asked of another member, whether it may be repeated or not."""
     request = Requests.request
@@ -160,7 +165,7 @@ def told_twice(patch: Patch) -> None:
     patch.setattr(BroadcastQueue, "accept", again)
 
 
-@planted(bridged=True, hours=0.25)
+@planted(bridged=True, kinds=(Crash,), pause=3.0)
 def confirmed_before_it_is_on_disk(patch: Patch) -> None:
     """The log is not synchronized before events are confirmed."""
     patch.setattr(FileSystem, "sync", lambda _self, _descriptor: None)
@@ -189,7 +194,7 @@ def gateway_dials_once(patch: Patch) -> None:
     patch.setattr(Gateway, "keep_dialling", once)
 
 
-@planted(hours=0.25)
+@planted(kinds=(Broken, Slow, Slow), pause=1.0)
 def reply_of_another_request(patch: Patch) -> None:
     """A request that comes again gets the reply of the one before."""
     find = ReplyCache.find
@@ -201,7 +206,7 @@ def reply_of_another_request(patch: Patch) -> None:
     patch.setattr(ReplyCache, "find", of_another)
 
 
-@planted(hours=0.25)
+@planted()
 def slot_leak(patch: Patch) -> None:
     """A worker whose request was cut off does not come back, and neither do the others."""
     cut_off = WorkerPool._cut_off
@@ -218,12 +223,14 @@ def find_and_shrink(name: str) -> tuple[int, int, str]:
     bug = PLANTED[name]
 
     async def body(world: iris.testing.World) -> None:
-        await MixedWorkload(world, pause=5.0, bridged=bug.bridged, sites=bug.sites).run()
+        await MixedWorkload(world, pause=2.0, bridged=bug.bridged, sites=bug.sites).run()
 
     for seed in range(SEEDS):
-        run = run_once(body, Schedule(seed=seed, seconds=bug.hours * 3600), CHAOS)
+        run = run_once(
+            body, Schedule(seed=seed, seconds=120.0), msgspec.structs.replace(STORM, kinds=bug.kinds, pause=bug.pause)
+        )
         if run.error is not None:
-            best = shrink(run, lambda schedule, limit: run_once(body, schedule, limit=limit), 40)
+            best = shrink(run, lambda schedule, limit: run_once(body, schedule, limit=limit), 20)
             return seed, len(best.schedule.faults), f"{type(best.error).__name__}: {best.error}"
     raise AssertionError(f"{name} was not found in {SEEDS} seeds")
 
