@@ -36,10 +36,6 @@ EVERYTHING: Final = Policy(exports=(">",), export_topics=(">",))
 EXPECTED: Final = (iris.DeliveryError, iris.TunnelBroken, trio.BrokenResourceError)
 """What clients are told while something is broken."""
 
-QUIET: Final = iris.Config(probe_interval=2.0, tunnel_window=64 * 1024)
-"""A fourth of the probes: an hour of eight nodes takes half of the time, and a silent member is noticed later.  Windows
-that are in use."""
-
 TUNNELLED: Final = 20
 """Numbers that go through each tunnel."""
 
@@ -69,15 +65,25 @@ class MixedWorkload:
         pause: mean seconds between two rounds of the clients.
         bridged: have a bridge.
         sites: have a second site.
+        probe_interval: of the nodes.  A tenth of the usual probes: an hour of eight nodes takes half of the processor
+            time, and a member that is silent is noticed later.
     """
 
     def __init__(
-        self, world: iris.testing.World, *, pause: float = 30.0, bridged: bool = True, sites: bool = True
+        self,
+        world: iris.testing.World,
+        *,
+        pause: float = 60.0,
+        bridged: bool = True,
+        sites: bool = True,
+        probe_interval: float = 5.0,
     ) -> None:
         self._world = world
         self._pause = pause
         self._bridged = bridged
         self._sites = sites
+        # The window of a tunnel is small enough to be in use.
+        self._config = iris.Config(probe_interval=probe_interval, tunnel_window=64 * 1024)
         self._registers: dict[str, int] = {}
         self.history: Final = iris.testing.History()
         self.orders: Final[list[int]] = []
@@ -125,7 +131,7 @@ class MixedWorkload:
                 await tunnel.send(number)
 
         async with (
-            iris.open_node("ledger", site="eu", config=QUIET) as node,
+            iris.open_node("ledger", site="eu", config=self._config) as node,
             node.join("ledger", service, limits=iris.Limits(concurrency=4)),
             node.subscribe("jobs.>", group="workers") as jobs,
             trio.open_nursery() as nursery,
@@ -165,14 +171,14 @@ class MixedWorkload:
             self._registers[key] = value
             return True
 
-        async with iris.open_node("register", site="eu", config=QUIET) as node, node.join("register", service):
+        async with iris.open_node("register", site="eu", config=self._config) as node, node.join("register", service):
             await trio.sleep_forever()
 
     async def bridge(self) -> None:
         """A bridge that stores receipts."""
         # The functions of the simulation: the defaults of open_bridge are those of the real machine.
         async with (
-            iris.open_node("bridge", site="eu", config=QUIET) as node,
+            iris.open_node("bridge", site="eu", config=self._config) as node,
             open_bridge(
                 node,
                 topics=["receipts.>"],
@@ -186,7 +192,7 @@ class MixedWorkload:
     async def gateway(self, site: str, *peers: str) -> None:
         """The gateway of a site."""
         async with (
-            iris.open_node("gateway", site=site, config=QUIET) as node,
+            iris.open_node("gateway", site=site, config=self._config) as node,
             open_gateway(node, listen=[self._world.url(f"{site}-gateway")], peers=peers, policy=EVERYTHING),
         ):
             await trio.sleep_forever()
@@ -201,7 +207,7 @@ class MixedWorkload:
             return request.payload
 
         async with (
-            iris.open_node("abroad", site="us", config=QUIET) as node,
+            iris.open_node("abroad", site="us", config=self._config) as node,
             node.join("abroad", service),
             trio.open_nursery() as nursery,
         ):
@@ -295,7 +301,7 @@ class MixedWorkload:
                 world.start("eu-gateway", self.gateway, "eu")
                 world.start("us-gateway", self.gateway, "us", world.url("eu-gateway"))
                 world.start("us-abroad", self.abroad)
-            async with iris.open_node("desk", site="eu", config=QUIET) as desk:
+            async with iris.open_node("desk", site="eu", config=self._config) as desk:
                 async with trio.open_nursery() as nursery:
                     parts = [
                         self._order, self._question, self._publish, self._survey, self._tunnel, self._use_register

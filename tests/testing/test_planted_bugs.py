@@ -223,7 +223,7 @@ def find_and_shrink(name: str) -> tuple[int, int, str]:
     bug = PLANTED[name]
 
     async def body(world: iris.testing.World) -> None:
-        await MixedWorkload(world, pause=2.0, bridged=bug.bridged, sites=bug.sites).run()
+        await MixedWorkload(world, pause=2.0, bridged=bug.bridged, sites=bug.sites, probe_interval=2.0).run()
 
     for seed in range(SEEDS):
         run = run_once(
