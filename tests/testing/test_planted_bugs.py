@@ -16,7 +16,6 @@ import trio
 import iris
 import iris.testing
 from benchmarks.simulation.workload import MixedWorkload
-from iris.cluster.swim.failure_detector import FailureDetector
 from iris.cluster.swim.state import StateExchange
 from iris.federation.gateway import Gateway
 from iris.kernel.wire import kinds
@@ -29,7 +28,7 @@ from iris.patterns.service.worker_pool import WorkerPool
 from iris.patterns.tunnel.receive_half import ReceivingHalf
 from iris.spark_bridge.log.dedup import PublisherWindow
 from iris.spark_bridge.log.segments import FileSystem
-from iris.testing.faults import CHAOS, Broken, Crash, Fault, Faults, Schedule, Slow, SlowDisk
+from iris.testing.faults import CHAOS, Broken, Crash, Fault, Faults, Partition, Schedule, Slow, SlowDisk
 from iris.testing.running import run_once
 from iris.testing.shrinking import shrink
 
@@ -90,16 +89,8 @@ def deduplication_off_by_one(patch: Patch) -> None:
 
 @planted()
 def credit_leak(patch: Patch) -> None:
-    """What a reader takes from a tunnel gives its sender nothing back."""
-
-    def read_and_keep(self: ReceivingHalf) -> Any:
-        before = self._consumed
-        came = read(self)
-        self._consumed = before
-        return came
-
-    read = ReceivingHalf.read
-    patch.setattr(ReceivingHalf, "read", read_and_keep)
+    """What has come through a tunnel gives its sender no new credit."""
+    patch.setattr(ReceivingHalf, "_grant", lambda self: self._window)
 
 
 @planted()
@@ -171,10 +162,23 @@ def confirmed_before_it_is_on_disk(patch: Patch) -> None:
     patch.setattr(FileSystem, "sync", lambda _self, _descriptor: None)
 
 
-@planted()
-def the_dead_are_given_up(patch: Patch) -> None:
-    """Who was declared dead is never tried again: after a partition each side stays alone."""
-    patch.setattr(FailureDetector, "_try_lost", lambda _: None)
+@planted(kinds=(Partition,), pause=8.0)
+def interest_is_told_once(patch: Patch) -> None:
+    """A node that was lost and is linked again is not told what this node subscribes to."""
+    connected = PubSub.peer_connected
+    told: set[object] = set()
+
+    def only_once(self: PubSub, peer: Any) -> None:
+        known = (id(self), peer.node)
+        if known in told:
+            with patch.context() as silent:
+                silent.setattr(PubSub, "_tell_everything", lambda _self, _peer: None)
+                connected(self, peer)
+        else:
+            told.add(known)
+            connected(self, peer)
+
+    patch.setattr(PubSub, "peer_connected", only_once)
 
 
 @planted(sites=True)
