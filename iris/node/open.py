@@ -104,7 +104,7 @@ async def open_node(
         lan: find nodes of the realm on the local network, and be found there (multicast DNS).  Only with a credential,
             and if the node listens at an address that others can reach.
         operators: answer nodes that the owner has given the right to ask (``iris top``): counters, latencies, host,
-            process and version, docs/operating.md.
+            process and version, docs/howto/operate/look.md.
         dial_only: listen nowhere, and dial both directions of every link: for a node behind NAT or a firewall.  It
             links to nodes that listen at a ``ws://`` address; with others, and with other such nodes, it speaks through
             one of those.  Only with a credential, and with seeds, because nobody can dial it.

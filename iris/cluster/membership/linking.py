@@ -29,7 +29,7 @@ _PAUSES: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
 
 _RETRIES: Final = 50.0
 """Attempts per second, beyond the first one for each node, to link to members of one cluster: where more of them cannot
-be reached than that is enough for, the pauses are longer.  An attempt takes 0.3 ms, and whoever holds the cluster's key
+be reached than that is enough for, the pauses are longer.  An attempt takes 0.3 ms, and a holder of the cluster's key
 can make up thousands of members."""
 
 _COURTESY: Final = 0.5

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from iris.spark_bridge.datasource.reader import TopicFilter
+from iris.spark_bridge.log.topic_filter import TopicFilter
 from iris.spark_bridge.schema import encode_events
 from tests.support.arrivals import fake_event
 
