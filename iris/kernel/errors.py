@@ -104,6 +104,14 @@ class RequestTimeout(DeliveryError, TimeoutError):
     """
 
 
+class LeaseLost(DeliveryError):
+    """A lease was over before the block that held it, which was cancelled: another node may have it by now.
+
+    What the block had begun may go on beside what the next holder does, unless the resource checks the token.  Trying
+    again asks for the lease anew.
+    """
+
+
 class EventsLost(DeliveryError):
     """Subscribers did not get events that this node has published: ``count`` of them since the last such error.
 

@@ -63,7 +63,7 @@ def _version() -> str:
 DESCRIBE: Final = "iris.describe"
 """Operation that every member serves: what ``Service.describe`` returns."""
 _OURS: Final = "iris."
-_ATTRIBUTES: Final = ("allow", "broadcasts", "name", "requests", "tracebacks", "tunnels")
+_ATTRIBUTES: Final = ("allow", "broadcasts", "name", "paused_by", "requests", "tracebacks", "tunnels")
 
 
 class Requester(Protocol):
@@ -193,6 +193,9 @@ class Service:
             ``REALM/CLUSTER``; None: every node of the own realm, and those of other realms that its owner allows.
         tracebacks: tell callers where in the handler an error was raised.  For development: a traceback shows them
             the inside of this program.
+        paused_by: ``DOCUMENT.KEY``: while that value of a document (``iris.Node.state``) is true, members that have
+            the document open refuse requests, broadcasts and tunnels at once; callers get ``RemoteError`` with the code
+            ``paused``.
 
     Raises:
         ConfigError: the name is not valid, or an operation gets a second handler.
@@ -209,7 +212,12 @@ class Service:
                 raise ConfigError(f"{cls.__name__}.{name}: a Service has something of this name: use another one")
 
     def __init__(
-        self, name: str | None = None, *, allow: Iterable[str] | None = None, tracebacks: bool = False
+        self,
+        name: str | None = None,
+        *,
+        allow: Iterable[str] | None = None,
+        tracebacks: bool = False,
+        paused_by: str | None = None,
     ) -> None:
         if name is None and self._cluster is None:
             raise ConfigError('a service needs a name: Service("quotes"), or class Quotes(Service, cluster="quotes")')
@@ -218,6 +226,9 @@ class Service:
         if not isinstance(tracebacks, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"tracebacks is {tracebacks!r}: use True or False")
         self.tracebacks = tracebacks
+        if paused_by is not None and "." not in check_name(paused_by, "flag"):
+            raise ConfigError(f"paused_by is {paused_by!r}: use DOCUMENT.KEY, as in 'flags.checkout'")
+        self.paused_by: str | None = paused_by
         self.requests: dict[str | None, RequestHandler] = {}
         self.tunnels: dict[str | None, TunnelHandler] = {}
         self.broadcasts: list[BroadcastHandler] = []
@@ -377,7 +388,7 @@ class Service:
         tunnel: Callable[[TunnelHandler], TunnelHandler],
     ) -> Service:
         """Return a service like this one whose handlers are made of this one's, but for those that run in threads."""
-        service = Service(self.name, allow=self.allow, tracebacks=self.tracebacks)
+        service = Service(self.name, allow=self.allow, tracebacks=self.tracebacks, paused_by=self.paused_by)
         for name, handler in self.requests.items():
             service.requests[name] = handler if isinstance(handler, InThread) else request(handler)
         service.tunnels = {name: tunnel(handler) for name, handler in self.tunnels.items()}
