@@ -5,7 +5,7 @@ it was away or a message was lost, it gets by comparing with others: every two s
 random, and at once when an edit comes that builds on what it lacks.  Two members compare by a tunnel: 16 bytes if they
 are equal, else what each has written so far, and then what the other one lacks.
 
-Whoever has proved the right to serve the cluster may read and write the document; nobody else gets anything of it.
+A node that has proved the right to serve the cluster may read and write the document; nobody else gets anything of it.
 """
 
 from __future__ import annotations
