@@ -53,8 +53,8 @@ right: nodes have several addresses, and each is dialled by half of the others."
 
 LAN_RATE: Final = 4.0
 LAN_BURST: Final = 64
-"""Dials per second, and at once, to what is announced on the local network: whoever announces ever other addresses
-there has a node dial them, and they may be anybody's."""
+"""Dials per second, and at once, to what is announced on the local network: a stranger who announces ever other
+addresses there has a node dial them, and they may be anybody's."""
 
 MAX_OFFERED: Final = 512
 """Addresses of one source that are remembered."""

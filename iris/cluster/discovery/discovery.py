@@ -152,7 +152,7 @@ class Discovery:
         self._candidates.offer(AddressSource.BOOK, self._book.urls(), now)
 
     def _known(self) -> set[str]:
-        """Return the addresses that need not be tried, since whoever answers there is linked."""
+        """Return the addresses that need not be tried, since the node that answers there is linked."""
         return {peer.reached for peer in self._mesh.peers.values()}.union(self._mesh.advertised)
 
     def _claimed(self) -> set[str]:
@@ -355,7 +355,7 @@ class Discovery:
     async def save(self) -> None:
         """Put the book into its file, if there is something new in it.
 
-        It takes a second at the most where another process holds the file's lock; cancelling it leaves a thread that
+        It takes at most a second where another process holds the file's lock; cancelling it leaves a thread that
         ends by itself.
         """
         if self._file is not None and self._book.unsaved:

@@ -8,11 +8,11 @@ Rules of this file:
 
 - A list may be large, and the message that asks for it is small.  ``RevocationPacing`` says how often one peer can have
   it sent.
-- A peer that has shown a list is not sent that one, and nodes of other realms are sent none.  Whoever was expelled from
-  its realm gets nothing through the gateways of that any more.
+- A peer that has shown a list is not sent that one, and nodes of other realms are sent none.  A node that was expelled
+  from its realm gets nothing through the gateways of that any more.
 - Whom the list names gets it once more, as the last message, or as the only one when it comes again: the owner's
   signature proves to that node that it is revoked.
-- Whatever rests on somebody's certificates is verified again when a list comes: links here, the rest by whoever asked
+- Whatever rests on somebody's certificates is verified again when a list comes: links here, the rest by those who asked
   for it with ``on_newer``.
 """
 
@@ -43,7 +43,7 @@ LOOK: Final = 1.0
 
 _FAREWELLS: Final = 64
 _FAREWELL_RATE: Final = 1.0
-"""Revoked nodes that are shown the list at once, and each second.  Whoever has the key of a revoked cluster can come as
+"""Revoked nodes that are shown the list at once, and each second.  A holder of the key of a revoked cluster can come as
 ever other nodes; at 256 KiB for a list that would be worth his while."""
 
 LOCAL_LOOK: Final = 10.0

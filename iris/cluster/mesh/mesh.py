@@ -240,7 +240,7 @@ class Mesh:
 
         Args:
             urls: in the order in which they are preferred.
-            expected: the node; None: whoever is there.
+            expected: the node; None: the one that is there.
             realm_id: the fingerprint of its realm; empty: this node's own.
             source: who told of it: those of one have their turns behind each other, and not before those of another.
             hearsay: that is not the user, so that ``AddressRules`` hold for the addresses, and ``DialLimits``.
@@ -277,7 +277,8 @@ class Mesh:
         Args:
             frame: what came.
             kind: of the message, Forward or Carry.
-            carrier: whose limits on strangers count for it; None: those of all together, for who can be trusted.
+            carrier: whose limits on strangers count for it; None: those of all together, for carriers that can be
+            trusted.
 
         Raises:
             RemoteProtocolError: see ``check_not_nested``.
@@ -409,7 +410,7 @@ class Mesh:
         work.is_frame = False
 
     def _receive_untrusted(self, frame: bytes | memoryview) -> None:
-        """Take a frame, whatever it is; nothing is raised, for whoever sent it must not be able to end this node."""
+        """Take a frame, whatever it is; nothing is raised, for its sender must not be able to end this node."""
         try:
             self._receive(frame)
         except (RemoteProtocolError, AuthenticationError) as error:
@@ -422,8 +423,8 @@ class Mesh:
     def note_unexpected(self, what: str, error: Exception) -> None:
         """Count and log an unexpected error in what others have brought about.
 
-        It is a bug of this program.  Whoever has found it can bring it about again and again, so it is logged now and
-        then: ``what`` is one of few texts.
+        It is a bug of this program.  A peer that has found it can bring it about again and again, so it is logged now
+        and then: ``what`` is one of few texts.
         """
         self.refusals[f"unexpected error: {what}"] += 1
         now = trio.current_time()

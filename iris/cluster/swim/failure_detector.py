@@ -140,7 +140,7 @@ _SETTLING: Final = 5.0
 to everybody and answers late where processors are short; a suspicion would cost it, and all others, more of them."""
 
 _BUSY: Final = 0.1
-"""Seconds of queue delay from which a member is asked again each interval: whoever avoids it learns when to stop."""
+"""Seconds of queue delay from which a member is asked again each interval: one that avoids it learns when to stop."""
 
 _RELAYS: Final = 256
 """Probes made for others at one time; further requests are not answered."""
@@ -196,7 +196,7 @@ class FailureDetector:
         self._broken.pop(node, None)
 
     def doubt(self, member: NodeState) -> None:
-        """An answer from this member is overdue: probe it now, whoever's turn it is."""
+        """An answer from this member is overdue: probe it now, no matter whose turn it is."""
         if member.record.node not in self._probing and len(self._probes) <= self._ground.config.doubts:
             self._start(member)
 

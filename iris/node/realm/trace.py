@@ -44,7 +44,7 @@ class TraceHop:
 
     kind: Literal["gateway", "member"]
     node: NodeId | None
-    """None: whoever is there has not answered."""
+    """None: the node that is there has not answered."""
     site: str
     """Empty for none; in another realm ``REALM/SITE``."""
     round_trip: float | None

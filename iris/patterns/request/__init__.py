@@ -8,12 +8,12 @@ cancels the handler.  Not here: the answering side (iris.patterns.service), and 
 from iris.patterns.request.call import IDEMPOTENT, PRIORITY_SHIFT, TIMED, Call
 from iris.patterns.request.requests import (
     DRAINING, ELSEWHERE, EXPIRED, MEMBER_LEFT, NOT_ALLOWED, NOT_A_MEMBER, NOT_HERE, NO_SUCH_OPERATION, OF_HANDLER,
-    OVERLOADED, TOO_LARGE, Begun, Requests, failure_of, refusal_of,
+    OVERLOADED, PAUSED, TOO_LARGE, Begun, Requests, failure_of, refusal_of,
 )  # fmt: skip
 
 __all__ = (
     "Begun", "Call",
     "DRAINING", "ELSEWHERE", "EXPIRED", "IDEMPOTENT", "MEMBER_LEFT", "NOT_ALLOWED", "NOT_A_MEMBER", "NOT_HERE",
-    "NO_SUCH_OPERATION", "OF_HANDLER", "OVERLOADED", "PRIORITY_SHIFT", "TIMED", "TOO_LARGE", "Requests", "failure_of",
-    "refusal_of",
+    "NO_SUCH_OPERATION", "OF_HANDLER", "OVERLOADED", "PAUSED", "PRIORITY_SHIFT", "TIMED", "TOO_LARGE", "Requests",
+    "failure_of", "refusal_of",
 )  # fmt: skip

@@ -65,6 +65,8 @@ OVERLOADED: Final = "overloaded"
 DRAINING: Final = "draining"
 NOT_A_MEMBER: Final = "not_a_member"
 NOT_ALLOWED: Final = "not_allowed"
+PAUSED: Final = "paused"
+"""A flag has the members refuse everything for now; see ``Service``."""
 EXPIRED: Final = "expired"
 MEMBER_LEFT: Final = "member_left"
 NOT_HERE: Final = "not_here"
@@ -216,7 +218,7 @@ class Requests:
         return reply
 
     def begin(self, call: Call, woken: Callable[[], None]) -> Begun | None:
-        """Send the first attempt of a request at once, for who is no task of trio.
+        """Send the first attempt of a request at once, for a caller that is no task of trio.
 
         Args:
             call: the request.
@@ -581,7 +583,7 @@ class Requests:
 
 @final
 class Begun:
-    """A request whose first attempt is on its way, for who is no task of trio.  Made by ``Requests.begin``.
+    """A request whose first attempt is on its way, for callers outside of trio's tasks.  Made by ``Requests.begin``.
 
     Once ``woken`` was called ``reply`` ends it, or if there is none ``go_on``; and ``abandon`` at any time.
     """

@@ -30,10 +30,11 @@ from iris.patterns.request import (
     NO_SUCH_OPERATION,
     NOT_A_MEMBER,
     NOT_ALLOWED,
+    PAUSED,
     TOO_LARGE,
     refusal_of,
 )
-from iris.patterns.service.server import Server, refusal_text
+from iris.patterns.service.server import Server, paused_text, refusal_text
 from iris.patterns.tunnel import (
     CloseCode,
     Ending,
@@ -179,6 +180,9 @@ class Tunnels:
         if peer is None or not (membership.service.allows(peer.identity) and peer.may_ask(opening.cluster)):
             text = "the caller is unknown" if peer is None else refusal_text(opening.cluster, peer)
             return Refusal(code=NOT_ALLOWED, text=text)
+        if membership.is_paused():
+            membership.paused += 1
+            return Refusal(code=PAUSED, text=paused_text(membership.service))
         handler = membership.service.tunnels.get(opening.operation)
         if handler is None:
             wanted = "tunnels" if opening.operation is None else f"tunnels for {opening.operation!r}"

@@ -400,3 +400,28 @@ def test_a_signal_at_any_line_of_what_wakes_tasks_ends_the_program_and_not_trio(
     while interrupted_at(number, file, main):
         number += 1
     assert number > 20, "hardly anything of it ran"
+
+
+# -- blocks that are opened the wrong way -------------------------------------------------------------------
+
+
+async def enter_plainly(block: Any) -> None:
+    with block:
+        pass
+
+
+async def iterate(block: Any) -> None:
+    async for _ in block:
+        pass
+
+
+async def wait_for(block: Any) -> None:
+    await block
+
+
+@pytest.mark.parametrize(("attempt", "used"), [(iterate, "async for"), (wait_for, "await"), (enter_plainly, "with")])
+async def test_a_block_that_is_not_entered_by_async_with_says_what_to_write(
+    attempt: Callable[[Any], Awaitable[None]], used: str
+) -> None:
+    with pytest.raises(TypeError, match=rf"^open_node.* opens a block and is not for '{used}': use 'async with'"):
+        await attempt(iris.open_node())

@@ -273,7 +273,7 @@ async def test_what_a_dead_caller_has_asked_is_cancelled(autojump_clock: MockClo
             await trio.sleep(0.1)
             assert store.running == {"plain", "idempotent"}
             fleet.network.partition(["shop"], ["store"])
-            member.mesh.drop(shop.id, "held for dead")
+            member.mesh.drop(shop.id, "presumed dead")
             await trio.sleep(0.01)
             assert store.running == {"idempotent"}
             await trio.sleep(61)
@@ -294,7 +294,7 @@ async def test_a_caller_that_was_held_for_dead_gets_the_reply_to_what_it_repeats
             nursery.start_soon(lambda: outcomes.ask(shop, "idempotent", 600.0, idempotent=True))
             nursery.start_soon(outcomes.ask, shop, "plain", 600.0)
             await trio.sleep(0.1)
-            member.mesh.drop(shop.id, "held for dead")
+            member.mesh.drop(shop.id, "presumed dead")
             shop.break_connections()
             await trio.sleep(1)
             await member.mesh.connect([shop.url], expected=shop.id)
