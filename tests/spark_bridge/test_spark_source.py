@@ -138,8 +138,10 @@ def test_payloads_become_the_columns_of_a_schema(spark: SparkSession, bridge: Br
     with pytest.raises(PythonException, match=r"event 1 of shard 0.*does not fit the schema"):
         reader.option("mode", "FAILFAST").load().collect()
     assert [row.n for row in reader.option("mode", "DROPMALFORMED").load().orderBy("_offset").collect()] == [1, 3]
-    with pytest.raises(Exception, match="column day of the schema is date32"):
-        spark.read.format("iris").schema("day DATE").load().collect()
+    with pytest.raises(Exception, match="column day of the schema is duration"):
+        spark.read.format("iris").schema("day INTERVAL DAY TO SECOND").load().collect()
+    with pytest.raises(Exception, match="option dateFormat is 'yyyy-DDD': the letter D is not understood"):
+        reader.option("dateFormat", "yyyy-DDD").load().collect()
     stream = spark.readStream.format("iris").schema("n INT, _value BINARY").load()
     output.run(stream.where("n > 1").select(stream["_value"].alias("value")))
     assert output.values == [b'{"n": 3}']

@@ -17,7 +17,7 @@ from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
 from iris.patterns.pubsub.interest import check_pattern, check_topic
 from iris.spark_bridge.client import EARLIEST, LATEST, Connection, Position, Where
-from iris.spark_bridge.datasource.payload_columns import CORRUPT, MODES, Mode, TypedColumns
+from iris.spark_bridge.datasource.payloads import CORRUPT, MODES, Mode, TimeFormats, TypedColumns
 from iris.spark_bridge.log import JOB_PREFIX, QUERY
 
 _LAST_TIME: Final = 253_402_300_799_999
@@ -57,6 +57,8 @@ class SourceOptions:
     corrupt_column: str = CORRUPT
     mode: Mode = "PERMISSIVE"
     """What becomes of a payload that does not fit the user's schema."""
+    formats: TimeFormats = dataclasses.field(default_factory=TimeFormats)
+    """How dates and timestamps are written in payloads."""
     typed: TypedColumns | None = None
     """The user's schema, if there is one."""
 
@@ -82,9 +84,20 @@ _NAMES: Final = (
     "localFiles",
     "mode",
     "columnNameOfCorruptRecord",
+    "timestampFormat",
+    "timestampNTZFormat",
+    "dateFormat",
+    "timeZone",
 )
 
-_SCHEMA_ONLY: Final = ("mode", "columnNameOfCorruptRecord")
+_SCHEMA_ONLY: Final = (
+    "mode",
+    "columnNameOfCorruptRecord",
+    "timestampFormat",
+    "timestampNTZFormat",
+    "dateFormat",
+    "timeZone",
+)
 _STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "group", "inlineRows")
 _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp")
 
@@ -143,6 +156,12 @@ def parse_source_options(given: Mapping[str, str], *, streaming: bool | None = N
         local_files=options.flag("localFiles", default=True),
         corrupt_column=options.text("columnNameOfCorruptRecord") or CORRUPT,
         mode=cast("Mode", options.choice("mode", MODES, default="PERMISSIVE")),
+        formats=TimeFormats(
+            timestamp=options.text("timestampFormat"),
+            timestamp_ntz=options.text("timestampNTZFormat"),
+            date=options.text("dateFormat"),
+            zone=options.text("timeZone") or "UTC",
+        ),
     )
 
 

@@ -61,7 +61,7 @@ from iris.spark_bridge.datasource.options import (
     parse_sink_options,
     parse_source_options,
 )
-from iris.spark_bridge.datasource.payload_columns import check_log_columns, typed_columns
+from iris.spark_bridge.datasource.payloads import check_log_columns, typed_columns
 from iris.spark_bridge.datasource.reader import read_range
 from iris.spark_bridge.datasource.sink import IrisStreamWriter, IrisWriter, check_columns
 from iris.spark_bridge.datasource.worker import settle_in
@@ -148,7 +148,7 @@ def _with_schema(options: SourceOptions, schema: StructType) -> SourceOptions:
     if schema.names == list(SCHEMA.names if options.include_headers else COLUMNS_WITHOUT_HEADERS):
         check_log_columns(arrow)
         return options
-    typed = typed_columns(arrow, corrupt=options.corrupt_column, mode=options.mode)
+    typed = typed_columns(arrow, corrupt=options.corrupt_column, mode=options.mode, formats=options.formats)
     return dataclasses.replace(options, typed=typed)
 
 

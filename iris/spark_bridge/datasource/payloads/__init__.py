@@ -1,0 +1,19 @@
+"""Payloads as columns: what publishers send, as the columns of a user's schema.
+
+Promises: a row is its own payload, whatever stands beside it; what does not fit is named, and nothing is changed
+silently.  Not here: which events are read (iris.spark_bridge.datasource.reader).
+"""
+
+from iris.spark_bridge.datasource.payloads.columns import (
+    CORRUPT,
+    MODES,
+    Mode,
+    TypedColumns,
+    check_log_columns,
+    typed_columns,
+)
+from iris.spark_bridge.datasource.payloads.times import TimeFormats
+
+__all__ = (
+    "CORRUPT", "MODES", "Mode", "TimeFormats", "TypedColumns", "check_log_columns", "typed_columns",
+)  # fmt: skip
