@@ -57,6 +57,8 @@ class SourceOptions:
     corrupt_column: str = CORRUPT
     mode: Mode = "PERMISSIVE"
     """What becomes of a payload that does not fit the user's schema."""
+    bad_topic: str | None = None
+    """Where such payloads go as dead letters; None: nowhere."""
     formats: TimeFormats = dataclasses.field(default_factory=TimeFormats)
     """How dates and timestamps are written in payloads."""
     typed: TypedColumns | None = None
@@ -84,6 +86,7 @@ _NAMES: Final = (
     "localFiles",
     "mode",
     "columnNameOfCorruptRecord",
+    "badTopic",
     "timestampFormat",
     "timestampNTZFormat",
     "dateFormat",
@@ -93,12 +96,13 @@ _NAMES: Final = (
 _SCHEMA_ONLY: Final = (
     "mode",
     "columnNameOfCorruptRecord",
+    "badTopic",
     "timestampFormat",
     "timestampNTZFormat",
     "dateFormat",
     "timeZone",
 )
-_STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "group", "inlineRows")
+_STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "group", "inlineRows", "badTopic")
 _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp")
 
 
@@ -138,6 +142,12 @@ def parse_source_options(given: Mapping[str, str], *, streaming: bool | None = N
         others = set(_shards_of(position)).difference(shards or _shards_of(position))
         if others:
             raise ConfigError(f"options assign and {name} contradict each other: shard {min(others)} is not assigned")
+    mode = cast("Mode", options.choice("mode", MODES, default="PERMISSIVE"))
+    inline_rows = options.number("inlineRows", least=0) or 0
+    if options.has("badTopic") and mode == "FAILFAST":
+        raise ConfigError("option badTopic is for queries that go on, and mode is FAILFAST: leave one of them out")
+    if options.has("badTopic") and inline_rows:
+        raise ConfigError("options badTopic and inlineRows contradict each other: workers publish dead letters")
     return SourceOptions(
         connection=_connection(options),
         topics=options.topics("subscribe"),
@@ -150,12 +160,13 @@ def parse_source_options(given: Mapping[str, str], *, streaming: bool | None = N
         group=options.name("group"),
         max_offsets=options.number("maxOffsetsPerTrigger", least=1),
         min_partitions=options.number("minPartitions", least=1, most=_MOST_PARTITIONS),
-        inline_rows=options.number("inlineRows", least=0) or 0,
+        inline_rows=inline_rows,
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
         include_headers=options.flag("includeHeaders", default=True),
         local_files=options.flag("localFiles", default=True),
         corrupt_column=options.text("columnNameOfCorruptRecord") or CORRUPT,
-        mode=cast("Mode", options.choice("mode", MODES, default="PERMISSIVE")),
+        mode=mode,
+        bad_topic=options.topic("badTopic"),
         formats=TimeFormats(
             timestamp=options.text("timestampFormat"),
             timestamp_ntz=options.text("timestampNTZFormat"),
@@ -301,6 +312,13 @@ class _Options:
         except ConfigError as error:
             raise ConfigError(f"option {name}: {error}") from None
 
+    def topic(self, name: str) -> str | None:
+        value = self.text(name)
+        try:
+            return None if value is None else check_topic(value)
+        except ConfigError as error:
+            raise ConfigError(f"option {name}: {error}") from None
+
     def regex(self, name: str) -> str | None:
         value = self.text(name)
         if value is not None:
@@ -395,12 +413,7 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
     options = _Options(given, (*names, *_SPARKS_OWN))
     if options.has("path"):
         raise ConfigError("format iris has no path: call start() or save() without one, and give the option topic")
-    topic = options.text("topic")
-    if topic is not None:
-        try:
-            check_topic(topic)
-        except ConfigError as error:
-            raise ConfigError(f"option topic: {error}") from None
+    topic = options.topic("topic")
     named = options.text("delivery") or "exactly-once"
     delivery = _DELIVERIES.get(named)
     if delivery is None:

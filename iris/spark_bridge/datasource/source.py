@@ -11,7 +11,8 @@ How Spark uses this file (read in PySpark 4.3):
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from functools import partial
 from typing import Any, Final, final
 
@@ -51,6 +52,7 @@ from iris.spark_bridge.client import (
     ranges_between,
     split_ranges,
 )
+from iris.spark_bridge.datasource.dead_letters import dead_letters
 from iris.spark_bridge.datasource.inline_source import InlineStreamReader
 from iris.spark_bridge.datasource.losses import count_missing
 from iris.spark_bridge.datasource.options import (
@@ -156,25 +158,37 @@ def _with_schema(options: SourceOptions, schema: StructType) -> SourceOptions:
 class BridgePartition(InputPartition):
     """A range of one shard, for one task."""
 
-    def __init__(self, *, address: str, found: Range) -> None:
+    def __init__(self, *, address: str, found: Range, slot: int) -> None:
         super().__init__(f"{found.shard}: {found.start} to {found.end}")
         self.address = address
         self.range = found
+        self.slot = slot
+        """Number of the range among those of its shard."""
 
 
 def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, BridgePartition):
         return iter(())  # Spark makes one without a range when there is none
     found = partition.range
-    return read_range(options, address=partition.address, shard=found.shard, start=found.start, end=found.end)
+    read = partial(read_range, options, address=partition.address, shard=found.shard, start=found.start, end=found.end)
+    return read() if options.bad_topic is None else _read_with_dead_letters(options, partition, read)
+
+
+def _read_with_dead_letters(
+    options: SourceOptions, partition: BridgePartition, read: Callable[..., Iterator[pa.RecordBatch]]
+) -> Iterator[pa.RecordBatch]:
+    with dead_letters(options, shard=partition.range.shard, slot=partition.slot) as letters:
+        yield from read(take_unfit=letters.take)
 
 
 def _partitions(options: SourceOptions, watch: BridgeWatch, ranges: Sequence[Range]) -> list[InputPartition]:
     partitions: list[InputPartition] = []
+    slots: Counter[str] = Counter()
     for found in split_ranges(ranges, options.min_partitions):
+        slots[found.shard] += 1
         address = watch.address(found.shard)
         if address is not None:
-            partitions.append(BridgePartition(address=address, found=found))
+            partitions.append(BridgePartition(address=address, found=found, slot=slots[found.shard]))
         elif options.fail_on_data_loss:
             raise DataLost(
                 f"shard {found.shard} is not there: the log was wiped, or the bridge was told to forget the shard. Set "

@@ -8,6 +8,7 @@ from iris.spark_bridge.datasource.payloads.columns import (
     CORRUPT,
     MODES,
     Mode,
+    TakeUnfit,
     TypedColumns,
     check_log_columns,
     typed_columns,
@@ -15,5 +16,5 @@ from iris.spark_bridge.datasource.payloads.columns import (
 from iris.spark_bridge.datasource.payloads.times import TimeFormats
 
 __all__ = (
-    "CORRUPT", "MODES", "Mode", "TimeFormats", "TypedColumns", "check_log_columns", "typed_columns",
+    "CORRUPT", "MODES", "Mode", "TakeUnfit", "TimeFormats", "TypedColumns", "check_log_columns", "typed_columns",
 )  # fmt: skip

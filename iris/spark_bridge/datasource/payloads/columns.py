@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, Literal, cast, final, get_args
 
 import pyarrow as pa
@@ -30,6 +30,7 @@ CORRUPT: Final = "_corrupt_record"
 """The column of payloads that do not fit, unless the user names another one."""
 
 
+TakeUnfit = Callable[[pa.RecordBatch, Mapping[int, str]], None]
 AS_SPARK_CASTS: Final = TimeFormats()
 
 
@@ -47,8 +48,12 @@ class TypedColumns:
     formats: TimeFormats = AS_SPARK_CASTS
     """Of dates and timestamps."""
 
-    def parse(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def parse(self, batch: pa.RecordBatch, take_unfit: TakeUnfit | None = None) -> pa.RecordBatch:
         """Return the events of a batch of the log with the user's columns.
+
+        Args:
+            batch: of the log.
+            take_unfit: gets the batch and what does not fit, by row with the reason, if something does not.
 
         Raises:
             PayloadUnfit: a payload does not fit, and that is to be an error.
@@ -64,6 +69,8 @@ class TypedColumns:
                 f"schema ({unfit[row]}). Change the schema, or set option mode to PERMISSIVE to go on with nulls, or "
                 "to DROPMALFORMED to go on without it"
             )
+        if unfit and take_unfit is not None:
+            take_unfit(batch, unfit)
         by_name = dict(zip(fields.names, found, strict=True))
         columns: list[pa.Array[Any]] = []
         for field in self.schema:
