@@ -17,7 +17,16 @@ from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
 from iris.patterns.pubsub.interest import check_pattern, check_topic
 from iris.spark_bridge.client import EARLIEST, LATEST, Connection, Position, Where
-from iris.spark_bridge.datasource.payloads import CORRUPT, MODES, Mode, TimeFormats, TypedColumns
+from iris.spark_bridge.datasource.payloads import (
+    CORRUPT,
+    MODES,
+    Encoding,
+    Mode,
+    PayloadFraming,
+    TimeFormats,
+    TypedColumns,
+    read_framing,
+)
 from iris.spark_bridge.log import JOB_PREFIX, QUERY
 
 _LAST_TIME: Final = 253_402_300_799_999
@@ -61,6 +70,8 @@ class SourceOptions:
     """Where such payloads go as dead letters; None: nowhere."""
     formats: TimeFormats = dataclasses.field(default_factory=TimeFormats)
     """How dates and timestamps are written in payloads."""
+    framing: PayloadFraming | None = None
+    """Of payloads in Avro or Protobuf; None: they are JSON or msgpack."""
     typed: TypedColumns | None = None
     """The user's schema, if there is one."""
 
@@ -91,9 +102,20 @@ _NAMES: Final = (
     "timestampNTZFormat",
     "dateFormat",
     "timeZone",
+    "payloadFormat",
+    "payloadSchema",
+    "payloadMessage",
+    "schemaRegistry",
+    "schemaRegistryConfig",
 )
 
 _SCHEMA_ONLY: Final = (
+    "badTopic",
+    "payloadFormat",
+    "payloadSchema",
+    "payloadMessage",
+    "schemaRegistry",
+    "schemaRegistryConfig",
     "mode",
     "columnNameOfCorruptRecord",
     "badTopic",
@@ -173,7 +195,21 @@ def parse_source_options(given: Mapping[str, str], *, streaming: bool | None = N
             date=options.text("dateFormat"),
             zone=options.text("timeZone") or "UTC",
         ),
+        framing=_framing(options),
     )
+
+
+def _framing(options: _Options) -> PayloadFraming | None:
+    """Read what is said of Avro or Protobuf; files are read here, where a query is planned."""
+    encoding = options.choice("payloadFormat", ("JSON", "AVRO", "PROTOBUF"), default="JSON").lower()
+    names = ("schemaRegistry", "schemaRegistryConfig", "payloadSchema", "payloadMessage")
+    if encoding == "json":
+        for name in names:
+            if options.has(name):
+                raise ConfigError(f"option {name} is about Avro and Protobuf: give payloadFormat as well")
+        return None
+    registry, settings, path, message = (options.text(name) for name in names)
+    return read_framing(cast("Encoding", encoding), registry=registry, settings=settings, path=path, message=message)
 
 
 def check_schema_options(given: Mapping[str, str]) -> None:

@@ -150,7 +150,9 @@ def _with_schema(options: SourceOptions, schema: StructType) -> SourceOptions:
     if schema.names == list(SCHEMA.names if options.include_headers else COLUMNS_WITHOUT_HEADERS):
         check_log_columns(arrow)
         return options
-    typed = typed_columns(arrow, corrupt=options.corrupt_column, mode=options.mode, formats=options.formats)
+    typed = typed_columns(
+        arrow, corrupt=options.corrupt_column, mode=options.mode, formats=options.formats, framing=options.framing
+    )
     return dataclasses.replace(options, typed=typed)
 
 

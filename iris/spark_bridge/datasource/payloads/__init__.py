@@ -5,6 +5,7 @@ silently.  Not here: which events are read (iris.spark_bridge.datasource.reader)
 """
 
 from iris.spark_bridge.datasource.payloads.columns import (
+    AS_SPARK_CASTS,
     CORRUPT,
     MODES,
     Mode,
@@ -13,8 +14,11 @@ from iris.spark_bridge.datasource.payloads.columns import (
     check_log_columns,
     typed_columns,
 )
+from iris.spark_bridge.datasource.payloads.framed import read_framing
+from iris.spark_bridge.datasource.payloads.framing import Encoding, PayloadFraming
 from iris.spark_bridge.datasource.payloads.times import TimeFormats
 
 __all__ = (
-    "CORRUPT", "MODES", "Mode", "TakeUnfit", "TimeFormats", "TypedColumns", "check_log_columns", "typed_columns",
+    "AS_SPARK_CASTS", "CORRUPT", "MODES", "Encoding", "Mode", "PayloadFraming", "TakeUnfit", "TimeFormats",
+    "TypedColumns", "check_log_columns", "read_framing", "typed_columns",
 )  # fmt: skip

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from iris.kernel.errors import ConfigError
 from iris.spark_bridge.datasource.payloads.decoding import payload_decoder
+from iris.spark_bridge.datasource.payloads.framing import PayloadFraming
 from iris.spark_bridge.datasource.payloads.times import TimeFormats, check_formats
 from iris.spark_bridge.errors import PayloadUnfit
 from iris.spark_bridge.schema import HEADER_ENCODING, PACKED, SCHEMA
@@ -47,6 +48,8 @@ class TypedColumns:
     """What becomes of such a payload."""
     formats: TimeFormats = AS_SPARK_CASTS
     """Of dates and timestamps."""
+    framing: PayloadFraming | None = None
+    """Of payloads in Avro or Protobuf."""
 
     def parse(self, batch: pa.RecordBatch, take_unfit: TakeUnfit | None = None) -> pa.RecordBatch:
         """Return the events of a batch of the log with the user's columns.
@@ -60,7 +63,7 @@ class TypedColumns:
         """
         fields = _payload_fields(self.schema, self.corrupt)
         values = cast("list[bytes]", batch.column("value").to_pylist())
-        found, unfit = payload_decoder(fields, self.formats).read(values, _are_packed(batch))
+        found, unfit = payload_decoder(fields, self.formats, self.framing).read(values, _are_packed(batch))
         if unfit and self.mode == "FAILFAST":
             row = min(unfit)
             place = {name: batch.column(name)[row].as_py() for name in ("partition", "offset", "topic")}
@@ -87,7 +90,12 @@ class TypedColumns:
 
 
 def typed_columns(
-    schema: pa.Schema, *, corrupt: str, mode: Mode, formats: TimeFormats = AS_SPARK_CASTS
+    schema: pa.Schema,
+    *,
+    corrupt: str,
+    mode: Mode,
+    formats: TimeFormats = AS_SPARK_CASTS,
+    framing: PayloadFraming | None = None,
 ) -> TypedColumns:
     """Check a user's schema.
 
@@ -96,6 +104,8 @@ def typed_columns(
             of times is not understood.
     """
     check_formats(formats)
+    if framing is not None and formats != AS_SPARK_CASTS:
+        raise ConfigError(f"times in {framing.encoding} are no texts: leave their formats and timeZone out")
     if corrupt in LOG_COLUMNS:
         raise ConfigError(f"option columnNameOfCorruptRecord is {corrupt!r}, a column of the log: take another name")
     if corrupt != CORRUPT and corrupt not in schema.names:
@@ -120,8 +130,8 @@ def typed_columns(
             )
     if all(name in LOG_COLUMNS or name == corrupt for name in schema.names):
         raise ConfigError("the schema names no field of the payload: leave it out, and take the columns of the log")
-    payload_decoder(_payload_fields(schema, corrupt), formats)
-    return TypedColumns(schema=schema, corrupt=corrupt, mode=mode, formats=formats)
+    payload_decoder(_payload_fields(schema, corrupt), formats, framing)
+    return TypedColumns(schema=schema, corrupt=corrupt, mode=mode, formats=formats, framing=framing)
 
 
 def _payload_fields(schema: pa.Schema, corrupt: str) -> pa.Schema:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
 import msgspec
@@ -17,6 +17,8 @@ import pyarrow as pa
 
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.wire import decode_payload_untrusted, join_payload
+from iris.spark_bridge.datasource.payloads.framed import unpacker
+from iris.spark_bridge.datasource.payloads.framing import PayloadFraming
 from iris.spark_bridge.datasource.payloads.kinds import Misfit, Real, StructFields
 from iris.spark_bridge.datasource.payloads.times import TimeFormats
 
@@ -33,9 +35,11 @@ class PayloadDecoder:
     Args:
         kind: the fields that are wanted.
         formats: of times.
+        framing: of payloads in Avro or Protobuf.
     """
 
-    def __init__(self, kind: pa.StructType, formats: TimeFormats) -> None:
+    def __init__(self, kind: pa.StructType, formats: TimeFormats, framing: PayloadFraming | None = None) -> None:
+        self._unpack: Final = None if framing is None else unpacker(framing)
         self._texts: Final = StructFields(kind, formats, packed=False)
         self._packed: Final = StructFields(kind, formats, packed=True)
         self._of_text: Final = msgspec.json.Decoder(self._texts.quick).decode
@@ -50,22 +54,34 @@ class PayloadDecoder:
             values: the payloads.
             packed: which of them are msgpack; the others are JSON.
         """
+        if self._unpack is not None:
+            unpack = self._unpack
+            return self._read_rows(values, self._texts, lambda value: _convert(self._texts, unpack(value)), _give_up)
         if not isinstance(packed, bool):
             return self._read_mixed(values, packed)
         fields = self._packed if packed else self._texts
         quick = self._of_packed if packed else self._of_text
         careful = self._look_at_packed if packed else self._look_at_text
+        return self._read_rows(values, fields, quick, careful)
+
+    @staticmethod
+    def _read_rows(
+        values: Sequence[bytes],
+        fields: StructFields,
+        quick: Callable[[bytes], Any],
+        careful: Callable[[bytes, Exception], Any],
+    ) -> tuple[list[pa.Array[Any]], dict[int, str]]:
         rows: list[Any] = []
         unfit: dict[int, str] = {}
         for value in values:
             try:
-                rows.append(quick(value))
-            except _UNREADABLE as error:
                 try:
+                    rows.append(quick(value))
+                except _UNREADABLE as error:
                     rows.append(careful(value, error))
-                except Misfit as misfit:
-                    unfit[len(rows)] = misfit.reason
-                    rows.append(fields.empty if misfit.rest is None else misfit.rest)
+            except Misfit as misfit:
+                unfit[len(rows)] = misfit.reason
+                rows.append(fields.empty if misfit.rest is None else misfit.rest)
         columns, missed = fields.build(rows)
         for at, miss in missed.items():
             unfit.setdefault(at, miss.reason)
@@ -120,19 +136,23 @@ def _convert(fields: StructFields, payload: Any) -> Any:
         raise Misfit("it is nested too deeply") from None
 
 
+def _give_up(_: bytes, error: Exception) -> Any:
+    raise Misfit(_first_line(error))
+
+
 def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0][:200]
 
 
 @functools.lru_cache(maxsize=64)
-def _decoder(schema: bytes, formats: TimeFormats) -> PayloadDecoder:
-    return PayloadDecoder(pa.struct(list(pa.ipc.read_schema(pa.py_buffer(schema)))), formats)
+def _decoder(schema: bytes, formats: TimeFormats, framing: PayloadFraming | None) -> PayloadDecoder:
+    return PayloadDecoder(pa.struct(list(pa.ipc.read_schema(pa.py_buffer(schema)))), formats, framing)
 
 
-def payload_decoder(schema: pa.Schema, formats: TimeFormats) -> PayloadDecoder:
+def payload_decoder(schema: pa.Schema, formats: TimeFormats, framing: PayloadFraming | None = None) -> PayloadDecoder:
     """Return this process's decoder for the fields of a schema; to make one takes 0.2 ms.
 
     Raises:
-        ConfigError: payloads are not read as one of its types.
+        ConfigError: payloads are not read as one of its types, or a library for their framing is not installed.
     """
-    return _decoder(schema.serialize().to_pybytes(), formats)  # for to Arrow a variant equals the struct that it is
+    return _decoder(schema.serialize().to_pybytes(), formats, framing)  # to Arrow a variant is as the struct in it

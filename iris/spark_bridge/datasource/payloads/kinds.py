@@ -16,11 +16,13 @@ from __future__ import annotations
 
 import base64
 import binascii
+import datetime
 import decimal
 import json
 import math
 import re
 import sys
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate, chain
 from operator import attrgetter
@@ -207,7 +209,7 @@ def _decimal(kind: pa.Decimal128Type) -> Kind:
     unit = decimal.Decimal(1).scaleb(-kind.scale)
 
     def careful(value: Any) -> decimal.Decimal:
-        if type(value) in (int, str, float, Real):
+        if type(value) in (int, str, float, Real, decimal.Decimal):
             try:
                 return decimal.Decimal(str(value))
             except decimal.InvalidOperation:
@@ -244,8 +246,10 @@ def _text(value: Any) -> str:
             found = value.decode()
         except UnicodeDecodeError:
             raise Misfit("bytes that are no text in UTF-8") from None
+    elif isinstance(value, _TIMES):
+        found = value.isoformat()
     else:
-        found = str(value) if isinstance(value, Real) else _as_json(value)
+        found = str(value) if isinstance(value, _WRITTEN) else _as_json(value)
     if not found.isprintable():
         try:
             found.encode()
@@ -254,9 +258,18 @@ def _text(value: Any) -> str:
     return found
 
 
+_TIMES: Final = (datetime.date, datetime.time)
+_WRITTEN: Final = (Real, decimal.Decimal, uuid.UUID)
+"""What Avro and Protobuf have besides, and how it is written."""
+
+
 def _as_json(value: Any) -> str:
-    if isinstance(value, Real):
+    if isinstance(value, (Real, decimal.Decimal)):
         return str(value)
+    if isinstance(value, _TIMES):
+        return f'"{value.isoformat()}"'
+    if isinstance(value, uuid.UUID):
+        return f'"{value}"'
     if isinstance(value, dict):
         items = cast("dict[str, Any]", value).items()
         return "{" + ",".join(f"{json.dumps(name, ensure_ascii=False)}:{_as_json(item)}" for name, item in items) + "}"
@@ -313,6 +326,8 @@ def _times(kind: pa.DataType, quick: Any, read: Callable[[Any], int | None], *, 
     number = pa.int32() if pa.types.is_date(kind) else pa.int64()
 
     def careful(value: Any) -> Any:
+        if isinstance(value, _TIMES):
+            return value.isoformat()
         return value if type(value) in taken else _refuse(value, kind)
 
     def build(values: Sequence[Any]) -> tuple[pa.Array[Any], Missed]:
