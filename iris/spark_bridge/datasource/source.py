@@ -11,12 +11,15 @@ How Spark uses this file (read in PySpark 4.3):
 from __future__ import annotations
 
 import dataclasses
+import math
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
 from typing import Any, Final, final
 
 import pyarrow as pa
+import trio
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -46,6 +49,7 @@ from iris.spark_bridge.client import (
     Range,
     advance,
     check_order,
+    number_of,
     parse_offsets,
     place,
     portal_to,
@@ -71,6 +75,7 @@ from iris.spark_bridge.errors import BridgeUnreachable, DataLost, StoreFull
 from iris.spark_bridge.schema import COLUMNS_WITHOUT_HEADERS, SCHEMA, SPARK_SCHEMA, SPARK_SCHEMA_WITHOUT_HEADERS
 
 _FIRST_POLL: Final = 0.25
+_HELD_LOOK: Final = 0.25
 _LONGEST_POLL: Final = 8.0
 """Seconds that Spark's question for new data waits for an event: twice as long each time that none came.  So an idle
 query wakes up Spark, its Python and the bridge once in eight seconds; an event ends the wait at once, and so does
@@ -213,7 +218,10 @@ class IrisReader(DataSourceReader):
         watch = BridgeWatch(options.shards)
         portal.call(watch.look)
         start = _starting(options, portal, watch)
-        if options.ending_timestamp is None:
+        if options.ending_timestamps is not None:
+            end = {shard: extent.next for shard, extent in watch.extents.items()}
+            end |= _at_times(portal, watch, options.ending_timestamps)
+        elif options.ending_timestamp is None:
             end = place(options.ending, watch.extents, option="endingOffsets", end=True)
         else:
             end = _at_time(portal, watch, options.ending_timestamp)
@@ -229,9 +237,30 @@ class IrisReader(DataSourceReader):
 
 
 def _starting(options: SourceOptions, portal: BlockingPortal, watch: BridgeWatch) -> dict[str, int]:
-    if options.starting_timestamp is None:
-        return place(options.starting, watch.extents, option="startingOffsets")
-    return _at_time(portal, watch, options.starting_timestamp)
+    extents = watch.extents
+    if options.starting_timestamps is not None:
+        named = _at_times(portal, watch, options.starting_timestamps)
+        start = {shard: extent.earliest for shard, extent in extents.items()} | named
+    elif options.starting_timestamp is not None:
+        start = named = _at_time(portal, watch, options.starting_timestamp)
+    else:
+        return place(options.starting, extents, option="startingOffsets")
+    late = [shard for shard, offset in named.items() if offset >= extents[shard].next]
+    if late and options.timestamp_strategy == "error":
+        raise ConfigError(
+            f"shard {late[0]} holds no event that is as young as where reading is to begin: give an earlier time, or "
+            "set startingOffsetsByTimestampStrategy to latest to wait for such events"
+        )
+    return start
+
+
+def _at_times(portal: BlockingPortal, watch: BridgeWatch, times: Mapping[int, int]) -> dict[str, int]:
+    """Return the offsets of shards by number, each at a time of its own."""
+    found: dict[str, int] = {}
+    for milliseconds in set(times.values()):
+        at_time = _at_time(portal, watch, milliseconds)
+        found |= {shard: offset for shard, offset in at_time.items() if times.get(number_of(shard)) == milliseconds}
+    return found
 
 
 def _at_time(portal: BlockingPortal, watch: BridgeWatch, milliseconds: int) -> dict[str, int]:
@@ -248,6 +277,13 @@ async def _move(client: BridgeClient, *, address: str, group: str, offsets: dict
     await client.move(address, group, offsets)
 
 
+def _behind(position: Mapping[str, int], extents: Mapping[str, Extent]) -> dict[str, int]:
+    """Return how many events of each shard are behind a position."""
+    return {
+        shard: max(0, extent.next - max(position.get(shard, 0), extent.earliest)) for shard, extent in extents.items()
+    }
+
+
 @final
 class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads what arrives at a bridge."""
@@ -259,6 +295,11 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[str, Extent] | None = None
         self._known = False
         self._poll = _FIRST_POLL
+        self._planned = -math.inf
+        """When the last micro-batch was planned."""
+        self._read_to: Mapping[str, int] = {}
+        self._lost = 0
+        self._arrived: tuple[float, int] | None = None
 
     @property
     def _portal(self) -> BlockingPortal:
@@ -308,7 +349,12 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         poll = self._poll if self._target is None else 0.0
         self._portal.call(lambda client: self._watch.wait(client, position.next, poll))
         self._known = True
+        self._portal.call(lambda client: self._wait_for_enough(client, position, poll))
         extents = self._watch.extents
+        if self._held_back(position, time.monotonic()):
+            self._poll = min(2 * self._poll, _LONGEST_POLL)
+            self._read_to = position.next
+            return start
         if self._target is not None:
             # A shard that nobody knew but the checkpoint has come since.
             self._target |= {shard: extents[shard] for shard in position.next.keys() & extents.keys() - self._target}
@@ -323,12 +369,43 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not idle:
             missing = count_missing(self._options, self._portal, self._watch, ranges_between(position, end))
             end = dataclasses.replace(end, lost=saturated(end.lost + missing))
+            self._planned = time.monotonic()
+        self._read_to = end.next
+        self._lost = end.lost
         self._poll = min(2 * self._poll, _LONGEST_POLL) if idle else _FIRST_POLL
         return start if idle else end.to_json()
 
+    def _held_back(self, position: Offsets, now: float) -> float:
+        """Return for how many seconds a micro-batch at most waits for more events; 0: it does not."""
+        least = self._options.min_offsets
+        if least is None or self._target is not None:
+            return 0.0
+        waiting = sum(_behind(position.next, self._watch.extents).values())
+        return 0.0 if waiting >= least else max(0.0, self._planned + self._options.max_delay - now)
+
+    async def _wait_for_enough(self, client: BridgeClient, position: Offsets, timeout: float) -> None:
+        """Look four times a second whether enough events are there; a bridge tells of the next one, not of the n-th."""
+        deadline = time.monotonic() + timeout
+        while (now := time.monotonic()) < deadline and (held := self._held_back(position, now)):
+            await trio.sleep(min(held, _HELD_LOOK))
+            await self._watch.wait(client, position.next, 0.0)
+
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 -- Spark's name
-        """Return what the bridge held when it was last looked at."""
-        return {shard: extent.next for shard, extent in self._watch.extents.items()} or None
+        """Return what the bridge held when it was last looked at, and figures for the query's progress.
+
+        They stand there as ``sources[0].latestOffset``: next to the next offset of each shard, ``lag`` is how many
+        events the query has not planned yet, ``lost`` how many it went on without, and ``perSecond`` how many arrived
+        each second since the micro-batch before.
+        """
+        extents = self._watch.extents
+        if not extents:
+            return None
+        now, total = time.monotonic(), sum(extent.next for extent in extents.values())
+        figures: dict[str, Any] = {"lag": sum(_behind(self._read_to, extents).values()), "lost": self._lost}
+        if self._arrived is not None and now > self._arrived[0]:
+            figures["perSecond"] = round(max(0, total - self._arrived[1]) / (now - self._arrived[0]), 1)
+        self._arrived = now, total
+        return {shard: extent.next for shard, extent in extents.items()} | figures
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the ranges of a batch; the same for the same offsets."""
