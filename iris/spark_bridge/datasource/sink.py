@@ -30,7 +30,7 @@ from iris.kernel.errors import ConfigError, RemoteError
 from iris.spark_bridge.client import BridgeClient, one_error, portal_to
 from iris.spark_bridge.datasource.driver_rows import merge_carried
 from iris.spark_bridge.datasource.options import SinkOptions
-from iris.spark_bridge.datasource.worker import settle_in
+from iris.spark_bridge.datasource.worker import errors_alone, settle_in
 from iris.spark_bridge.log import JOB_PREFIX
 from iris.spark_bridge.schema import SINK_SCHEMA, check_rows
 from iris.spark_bridge.staging import StagedPart, new_part, write_rows
@@ -253,6 +253,7 @@ class IrisStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
+    @errors_alone()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override] # Spark's own
         """Write the rows of one task."""
         task = TaskContext.get()
@@ -263,10 +264,12 @@ class IrisStreamWriter(DataSourceStreamArrowWriter):
         assert batch is not None
         return _write(iterator, self._options, query, int(batch))
 
+    @errors_alone()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 -- Spark's
         """Commit a batch."""
         _commit(messages, self._options)
 
+    @errors_alone()
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 -- Spark's
         """Give a batch up."""
         _abort(messages, self._options)
@@ -281,15 +284,18 @@ class IrisWriter(DataSourceArrowWriter):
         self._query = options.query or f"{JOB_PREFIX}{uuid.uuid4().hex}"
         self._batch = options.batch or 0
 
+    @errors_alone()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override] # Spark's own
         """Write the rows of one task."""
         return _write(iterator, self._options, self._query, self._batch)
 
+    @errors_alone()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit all rows."""
         settle_in()  # this is a worker, too, and is used again for the next batch
         _commit(messages, self._options)
 
+    @errors_alone()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Give all rows up."""
         _abort(messages, self._options)

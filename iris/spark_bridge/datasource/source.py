@@ -14,7 +14,7 @@ import dataclasses
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
 from typing import Any, Final, final
 
@@ -70,7 +70,7 @@ from iris.spark_bridge.datasource.options import (
 from iris.spark_bridge.datasource.payloads import check_log_columns, typed_columns
 from iris.spark_bridge.datasource.reader import read_range
 from iris.spark_bridge.datasource.sink import IrisStreamWriter, IrisWriter, check_columns
-from iris.spark_bridge.datasource.worker import settle_in
+from iris.spark_bridge.datasource.worker import errors_alone, settle_in
 from iris.spark_bridge.errors import BridgeUnreachable, DataLost, StoreFull
 from iris.spark_bridge.schema import COLUMNS_WITHOUT_HEADERS, SCHEMA, SPARK_SCHEMA, SPARK_SCHEMA_WITHOUT_HEADERS
 
@@ -94,6 +94,7 @@ class IrisSource(DataSource):
         """Return the name of the format."""
         return "iris"
 
+    @errors_alone()
     def schema(self) -> str:
         """Return the columns; see ``iris.spark_bridge.schema``.
 
@@ -107,15 +108,18 @@ class IrisSource(DataSource):
         check_shards(options, {shard.number for shard in shards})
         return SPARK_SCHEMA if options.include_headers else SPARK_SCHEMA_WITHOUT_HEADERS
 
+    @errors_alone()
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a table."""
         return IrisReader(_with_schema(parse_source_options(self._given, streaming=False), schema))
 
+    @errors_alone()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 -- Spark's name
         """Return the reader of a stream, or have Spark ask for a simple one."""
         reader, inline_rows = self._stream_reader(schema)
         return super().streamReader(schema) if inline_rows else reader
 
+    @errors_alone()
     def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:  # noqa: N802 -- Spark's name
         """Return the reader of a stream whose batches need no worker."""
         return InlineStreamReader(*self._stream_reader(schema))
@@ -127,10 +131,12 @@ class IrisSource(DataSource):
             rows = min(rows, options.max_offsets)
         return IrisStreamReader(options), rows
 
+    @errors_alone()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a table; see ``iris.spark_bridge.datasource.sink``."""
         return IrisWriter(self._sink_options(schema, streaming=False, overwrite=overwrite))
 
+    @errors_alone()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 -- Spark's
         """Return the writer of a stream; see ``iris.spark_bridge.datasource.sink``."""
         return IrisStreamWriter(self._sink_options(schema, streaming=True, overwrite=overwrite))
@@ -175,17 +181,15 @@ class BridgePartition(InputPartition):
 
 def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, BridgePartition):
-        return iter(())  # Spark makes one without a range when there is none
+        return  # Spark makes one without a range when there is none
     found = partition.range
     read = partial(read_range, options, address=partition.address, shard=found.shard, start=found.start, end=found.end)
-    return read() if options.bad_topic is None else _read_with_dead_letters(options, partition, read)
-
-
-def _read_with_dead_letters(
-    options: SourceOptions, partition: BridgePartition, read: Callable[..., Iterator[pa.RecordBatch]]
-) -> Iterator[pa.RecordBatch]:
-    with dead_letters(options, shard=partition.range.shard, slot=partition.slot) as letters:
-        yield from read(take_unfit=letters.take)
+    with errors_alone():
+        if options.bad_topic is None:
+            yield from read()
+        else:
+            with dead_letters(options, shard=found.shard, slot=partition.slot) as letters:
+                yield from read(take_unfit=letters.take)
 
 
 def _partitions(options: SourceOptions, watch: BridgeWatch, ranges: Sequence[Range]) -> list[InputPartition]:
@@ -211,6 +215,7 @@ class IrisReader(DataSourceReader):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
+    @errors_alone()
     def partitions(self) -> Sequence[InputPartition]:
         """Return the ranges to read."""
         options = self._options
@@ -307,6 +312,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- in the process of the query's offsets --------------------------------------------------------------
 
+    @errors_alone()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's name
         """Return where a new query begins; the same whenever Spark asks, for a group even after a restart."""
         if self._initial is None:
@@ -337,11 +343,13 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the limit that the options set for each batch."""
         return ReadAllAvailable() if self._options.max_offsets is None else ReadMaxRows(self._options.max_offsets)
 
+    @errors_alone()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's name
         """Note the present end; nothing beyond it is read."""
         self._look()
         self._target = self._watch.extents
 
+    @errors_alone()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 -- Spark's name
         """Return the end of the next batch; waits for up to 8 s if there is nothing to read."""
         position = parse_offsets(start)
@@ -407,6 +415,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._arrived = now, total
         return {shard: extent.next for shard, extent in extents.items()} | figures
 
+    @errors_alone()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the ranges of a batch; the same for the same offsets."""
         begin, stop = parse_offsets(start), parse_offsets(end)
@@ -416,6 +425,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = ranges_between(begin, stop)
         return _partitions(self._options, self._watch, ranges)
 
+    @errors_alone()
     def commit(self, end: dict[str, Any]) -> None:
         """Write the group's progress down on the bridge, for ``iris bridge status`` and for retention."""
         group = self._options.group
