@@ -125,7 +125,7 @@ def kind_of(found: pa.DataType, formats: TimeFormats, *, packed: bool, path: str
     if pa.types.is_floating(found):
         return _floating(found)
     if pa.types.is_string(found):
-        return _plain(found, str, _text)
+        return Kind(str | int, _text, _build_texts)
     if pa.types.is_binary(found):
         return _plain(found, bytes, _bytes)
     if isinstance(found, pa.Decimal128Type):
@@ -261,6 +261,13 @@ def _text(value: Any) -> str:
 _TIMES: Final = (datetime.date, datetime.time)
 _WRITTEN: Final = (Real, decimal.Decimal, uuid.UUID)
 """What Avro and Protobuf have besides, and how it is written."""
+
+
+def _build_texts(values: Sequence[Any]) -> tuple[pa.Array[Any], Missed]:
+    try:
+        return pa.array(values, pa.string()), _NONE
+    except (pa.ArrowTypeError, pa.ArrowInvalid):  # whole numbers are among them, as identifiers often are
+        return pa.array([str(value) if type(value) is int else value for value in values], pa.string()), _NONE
 
 
 def _as_json(value: Any) -> str:

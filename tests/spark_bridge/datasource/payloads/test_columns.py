@@ -310,9 +310,10 @@ def test_only_payloads_that_are_refused_are_looked_at_by_python(monkeypatch: pyt
         return look(fields, value)
 
     monkeypatch.setattr(PayloadDecoder, "_convert_text", staticmethod(counted))
-    rows = read([b'{"a":1}', b"no json", b'{"a":"1"}', b'{"b":5}'] * 1000)
-    assert [row["a"] for row in rows] == [1, None, None, None] * 1000
-    assert looked_at == [b'{"a":"1"}', b'{"b":5}'] * 1000
+    rows = read([b'{"a":1}', b"no json", b'{"a":"1"}', b'{"b":5}', b'{"b":true}'] * 1000)
+    assert [row["a"] for row in rows] == [1, None, None, None, None] * 1000
+    assert [row["b"] for row in rows] == [None, None, None, "5", "true"] * 1000
+    assert looked_at == [b'{"a":"1"}', b'{"b":true}'] * 1000
 
 
 ALL_KINDS: list[tuple[str, pa.DataType]] = [
