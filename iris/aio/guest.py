@@ -28,7 +28,7 @@ import outcome
 import trio
 
 from iris.aio.polling import Polling
-from iris.kernel.tasks import Call, CallTasks
+from iris.kernel.tasks import CallTasks, OutsideCall
 
 T = TypeVar("T")
 
@@ -168,7 +168,7 @@ class Guest:
         """When the handler that the current task runs has no more time, on trio's clock."""
         return self.deadlines.get(asyncio.current_task(), inf)
 
-    def begin(self, function: Callable[[], Awaitable[Any]], ended: Callable[[], None]) -> Call:
+    def begin(self, function: Callable[[], Awaitable[Any]], ended: Callable[[], None]) -> OutsideCall:
         """Begin a call.
 
         Raises:
@@ -176,7 +176,7 @@ class Guest:
         """
         self.check()
         assert self._calls is not None
-        call = Call(function, ended, self.deadline)
+        call = OutsideCall(function, ended, self.deadline)
         self._calls.begin(call)
         return call
 

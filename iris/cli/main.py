@@ -222,7 +222,7 @@ def _status_of(error: BaseException) -> int | None:
             _complain("; ".join((str(error), *getattr(error, "__notes__", ()))))
             return FAILED
         case BrokenPipeError():
-            # Whoever read our output has seen enough.
+            # The reader of our output has seen enough.
             _drop_output()
             return FAILED
         case OSError():

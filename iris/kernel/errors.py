@@ -1,7 +1,7 @@
 """Every error that Iris raises, in one tree.
 
 Each docstring draws three boundaries: whose fault it is, whether the object in hand is still usable, and
-whether the operation may simply be tried again.  A resource that is misused (used after close, used by two
+whether the operation may be tried again.  A resource that is misused (used after close, used by two
 tasks at once) raises trio's own ``ClosedResourceError``, ``BrokenResourceError`` or ``BusyResourceError``.
 """
 

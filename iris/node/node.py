@@ -215,7 +215,7 @@ class Node:
             wanted = prefer if prefer is None and prefer_site is None else check_preference(prefer, prefer_site)
             if self._sites is not None and (prefer_site or self._sites.matters(cluster)):
                 timeout = await reach_one(self._sites, cluster, prefer_site, timeout)
-            came: Any = await self._requests.request(
+            call = self._requests.call(
                 cluster,
                 payload,
                 timeout=timeout,
@@ -225,8 +225,8 @@ class Node:
                 prefer=wanted,
                 headers=headers,
                 priority=check_priority(priority),
-                hedge=hedge,
             )
+            came: Any = await self._requests.request(call, hedge)
             value: R = came if convert is None else converted_reply(convert, came, cluster)
         except BaseException as error:
             if span is not None:
@@ -251,8 +251,9 @@ class Node:
         headers: Mapping[str, str] | None,
         priority: PriorityName | None,
     ) -> Begun | TracedRequest | None:
-        """As ``request``, without waiting, for who is no task of trio; None if it has to wait for anything but a reply.
+        """As ``request``, without waiting, for callers outside of trio's tasks.
 
+        None if it has to wait for anything but a reply.
         See ``Requests.begin``.
         """
         self._guard.check()
@@ -262,10 +263,9 @@ class Node:
         span: OpenSpan | None = None
         if self._tracing is not None:
             span, headers = self._tracing.begin_call("request", cluster, operation, headers)
-        begun = self._requests.begin(
+        call = self._requests.call(
             cluster,
             payload,
-            woken,
             timeout=check_timeout(timeout),
             idempotent=idempotent,
             operation=operation,
@@ -275,6 +275,7 @@ class Node:
             priority=check_priority(priority),
             until=until,
         )
+        begun = self._requests.begin(call, woken)
         return begun if begun is None or span is None else span.following(begun)
 
     # -- broadcast and survey -------------------------------------------------------------------------------
@@ -812,7 +813,8 @@ class Node:
         """
         self._guard.check()
         order = DrainOrder(cluster=cluster, draining=draining)
-        await self._requests.request(DRAIN, order, timeout=timeout, member=member, idempotent=True)
+        call = self._requests.call(DRAIN, order, timeout=timeout, member=member, idempotent=True)
+        await self._requests.request(call)
 
     async def _ask_topics(self, member: NodeId, timeout: float) -> TopicsReport:
         """Return what another node subscribes to and publishes on; raises as ``request`` does."""
@@ -823,7 +825,8 @@ class Node:
     async def _ask_node(self, member: NodeId, operation: str, timeout: float) -> Any:
         """Ask one node, whether it serves a cluster or none; raises as ``request`` does."""
         self._guard.check()
-        return await self._requests.request(NODES, None, timeout=timeout, operation=operation, member=member)
+        call = self._requests.call(NODES, None, timeout=timeout, operation=operation, member=member)
+        return await self._requests.request(call)
 
     @property
     def _parts(self) -> NodeParts:

@@ -43,7 +43,7 @@ _DID_NOT_RUN: Final = frozenset({OVERLOADED, DRAINING, EXPIRED, MEMBER_LEFT})
 """Failures that are no outcome of a handler."""
 
 _ORPHANED: Final = 60.0
-"""Seconds for which an idempotent request runs on when its caller is held for dead: if it lives, it asks again."""
+"""Seconds for which an idempotent request runs on when its caller is presumed dead: if it lives, it asks again."""
 
 NO_ROOM: Final = "reply_dropped"
 """Code of the error when a handler's reply found no room on the link to its caller."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Final, Protocol, Self, TypeVar, cast, final, overload
+from typing import Any, ClassVar, Final, NoReturn, Protocol, Self, TypeVar, cast, final, overload
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
@@ -131,6 +132,12 @@ class ServiceClient:
     def __repr__(self) -> str:
         return f"<ServiceClient: {', '.join(vars(self))}>"
 
+    def __getattr__(self, name: str) -> NoReturn:
+        """Say which operations there are; only called for what is none."""
+        close = difflib.get_close_matches(name, vars(self), n=1)
+        hint = f"did you mean {close[0]!r}" if close else f"it has {', '.join(vars(self)) or 'none'}"
+        raise AttributeError(f"the service has no operation {name!r}: {hint}", name=name, obj=self)
+
 
 def _ask(ask: Callable[..., Any], name: str, signature: Signature, /, *args: Any, **kwargs: Any) -> Any:
     return ask(signature.payload(name, args, kwargs), operation=name, reply=signature.reply)
@@ -253,12 +260,14 @@ class Service:
             timeout, idempotent, wait: of each request, see ``iris.Node.request``.
 
         Raises:
-            ConfigError: the class names no cluster, and none is given.
+            ConfigError: the class names no cluster, and none is given; or ``node`` is no node.
             Its methods raise TypeError for arguments that do not fit, and what ``iris.Node.request`` raises.
         """
         cluster = cluster or cls._cluster
         if cluster is None:
             raise ConfigError(f"{cls.__name__} names no cluster: give one to client")
+        if not callable(getattr(node, "request", None)):
+            raise ConfigError(f"{cls.__name__}.client got {node!r}: give it a node, as open_node returns it")
         ask = partial(node.request, cluster, timeout=timeout, idempotent=idempotent, wait=wait)
         return cast("Self", ServiceClient(cls, ask))
 
@@ -272,7 +281,8 @@ class Service:
             "service": self.name,
             "iris": _version(),
             "operations": {
-                name: {"signature": str(signature), "doc": doc} for name, (signature, doc) in self._described.items()
+                name: {"signature": str(signature), "payload": signature.takes, "doc": doc}
+                for name, (signature, doc) in self._described.items()
             },
             "tunnels": [name or "" for name in self.tunnels],
             "broadcasts": len(self.broadcasts),

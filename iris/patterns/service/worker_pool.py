@@ -214,7 +214,7 @@ class WorkerPool:
         self._drained = trio.Event()
         self.failures: Final = FailureLog(cluster)
         self._context = copy_context()
-        """What every handler begins with, whoever asks and whatever ran before: that of who joined the cluster."""
+        """What every handler begins with, for any caller: that of the code that joined the cluster."""
         self._context.run(served_priority.set, Priority.NORMAL)
         self._context.run(serving_log.set, self.failures)
 

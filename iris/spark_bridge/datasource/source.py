@@ -72,6 +72,7 @@ from iris.spark_bridge.datasource.reader import read_range
 from iris.spark_bridge.datasource.sink import IrisStreamWriter, IrisWriter, check_columns
 from iris.spark_bridge.datasource.worker import errors_alone, settle_in
 from iris.spark_bridge.errors import BridgeUnreachable, DataLost, StoreFull
+from iris.spark_bridge.log import TopicFilter
 from iris.spark_bridge.schema import COLUMNS_WITHOUT_HEADERS, SCHEMA, SPARK_SCHEMA, SPARK_SCHEMA_WITHOUT_HEADERS
 
 _FIRST_POLL: Final = 0.25
@@ -283,9 +284,10 @@ async def _move(client: BridgeClient, *, address: str, group: str, offsets: dict
 
 
 def _behind(position: Mapping[str, int], extents: Mapping[str, Extent]) -> dict[str, int]:
-    """Return how many events of each shard are behind a position."""
+    """Return how many events of each shard are behind a position: no fewer than are wanted, and none if none is."""
     return {
-        shard: max(0, extent.next - max(position.get(shard, 0), extent.earliest)) for shard, extent in extents.items()
+        shard: max(0, extent.next - max(position.get(shard, 0), extent.first or extent.earliest))
+        for shard, extent in extents.items()
     }
 
 
@@ -295,7 +297,9 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._watch = BridgeWatch(options.shards)
+        self._watch = BridgeWatch(options.shards, TopicFilter(options.topics, options.topic_regex))
+        self._moved: Mapping[str, int] = {}
+        """The offsets that the bridge has of the group."""
         self._initial: Offsets | None = None
         self._target: dict[str, Extent] | None = None
         self._known = False
@@ -355,48 +359,55 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         position = parse_offsets(start)
         self._expect(position)
         poll = self._poll if self._target is None else 0.0
-        self._portal.call(lambda client: self._watch.wait(client, position.next, poll))
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        self._portal.call(lambda client: self._watch.wait(client, position.next, poll, rows))
         self._known = True
-        self._portal.call(lambda client: self._wait_for_enough(client, position, poll))
-        extents = self._watch.extents
-        if self._held_back(position, time.monotonic()):
+        if not self._portal.call(lambda client: self._wait_for_enough(client, position, poll)):
             self._poll = min(2 * self._poll, _LONGEST_POLL)
             self._read_to = position.next
             return start
+        if self._options.min_offsets is not None:  # more may have come while it waited
+            self._portal.call(lambda client: self._watch.wait(client, position.next, 0.0, rows))
+        extents = self._watch.extents
         if self._target is not None:
             # A shard that nobody knew but the checkpoint has come since.
             self._target |= {shard: extents[shard] for shard in position.next.keys() & extents.keys() - self._target}
             extents = {
-                shard: Extent(earliest=extents[shard].earliest, next=min(extents[shard].next, target.next))
+                shard: dataclasses.replace(extents[shard], next=min(extents[shard].next, target.next))
                 for shard, target in self._target.items()
                 if shard in extents
             }
-        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        end = advance(position, extents, limit=rows, fail_on_data_loss=self._options.fail_on_data_loss)
+        end = advance(position, extents, fail_on_data_loss=self._options.fail_on_data_loss)
         idle = end is position
         if not idle:
             missing = count_missing(self._options, self._portal, self._watch, ranges_between(position, end))
             end = dataclasses.replace(end, lost=saturated(end.lost + missing))
             self._planned = time.monotonic()
+        else:
+            # Nothing that the group wants is unread up to there, so nothing has to be kept for it.
+            self._move({shard: max(at, self._watch.passed.get(shard, 0)) for shard, at in position.next.items()})
         self._read_to = end.next
         self._lost = end.lost
         self._poll = min(2 * self._poll, _LONGEST_POLL) if idle else _FIRST_POLL
         return start if idle else end.to_json()
 
-    def _held_back(self, position: Offsets, now: float) -> float:
-        """Return for how many seconds a micro-batch at most waits for more events; 0: it does not."""
+    async def _wait_for_enough(self, client: BridgeClient, position: Offsets, timeout: float) -> bool:
+        """Tell whether a micro-batch may be planned; for ``timeout`` seconds, look four times a second whether it may.
+
+        A bridge tells of the next event, and not of the n-th.
+        """
         least = self._options.min_offsets
         if least is None or self._target is not None:
-            return 0.0
-        waiting = sum(_behind(position.next, self._watch.extents).values())
-        return 0.0 if waiting >= least else max(0.0, self._planned + self._options.max_delay - now)
-
-    async def _wait_for_enough(self, client: BridgeClient, position: Offsets, timeout: float) -> None:
-        """Look four times a second whether enough events are there; a bridge tells of the next one, not of the n-th."""
+            return True
         deadline = time.monotonic() + timeout
-        while (now := time.monotonic()) < deadline and (held := self._held_back(position, now)):
-            await trio.sleep(min(held, _HELD_LOOK))
-            await self._watch.wait(client, position.next, 0.0)
+        while True:
+            now, latest = time.monotonic(), self._planned + self._options.max_delay
+            waiting = least if now >= latest else await self._watch.count(client, position.next, least)
+            if waiting >= least:
+                return True
+            if not waiting or now >= deadline:
+                return False
+            await trio.sleep(min(_HELD_LOOK, latest - now))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 -- Spark's name
         """Return what the bridge held when it was last looked at, and figures for the query's progress.
@@ -428,15 +439,19 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @errors_alone()
     def commit(self, end: dict[str, Any]) -> None:
         """Write the group's progress down on the bridge, for ``iris bridge status`` and for retention."""
+        self._move(parse_offsets(end).next)
+
+    def _move(self, offsets: Mapping[str, int]) -> None:
         group = self._options.group
-        if group is None:
+        if group is None or offsets == self._moved:
             return
-        offsets = parse_offsets(end).next
+        self._moved = offsets
         for address in self._watch.addresses:
             own = {shard: offset for shard, offset in offsets.items() if self._watch.address(shard) == address}
             try:
                 self._portal.call(partial(_move, address=address, group=group, offsets=own))
             except (BridgeUnreachable, StoreFull):
+                self._moved = {}
                 continue  # Spark's checkpoint is what counts; the next commit moves the bridge's cursor
 
     # -- in the executors -----------------------------------------------------------------------------------

@@ -7,18 +7,20 @@ of read from a position that no longer means the same.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import dataclasses
 import hashlib
 import json
+import logging
 import os
 import re
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 
 import pyarrow as pa
 
@@ -33,19 +35,37 @@ from iris.spark_bridge.log.chunk_io import (
     ROOM,
     FinishedSegment,
     ShardAppend,
+    Stretch,
     find_offset,
     read_places,
+    stretch_of,
     take_pieces,
     take_places,
+    take_wanted,
 )
+from iris.spark_bridge.log.compaction import KeptChunk, NewestKeys, SegmentCleaner, find_newest
 from iris.spark_bridge.log.dedup import PublisherWindow, admit_runs
-from iris.spark_bridge.log.index import ChunkPlace, Index, IndexView, ShardRecord
+from iris.spark_bridge.log.index import ChunkPlace, Index, IndexView, SegmentRecord, ShardRecord
 from iris.spark_bridge.log.local_read import FileRange
 from iris.spark_bridge.log.numbering import PublisherNumberings
-from iris.spark_bridge.log.retention import Retention, choose_expired
+from iris.spark_bridge.log.retention import (
+    Removals,
+    Retention,
+    SegmentShares,
+    TopicRetention,
+    TopicRules,
+    choose_expired,
+    choose_rules,
+)
 from iris.spark_bridge.log.segments import Reserve, SegmentFiles
-from iris.spark_bridge.runs import count_events, cut_runs
-from iris.spark_bridge.schema import encode_events, place_rows
+from iris.spark_bridge.log.topic_filter import EVERYTHING, TopicFilter, empty_chunk, keep_topics
+from iris.spark_bridge.log.topic_index import SegmentTopics, find_chunks, places_of, share_of, topics_of
+from iris.spark_bridge.runs import count_events, count_topics, cut_runs
+from iris.spark_bridge.schema import decode_events, encode_events, place_rows
+
+_log: Final = logging.getLogger("iris")
+
+T = TypeVar("T")
 
 QUERY: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 """Ids of the queries whose batches Spark writes; Spark's own are UUIDs."""
@@ -93,6 +113,23 @@ class Appended:
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What a shard holds for somebody who wants some topics and has come to an offset."""
+
+    earliest: int
+    """Below it wanted events may have been removed."""
+    next: int
+    """Behind its last event."""
+    first: int
+    """There is no wanted event between that offset and this one; ``next``: there is none at all."""
+    count: int
+    """How many wanted events there are, up to the limit that was asked for."""
+    upto: int
+    """The offset behind the last of these."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cursor:
     """A named position of a reader: offsets by shard id."""
 
@@ -113,6 +150,9 @@ _NUMBERINGS: Final = 65_536
 
 _VERIFIED_AT_ONCE: Final = 8 * 1024 * 1024
 
+_WORTH_WRITING: Final = 4
+"""A segment is written anew for superseded events if one of so many is."""
+
 _DELETED_AT_ONCE: Final = 20_000
 """Chunks that one transaction deletes: about 20 ms in which nothing is appended."""
 
@@ -130,7 +170,21 @@ class Store:
         self._numberings: OrderedDict[str, PublisherNumberings] = OrderedDict()
         with index.read() as view:
             self._gaps = GapBook(view.gaps())
+            self._removals = Removals(view.removals())
         self._writing = threading.Lock()
+        self._topics: dict[int, SegmentTopics] = {}
+        """By shard, of the segment that it is appended to."""
+        self._noting = threading.Lock()
+        self._appended: dict[int, set[str]] = {}
+        """By shard, the topics of what was appended since somebody asked."""
+        self._retaining = threading.Lock()
+        self._shares: dict[tuple[int, SegmentRecord, Sequence[TopicRetention]], SegmentShares] = {}
+        """Of segments that do not grow any more, what they hold of the topics of each rule."""
+        self._cleaned: dict[int, int] = {}
+        """By shard, the offset up to which superseded events were looked for."""
+        self._said: set[str] = set()
+        self._ended: set[int] = set()
+        """Shards whose last segment is not to grow any more: the next append begins another one."""
         self._owned: Counter[tuple[str, str]] | None = None
         """How many names of each kind belong to each cluster; None: they are not counted."""
         self._sinks_complete = False
@@ -189,9 +243,11 @@ class Store:
                 # They count what was not stored; the truth is in the index.
                 self._windows.clear()
                 self._numberings.clear()
+                self._topics.clear()
                 with self._index.read() as view:
                     self._gaps = GapBook(view.gaps())
                 raise
+            self._note_appended({number: {run.topic for run in runs} for number, runs in events.items()})
             self._finish_segments(finished)
             while len(self._windows) > _WINDOWS:
                 self._windows.popitem(last=False)
@@ -227,11 +283,24 @@ class Store:
             stale += late
             if new:
                 at = begins[number] = self._append_to(view, number, new, now, finished)
+                publisher, numberings = "", None
                 for run in new:
-                    if run.first and judged(run.publisher):
-                        window(run.publisher)  # that is where its last arrival is recorded
-                        clusters[run.publisher] = run.sender.cluster
-                        self._count_run(view, run, number, at)
+                    if run.first:
+                        if run.publisher != publisher:
+                            publisher = run.publisher
+                            numberings = self._numberings_of(view, publisher) if judged(publisher) else None
+                            if numberings is not None:
+                                window(publisher)  # that is where its last arrival is recorded
+                                clusters[publisher] = run.sender.cluster
+                        if numberings is not None:
+                            numberings.topic(run.topic).arrive(
+                                run.first,
+                                len(run.payloads),
+                                owed=run.owed,
+                                milestones=run.milestones,
+                                shard=number,
+                                offset=at,
+                            )
                     at += len(run.payloads)
         missed = self._settle(view, clusters, begins, now)
         for publisher, changes in touched.items():
@@ -240,20 +309,13 @@ class Store:
 
     # -- what is missing ------------------------------------------------------------------------------------
 
-    def _count_run(self, view: IndexView, run: EventRun, shard: int, offset: int) -> None:
-        known = self._numberings.get(run.publisher)
+    def _numberings_of(self, view: IndexView, publisher: str) -> PublisherNumberings:
+        known = self._numberings.get(publisher)
         if known is None:
-            known = PublisherNumberings(view.numberings(bytes.fromhex(run.publisher)))
-            self._numberings[run.publisher] = known
-        self._numberings.move_to_end(run.publisher)
-        known.topic(run.topic).arrive(
-            run.first,
-            len(run.payloads),
-            owed=run.owed,
-            milestones=run.milestones,
-            shard=shard,
-            offset=offset,
-        )
+            known = PublisherNumberings(view.numberings(bytes.fromhex(publisher)))
+            self._numberings[publisher] = known
+        self._numberings.move_to_end(publisher)
+        return known
 
     def _settle(self, view: IndexView, clusters: Mapping[str, str], begins: Mapping[int, int], now: int) -> int:
         """Write what publishers have numbered, and what turns out to be missing; return how many events that is."""
@@ -261,8 +323,7 @@ class Store:
         for publisher, cluster in clusters.items():
             key, numberings = bytes.fromhex(publisher), self._numberings[publisher]
             for topic in numberings.changed:
-                numbering = numberings.topics[topic]
-                for hole in numbering.settle(begins):
+                for hole in numberings.topics[topic].settle(begins):
                     missed = saturated(missed + hole.size)
                     self._gaps.note(
                         Gap(
@@ -276,7 +337,7 @@ class Store:
                             timestamp=now,
                         )
                     )
-                view.put_numbering(key, topic, numbering, now)
+            view.put_numberings(key, {topic: numberings.topics[topic] for topic in numberings.changed}, now)
             for topic in numberings.expired:
                 view.delete_numbering(key, topic)
             numberings.changed.clear()
@@ -300,12 +361,37 @@ class Store:
         self, view: IndexView, number: int, events: Sequence[EventRun], now: int, finished: list[FinishedSegment]
     ) -> int:
         """Append events to a shard; return the offset of the first one."""
-        append = ShardAppend(view, self._files, number, now=now, finished=finished)
+        append = self._begin_append(view, number, now, finished)
         first = append.next
         for part in cut_runs(events, max_events=CHUNK_EVENTS, max_bytes=ROOM):
-            append.add(count_events(part), partial(encode_events, part, shard=number))
+            append.add(count_topics(part), partial(encode_events, part, shard=number))
         append.finish()
         return first
+
+    def _begin_append(self, view: IndexView, number: int, now: int, finished: list[FinishedSegment]) -> ShardAppend:
+        return ShardAppend(
+            view,
+            self._files,
+            number,
+            now=now,
+            finished=finished,
+            topics=self._topics,
+            begin=number in self._ended,
+        )
+
+    def _note_appended(self, events: Mapping[int, Collection[str]]) -> None:
+        """Note of which topics events have been appended, by shard; the transaction with them is committed."""
+        with self._noting:
+            for number, topics in events.items():
+                self._appended.setdefault(number, set()).update(topics)
+                if topics:
+                    self._ended.discard(number)
+
+    def take_appended(self) -> Mapping[int, Collection[str]]:
+        """Return, by shard, the topics of what was appended since this was called last."""
+        with self._noting:
+            appended, self._appended = self._appended, {}
+        return appended
 
     def append_batch(
         self,
@@ -334,9 +420,10 @@ class Store:
             StaleBatch: a later batch of the query is in the log; nothing was stored.
             StoreFull: there is no room; nothing was stored.
         """
-        with self._writing:
+        with self._writing, self._forgetting_topics():
             finished: list[FinishedSegment] = []
             count = 0
+            topics: dict[int, set[str]] = {}
             with self._index.write() as view:
                 last = view.sink(query.encode(), complete=self._sinks_complete)
                 # Read in full, once, before a query is taken for new: damage could hide its record.
@@ -356,21 +443,33 @@ class Store:
                 for part in rows:
                     for number, own in split(part).items():
                         if number not in appends:
-                            appends[number] = ShardAppend(view, self._files, number, now=now, finished=finished)
-                        appends[number].add(own.num_rows, partial(place_rows, own, sender=sender, shard=number))
+                            appends[number] = self._begin_append(view, number, now, finished)
+                        counts = Counter[str](own.column("topic").to_pylist())
+                        appends[number].add(counts, partial(place_rows, own, sender=sender, shard=number))
+                        topics.setdefault(number, set()).update(counts)
                         count += own.num_rows
                 for append in appends.values():
                     append.finish()
                 # In one transaction with the rows: from its commit on the batch counts once, and every repeat finds
                 # this note.
                 view.put_sink(query.encode(), batch, now)
+            self._note_appended(topics)
             self._finish_segments(finished)
             return count
 
+    @contextlib.contextmanager
+    def _forgetting_topics(self) -> Generator[None]:
+        """After an error, read the topics of the last segments again: those in memory may not have been written."""
+        try:
+            yield
+        except BaseException:
+            self._topics.clear()
+            raise
+
     def _finish_segments(self, finished: Iterable[FinishedSegment]) -> None:
-        for shard, epoch, first, size in finished:
+        for shard, epoch, first, size, revision in finished:
             with contextlib.suppress(OSError, LogDamaged):  # it is committed; the room comes back later
-                self._files.finish(shard, epoch, first, size)
+                self._files.finish(shard, epoch, first, size, revision)
 
     def _window(self, view: IndexView, publisher: str) -> PublisherWindow:
         window = self._windows.get(publisher)
@@ -392,56 +491,168 @@ class Store:
 
     # -- reading --------------------------------------------------------------------------------------------
 
-    def read(self, shard: int, epoch: str, start: int, end: int, *, max_bytes: int) -> list[Chunk]:
+    def read(
+        self,
+        shard: int,
+        epoch: str,
+        start: int,
+        end: int,
+        *,
+        max_bytes: int,
+        wanted: TopicFilter = EVERYTHING,
+        exact: bool = False,
+    ) -> list[Chunk]:
         """Return the chunks that hold the events from ``start``, in order, verified.
 
         At least one chunk, then more up to ``end`` or ``max_bytes``.  The first and the last may hold events outside of
-        the range.
+        the range.  Offsets whose events are not wanted are covered by chunks without events.
+
+        Args:
+            shard: its number.
+            epoch: of the shard.
+            start: offset of the first event.
+            end: the offset behind the last one.
+            max_bytes: of the chunks together.
+            wanted: topics; events of others may be left out.
+            exact: whether they have to be.
 
         Raises:
-            DataLost: the shard has another epoch, or events from ``start`` on were trimmed.
+            DataLost: the shard has another epoch, or wanted events from ``start`` on were trimmed.
             LogDamaged: what is stored is not what was written.
             ValueError: the range is empty or goes beyond the last event.
         """
-        with self._reading(shard, epoch, start, end, max_bytes) as places:
-            return read_places(self._files, shard, epoch, places)
 
-    def locate(self, shard: int, epoch: str, start: int, end: int, *, max_bytes: int) -> FileRange:
-        """Return the file in which the events from ``start`` lie, for a reader on this machine.
+        def take(view: IndexView, record: ShardRecord) -> list[Stretch]:
+            if wanted.is_everything and start >= record.earliest:
+                return [stretch_of(place) for place in take_places(view, shard, start, end, max_bytes)]
+            return take_wanted(view, record, start, end, max_bytes, wanted, exact=exact)
 
-        It names at least one chunk, then more up to ``end``, to ``max_bytes`` or to the end of the file.  Nothing is
-        read or verified.  Errors are those of ``read``.
+        def read(stretches: list[Stretch]) -> list[Chunk]:
+            chunks = iter(read_places(self._files, shard, epoch, [s.place for s in stretches if s.place is not None]))
+            return [
+                empty_chunk(shard, epoch, stretch.first, stretch.end, stretch.timestamp)
+                if stretch.place is None
+                else keep_topics(next(chunks), wanted)
+                if stretch.is_filtered
+                else next(chunks)
+                for stretch in stretches
+            ]
+
+        return self._reading(shard, epoch, start, end, wanted, take, read)
+
+    def locate(
+        self, shard: int, epoch: str, start: int, end: int, *, max_bytes: int, wanted: TopicFilter = EVERYTHING
+    ) -> FileRange:
+        """Return the file in which the first wanted events from ``start`` on lie, for a reader on this machine.
+
+        It names at least one chunk, then more up to ``end``, to ``max_bytes`` or to the end of the file; none if no
+        event up to ``end`` is wanted.  Nothing is read or verified.  Errors are those of ``read``.
         """
-        with self._reading(shard, epoch, start, end, max_bytes) as places:
-            path, device, inode = self._files.identify(shard, epoch, places[0].segment)
-        sizes = take_pieces(places, CHUNK_BYTES)
-        return FileRange(path=path, device=device, inode=inode, position=places[0].position, sizes=sizes)
 
-    @contextlib.contextmanager
-    def _reading(self, shard: int, epoch: str, start: int, end: int, max_bytes: int) -> Generator[list[ChunkPlace]]:
-        """Yield the places of a range; a range that was trimmed while it was read is not reported as damaged."""
-        with self._index.read() as view:
-            self._check_range(view, shard, epoch, start, end)
-            places = take_places(view, shard, start, end, max_bytes)
-        try:
-            yield places
-        except LogDamaged:
+        def take(view: IndexView, record: ShardRecord) -> list[Stretch]:
+            return take_wanted(view, record, start, end, max_bytes, wanted)
+
+        def name(stretches: list[Stretch]) -> FileRange:
+            places = [stretch.place for stretch in stretches if stretch.place is not None]
+            if not places:
+                return FileRange(path="", device=0, inode=0, end=stretches[-1].end, pieces=[])
+            segment, revision = places[0].segment, places[0].revision
+            path, device, inode = self._files.identify(shard, epoch, segment, revision)
+            ends = [place.end for place in places if (place.segment, place.revision) == (segment, revision)]
+            upto = stretches[-1].end if len(ends) == len(places) else ends[-1]
+            return FileRange(path=path, device=device, inode=inode, end=upto, pieces=take_pieces(places, CHUNK_BYTES))
+
+        return self._reading(shard, epoch, start, end, wanted, take, name)
+
+    def _reading(
+        self,
+        shard: int,
+        epoch: str,
+        start: int,
+        end: int,
+        wanted: TopicFilter,
+        take: Callable[[IndexView, ShardRecord], list[Stretch]],
+        use: Callable[[list[Stretch]], T],
+    ) -> T:
+        """Use the places of a range; one that was trimmed or written anew meanwhile is not reported as damaged."""
+        before: list[Stretch] | None = None
+        while True:
             with self._index.read() as view:
-                self._check_range(view, shard, epoch, start, end)
-            raise
+                record = self._check_range(view, shard, epoch, start, end, wanted)
+                stretches = take(view, record)
+            try:
+                return use(stretches)
+            except LogDamaged:
+                if stretches == before:
+                    raise
+                before = stretches
 
-    @staticmethod
-    def _check_range(view: IndexView, number: int, epoch: str, start: int, end: int) -> ShardRecord:
+    def _check_range(
+        self, view: IndexView, number: int, epoch: str, start: int, end: int, wanted: TopicFilter
+    ) -> ShardRecord:
         shard = view.shard(number)
         if shard is None or shard.epoch != epoch:
             raise DataLost(f"shard {number}@{epoch} is not there: the log was wiped or is another one")
-        if start < shard.earliest:
+        earliest = self._removals.earliest(number, shard.earliest, wanted)
+        if start < earliest:
             raise DataLost(
-                f"offset {start} of shard {number}@{epoch} was trimmed: the earliest event there is {shard.earliest}"
+                f"offset {start} of shard {number}@{epoch} was trimmed: the earliest event there is {earliest}"
             )
         if not start < end <= shard.next:
             raise ValueError(f"no events {start} to {end}: shard {number}@{epoch} ends at {shard.next}")
         return shard
+
+    def earliest(self, state: ShardState, wanted: TopicFilter) -> int:
+        """Return the offset below which wanted events of a shard may have been removed."""
+        return self._removals.earliest(state.number, state.earliest, wanted)
+
+    def look(self, shard: int, start: int, wanted: TopicFilter, limit: int | None = None) -> News:
+        """Return where wanted events are, from offset ``start`` on.
+
+        Args:
+            shard: its number, of a shard that is there.
+            start: an offset.
+            wanted: topics.
+            limit: how many events are counted at most; None: whether there is one.
+
+        Raises:
+            LogDamaged: what is stored is not what was written.
+        """
+        with self._index.read() as view:
+            record = view.shard(shard)
+            if record is None:
+                raise ValueError(f"there is no shard {shard}")
+            earliest = self._removals.earliest(shard, record.earliest, wanted)
+            begin = max(start, record.earliest)
+            first, upto, count = record.next, record.next, 0
+            for found in find_chunks(view, shard, record.epoch, begin, wanted):
+                place, here = found.place, found.wanted
+                offsets: Sequence[int] = ()
+                if found.is_known and here == place.count:
+                    offsets = range(max(begin, place.first), place.end)
+                    here = len(offsets)
+                elif place.first < begin or not found.is_known or (limit is not None and count + here > limit):
+                    offsets = self._offsets(shard, record.epoch, place, wanted, begin)
+                    here = len(offsets)
+                if not here:
+                    continue
+                first = min(first, max(begin, place.first))
+                if limit is None:
+                    count = 1
+                    break
+                if count + here >= limit:
+                    # Behind the last wanted event of a chunk there is nothing to come back for.
+                    upto = place.end if count + here == limit else offsets[limit - count - 1] + 1
+                    count = limit
+                    break
+                count += here
+            return News(earliest=earliest, next=record.next, first=first, count=count, upto=upto)
+
+    def _offsets(self, shard: int, epoch: str, place: ChunkPlace, wanted: TopicFilter, begin: int) -> list[int]:
+        """Return the offsets of a chunk's wanted events from ``begin`` on."""
+        (chunk,) = read_places(self._files, shard, epoch, [place])
+        offsets: list[int] = wanted.keep(decode_events(chunk.data)).column("offset").to_pylist()
+        return offsets[bisect.bisect_left(offsets, begin) :]
 
     def verify(self) -> Iterator[tuple[int, int, str | None]]:
         """Read everything; yield shard, offset and what is wrong there, if anything is, for each stretch of chunks.
@@ -665,6 +876,7 @@ class Store:
             view.put_shard(dataclasses.replace(shard, earliest=earliest))
             self._gaps.trim(number, earliest)
             self._write_gaps(view)
+            self._note_removal(view, shard, earliest)
             dead = [segment for segment in view.segments(number) if segment.end <= earliest]
         size = shard.size
         for segment in dead:
@@ -673,29 +885,186 @@ class Store:
                 with self._index.write() as view:
                     deleted = view.delete_chunks(number, segment.end, _DELETED_AT_ONCE)
                     if deleted < _DELETED_AT_ONCE:
+                        view.delete_topics(number, segment.first)
                         view.delete_segment(number, segment.first)
                         size -= segment.size
                         view.put_shard(dataclasses.replace(shard, earliest=earliest, size=size))
             # The index first: a crash in between leaves a file that nothing names, which the next start removes. The
             # other way round it would leave an index without its file, which is damage.
-            self._files.remove(number, shard.epoch, segment.first)
+            self._files.remove(number, shard.epoch, segment.first, segment.revision)
         return earliest
+
+    def _note_removal(self, view: IndexView, shard: ShardRecord, earliest: int) -> None:
+        """Write of which topics events below ``earliest`` go: who has not read others has lost nothing."""
+        for segment in view.segments_from(shard.number, shard.earliest):
+            if segment.first >= earliest:
+                break
+            topics = topics_of(view, shard.number, segment, earliest)
+            self._removals.note(shard.number, topics, min(segment.end, earliest), earliest=shard.earliest)
+        self._removals.write(view)
 
     def retain(self, retention: Retention, *, now: int) -> int:
         """Remove what ``retention`` no longer wants; return how many events are gone now."""
-        with self._index.read() as view:
-            shards = view.shards()
-            segments = {shard.number: view.segments(shard.number) for shard in shards}
-            cursors = [_unpack_cursor(name.decode(), record) for name, record in view.cursors().items()]
-        unread = {
-            shard.number: min(
-                (cursor.offsets.get(f"{shard.number}@{shard.epoch}", shard.earliest) for cursor in cursors),
-                default=shard.next,
+        with self._retaining:
+            with self._index.read() as view:
+                shards = view.shards()
+                segments = {shard.number: view.segments(shard.number) for shard in shards}
+                cursors = [_unpack_cursor(name.decode(), record) for name, record in view.cursors().items()]
+            unread = {
+                shard.number: min(
+                    (cursor.offsets.get(f"{shard.number}@{shard.epoch}", shard.earliest) for cursor in cursors),
+                    default=shard.next,
+                )
+                for shard in shards
+            }
+            if not retention.rules:
+                expired = choose_expired(segments, retention, now=now, unread=unread)
+                return sum(self.trim(shard, before) for shard, before in expired.items())
+            rules = TopicRules(retention)
+            return sum(
+                self._retain_by_rules(
+                    shard.number, rules, now, unread[shard.number] if retention.keep_unread else shard.next
+                )
+                for shard in shards
             )
-            for shard in shards
-        }
-        expired = choose_expired(segments, retention, now=now, unread=unread)
-        return sum(self.trim(shard, before) for shard, before in expired.items())
+
+    def _retain_by_rules(self, number: int, rules: TopicRules, now: int, unread: int) -> int:
+        """Remove from a shard what the rules of topics let go below ``unread``; return how many events."""
+        self._end_segment(number, rules.span, now)
+        with self._index.read() as view:
+            shard = view.shard(number)
+            assert shard is not None
+            segments = view.segments(number)
+            shares = {
+                segment.first: self._shares.get((number, segment, rules.rules))
+                or share_of(view, number, segment, rules)
+                for segment in segments
+            }
+        known = {(number, segment, rules.rules): shares[segment.first] for segment in segments[:-1]}
+        self._shares = {key: share for key, share in self._shares.items() if key[0] != number} | known
+        expired = choose_rules(segments, shares, rules, now=now)
+        closed = segments if number in self._ended else segments[:-1]
+        closed = [segment for segment in closed if segment.end <= unread]
+        newest = self._find_superseded(shard, closed, shares, rules)
+        gone, before, is_first = 0, shard.earliest, True
+        for segment in closed:
+            share, going = shares[segment.first], expired[segment.first]
+            held = sum(share.events)
+            if is_first and all(rule in going or not count for rule, count in enumerate(share.events)):
+                before = segment.end
+                gone += held
+                continue
+            going = {rule for rule in going if share.events[rule]}
+            older = newest if newest is not None and segment.first < newest.end and _of_last(share, rules) else None
+            cleaned = 0
+            if share.is_known and (going or older is not None):
+                cleaned = self._clean(shard, segment, rules, going, older)
+            gone += cleaned
+            is_first = is_first and cleaned == held
+            before = segment.end if is_first else before
+        if before > shard.earliest:
+            self.trim(number, before)
+        if newest is not None:
+            self._cleaned[number] = min(newest.end, closed[-1].end)
+        return gone
+
+    def _end_segment(self, number: int, span: float, now: int) -> None:
+        """Let a segment grow no more that has begun more than ``span`` seconds ago: only then is it looked at."""
+        with self._writing, self._index.read() as view:
+            segment = view.last_segment(number)
+            first = None if segment is None else view.chunk_from(number, segment.first)
+            if first is not None and first.timestamp < now - span * 1_000_000:
+                self._ended.add(number)
+
+    def _find_superseded(
+        self,
+        shard: ShardRecord,
+        closed: Sequence[SegmentRecord],
+        shares: Mapping[int, SegmentShares],
+        rules: TopicRules,
+    ) -> NewestKeys | None:
+        """Return by what events are superseded, if it is time to look at them."""
+        cleaned = self._cleaned.get(shard.number, 0)
+        dirty = sum(_of_last(shares[segment.first], rules) for segment in closed if segment.end > cleaned)
+        clean = sum(_of_last(shares[segment.first], rules) for segment in closed if segment.end <= cleaned)
+        if not dirty or dirty < clean:
+            return None
+        wanted = TopicFilter([rule.pattern for rule in rules.rules if rule.last_value])
+        start = max(cleaned, shard.earliest)
+        try:
+            return find_newest(self._index, self._files, shard.number, shard.epoch, start, shard.next, wanted)
+        except LogDamaged as error:
+            self._say_damage(shard, error)
+            return None
+
+    def _clean(
+        self,
+        shard: ShardRecord,
+        segment: SegmentRecord,
+        rules: TopicRules,
+        expired: Collection[int],
+        newest: NewestKeys | None,
+    ) -> int:
+        """Write a segment anew without what is to go; return how many events are gone."""
+        with self._index.read() as view:
+            if next(view.segments_from(shard.number, segment.first), None) != segment:
+                return 0  # trimmed meanwhile
+            places = places_of(view, shard.number, segment)
+        cleaner = SegmentCleaner(
+            self._files, shard.number, shard.epoch, segment, places, rules=rules, expired=expired, newest=newest
+        )
+        try:
+            gone, held = cleaner.count()
+            if not gone or (not expired and gone * _WORTH_WRITING < held):
+                return 0
+            revision = segment.revision + 1
+            where = (shard.number, shard.epoch, segment.first)
+            self._files.rewrite(*where, revision, cleaner.frames(), most=segment.size)
+        except LogDamaged as error:
+            self._say_damage(shard, error)
+            return 0
+        except StoreFull:
+            return 0  # next time; what goes as a whole gives room back
+        # Behind this line the new file is on the disk. Until the transaction commits nothing names it; from then on
+        # nothing names the old one. Of either the next start removes what a crash has left.
+        if not self._replace(shard, segment, cleaner.kept, places):
+            self._files.remove(*where, revision)
+            return 0
+        self._files.remove(*where, segment.revision)
+        return gone
+
+    def _replace(
+        self, shard: ShardRecord, segment: SegmentRecord, kept: Sequence[KeptChunk], before: Sequence[ChunkPlace]
+    ) -> bool:
+        """Let the index name a segment's new file; tell whether the segment was still there."""
+        number = shard.number
+        size = sum(chunk.place.size for chunk in kept)
+        with self._writing, self._index.write() as view:
+            record = view.shard(number)
+            if record is None or next(view.segments_from(number, segment.first), None) != segment:
+                return False
+            for place in before:
+                view.delete_chunk(number, place.first)
+            view.delete_topics(number, segment.first)
+            topics = SegmentTopics(segment.first, [])
+            for chunk in kept:
+                view.put_chunk(number, chunk.place)
+                topics.note(view, number, chunk.place.first, chunk.topics)
+            view.put_segment(number, dataclasses.replace(segment, size=size, revision=segment.revision + 1))
+            view.put_shard(dataclasses.replace(record, size=record.size - segment.size + size))
+            self._topics.pop(number, None)
+        return True
+
+    def _say_damage(self, shard: ShardRecord, error: LogDamaged) -> None:
+        """Log, once, that a segment cannot be gone through."""
+        if str(error) not in self._said:
+            self._said.add(str(error))
+            _log.error(
+                "shard %d keeps events that are to go: %s",
+                shard.number,
+                error,
+                extra={"shard": shard.number, "error": str(error)},
+            )
 
     def forget_publishers(self, before: int) -> int:
         """Forget the publishers whose last event arrived before ``before``; return how many.
@@ -719,6 +1088,11 @@ class Store:
             self._files.close()
             self._index.close()
             os.close(self._lock)
+
+
+def _of_last(share: SegmentShares, rules: TopicRules) -> int:
+    """Return about how many bytes of a segment are of topics of which the last value of each key is kept."""
+    return sum(held for rule, held in enumerate(share.bytes) if rules.keeps_last(rule))
 
 
 def _owned(kind: str, name: str) -> bytes:
