@@ -46,6 +46,9 @@ from iris.patterns.pubsub.publish.ack_batch import ConfirmedEvents
 from iris.patterns.pubsub.publish.loss_reports import PublishStatistics
 from iris.patterns.pubsub.subscribe.events import Event
 from iris.patterns.pubsub.subscribe.subscription import Subscription, SubscriptionLimits, SubscriptionStatistics
+from iris.patterns.queues.job import Job
+from iris.patterns.queues.work_queue import WorkQueue
+from iris.patterns.queues.worker import JobWorker
 from iris.patterns.service.service import Limits, Requester, Service, operation
 from iris.patterns.service.worker_pool import ServiceStatistics
 from iris.patterns.tunnel.table import TunnelsStatistics
@@ -76,6 +79,8 @@ __all__ = [
     "EventsLost",
     "FileSummary",
     "IrisError",
+    "Job",
+    "JobWorker",
     "LatencyStatistics",
     "Limits",
     "LinkStatistics",
@@ -114,6 +119,7 @@ __all__ = [
     "TunnelsStatistics",
     "Unknown",
     "Watch",
+    "WorkQueue",
     "open_node",
     "operation",
 ]

@@ -18,8 +18,9 @@ from trio import BusyResourceError, ClosedResourceError, EndOfChannel
 
 from iris.aio.handles import Answers, ClusterMembership, ConfirmedEvents, Subscription, Tunnel, Watch
 from iris.aio.node import Node, lifespan, open_node
+from iris.aio.queues import Job, JobWorker, WorkQueue
 
 __all__ = (
     "Answers", "BusyResourceError", "ClosedResourceError", "ClusterMembership", "ConfirmedEvents", "EndOfChannel",
-    "Node", "Subscription", "Tunnel", "Watch", "lifespan", "open_node",
+    "Job", "JobWorker", "Node", "Subscription", "Tunnel", "Watch", "WorkQueue", "lifespan", "open_node",
 )  # fmt: skip

@@ -58,6 +58,7 @@ from iris.patterns.pubsub import PubSub, RemoteSubscribers
 from iris.patterns.pubsub.interest import DurableSubscriber, Share
 from iris.patterns.pubsub.publish import ConfirmedEvents, open_confirmed_events
 from iris.patterns.pubsub.subscribe import Overflow, Subscription, SubscriptionLimits
+from iris.patterns.queues import BridgeMembers, WorkQueue, open_work_queue
 from iris.patterns.request import Begun, Requests
 from iris.patterns.service import Limits, Server, Service, Tunnels
 from iris.patterns.tunnel import Tunnel
@@ -541,6 +542,55 @@ class Node:
         """
         self._guard.check()
         await self._pubsub.forget_durable(name)
+
+    # -- a bridge's log ---------------------------------------------------------------------------------------
+
+    def queue(
+        self,
+        name: str,
+        *,
+        lease: float = 30.0,
+        attempts: int = 5,
+        dead: str | None = None,
+        backoff: float = 1.0,
+        bridge: str = "bridge",
+    ) -> AbstractAsyncContextManager[WorkQueue]:
+        """Open a queue of jobs on the log of a bridge: put jobs, or take them.
+
+        Example::
+
+            async with node.queue("jobs") as jobs:
+                await jobs.put({"order": 7})
+                async for job in jobs.take(limit=16):
+                    async with job:
+                        print(job.payload)
+
+        At least once: a job is handed out until a worker has done it, it has failed ``attempts`` times, or it expires.
+
+        Args:
+            name: of the queue: a topic that the bridge stores, of which every event is a job.
+            lease: seconds from when a job is begun until another worker may get it, 0.1 to 7 days; ``Job.extend`` lets
+                it begin anew.
+            attempts: after so many that failed, 1 to 1,000, a job becomes a dead letter.
+            dead: topic of the dead letters; None: ``NAME.dead``.
+            backoff: seconds before the second attempt, twice as many before the third, and so on, at most an hour.
+            bridge: its cluster.
+
+        Raises:
+            ConfigError: an argument is malformed.
+
+        Leaving the block gives back the jobs that were not begun, and waits up to 5 s for the bridge to confirm what
+        was reported.  What is not confirmed then may be done twice.  Cancelling it is leaving it.
+        """
+        self._guard.check()
+        members = BridgeMembers(check_name(bridge, "cluster"), self._survey_bridge, self._open_bridge_tunnel)
+        return open_work_queue(name, members, self.publish, lease=lease, attempts=attempts, dead=dead, backoff=backoff)
+
+    def _survey_bridge(self, bridge: str, operation: str) -> AbstractAsyncContextManager[Answers]:
+        return self.survey(bridge, None, operation=operation, timeout=2.0)
+
+    def _open_bridge_tunnel(self, address: str, operation: str) -> AbstractAsyncContextManager[Tunnel]:
+        return self.open_tunnel(address, operation=operation)
 
     # -- tunnels --------------------------------------------------------------------------------------------
 

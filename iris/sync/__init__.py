@@ -20,8 +20,9 @@ from trio import BusyResourceError, ClosedResourceError, EndOfChannel
 
 from iris.sync.handles import Answers, ClusterMembership, ConfirmedEvents, Subscription, Tunnel, Watch
 from iris.sync.node import Node, open_node
+from iris.sync.queues import Job, JobWorker, WorkQueue
 
 __all__ = (
     "Answers", "BusyResourceError", "ClosedResourceError", "ClusterMembership", "ConfirmedEvents", "EndOfChannel",
-    "Node", "Subscription", "Tunnel", "Watch", "open_node",
+    "Job", "JobWorker", "Node", "Subscription", "Tunnel", "Watch", "WorkQueue", "open_node",
 )  # fmt: skip

@@ -1,0 +1,20 @@
+"""Work queues on a bridge's log, the worker's side: put jobs, take them, report what has become of them.
+
+Promises: a job that was put is done at least once, or becomes a dead letter, or expires; a worker has at most ``limit``
+jobs in hand, and reports again what a bridge has not confirmed.  Not here: who gets which job
+(iris.spark_bridge.queues).
+"""
+
+from iris.patterns.queues.bridge_members import BridgeMembers
+from iris.patterns.queues.job import Job
+from iris.patterns.queues.terms import (
+    DEAD_SUFFIX, DELAY, EXPIRES, GROUP, MAX_ATTEMPTS, MAX_BACKOFF, MAX_LEASE, MAX_LIMIT, MAX_PRIORITY, MIN_LEASE,
+    PRIORITY,
+)  # fmt: skip
+from iris.patterns.queues.work_queue import WorkQueue, open_work_queue
+from iris.patterns.queues.worker import JobWorker
+
+__all__ = (
+    "DEAD_SUFFIX", "DELAY", "EXPIRES", "GROUP", "MAX_ATTEMPTS", "MAX_BACKOFF", "MAX_LEASE", "MAX_LIMIT",
+    "MAX_PRIORITY", "MIN_LEASE", "PRIORITY", "BridgeMembers", "Job", "JobWorker", "WorkQueue", "open_work_queue",
+)  # fmt: skip
