@@ -7,14 +7,16 @@ jobs in hand, and reports again what a bridge has not confirmed.  Not here: who 
 
 from iris.patterns.queues.bridge_members import BridgeMembers
 from iris.patterns.queues.job import Job
+from iris.patterns.queues.member_link import decode_value_untrusted
 from iris.patterns.queues.terms import (
-    DEAD_SUFFIX, DELAY, EXPIRES, GROUP, MAX_ATTEMPTS, MAX_BACKOFF, MAX_LEASE, MAX_LIMIT, MAX_PRIORITY, MIN_LEASE,
-    PRIORITY,
+    DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PLACE, DEAD_QUEUE, DEAD_SUFFIX, DELAY, EXPIRES, GROUP, MAX_ATTEMPTS, MAX_BACKOFF,
+    MAX_LEASE, MAX_LIMIT, MAX_PRIORITY, MIN_LEASE, OWN_HEADERS, PRIORITY,
 )  # fmt: skip
 from iris.patterns.queues.work_queue import WorkQueue, open_work_queue
 from iris.patterns.queues.worker import JobWorker
 
 __all__ = (
-    "DEAD_SUFFIX", "DELAY", "EXPIRES", "GROUP", "MAX_ATTEMPTS", "MAX_BACKOFF", "MAX_LEASE", "MAX_LIMIT",
-    "MAX_PRIORITY", "MIN_LEASE", "PRIORITY", "BridgeMembers", "Job", "JobWorker", "WorkQueue", "open_work_queue",
+    "DEAD_ATTEMPTS", "DEAD_ERROR", "DEAD_PLACE", "DEAD_QUEUE", "DEAD_SUFFIX", "DELAY", "EXPIRES", "GROUP",
+    "MAX_ATTEMPTS", "MAX_BACKOFF", "MAX_LEASE", "MAX_LIMIT", "MAX_PRIORITY", "MIN_LEASE", "OWN_HEADERS", "PRIORITY",
+    "BridgeMembers", "Job", "JobWorker", "WorkQueue", "decode_value_untrusted", "open_work_queue",
 )  # fmt: skip

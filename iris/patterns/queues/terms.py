@@ -18,6 +18,15 @@ PRIORITY: Final = "job-priority"
 EXPIRES: Final = "expires"
 """Headers of jobs: seconds, -9 to 9, seconds."""
 
+DEAD_QUEUE: Final = "dead-queue"
+DEAD_ATTEMPTS: Final = "dead-attempts"
+DEAD_ERROR: Final = "dead-error"
+DEAD_PLACE: Final = "dead-place"
+"""Headers of dead letters, beside those of the job: its queue, how often it was tried, the last error, where it stood
+in the log (shard:offset)."""
+
+OWN_HEADERS: Final = frozenset({DEAD_QUEUE, DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PLACE})
+
 MAX_PRIORITY: Final = 9
 MAX_LIMIT: Final = 4096
 MAX_ATTEMPTS: Final = 1000

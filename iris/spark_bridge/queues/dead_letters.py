@@ -11,7 +11,7 @@ from iris.kernel.names import NodeId
 from iris.kernel.wire import encode_payload, join_payload, payload_size
 from iris.patterns.messages import Sender
 from iris.patterns.pubsub.subscribe import EventRun
-from iris.patterns.queues import DELAY, EXPIRES
+from iris.patterns.queues import DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PLACE, DEAD_QUEUE, DELAY, EXPIRES
 from iris.spark_bridge.queues.machine import QueuedJob
 from iris.spark_bridge.queues.rows import JobRow
 from iris.spark_bridge.schema import PACKED, TEXT
@@ -20,11 +20,6 @@ _LARGEST: Final = 16 * MIB
 
 _MOST_TEXT: Final = 1024
 """Characters of the error in the headers."""
-
-DEAD_QUEUE: Final = "dead-queue"
-DEAD_ATTEMPTS: Final = "dead-attempts"
-DEAD_ERROR: Final = "dead-error"
-DEAD_PLACE: Final = "dead-place"
 
 
 def dead_letter(

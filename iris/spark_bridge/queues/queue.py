@@ -150,6 +150,8 @@ class OpenQueue:
         """Jobs that were done before they were looked at, by workers of an earlier run of the bridge."""
         self._unmarked = False
         self._purging = trio.Lock()
+        self.looked: Final = trio.Event()
+        """The log was looked at up to its end, or as far as the queue looks ahead."""
         self._scopes: set[trio.CancelScope] = set()
         """Those in which workers are served."""
 
@@ -256,6 +258,7 @@ class OpenQueue:
             if moved:
                 self._changed.wake()
             else:
+                self.looked.set()
                 await self._look.wait()
 
     def _has_room(self) -> bool:
@@ -282,6 +285,7 @@ class OpenQueue:
                 self.name, start, state.number, error,
                 extra={"queue": self.name, "reason": str(error)},
             )  # fmt: skip
+            self.looked.set()
             await trio.sleep(_DAMAGED)
             return True
         shard.progress.mark(shard.progress.floor, state.earliest)

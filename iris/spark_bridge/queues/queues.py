@@ -99,13 +99,17 @@ class Queues:
 
     async def status(self, _sender: Sender, payload: object) -> dict[str, Any]:
         """Answer what goes on in a queue."""
-        return dataclasses.asdict((await self._queue(payload)).status())
+        queue = await self._queue(payload)
+        await queue.looked.wait()
+        return dataclasses.asdict(queue.status())
 
     async def peek(self, _sender: Sender, payload: object) -> list[dict[str, Any]]:
         """Answer with the jobs of a queue that come first in the log."""
         most = _whole(cast("Mapping[str, object]", payload), "most", 0, MOST_PEEKED)
+        queue = await self._queue(payload)
+        await queue.looked.wait()
         now = trio.current_time()
-        return [_shown(job, row, now) for job, row in await (await self._queue(payload)).peek(most)]
+        return [_shown(job, row, now) for job, row in await queue.peek(most)]
 
     async def purge(self, _sender: Sender, payload: object) -> int:
         """Forget the jobs of a queue."""
