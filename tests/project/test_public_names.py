@@ -103,9 +103,12 @@ def test_every_type_in_a_public_signature_has_a_public_name() -> None:
 MEMBERS = {
     iris.Node: {
         "broadcast", "clusters", "confirming", "durable_subscribers", "forget_retained", "forget_subscriber", "join",
-        "members", "nodes", "open_tunnel", "publish", "request", "revoke", "statistics", "subscribe", "survey",
+        "members", "nodes", "open_tunnel", "publish", "queue", "request", "revoke", "statistics", "subscribe", "survey",
         "wait_for", "watch",
     },
+    iris.WorkQueue: {"put", "take"},
+    iris.JobWorker: {"in_hand"},
+    iris.Job: {"commit", "extend", "fail", "release"},
     iris.Subscription: {"confirm", "receive_batch", "statistics"},
     iris.Tunnel: {
         "abort", "aclose", "as_stream", "is_broken", "is_closed", "max_message", "receive", "receive_file", "send",

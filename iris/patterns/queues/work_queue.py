@@ -69,7 +69,7 @@ class WorkQueue:
     ) -> None:
         """Put a job into the queue; it is on the bridge's disk when this returns.
 
-        The job is an event on the topic that has the queue's name, so it is also delivered to who subscribes to that.
+        The job is an event on the topic that has the queue's name, so subscribers of that topic get it as well.
 
         Args:
             payload: as for ``Node.request``.
@@ -110,16 +110,16 @@ class WorkQueue:
         """
         worker = JobWorker(self.name, self._members, self._terms, check_whole(limit, "limit", 1, MAX_LIMIT))
         self._workers.append(worker)
-        self._nursery.start_soon(worker.run)
+        self._nursery.start_soon(worker._run)
         return worker
 
     async def _finish(self) -> None:
         with trio.CancelScope(shield=True), trio.move_on_after(_GOODBYE):
             async with trio.open_nursery() as nursery:
                 for worker in self._workers:
-                    nursery.start_soon(worker.finish)
+                    nursery.start_soon(worker._finish)
         for worker in self._workers:
-            worker.close()
+            worker._close()
 
 
 @asynccontextmanager

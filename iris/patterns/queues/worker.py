@@ -79,7 +79,7 @@ class JobWorker:
 
     # -- the tasks of the queue's block ---------------------------------------------------------------------
 
-    async def run(self) -> None:
+    async def _run(self) -> None:
         """Take jobs from every member, until cancelled."""
         try:
             async with trio.open_nursery() as nursery:
@@ -144,7 +144,7 @@ class JobWorker:
         self._failure = _first(group)
         self._arrived.unpark_all()
 
-    async def finish(self) -> None:
+    async def _finish(self) -> None:
         """Begin no more jobs, and wait until every outcome is on the disk."""
         self._is_closing = True
         self._arrived.unpark_all()
@@ -152,7 +152,7 @@ class JobWorker:
             for link in self._links.values():
                 nursery.start_soon(link.leave)
 
-    def close(self) -> None:
+    def _close(self) -> None:
         """Wait for nothing more."""
         self._is_closing = True
         self._arrived.unpark_all()

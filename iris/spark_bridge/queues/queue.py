@@ -302,7 +302,7 @@ class OpenQueue:
 
     def _read(self, state: ShardState, start: int) -> tuple[list[JobRow], int]:
         chunks = self._member.store.read(state.number, state.epoch, start, state.next, max_bytes=_READ_BYTES)
-        rows = [row for chunk in chunks for row in rows_of(chunk, self.name, start, state.next)]
+        rows = [row for chunk in chunks for row in rows_of(chunk, self.name.__eq__, start, state.next)]
         return rows, min(chunks[-1].end, state.next)
 
     def _job(self, shard: _Shard, number: int, row: JobRow, offset: float) -> QueuedJob:
@@ -331,7 +331,7 @@ class OpenQueue:
     def _read_one(self, epoch: str, place: Place) -> dict[Place, JobRow]:
         shard, offset = place
         chunks = self._member.store.read(shard, epoch, offset, offset + 1, max_bytes=1)
-        rows = [row for chunk in chunks for row in rows_of(chunk, self.name, offset, offset + 1)]
+        rows = [row for chunk in chunks for row in rows_of(chunk, self.name.__eq__, offset, offset + 1)]
         return {Place(shard, row.offset): row for row in rows}
 
     # -- handing out ----------------------------------------------------------------------------------------

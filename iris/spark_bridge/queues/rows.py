@@ -1,6 +1,6 @@
 """Rows of a queue: the jobs among the events of a chunk, and what their headers ask for.
 
-Any event on the queue's topic is a job, whoever has published it.  These of its headers mean something:
+Any event on the queue's topic is a job, whichever node has published it.  These of its headers mean something:
 
 ================ ==================================================================================
 ``job-delay``    seconds after which it may be handed out
@@ -14,7 +14,8 @@ Seconds count from the event's timestamp, by the clock of the bridge.  A value t
 from __future__ import annotations
 
 import math
-from typing import Any, Final, NamedTuple, cast
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,9 +26,10 @@ from iris.spark_bridge.schema import HEADER_ENCODING, HEADER_SENDER, RESERVED, d
 
 
 class JobRow(NamedTuple):
-    """One job as it stands in the log."""
+    """One event of the log, which is a job for a queue of its topic."""
 
     offset: int
+    topic: str
     key: str | None
     value: bytes
     encoding: str
@@ -72,8 +74,8 @@ def _seconds(text: str | None, otherwise: float) -> float:
     return otherwise if math.isnan(seconds) else seconds
 
 
-def rows_of(chunk: Chunk, topic: str, start: int, end: int) -> list[JobRow]:
-    """Return the events of a topic from offset ``start`` up to but not including ``end`` in a chunk.
+def rows_of(chunk: Chunk, wanted: Callable[[str], bool], start: int, end: int) -> list[JobRow]:
+    """Return the events on wanted topics from offset ``start`` up to but not including ``end`` in a chunk.
 
     Raises:
         LogDamaged: the chunk is not what was written.
@@ -81,32 +83,38 @@ def rows_of(chunk: Chunk, topic: str, start: int, end: int) -> list[JobRow]:
     batch = decode_events(chunk.data)
     first = max(0, start - chunk.first)
     batch = batch.slice(first, max(0, min(end, chunk.end) - chunk.first - first))
-    wanted = cast("Any", pc.equal(batch.column("topic"), pa.scalar(topic)))
-    count = pc.sum(wanted).as_py() or 0
-    if not count:
+    there = pc.unique(batch.column("topic")).to_pylist()
+    topics = [topic for topic in there if wanted(topic)]
+    if not topics:
         return []
-    if count < batch.num_rows:
-        batch = batch.filter(wanted)
+    if len(topics) < len(there):
+        batch = batch.filter(pc.is_in(batch.column("topic"), value_set=pa.array(topics, pa.string())))
     timestamp = chunk.timestamp
     keys = batch.column("key").to_pylist()
     offsets = batch.column("offset").to_pylist()
+    names = batch.column("topic").to_pylist()
     values = batch.column("value").to_pylist()
     return [
-        _row(offset, key, value, pairs, timestamp)
-        for offset, key, value, pairs in zip(offsets, keys, values, _pairs(batch.column("headers")), strict=True)
+        _row(offset, topic, key, value, pairs, timestamp)
+        for offset, topic, key, value, pairs in zip(
+            offsets, names, keys, values, _pairs(batch.column("headers")), strict=True
+        )
     ]
 
 
 _OWN: Final = (HEADER_SENDER, HEADER_ENCODING)
 
 
-def _row(offset: int, key: bytes | None, value: bytes, pairs: dict[str, bytes | None], timestamp: int) -> JobRow:
+def _row(
+    offset: int, topic: str, key: bytes | None, value: bytes, pairs: dict[str, bytes | None], timestamp: int
+) -> JobRow:
     told = [(pairs.pop(name, None) or b"").decode("utf-8", "replace") for name in _OWN]
     headers = {
         name: (text or b"").decode("utf-8", "replace") for name, text in pairs.items() if not name.startswith(RESERVED)
     }
     return JobRow(
         offset=offset,
+        topic=topic,
         key=None if key is None else key.decode("utf-8", "replace"),
         value=value,
         encoding=told[1],

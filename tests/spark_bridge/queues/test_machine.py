@@ -32,7 +32,7 @@ class Desk:
         place = Place(0, self._next)
         self._next += 1
         headers = {"job-priority": str(priority)}
-        row = JobRow(place.offset, key, b"x", "", "shop", headers, 0)
+        row = JobRow(place.offset, "jobs", key, b"x", "", "shop", headers, 0)
         job = QueuedJob(place, row, due=self.now + delay, expires=self.now + expires, attempts=0, error="")
         self.machine.add(job, self.now)
         return place
