@@ -46,6 +46,7 @@ from iris.patterns.pubsub.publish.ack_batch import ConfirmedEvents
 from iris.patterns.pubsub.publish.loss_reports import PublishStatistics
 from iris.patterns.pubsub.subscribe.events import Event
 from iris.patterns.pubsub.subscribe.subscription import Subscription, SubscriptionLimits, SubscriptionStatistics
+from iris.patterns.queues.consumer import Consumer, LogBatch, LogEvent
 from iris.patterns.queues.job import Job
 from iris.patterns.queues.work_queue import WorkQueue
 from iris.patterns.queues.worker import JobWorker
@@ -70,6 +71,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "ConfirmedEvents",
+    "Consumer",
     "Credential",
     "CredentialWatch",
     "DeliveryError",
@@ -85,6 +87,8 @@ __all__ = [
     "Limits",
     "LinkStatistics",
     "LocalProtocolError",
+    "LogBatch",
+    "LogEvent",
     "Member",
     "MemberLost",
     "Message",

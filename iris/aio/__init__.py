@@ -18,9 +18,10 @@ from trio import BusyResourceError, ClosedResourceError, EndOfChannel
 
 from iris.aio.handles import Answers, ClusterMembership, ConfirmedEvents, Subscription, Tunnel, Watch
 from iris.aio.node import Node, lifespan, open_node
-from iris.aio.queues import Job, JobWorker, WorkQueue
+from iris.aio.queues import Consumer, Job, JobWorker, LogBatch, WorkQueue
 
 __all__ = (
-    "Answers", "BusyResourceError", "ClosedResourceError", "ClusterMembership", "ConfirmedEvents", "EndOfChannel",
-    "Job", "JobWorker", "Node", "Subscription", "Tunnel", "Watch", "WorkQueue", "lifespan", "open_node",
+    "Answers", "BusyResourceError", "ClosedResourceError", "ClusterMembership", "ConfirmedEvents", "Consumer",
+    "EndOfChannel", "Job", "JobWorker", "LogBatch", "Node", "Subscription", "Tunnel", "Watch", "WorkQueue", "lifespan",
+    "open_node",
 )  # fmt: skip

@@ -13,7 +13,7 @@ from iris.aio.crossing import Block, Handle, awaited, block, direct
 from iris.aio.guest import Guest, Waiter, enter_guest
 from iris.aio.handlers import served_by_asyncio
 from iris.aio.handles import Answers, ClusterMembership, ConfirmedEvents, Subscription, Tunnel, Watch
-from iris.aio.queues import WorkQueue
+from iris.aio.queues import Consumer, WorkQueue
 from iris.cluster.membership import Member
 from iris.kernel.names import NodeId
 from iris.node.node import Node as TrioNode
@@ -123,6 +123,7 @@ class Node(Handle[TrioNode]):
     durable_subscribers = direct(TrioNode.durable_subscribers)
     forget_subscriber = awaited(TrioNode.forget_subscriber)
     queue = block(TrioNode.queue, WorkQueue)
+    consume = block(TrioNode.consume, Consumer)
     open_tunnel = block(TrioNode.open_tunnel, Tunnel)
     clusters = direct(TrioNode.clusters)
     members = direct(TrioNode.members)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, final
 
 from iris.aio.crossing import Handle, Source, awaited, direct
 from iris.node.shown import Shown
+from iris.patterns.queues import Consumer as TrioConsumer
 from iris.patterns.queues import Job as TrioJob
 from iris.patterns.queues import JobWorker as TrioJobWorker
+from iris.patterns.queues import LogBatch as TrioBatch
+from iris.patterns.queues import LogEvent
 from iris.patterns.queues import WorkQueue as TrioWorkQueue
 
 
@@ -69,3 +72,45 @@ class WorkQueue(Handle[TrioWorkQueue]):
     def take(self, limit: int = 16) -> JobWorker:
         """See ``iris.WorkQueue.take``."""
         return JobWorker(self._take(limit), self._guest)
+
+
+@final
+class LogBatch(Handle[TrioBatch]):
+    """See ``iris.LogBatch``: consecutive events of one shard."""
+
+    __slots__ = ()
+
+    shard = Shown[str]()
+    lag = Shown[int]()
+    missed = Shown[int]()
+    commit = awaited(TrioBatch.commit)
+
+    def __len__(self) -> int:
+        return len(self._inner)
+
+    def __iter__(self) -> Iterator[LogEvent]:
+        return iter(self._inner)
+
+    async def __aenter__(self) -> Self:
+        """Return the batch."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Commit the batch, unless there is an error."""
+        if error is None:
+            await self.commit()
+
+
+@final
+class Consumer(Source[TrioConsumer, LogBatch]):
+    """See ``iris.Consumer``: batches of a bridge's log."""
+
+    __slots__ = ()
+
+    group = Shown[str]()
+    lag = Shown[int]()
+
+    async def _fetch(self) -> None:
+        self._arrived.append(LogBatch(await anext(self._inner), self._guest))

@@ -58,7 +58,7 @@ from iris.patterns.pubsub import PubSub, RemoteSubscribers
 from iris.patterns.pubsub.interest import DurableSubscriber, Share
 from iris.patterns.pubsub.publish import ConfirmedEvents, open_confirmed_events
 from iris.patterns.pubsub.subscribe import Overflow, Subscription, SubscriptionLimits
-from iris.patterns.queues import BridgeMembers, WorkQueue, open_work_queue
+from iris.patterns.queues import BridgeMembers, Consumer, Start, WorkQueue, open_consumer, open_work_queue
 from iris.patterns.request import Begun, Requests
 from iris.patterns.service import Limits, Server, Service, Tunnels
 from iris.patterns.tunnel import Tunnel
@@ -585,6 +585,45 @@ class Node:
         self._guard.check()
         members = BridgeMembers(check_name(bridge, "cluster"), self._survey_bridge, self._open_bridge_tunnel)
         return open_work_queue(name, members, self.publish, lease=lease, attempts=attempts, dead=dead, backoff=backoff)
+
+    def consume(
+        self,
+        *topics: str,
+        group: str,
+        start: Start = "earliest",
+        replay: bool = False,
+        bridge: str = "bridge",
+    ) -> AbstractAsyncContextManager[Consumer]:
+        """Read the log of a bridge in batches, from where the group was.
+
+        Example::
+
+            async with node.consume("orders.>", group="billing") as orders:
+                async for batch in orders:
+                    async with batch:
+                        for event in batch:
+                            print(event.topic, event.payload)
+
+        At least once: what was not committed comes again when the group goes on.  In the order of each shard.
+
+        Args:
+            topics: patterns.
+            group: of consumers; it belongs to the cluster that has used it first.  At each member of the bridge one
+                consumer of a group reads at a time; others wait, and go on when it is gone.
+            start: where a new group begins: ``earliest``, ``latest``, a ``datetime``, or an offset in every shard.
+            replay: begin there although the group is known.
+            bridge: its cluster.
+
+        Raises:
+            ConfigError: an argument is malformed.
+
+        The iteration raises NotAllowed or RemoteError if the bridge refuses.  It waits for a bridge that is away.
+        Leaving the block, or cancelling it, leaves uncommitted batches to the next consumer of the group.
+        """
+        self._guard.check()
+        check_flags(replay=replay)
+        members = BridgeMembers(check_name(bridge, "cluster"), self._survey_bridge, self._open_bridge_tunnel)
+        return open_consumer(topics, members, group=group, start=start, replay=replay)
 
     def _survey_bridge(self, bridge: str, operation: str) -> AbstractAsyncContextManager[Answers]:
         return self.survey(bridge, None, operation=operation, timeout=2.0)

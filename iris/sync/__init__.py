@@ -20,9 +20,9 @@ from trio import BusyResourceError, ClosedResourceError, EndOfChannel
 
 from iris.sync.handles import Answers, ClusterMembership, ConfirmedEvents, Subscription, Tunnel, Watch
 from iris.sync.node import Node, open_node
-from iris.sync.queues import Job, JobWorker, WorkQueue
+from iris.sync.queues import Consumer, Job, JobWorker, LogBatch, WorkQueue
 
 __all__ = (
-    "Answers", "BusyResourceError", "ClosedResourceError", "ClusterMembership", "ConfirmedEvents", "EndOfChannel",
-    "Job", "JobWorker", "Node", "Subscription", "Tunnel", "Watch", "WorkQueue", "open_node",
+    "Answers", "BusyResourceError", "ClosedResourceError", "ClusterMembership", "ConfirmedEvents", "Consumer",
+    "EndOfChannel", "Job", "JobWorker", "LogBatch", "Node", "Subscription", "Tunnel", "Watch", "WorkQueue", "open_node",
 )  # fmt: skip

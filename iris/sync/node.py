@@ -22,7 +22,7 @@ from iris.sync.crossing import Block, Handle, awaited, block, direct
 from iris.sync.handlers import served_by_threads
 from iris.sync.handles import Answers, ClusterMembership, ConfirmedEvents, Subscription, Tunnel, Watch
 from iris.sync.portal import Portal
-from iris.sync.queues import WorkQueue
+from iris.sync.queues import Consumer, WorkQueue
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -93,6 +93,7 @@ class Node(Handle[TrioNode]):
     durable_subscribers = direct(TrioNode.durable_subscribers)
     forget_subscriber = awaited(TrioNode.forget_subscriber)
     queue = block(TrioNode.queue, WorkQueue)
+    consume = block(TrioNode.consume, Consumer)
     open_tunnel = block(TrioNode.open_tunnel, Tunnel)
     clusters = direct(TrioNode.clusters)
     members = direct(TrioNode.members)

@@ -46,3 +46,18 @@ def test_jobs_are_put_done_failed_and_given_back(tmp_path: Path) -> None:
             assert (last.payload, taken.in_hand) == (2, 0)
             status = node.request("bridge", {"group": "queue/jobs"}, operation="queue")
             assert (status["done"], status["dead"], status["waiting"]) == (2, 1, 0)
+
+
+def test_the_log_is_read_in_batches(tmp_path: Path) -> None:
+    with iris.sync.open_node("bridge") as serving:
+        bridge = Block(
+            serving._portal,
+            lambda: open_bridge(serving._inner, topics=[">"], directory=tmp_path / "log"),
+            lambda opened, _: opened,
+        )
+        with bridge, iris.sync.open_node("desk") as node, node.consume("orders.>", group="billing") as orders:
+            node.wait_for("bridge", timeout=60)
+            node.publish("orders.new", 1, confirm=True, timeout=60)
+            with next(orders) as batch:
+                assert [event.payload for event in batch] == [1]
+                assert (len(batch), batch.lag, batch.missed, orders.lag, orders.group) == (1, 0, 0, 0, "billing")

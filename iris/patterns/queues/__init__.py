@@ -1,11 +1,12 @@
-"""Work queues on a bridge's log, the worker's side: put jobs, take them, report what has become of them.
+"""What programs do with a bridge's log without Spark: put jobs and take them, read events in groups.
 
 Promises: a job that was put is done at least once, or becomes a dead letter, or expires; a worker has at most ``limit``
-jobs in hand, and reports again what a bridge has not confirmed.  Not here: who gets which job
-(iris.spark_bridge.queues).
+jobs in hand, and reports again what a bridge has not confirmed; a consumer gets each event from its group's position
+on.  Not here: who gets what (iris.spark_bridge.queues, iris.spark_bridge.consumers).
 """
 
 from iris.patterns.queues.bridge_members import BridgeMembers
+from iris.patterns.queues.consumer import Consumer, LogBatch, LogEvent, Start, open_consumer
 from iris.patterns.queues.job import Job
 from iris.patterns.queues.member_link import decode_value_untrusted
 from iris.patterns.queues.terms import (
@@ -18,5 +19,6 @@ from iris.patterns.queues.worker import JobWorker
 __all__ = (
     "DEAD_ATTEMPTS", "DEAD_ERROR", "DEAD_PLACE", "DEAD_QUEUE", "DEAD_SUFFIX", "DELAY", "EXPIRES", "GROUP",
     "MAX_ATTEMPTS", "MAX_BACKOFF", "MAX_LEASE", "MAX_LIMIT", "MAX_PRIORITY", "MIN_LEASE", "OWN_HEADERS", "PRIORITY",
-    "BridgeMembers", "Job", "JobWorker", "WorkQueue", "decode_value_untrusted", "open_work_queue",
+    "BridgeMembers", "Consumer", "Job", "JobWorker", "LogBatch", "LogEvent", "Start", "WorkQueue",
+    "decode_value_untrusted", "open_consumer", "open_work_queue",
 )  # fmt: skip

@@ -117,3 +117,11 @@ def told_error(answer: object) -> Exception | None:
             return NotAllowed(message) if code == "NotAllowed" else RemoteError(code, message)
         case _:
             return None
+
+
+def first_error(group: BaseException) -> Exception:
+    """Return the first error of a group."""
+    while isinstance(group, BaseExceptionGroup):
+        group = group.exceptions[0]
+    assert isinstance(group, Exception)
+    return group

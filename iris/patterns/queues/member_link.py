@@ -221,7 +221,7 @@ class MemberLink:
             case _:
                 raise _not_understood()
         if isinstance(value, int):
-            value = await _large_untrusted(tunnel, value)
+            value = await receive_large_untrusted(tunnel, value)
         return Job(
             self,
             self._queue,
@@ -250,7 +250,12 @@ def decode_value_untrusted(value: bytes, encoding: str) -> Any:
         raise _not_understood() from None
 
 
-async def _large_untrusted(tunnel: Tunnel, size: int) -> bytes:
+async def receive_large_untrusted(tunnel: Tunnel, size: int) -> bytes:
+    """Receive a value that follows in pieces.
+
+    Raises:
+        RemoteProtocolError: something else follows.
+    """
     pieces: list[bytes] = []
     missing = size
     while missing > 0:

@@ -15,7 +15,7 @@ from typing import Any, Final, cast, final
 import trio
 
 from iris.kernel.errors import IrisError, NoSuchCluster
-from iris.patterns.queues.bridge_members import TRANSIENT, BridgeMembers, is_final
+from iris.patterns.queues.bridge_members import TRANSIENT, BridgeMembers, first_error, is_final
 from iris.patterns.queues.job import Job
 from iris.patterns.queues.member_link import MemberLink
 
@@ -116,7 +116,7 @@ class JobWorker:
                 async with self._members.open_tunnel(link.address, "take") as tunnel:
                     await link.run(tunnel, connected)
             except* TRANSIENT as group:
-                error = _first(group)
+                error = first_error(group)
                 if is_final(error):
                     raise error from None
                 failed = self._warn(link.address, error, failed)
@@ -141,7 +141,7 @@ class JobWorker:
         return type(error)
 
     def _fail(self, group: BaseExceptionGroup[Exception]) -> None:
-        self._failure = _first(group)
+        self._failure = first_error(group)
         self._arrived.unpark_all()
 
     async def _finish(self) -> None:
@@ -158,11 +158,3 @@ class JobWorker:
         self._arrived.unpark_all()
         for link in self._links.values():
             link.close()
-
-
-def _first(group: BaseException) -> Exception:
-    """Return the first error of a group."""
-    while isinstance(group, BaseExceptionGroup):
-        group = group.exceptions[0]
-    assert isinstance(group, Exception)
-    return group

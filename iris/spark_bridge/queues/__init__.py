@@ -8,7 +8,8 @@ is done (iris.spark_bridge.log).
 
 from iris.spark_bridge.queues.queue import LogMember, QueueStatus
 from iris.spark_bridge.queues.queues import Queues, open_queues
+from iris.spark_bridge.queues.rows import JobRow, rows_of
 
 __all__ = (
-    "LogMember", "QueueStatus", "Queues", "open_queues",
+    "JobRow", "LogMember", "QueueStatus", "Queues", "open_queues", "rows_of",
 )  # fmt: skip

@@ -39,7 +39,8 @@ frames; they are if the reader may not subscribe to all topics.
 Tunnel ``stage``: the writer sends {query, batch, partition, attempt}, then an Arrow IPC stream of
 ``iris.spark_bridge.schema.SINK_SCHEMA`` as bytes, and the end; the answer is the number of bytes or an error as above.
 
-Tunnel ``take``: see ``iris.spark_bridge.queues.messages``.
+Tunnel ``take``: see ``iris.spark_bridge.queues.messages``.  Tunnel ``consume``: see
+``iris.spark_bridge.consumers.consumers``.
 
 Who may call which is in ``iris.spark_bridge.server.permissions``.
 """
@@ -63,6 +64,7 @@ from iris.patterns.pubsub.interest import is_pattern
 from iris.patterns.service import Service
 from iris.patterns.tunnel import Tunnel
 from iris.security.identity import MAX_PATTERNS
+from iris.spark_bridge.consumers import Consumers
 from iris.spark_bridge.datasource import TopicFilter, keep_topics
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.gaps import GAPS_AT_ONCE
@@ -127,6 +129,7 @@ class Operations:
             "read": config.bridge_reads_per_owner,
             "stage": config.bridge_stagings_per_owner,
             "take": config.bridge_workers_per_owner,
+            "consume": config.bridge_workers_per_owner,
         }
         self._turns: WeakValueDictionary[tuple[str, str], trio.Semaphore] = WeakValueDictionary()
         """By tunnel's operation and cluster, as long as one is open: each takes memory or a file."""
@@ -154,7 +157,12 @@ class Operations:
             "peek": self._queues.peek,
             "purge": self._queues.purge,
         }
-        tunnels: Mapping[str, TunnelHandler] = {"read": self._read, "stage": self._stage, "take": self._queues.take}
+        tunnels: Mapping[str, TunnelHandler] = {
+            "read": self._read,
+            "stage": self._stage,
+            "take": self._queues.take,
+            "consume": Consumers(self._member, self._permissions.check_topics).consume,
+        }
         service = Service(cluster)
         for operation, handler in requests.items():
             service.request(operation)(partial(self._answer, operation, PERMISSIONS[operation], handler))

@@ -49,6 +49,7 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "pin": Permission("subscriber", owns="group"),
     "move": Permission("subscriber", owns="group"),
     "take": Permission("subscriber", owns="group"),
+    "consume": Permission("subscriber", owns="group"),
     "queue": Permission("reader"),
     "peek": Permission("subscriber", owns="group"),
     "purge": Permission("subscriber", owns="group"),

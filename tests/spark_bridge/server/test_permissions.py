@@ -31,7 +31,7 @@ from iris.spark_bridge.staging.usage import Usage
 from iris.testing import Rights, open_network
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "reference" / "spark.md"
-TUNNELS = ("read", "stage", "take")
+TUNNELS = ("read", "stage", "take", "consume")
 
 
 async def tell_nobody(*_: object, **__: object) -> None:
