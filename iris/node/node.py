@@ -17,7 +17,7 @@ from iris.cluster.membership import Departure, Member, Membership, NodeInfo, Rev
 from iris.cluster.mesh import Mesh
 from iris.cluster.sites import Sites, open_with_all, open_with_one, reach_one
 from iris.kernel.config import Config
-from iris.kernel.errors import RemoteError, RequestTimeout
+from iris.kernel.errors import ConfigError, RemoteError, RequestTimeout
 from iris.kernel.names import NodeId, check_address, check_name
 from iris.kernel.tasks import protected_context
 from iris.node.arguments import (
@@ -57,7 +57,7 @@ from iris.patterns.priority import PriorityName, check_priority
 from iris.patterns.pubsub import PubSub, RemoteSubscribers
 from iris.patterns.pubsub.interest import DurableSubscriber, Share
 from iris.patterns.pubsub.publish import ConfirmedEvents, open_confirmed_events
-from iris.patterns.pubsub.subscribe import Overflow, Subscription, SubscriptionLimits
+from iris.patterns.pubsub.subscribe import Overflow, Subscription, SubscriptionLimits, with_expiry
 from iris.patterns.queues import BridgeMembers, Consumer, Start, WorkQueue, open_consumer, open_work_queue
 from iris.patterns.request import Begun, Requests
 from iris.patterns.service import Limits, Server, Service, Tunnels
@@ -384,6 +384,7 @@ class Node:
         headers: Mapping[str, str] | None = None,
         retain: bool = False,
         strict: bool = False,
+        expires: float | None = None,
     ) -> None:
         """Send an event to every subscriber of a topic, whatever its cluster.
 
@@ -401,13 +402,15 @@ class Node:
             retain: this node keeps the event, until the next one that is retained on the topic, and gives it once to
                 each subscriber that comes later (``event.retained``); not to groups and durable subscribers.
             strict: raise an error if subscribers did not get events that this node has published on the topic.
+            expires: seconds that it may wait at a subscriber; then it is not delivered any more, and counted there as
+                expired.  In a bridge's log they count from when it was stored.  None: it never expires.
 
         Raises:
             NotSent: ``confirm`` is set and no durable subscriber is known; or ``retain`` is set, and
                 ``Config.retained_events`` or ``Config.retained_bytes`` are retained already.
             EventsLost: ``strict`` is set; what was lost is earlier events, or this one on its way to some.
             RequestTimeout: not confirmed in time, and by whom; others may have the event on disk all the same.
-            ConfigError: the topic is malformed.
+            ConfigError: the topic is malformed, or ``expires`` are no seconds, or are given with ``retain``.
             NotAllowed: this node's certificate does not permit to publish on it.
             PayloadTooLarge, LocalProtocolError: the payload or the headers cannot be sent.
 
@@ -416,6 +419,10 @@ class Node:
         """
         if get_ident() != self._guard.thread:
             self._guard.check()
+        if expires is not None:
+            if retain:
+                raise ConfigError("a last value that is retained does not expire: give expires or retain")
+            headers = with_expiry(headers, expires)
         if self._tracing is not None:
             span, headers = self._tracing.begin_call("event", topic, None, headers)
             if span is not None:

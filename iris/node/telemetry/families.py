@@ -318,7 +318,7 @@ def _of_events(statistics: NodeStatistics) -> Iterator[Sample]:
     ended = statistics.subscriptions_ended
     left = 0 if ended is None else ended.waiting  # what waited when the block was left is dropped
     counted: list[SubscriptionStatistics] = open_now if ended is None else [*open_now, ended]
-    for outcome in ("delivered", "dropped", "malformed", "missed", "refused"):
+    for outcome in ("delivered", "dropped", "malformed", "expired", "missed", "refused"):
         count = sum(getattr(one, outcome) for one in counted) + (left if outcome == "dropped" else 0)
         yield Sample("iris_subscription_events_total", (outcome,), count)
 

@@ -10,14 +10,14 @@ from iris.patterns.queues.consumer import Consumer, LogBatch, LogEvent, Start, o
 from iris.patterns.queues.job import Job
 from iris.patterns.queues.member_link import decode_value_untrusted
 from iris.patterns.queues.terms import (
-    DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PLACE, DEAD_QUEUE, DEAD_SUFFIX, DELAY, EXPIRES, GROUP, MAX_ATTEMPTS, MAX_BACKOFF,
+    DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PLACE, DEAD_QUEUE, DEAD_SUFFIX, DELAY, GROUP, MAX_ATTEMPTS, MAX_BACKOFF,
     MAX_LEASE, MAX_LIMIT, MAX_PRIORITY, MIN_LEASE, OWN_HEADERS, PRIORITY,
 )  # fmt: skip
 from iris.patterns.queues.work_queue import WorkQueue, open_work_queue
 from iris.patterns.queues.worker import JobWorker
 
 __all__ = (
-    "DEAD_ATTEMPTS", "DEAD_ERROR", "DEAD_PLACE", "DEAD_QUEUE", "DEAD_SUFFIX", "DELAY", "EXPIRES", "GROUP",
+    "DEAD_ATTEMPTS", "DEAD_ERROR", "DEAD_PLACE", "DEAD_QUEUE", "DEAD_SUFFIX", "DELAY", "GROUP",
     "MAX_ATTEMPTS", "MAX_BACKOFF", "MAX_LEASE", "MAX_LIMIT", "MAX_PRIORITY", "MIN_LEASE", "OWN_HEADERS", "PRIORITY",
     "BridgeMembers", "Consumer", "Job", "JobWorker", "LogBatch", "LogEvent", "Start", "WorkQueue",
     "decode_value_untrusted", "open_consumer", "open_work_queue",

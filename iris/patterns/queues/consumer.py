@@ -56,10 +56,10 @@ class LogBatch(Sequence[LogEvent]):
     Use it as a context manager: leaving the block commits it.  After an error in the block it is not committed.
     """
 
-    __slots__ = ("_end", "_events", "_link", "lag", "missed", "shard")
+    __slots__ = ("_end", "_events", "_link", "expired", "lag", "missed", "shard")
 
     def __init__(
-        self, link: _Reader, events: Sequence[LogEvent], *, shard: str, end: int, lag: int, missed: int
+        self, link: _Reader, events: Sequence[LogEvent], *, shard: str, end: int, lag: int, missed: int, expired: int
     ) -> None:
         self._link = link
         self._events = events
@@ -69,6 +69,8 @@ class LogBatch(Sequence[LogEvent]):
         """Events of the shard that come behind it, on whatever topic."""
         self.missed: Final = missed
         """Events that were trimmed before it could be read."""
+        self.expired: Final = expired
+        """Events before it that had expired."""
 
     def __repr__(self) -> str:
         return f"<LogBatch of {len(self._events)} events of shard {self.shard}>"
@@ -172,6 +174,7 @@ class _Reader:
                 "end": int(end),
                 "lag": int(lag),
                 "missed": int(missed),
+                "expired": int(expired),
                 "events": list() as rows,
             }:
                 events = [await _event_untrusted(row, shard, tunnel) for row in cast("list[object]", rows)]
@@ -181,7 +184,9 @@ class _Reader:
                         missed, shard, self._consumer.group,
                         extra={"cluster": self.address, "count": missed},
                     )  # fmt: skip
-                await self._consumer._offer(LogBatch(self, events, shard=shard, end=end, lag=lag, missed=missed))
+                await self._consumer._offer(
+                    LogBatch(self, events, shard=shard, end=end, lag=lag, missed=missed, expired=expired)
+                )
             case _:
                 raise _not_understood()
 

@@ -15,8 +15,7 @@ DEAD_SUFFIX: Final = ".dead"
 
 DELAY: Final = "job-delay"
 PRIORITY: Final = "job-priority"
-EXPIRES: Final = "expires"
-"""Headers of jobs: seconds, -9 to 9, seconds."""
+"""Headers of jobs: seconds, -9 to 9.  ``expires`` is as for any event."""
 
 DEAD_QUEUE: Final = "dead-queue"
 DEAD_ATTEMPTS: Final = "dead-attempts"

@@ -11,11 +11,11 @@ import trio
 from iris.kernel.errors import ConfigError
 from iris.kernel.tasks import open_background
 from iris.kernel.topic_syntax import is_topic
+from iris.patterns.pubsub.subscribe import with_expiry
 from iris.patterns.queues.bridge_members import BridgeMembers
 from iris.patterns.queues.terms import (
     DEAD_SUFFIX,
     DELAY,
-    EXPIRES,
     GROUP,
     MAX_ATTEMPTS,
     MAX_BACKOFF,
@@ -92,7 +92,7 @@ class WorkQueue:
         if delay:
             own[DELAY] = seconds_text(check_seconds(delay, "delay", 0.0, MAX_DELAY))
         if expires is not None:
-            own[EXPIRES] = seconds_text(check_seconds(expires, "expires", 0.0, MAX_DELAY))
+            own = with_expiry(own, expires)
         if priority:
             own[PRIORITY] = str(check_whole(priority, "priority", -MAX_PRIORITY, MAX_PRIORITY))
         await self._publish(self.name, payload, confirm=True, key=key, headers=own or None, timeout=timeout)

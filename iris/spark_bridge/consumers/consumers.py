@@ -8,12 +8,13 @@ the group is served here: {at: {shard: offset}}, where it begins.
 ========== =========================================================================================
 consumer   {commit: {shard: offset}}: so far the group has come
 member     {committed: {shard: offset}}: that is on the disk
-member     {shard: id, end: offset, lag: events, missed: events, events: a list of lists of offset, topic, key, headers,
-           sender, encoding, timestamp (microseconds since 1970), value}
+member     {shard: id, end: offset, lag: events, missed: events, expired: events, events: a list of lists of offset,
+           topic, key, headers, sender, encoding, timestamp (microseconds since 1970), value}
 ========== =========================================================================================
 
-``lag`` is how many events of the shard come behind, ``missed`` how many were trimmed before these could be read.  A
-value of more than 64 KiB is a number, its size; the bytes follow as messages of their own.
+``lag`` is how many events of the shard come behind, ``missed`` how many were trimmed before these could be read, and
+``expired`` how many had expired.  A value of more than 64 KiB is a number, its size; the bytes follow as messages of
+their own.
 """
 
 from __future__ import annotations
@@ -88,6 +89,8 @@ class _Reading:
         self._committed: dict[str, int] = {}
         self._sent: dict[str, int] = {}
         """By shard, behind which event the last batch ends."""
+        self._expired = 0
+        """Events that had expired, and of which the consumer was not told."""
 
     async def run(self, fields: Mapping[str, object]) -> None:
         """Read until the consumer leaves."""
@@ -175,6 +178,9 @@ class _Reading:
             rows, end = await trio.to_thread.run_sync(self._read, state, at)
         except DataLost:
             return  # trimmed meanwhile: the next look begins behind that
+        now, read = self._member.now() / 1e6, len(rows)
+        rows = [row for row in rows if row.timestamp / 1e6 + row.expires > now]
+        self._expired += read - len(rows)
         for first in range(0, len(rows), _AT_ONCE):
             part = rows[first : first + _AT_ONCE]
             last = end if first + _AT_ONCE >= len(rows) else part[-1].offset + 1
@@ -185,10 +191,11 @@ class _Reading:
                     "end": last,
                     "lag": state.next - last,
                     "missed": missed,
+                    "expired": self._expired,
                     "events": [_event(row) for row in part],
                 }
             )
-            missed = 0
+            missed = self._expired = 0
             for row in part:
                 if len(row.value) > _LARGE:
                     for begin in range(0, len(row.value), _PIECE):

@@ -20,7 +20,8 @@ from typing import Any, Final, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from iris.patterns.queues import DELAY, EXPIRES, MAX_PRIORITY, PRIORITY
+from iris.patterns.pubsub.subscribe import expires_after
+from iris.patterns.queues import DELAY, MAX_PRIORITY, PRIORITY
 from iris.spark_bridge.log import Chunk
 from iris.spark_bridge.schema import HEADER_ENCODING, HEADER_SENDER, RESERVED, decode_events
 
@@ -52,7 +53,7 @@ class JobRow(NamedTuple):
     @property
     def expires(self) -> float:
         """Seconds behind its timestamp from which on it is not handed out any more."""
-        return _seconds(self.headers.get(EXPIRES), math.inf)
+        return expires_after(self.headers)
 
     @property
     def priority(self) -> int:

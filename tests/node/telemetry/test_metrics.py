@@ -258,7 +258,7 @@ LEFT_ASIDE: dict[type, set[str]] = {
     MqttStatistics: set(),
     NngStatistics: set(),
     iris.LinkStatistics: {"posted"},  # sent + lost + waiting
-    iris.SubscriptionStatistics: {"received"},  # delivered + dropped + malformed + waiting
+    iris.SubscriptionStatistics: {"received"},  # delivered + dropped + malformed + expired + waiting
     iris.TunnelsStatistics: set(),
     iris.PublishStatistics: {"published", "unheard", "sent", "handed_over", "lost"},  # see those of the node
     iris.PatternStatistics: set(),

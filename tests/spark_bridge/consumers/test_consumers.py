@@ -245,3 +245,13 @@ async def test_a_consumer_that_sends_nonsense_is_told_so(
         await tunnel.send(message)
         with trio.fail_after(60):
             assert (await tunnel.receive())["error"] == "bad_request"
+
+
+async def test_events_that_have_expired_are_left_out_and_counted(desk: tuple[Network, Node, BridgeMember]) -> None:
+    _, node, _ = desk
+    await node.publish("orders.new", 1, expires=0.0, confirm=True)
+    await node.publish("orders.new", 2, expires=600.0, confirm=True)
+    await node.publish("orders.new", 3, confirm=True)
+    async with node.consume("orders.>", group="billing") as orders:
+        batch = await anext(orders)
+        assert ([event.payload for event in batch], batch.expired) == ([2, 3], 1)
