@@ -1,5 +1,6 @@
 """Thumbnails by a queue that outlives its programs: put, done, failed, put aside, put back."""
 
+import logging
 import tempfile
 from pathlib import Path
 
@@ -40,4 +41,5 @@ async def main() -> None:
                     await work(jobs, 1, disk_is_full=False)
 
 
+logging.basicConfig(level=logging.CRITICAL)  # each failed attempt is logged, with its traceback
 trio.run(main)
