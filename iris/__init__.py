@@ -16,6 +16,7 @@ from iris.kernel.errors import (
     DeliveryError,
     EventsLost,
     IrisError,
+    LeaseLost,
     LocalProtocolError,
     MemberLost,
     NoSuchCluster,
@@ -46,12 +47,16 @@ from iris.patterns.pubsub.publish.ack_batch import ConfirmedEvents
 from iris.patterns.pubsub.publish.loss_reports import PublishStatistics
 from iris.patterns.pubsub.subscribe.events import Event
 from iris.patterns.pubsub.subscribe.subscription import Subscription, SubscriptionLimits, SubscriptionStatistics
-from iris.patterns.queues.consumer import Consumer, LogBatch, LogEvent
-from iris.patterns.queues.job import Job
-from iris.patterns.queues.work_queue import WorkQueue
-from iris.patterns.queues.worker import JobWorker
+from iris.patterns.pubsub.queues.consumer import Consumer, LogBatch, LogEvent
+from iris.patterns.pubsub.queues.job import Job
+from iris.patterns.pubsub.queues.work_queue import WorkQueue
+from iris.patterns.pubsub.queues.worker import JobWorker
 from iris.patterns.service.service import Limits, Requester, Service, operation
 from iris.patterns.service.worker_pool import ServiceStatistics
+from iris.patterns.state.lease import Lease
+from iris.patterns.state.shared_state import SharedState, StateStatistics
+from iris.patterns.state.shared_types import SharedCounter, SharedList, SharedMap, SharedSet, SharedText
+from iris.patterns.state.watch import StateChange, StateWatch
 from iris.patterns.tunnel.table import TunnelsStatistics
 from iris.patterns.tunnel.tunnel import FileSummary, Tunnel, TunnelStatistics, TunnelStream
 from iris.security.files.credential_file import CredentialWatch
@@ -84,6 +89,8 @@ __all__ = [
     "Job",
     "JobWorker",
     "LatencyStatistics",
+    "Lease",
+    "LeaseLost",
     "Limits",
     "LinkStatistics",
     "LocalProtocolError",
@@ -113,6 +120,15 @@ __all__ = [
     "Service",
     "ServiceStatistics",
     "Share",
+    "SharedCounter",
+    "SharedList",
+    "SharedMap",
+    "SharedSet",
+    "SharedState",
+    "SharedText",
+    "StateChange",
+    "StateStatistics",
+    "StateWatch",
     "Subscription",
     "SubscriptionLimits",
     "SubscriptionStatistics",

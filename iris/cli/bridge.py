@@ -61,6 +61,14 @@ MIB = 1024 * 1024
 @click.option("--keep-mib", type=POSITIVE, metavar="N", help="Let the oldest go, but keep so much.")
 @click.option("--keep-unread", is_flag=True, help="But never what a group has still to read.")
 @click.option(
+    "--retain",
+    "rules",
+    multiple=True,
+    metavar="PATTERN=LIMITS",
+    help="Topics that are kept otherwise, as 'prices.>=24h', 'logs.*=7d,10GiB' or 'state.>=last' (the last value of "
+    "each key); the first that matches counts; may be repeated.",
+)
+@click.option(
     "--staged-mib",
     type=POSITIVE,
     metavar="N",
@@ -84,6 +92,7 @@ def bridge(
     keep_hours: float | None,
     keep_mib: float | None,
     keep_unread: bool,
+    rules: tuple[str, ...],
     staged_mib: float | None,
 ) -> int:
     """Be a member of a bridge: store the events of every topic that matches a PATTERN, until Ctrl-C.
@@ -99,12 +108,13 @@ def bridge(
     if directory is None:
         raise click.UsageError("a bridge keeps its log in a directory: give --data")
     with needing_spark():
-        from iris.spark_bridge.log import Retention
+        from iris.spark_bridge.log import Retention, parse_rule
         from iris.spark_bridge.server.bridge import BRIDGE_CONFIG, open_bridge
     retention = Retention(
         max_age=None if keep_hours is None else keep_hours * HOUR,
         max_bytes=None if keep_mib is None else int(keep_mib * MIB),
         keep_unread=keep_unread,
+        rules=tuple(map(parse_rule, rules)),
     )
 
     config = BRIDGE_CONFIG

@@ -20,7 +20,16 @@ from iris.security.files import CredentialWatch
 from iris.security.identity import Credential
 from iris.sync.crossing import Block, Handle, awaited, block, direct
 from iris.sync.handlers import served_by_threads
-from iris.sync.handles import Answers, ClusterMembership, ConfirmedEvents, Subscription, Tunnel, Watch
+from iris.sync.handles import (
+    Answers,
+    ClusterMembership,
+    ConfirmedEvents,
+    Lease,
+    SharedState,
+    Subscription,
+    Tunnel,
+    Watch,
+)
 from iris.sync.portal import Portal
 from iris.sync.queues import Consumer, WorkQueue
 
@@ -95,6 +104,9 @@ class Node(Handle[TrioNode]):
     queue = block(TrioNode.queue, WorkQueue)
     consume = block(TrioNode.consume, Consumer)
     open_tunnel = block(TrioNode.open_tunnel, Tunnel)
+    state = block(TrioNode.state, SharedState)
+    lease = block(TrioNode.lease, Lease)
+    leader = block(TrioNode.leader, Lease)
     clusters = direct(TrioNode.clusters)
     members = direct(TrioNode.members)
     nodes = direct(TrioNode.nodes)

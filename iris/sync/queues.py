@@ -7,12 +7,12 @@ from types import TracebackType
 from typing import Any, Self, final
 
 from iris.node.shown import Shown
-from iris.patterns.queues import Consumer as TrioConsumer
-from iris.patterns.queues import Job as TrioJob
-from iris.patterns.queues import JobWorker as TrioJobWorker
-from iris.patterns.queues import LogBatch as TrioBatch
-from iris.patterns.queues import LogEvent
-from iris.patterns.queues import WorkQueue as TrioWorkQueue
+from iris.patterns.pubsub.queues import Consumer as TrioConsumer
+from iris.patterns.pubsub.queues import Job as TrioJob
+from iris.patterns.pubsub.queues import JobWorker as TrioJobWorker
+from iris.patterns.pubsub.queues import LogBatch as TrioBatch
+from iris.patterns.pubsub.queues import LogEvent
+from iris.patterns.pubsub.queues import WorkQueue as TrioWorkQueue
 from iris.sync.crossing import Handle, Source, awaited, direct
 
 

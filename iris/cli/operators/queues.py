@@ -12,9 +12,9 @@ import trio
 
 from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.terminal import POSITIVE, note, takes_output, write_line, write_object
-from iris.kernel.errors import NoSuchCluster
+from iris.kernel.errors import RequestTimeout
 from iris.node.node import Node
-from iris.patterns.queues import DEAD_SUFFIX, GROUP, OWN_HEADERS, decode_value_untrusted
+from iris.patterns.pubsub.queues import DEAD_SUFFIX, GROUP, OWN_HEADERS, decode_value_untrusted
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -63,7 +63,7 @@ async def _addresses(
             async for answer in answers:
                 found |= {shard["address"] for shard in answer.payload["shards"]}
         if not found:
-            raise NoSuchCluster(f"no member of bridge {bridge!r} has answered")
+            raise RequestTimeout(f"not every member of bridge {bridge!r} has answered")
         yield node, sorted(found)
 
 

@@ -34,9 +34,8 @@ from iris.patterns.messages import Sender
 from iris.patterns.pubsub.interest import is_pattern
 from iris.patterns.tunnel import Tunnel
 from iris.security.identity import MAX_PATTERNS
-from iris.spark_bridge.datasource import TopicFilter
 from iris.spark_bridge.errors import DataLost, StoreFull
-from iris.spark_bridge.log import ShardState
+from iris.spark_bridge.log import ShardState, TopicFilter
 from iris.spark_bridge.queues import JobRow, LogMember, rows_of
 
 _READ_BYTES: Final = 256 * KIB
@@ -203,7 +202,9 @@ class _Reading:
         self._at[shard] = end
 
     def _read(self, state: ShardState, at: int) -> tuple[list[JobRow], int]:
-        chunks = self._member.store.read(state.number, state.epoch, at, state.next, max_bytes=_READ_BYTES)
+        chunks = self._member.store.read(
+            state.number, state.epoch, at, state.next, max_bytes=_READ_BYTES, wanted=self._filter
+        )
         rows = [row for chunk in chunks for row in rows_of(chunk, self._filter.wants, at, state.next)]
         return rows, min(chunks[-1].end, state.next)
 

@@ -10,8 +10,8 @@ from iris.kernel.config import MIB
 from iris.kernel.names import NodeId
 from iris.kernel.wire import encode_payload, join_payload, payload_size
 from iris.patterns.messages import Sender
+from iris.patterns.pubsub.queues import DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PLACE, DEAD_QUEUE, DELAY
 from iris.patterns.pubsub.subscribe import EXPIRES, EventRun
-from iris.patterns.queues import DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PLACE, DEAD_QUEUE, DELAY
 from iris.spark_bridge.queues.machine import QueuedJob
 from iris.spark_bridge.queues.rows import JobRow
 from iris.spark_bridge.schema import PACKED, TEXT

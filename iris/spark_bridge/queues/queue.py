@@ -24,7 +24,7 @@ from iris.kernel.tasks import Wakeup, open_background
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.errors import DataLost, LogDamaged, StoreFull
-from iris.spark_bridge.log import ShardState, Store
+from iris.spark_bridge.log import ShardState, Store, TopicFilter
 from iris.spark_bridge.queues.dead_letters import dead_letter
 from iris.spark_bridge.queues.journal import QueueJournal, Retry, ShardChange, ShardJournal, change_of
 from iris.spark_bridge.queues.machine import JobState, JobVerdict, Place, QueuedJob, QueueMachine, QueueWorker
@@ -79,8 +79,8 @@ class LogMember(Protocol):
         """Store events, and call ``stored`` when they are on the disk."""
         ...
 
-    async def wait_news(self, known: Mapping[str, int], timeout: float) -> None:
-        """Wait until a shard's next offset is not the one in ``known``."""
+    async def wait_news(self, known: Mapping[str, int], timeout: float) -> object:
+        """Wait until there is an event behind ``known`` in one of its shards."""
         ...
 
 
@@ -140,6 +140,7 @@ class OpenQueue:
     def __init__(self, name: str, group: str, member: LogMember, journal: QueueJournal) -> None:
         self.name: Final = name
         self._group = group
+        self._topic = TopicFilter((name,))
         self._member = member
         self._journal = journal
         self._machine: Final = QueueMachine()
@@ -301,8 +302,10 @@ class OpenQueue:
         return True
 
     def _read(self, state: ShardState, start: int) -> tuple[list[JobRow], int]:
-        chunks = self._member.store.read(state.number, state.epoch, start, state.next, max_bytes=_READ_BYTES)
-        rows = [row for chunk in chunks for row in rows_of(chunk, self.name.__eq__, start, state.next)]
+        chunks = self._member.store.read(
+            state.number, state.epoch, start, state.next, max_bytes=_READ_BYTES, wanted=self._topic
+        )
+        rows = [row for chunk in chunks for row in rows_of(chunk, self._topic.wants, start, state.next)]
         return rows, min(chunks[-1].end, state.next)
 
     def _job(self, shard: _Shard, number: int, row: JobRow, offset: float) -> QueuedJob:
@@ -330,8 +333,8 @@ class OpenQueue:
 
     def _read_one(self, epoch: str, place: Place) -> dict[Place, JobRow]:
         shard, offset = place
-        chunks = self._member.store.read(shard, epoch, offset, offset + 1, max_bytes=1)
-        rows = [row for chunk in chunks for row in rows_of(chunk, self.name.__eq__, offset, offset + 1)]
+        chunks = self._member.store.read(shard, epoch, offset, offset + 1, max_bytes=1, wanted=self._topic)
+        rows = [row for chunk in chunks for row in rows_of(chunk, self._topic.wants, offset, offset + 1)]
         return {Place(shard, row.offset): row for row in rows}
 
     # -- handing out ----------------------------------------------------------------------------------------
@@ -360,7 +363,7 @@ class OpenQueue:
         machine.resume(worker, held, trio.current_time())
         self._wakeups[worker] = Wakeup()
         scope = trio.CancelScope()
-        lost = False  # neither by who leaves in order, nor when this member ends
+        lost = False  # a worker that leaves in order is not, and none is when this member ends
         try:
             async with open_background() as nursery:
                 nursery.start_soon(self._send, worker, tunnel)

@@ -19,7 +19,7 @@ from iris.kernel.errors import NotAllowed, RemoteError
 from iris.kernel.tasks import open_background
 from iris.patterns.messages import Sender
 from iris.patterns.pubsub.interest import is_topic
-from iris.patterns.queues import DEAD_SUFFIX, GROUP, MAX_ATTEMPTS, MAX_LEASE, MAX_LIMIT
+from iris.patterns.pubsub.queues import DEAD_SUFFIX, GROUP, MAX_ATTEMPTS, MAX_LEASE, MAX_LIMIT
 from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.errors import QuotaExceeded
 from iris.spark_bridge.queues.journal import QueueJournal

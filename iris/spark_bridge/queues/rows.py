@@ -14,14 +14,15 @@ Seconds count from the event's timestamp, by the clock of the bridge.  A value t
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from iris.patterns.pubsub.queues import DELAY, MAX_PRIORITY, PRIORITY
 from iris.patterns.pubsub.subscribe import expires_after
-from iris.patterns.queues import DELAY, MAX_PRIORITY, PRIORITY
 from iris.spark_bridge.log import Chunk
 from iris.spark_bridge.schema import HEADER_ENCODING, HEADER_SENDER, RESERVED, decode_events
 
@@ -82,8 +83,10 @@ def rows_of(chunk: Chunk, wanted: Callable[[str], bool], start: int, end: int) -
         LogDamaged: the chunk is not what was written.
     """
     batch = decode_events(chunk.data)
-    first = max(0, start - chunk.first)
-    batch = batch.slice(first, max(0, min(end, chunk.end) - chunk.first - first))
+    if chunk.first < start or chunk.end > end:
+        at = batch.column("offset").to_pylist()
+        first = bisect_left(at, start)
+        batch = batch.slice(first, bisect_left(at, end) - first)
     there = pc.unique(batch.column("topic")).to_pylist()
     topics = [topic for topic in there if wanted(topic)]
     if not topics:

@@ -24,6 +24,7 @@ from iris.spark_bridge.queues import open_queues
 from iris.spark_bridge.server.clock_check import MemberClock
 from iris.spark_bridge.server.collector import gathering_service
 from iris.spark_bridge.server.group_commit import GroupLimits
+from iris.spark_bridge.server.leases import open_leases
 from iris.spark_bridge.server.member import BridgeMember
 from iris.spark_bridge.server.operations import Operations
 from iris.spark_bridge.server.permissions import Permissions
@@ -183,11 +184,17 @@ async def open_bridge(
             )
             for topic in dict.fromkeys(topics)
         ]
+        leases = await open_leases(
+            node,
+            Path(directory),
+            grants_at=lambda: None if 0 in shards else bridge.known.get(0, ""),
+            wall_clock=wall_clock,
+        )
         nursery = await stack.enter_async_context(open_background())
         nursery.start_soon(bridge.run, subscriptions)
         nursery.start_soon(intake.discard_abandoned)
         for cluster in dict.fromkeys((address, name)):
-            await stack.enter_async_context(node.join(cluster, operations.service(cluster)))
+            await stack.enter_async_context(node.join(cluster, leases.serve(operations.service(cluster))))
         nursery.start_soon(place.keep, bridge.note_shards)
         for cluster in dict.fromkeys(clusters):
             await stack.enter_async_context(node.join(cluster, gathering_service(cluster, bridge, entropy)))

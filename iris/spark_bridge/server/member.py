@@ -22,7 +22,7 @@ from iris.kernel.wire import saturated
 from iris.patterns.pubsub.interest import Matcher
 from iris.patterns.pubsub.subscribe import EventRun, Subscription
 from iris.spark_bridge.errors import StoreFull
-from iris.spark_bridge.log import Appended, Retention, ShardState, Store
+from iris.spark_bridge.log import EVERYTHING, Appended, News, Retention, ShardState, Store, TopicFilter
 from iris.spark_bridge.runs import count_events, stored_size
 from iris.spark_bridge.schema import HEADER_BRIDGE
 from iris.spark_bridge.server.clock_check import MemberClock
@@ -98,6 +98,20 @@ class _Batch:
 
 
 @final
+@dataclasses.dataclass(eq=False, slots=True, kw_only=True)
+class _WaitingReader:
+    """A reader that waits for events of some topics."""
+
+    wanted: TopicFilter
+    news: trio.Event = dataclasses.field(default_factory=trio.Event)
+
+
+def _has_news(found: Mapping[str, News], known: Mapping[str, int]) -> bool:
+    # A log that ends before what was read was put back to an older state: the reader finds that out.
+    return any(news.first < news.next or known[shard] > news.next for shard, news in found.items())
+
+
+@final
 class BridgeMember:
     """One member of a bridge.  ``run`` stores what arrives; the rest may be called at any time."""
 
@@ -123,7 +137,7 @@ class BridgeMember:
         self._group: GroupCommit[_Batch] = GroupCommit(limits)
         self._arrived = Wakeup()
         self._room = trio.lowlevel.ParkingLot()
-        self._news = trio.Event()
+        self._readers: set[_WaitingReader] = set()
         self._states: dict[str, ShardState] = {}
         self._known: Mapping[int, str] = store.members()
         self._tellers: OrderedDict[str, None] = OrderedDict()
@@ -206,17 +220,67 @@ class BridgeMember:
 
     def refresh(self) -> None:
         """Look at the store again, after it was changed."""
+        appended = self.store.take_appended()
         states = {state.id: state for state in self.store.shards() if state.number in self._own}
-        if states != self._states:
-            self._states = states
-            self._news.set()
-            self._news = trio.Event()
+        has_changed = states != self._states
+        self._states = states
+        topics = set[str]().union(*appended.values())
+        for reader in self._readers:
+            if has_changed if reader.wanted.is_everything else reader.wanted.is_wanted_of(topics):
+                reader.news.set()
 
-    async def wait_news(self, known: Mapping[str, int], timeout: float) -> None:
-        """Wait until a shard's next offset is not the one in ``known``, or for ``timeout`` seconds."""
-        with trio.move_on_after(timeout):
-            while {shard: state.next for shard, state in self._states.items()} == known:
-                await self._news.wait()
+    async def wait_news(
+        self, known: Mapping[str, int], timeout: float, wanted: TopicFilter = EVERYTHING, limit: int | None = None
+    ) -> dict[str, News]:
+        """Wait until an event behind ``known`` is wanted in one of its shards, or for ``timeout`` seconds.
+
+        Args:
+            known: by id, the offset to which a reader has come; nothing: it asks about all shards, and does not wait.
+            timeout: seconds.
+            wanted: topics.
+            limit: how many events are counted at most; None: whether there is one.
+
+        Returns:
+            What is there now, of those of these shards that are.
+
+        Raises:
+            LogDamaged: what is stored is not what was written.
+        """
+        reader = _WaitingReader(wanted=wanted)
+        # Before the log is looked at: what comes in between is news.
+        self._readers.add(reader)
+        try:
+            found = await self._look(known, wanted, limit)
+            with trio.move_on_after(timeout):
+                while found and found.keys() == known.keys() and not _has_news(found, known):
+                    await reader.news.wait()
+                    reader.news = trio.Event()
+                    found = await self._look({shard: news.first for shard, news in found.items()}, wanted, limit)
+            return found
+        finally:
+            self._readers.remove(reader)
+
+    async def _look(self, known: Mapping[str, int], wanted: TopicFilter, limit: int | None) -> dict[str, News]:
+        asked = {state.id: state for state in self._states.values() if not known or state.id in known}
+        if wanted.is_everything and limit is None:
+            return {
+                shard: News(
+                    earliest=self.store.earliest(state, wanted),
+                    next=state.next,
+                    first=min(max(known.get(shard, 0), state.earliest), state.next),
+                    count=max(0, state.next - max(known.get(shard, 0), state.earliest)),
+                    upto=state.next,
+                )
+                for shard, state in asked.items()
+            }
+
+        def look() -> dict[str, News]:
+            return {
+                shard: self.store.look(state.number, known.get(shard, 0), wanted, limit)
+                for shard, state in asked.items()
+            }
+
+        return await trio.to_thread.run_sync(look)
 
     # -- working --------------------------------------------------------------------------------------------
 
@@ -357,7 +421,7 @@ class BridgeMember:
         retention = self._retention
         if not self._clock.is_believed():
             # A clock that jumped ahead would make every event old enough to be removed.
-            retention = dataclasses.replace(retention, max_age=None)
+            retention = retention.without_ages()
         with suppress(StoreFull):  # nothing could be removed: publishers learn of what is refused
             await trio.to_thread.run_sync(partial(self.store.retain, retention, now=self.now()))
         self.refresh()

@@ -188,19 +188,17 @@ async def test_delay_expiry_and_priority(desk: tuple[Network, Node]) -> None:
     _, node = desk
     async with node.queue("jobs") as jobs:
         await jobs.put("expired", expires=0.0)
-        await jobs.put("late", delay=0.5)
+        await jobs.put("late", delay=3.0)
         await jobs.put("low", priority=-1)
         await jobs.put("high", priority=3)
         await jobs.put("plain", expires=60)
         await until(node, waiting=4, delayed=1)
         worker = jobs.take(1)
         found: list[str] = []
-        began = trio.current_time()
         while len(found) < 4:
             async with await first(worker) as job:
                 found.append(job.payload)
         assert found == ["high", "plain", "low", "late"]
-        assert trio.current_time() - began > 0.2
         await until(node, expired=1, done=4)
 
 
