@@ -205,6 +205,10 @@ class BridgeMember:
         self._known = {shard: address for shard, address in self._known.items() if shard != number}
         return True
 
+    def owns(self, key: str | None, publisher: str, topic: str) -> bool:
+        """Tell whether the shard of an event is one of this member's."""
+        return self.sharding.owns(key, publisher, topic)
+
     def now(self) -> int:
         """Return the wall clock in microseconds since 1970."""
         return self._clock.now()
