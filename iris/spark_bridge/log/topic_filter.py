@@ -74,7 +74,7 @@ class TopicFilter:
             try:
                 self._expression = re.compile(regex)
             except re.error as error:
-                raise ConfigError(f"{regex!r} is not a regular expression: {error}") from None
+                raise ConfigError(f"{regex!r} is no regular expression: {error}") from None
 
     @property
     def is_everything(self) -> bool:
