@@ -47,6 +47,10 @@ from iris.patterns.pubsub.publish.ack_batch import ConfirmedEvents
 from iris.patterns.pubsub.publish.loss_reports import PublishStatistics
 from iris.patterns.pubsub.subscribe.events import Event
 from iris.patterns.pubsub.subscribe.subscription import Subscription, SubscriptionLimits, SubscriptionStatistics
+from iris.patterns.pubsub.queues.consumer import Consumer, LogBatch, LogEvent
+from iris.patterns.pubsub.queues.job import Job
+from iris.patterns.pubsub.queues.work_queue import WorkQueue
+from iris.patterns.pubsub.queues.worker import JobWorker
 from iris.patterns.service.service import Limits, Requester, Service, operation
 from iris.patterns.service.worker_pool import ServiceStatistics
 from iris.patterns.state.lease import Lease
@@ -72,6 +76,7 @@ __all__ = [
     "Config",
     "ConfigError",
     "ConfirmedEvents",
+    "Consumer",
     "Credential",
     "CredentialWatch",
     "DeliveryError",
@@ -81,12 +86,16 @@ __all__ = [
     "EventsLost",
     "FileSummary",
     "IrisError",
+    "Job",
+    "JobWorker",
     "LatencyStatistics",
     "Lease",
     "LeaseLost",
     "Limits",
     "LinkStatistics",
     "LocalProtocolError",
+    "LogBatch",
+    "LogEvent",
     "Member",
     "MemberLost",
     "Message",
@@ -130,6 +139,7 @@ __all__ = [
     "TunnelsStatistics",
     "Unknown",
     "Watch",
+    "WorkQueue",
     "open_node",
     "operation",
 ]

@@ -20,8 +20,10 @@ from iris.aio.handles import (
     Answers, ClusterMembership, ConfirmedEvents, Lease, SharedState, StateWatch, Subscription, Tunnel, Watch,
 )  # fmt: skip
 from iris.aio.node import Node, lifespan, open_node
+from iris.aio.queues import Consumer, Job, JobWorker, LogBatch, WorkQueue
 
 __all__ = (
-    "Answers", "BusyResourceError", "ClosedResourceError", "ClusterMembership", "ConfirmedEvents", "EndOfChannel",
-    "Lease", "Node", "SharedState", "StateWatch", "Subscription", "Tunnel", "Watch", "lifespan", "open_node",
+    "Answers", "BusyResourceError", "ClosedResourceError", "ClusterMembership", "ConfirmedEvents", "Consumer",
+    "EndOfChannel", "Job", "JobWorker", "Lease", "LogBatch", "Node", "SharedState", "StateWatch", "Subscription",
+    "Tunnel", "Watch", "WorkQueue", "lifespan", "open_node",
 )  # fmt: skip

@@ -22,6 +22,7 @@ from iris.aio.handles import (
     Tunnel,
     Watch,
 )
+from iris.aio.queues import Consumer, WorkQueue
 from iris.cluster.membership import Member
 from iris.kernel.names import NodeId
 from iris.node.node import Node as TrioNode
@@ -130,6 +131,8 @@ class Node(Handle[TrioNode]):
     subscribe = block(TrioNode.subscribe, Subscription)
     durable_subscribers = direct(TrioNode.durable_subscribers)
     forget_subscriber = awaited(TrioNode.forget_subscriber)
+    queue = block(TrioNode.queue, WorkQueue)
+    consume = block(TrioNode.consume, Consumer)
     open_tunnel = block(TrioNode.open_tunnel, Tunnel)
     state = block(TrioNode.state, SharedState)
     lease = block(TrioNode.lease, Lease)

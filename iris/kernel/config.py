@@ -264,6 +264,9 @@ class Config:
     bridge_reads_per_owner: int = 64
     """Ranges that one cluster reads from a member at a time, each of which takes up to 4 MiB there.  Others wait."""
 
+    bridge_workers_per_owner: int = 256
+    """Workers of queues, and consumers, that one cluster may have at a member of a bridge; others wait their turn."""
+
     bridge_polls_per_owner: int = 64
     """Questions of one cluster that wait at a member for news.  Each idle query has one, and takes one of the places
     for handlers (``service_concurrency``).  One more is answered at once."""

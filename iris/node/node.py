@@ -58,7 +58,8 @@ from iris.patterns.priority import PriorityName, check_priority
 from iris.patterns.pubsub import PubSub, RemoteSubscribers
 from iris.patterns.pubsub.interest import DurableSubscriber, Share
 from iris.patterns.pubsub.publish import ConfirmedEvents, open_confirmed_events
-from iris.patterns.pubsub.subscribe import Overflow, Subscription, SubscriptionLimits
+from iris.patterns.pubsub.queues import BridgeMembers, Consumer, Start, WorkQueue, open_consumer, open_work_queue
+from iris.patterns.pubsub.subscribe import Overflow, Subscription, SubscriptionLimits, with_expiry
 from iris.patterns.request import Begun, Requests
 from iris.patterns.service import Limits, Server, Service, Tunnels, callers
 from iris.patterns.state import (
@@ -397,6 +398,7 @@ class Node:
         headers: Mapping[str, str] | None = None,
         retain: bool = False,
         strict: bool = False,
+        expires: float | None = None,
     ) -> None:
         """Send an event to every subscriber of a topic, whatever its cluster.
 
@@ -414,13 +416,15 @@ class Node:
             retain: this node keeps the event, until the next one that is retained on the topic, and gives it once to
                 each subscriber that comes later (``event.retained``); not to groups and durable subscribers.
             strict: raise an error if subscribers did not get events that this node has published on the topic.
+            expires: seconds that it may wait at a subscriber; then it is not delivered any more, and counted there as
+                expired.  In a bridge's log they count from when it was stored.  None: it never expires.
 
         Raises:
             NotSent: ``confirm`` is set and no durable subscriber is known; or ``retain`` is set, and
                 ``Config.retained_events`` or ``Config.retained_bytes`` are retained already.
             EventsLost: ``strict`` is set; what was lost is earlier events, or this one on its way to some.
             RequestTimeout: not confirmed in time, and by whom; others may have the event on disk all the same.
-            ConfigError: the topic is malformed.
+            ConfigError: the topic is malformed, or ``expires`` are no seconds, or are given with ``retain``.
             NotAllowed: this node's certificate does not permit to publish on it.
             PayloadTooLarge, LocalProtocolError: the payload or the headers cannot be sent.
 
@@ -429,6 +433,10 @@ class Node:
         """
         if get_ident() != self._guard.thread:
             self._guard.check()
+        if expires is not None:
+            if retain:
+                raise ConfigError("a last value that is retained does not expire: give expires or retain")
+            headers = with_expiry(headers, expires)
         if self._tracing is not None:
             span, headers = self._tracing.begin_call("event", topic, None, headers)
             if span is not None:
@@ -555,6 +563,94 @@ class Node:
         """
         self._guard.check()
         await self._pubsub.forget_durable(name)
+
+    # -- a bridge's log ---------------------------------------------------------------------------------------
+
+    def queue(
+        self,
+        name: str,
+        *,
+        lease: float = 30.0,
+        attempts: int = 5,
+        dead: str | None = None,
+        backoff: float = 1.0,
+        bridge: str = "bridge",
+    ) -> AbstractAsyncContextManager[WorkQueue]:
+        """Open a queue of jobs on the log of a bridge: put jobs, or take them.
+
+        Example::
+
+            async with node.queue("jobs") as jobs:
+                await jobs.put({"order": 7})
+                async for job in jobs.take(limit=16):
+                    async with job:
+                        print(job.payload)
+
+        At least once: a job is handed out until a worker has done it, it has failed ``attempts`` times, or it expires.
+
+        Args:
+            name: of the queue: a topic that the bridge stores, of which every event is a job.
+            lease: seconds from when a job is begun until another worker may get it, 0.1 to 7 days; ``Job.extend`` lets
+                it begin anew.
+            attempts: after so many that failed, 1 to 1,000, a job becomes a dead letter.
+            dead: topic of the dead letters; None: ``NAME.dead``.
+            backoff: seconds before the second attempt, twice as many before the third, and so on, at most an hour.
+            bridge: its cluster.
+
+        Raises:
+            ConfigError: an argument is malformed.
+
+        Leaving the block gives back the jobs that were not begun, and waits up to 5 s for the bridge to confirm what
+        was reported.  What is not confirmed then may be done twice.  Cancelling it is leaving it.
+        """
+        self._guard.check()
+        members = BridgeMembers(check_name(bridge, "cluster"), self._survey_bridge, self._open_bridge_tunnel)
+        return open_work_queue(name, members, self.publish, lease=lease, attempts=attempts, dead=dead, backoff=backoff)
+
+    def consume(
+        self,
+        *topics: str,
+        group: str,
+        start: Start = "earliest",
+        replay: bool = False,
+        bridge: str = "bridge",
+    ) -> AbstractAsyncContextManager[Consumer]:
+        """Read the log of a bridge in batches, from where the group was.
+
+        Example::
+
+            async with node.consume("orders.>", group="billing") as orders:
+                async for batch in orders:
+                    async with batch:
+                        for event in batch:
+                            print(event.topic, event.payload)
+
+        At least once: what was not committed comes again when the group goes on.  In the order of each shard.
+
+        Args:
+            topics: patterns.
+            group: of consumers; it belongs to the cluster that has used it first.  At each member of the bridge one
+                consumer of a group reads at a time; others wait, and go on when it is gone.
+            start: where a new group begins: ``earliest``, ``latest``, a ``datetime``, or an offset in every shard.
+            replay: begin there although the group is known.
+            bridge: its cluster.
+
+        Raises:
+            ConfigError: an argument is malformed.
+
+        The iteration raises NotAllowed or RemoteError if the bridge refuses.  It waits for a bridge that is away.
+        Leaving the block, or cancelling it, leaves uncommitted batches to the next consumer of the group.
+        """
+        self._guard.check()
+        check_flags(replay=replay)
+        members = BridgeMembers(check_name(bridge, "cluster"), self._survey_bridge, self._open_bridge_tunnel)
+        return open_consumer(topics, members, group=group, start=start, replay=replay)
+
+    def _survey_bridge(self, bridge: str, operation: str) -> AbstractAsyncContextManager[Answers]:
+        return self.survey(bridge, None, operation=operation, timeout=2.0)
+
+    def _open_bridge_tunnel(self, address: str, operation: str) -> AbstractAsyncContextManager[Tunnel]:
+        return self.open_tunnel(address, operation=operation)
 
     # -- tunnels --------------------------------------------------------------------------------------------
 

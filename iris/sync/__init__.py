@@ -24,9 +24,10 @@ from iris.sync.handles import (
     SharedText, StateWatch, Subscription, Tunnel, Watch,
 )  # fmt: skip
 from iris.sync.node import Node, open_node
+from iris.sync.queues import Consumer, Job, JobWorker, LogBatch, WorkQueue
 
 __all__ = (
-    "Answers", "BusyResourceError", "ClosedResourceError", "ClusterMembership", "ConfirmedEvents", "EndOfChannel",
-    "Lease", "Node", "SharedCounter", "SharedList", "SharedMap", "SharedSet", "SharedState", "SharedText", "StateWatch",
-    "Subscription", "Tunnel", "Watch", "open_node",
+    "Answers", "BusyResourceError", "ClosedResourceError", "ClusterMembership", "ConfirmedEvents", "Consumer",
+    "EndOfChannel", "Job", "JobWorker", "Lease", "LogBatch", "Node", "SharedCounter", "SharedList", "SharedMap",
+    "SharedSet", "SharedState", "SharedText", "StateWatch", "Subscription", "Tunnel", "Watch", "WorkQueue", "open_node",
 )  # fmt: skip

@@ -31,6 +31,7 @@ from iris.sync.handles import (
     Watch,
 )
 from iris.sync.portal import Portal
+from iris.sync.queues import Consumer, WorkQueue
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar as TypeVarWithDefault
@@ -100,6 +101,8 @@ class Node(Handle[TrioNode]):
     subscribe = block(TrioNode.subscribe, Subscription)
     durable_subscribers = direct(TrioNode.durable_subscribers)
     forget_subscriber = awaited(TrioNode.forget_subscriber)
+    queue = block(TrioNode.queue, WorkQueue)
+    consume = block(TrioNode.consume, Consumer)
     open_tunnel = block(TrioNode.open_tunnel, Tunnel)
     state = block(TrioNode.state, SharedState)
     lease = block(TrioNode.lease, Lease)

@@ -32,6 +32,8 @@ class SimulationOptions:
     """Run this saved schedule only."""
     directory: Path = Path(".iris-simulations")
     """Where schedules and timelines of failures are saved."""
+    command: str = ""
+    """How a program that is not pytest runs one saved schedule, which follows."""
 
 
 OPTIONS: Final = SimulationOptions()
@@ -119,7 +121,7 @@ def _report(first: Run, best: Run, detailed: Run, error: BaseException) -> str:
         "",
         f"{size(first)}, shrunk to {size(best)}.  Repeat it:",
         f"    {_command(test, saved)}",
-        f"The whole seed: {_command(test, None, first.schedule.seed)}",
+        *([f"The whole seed: {_command(test, None, first.schedule.seed)}"] if test else []),
         f"As a page: {page}",
         "",
         *timeline(detailed),
@@ -130,5 +132,7 @@ def _report(first: Run, best: Run, detailed: Run, error: BaseException) -> str:
 
 
 def _command(test: str, saved: Path | None, seed: int = 0) -> str:
+    if OPTIONS.command and saved is not None:
+        return f"{OPTIONS.command} {saved}"
     chosen = f"--iris-schedule {saved}" if saved is not None else f"--iris-seed {seed}"
     return f"{Path(sys.executable).name} -m pytest '{test}' {chosen}"

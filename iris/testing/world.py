@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, suppress
 from contextvars import copy_context
 from pathlib import Path
@@ -18,7 +18,7 @@ from iris.node.join import read_credential
 from iris.node.node import Node
 from iris.security.files import CredentialWatch
 from iris.security.identity import Credential
-from iris.testing.machine import HOST, Stalls
+from iris.testing.machine import HOST, Stalls, run_asyncio
 from iris.testing.network import Network
 from iris.testing.trace import Trace
 
@@ -106,6 +106,19 @@ class World:
         known.programs.append(entry)
         assert self._nursery is not None
         self._nursery.start_soon(self._run_host, known, name=f"host {host}")
+
+    def start_asyncio(
+        self,
+        host: str,
+        program: Callable[..., Coroutine[Any, Any, object]],
+        *args: object,
+        restart: Iterable[type[Exception]] = (),
+    ) -> None:
+        """As ``start``, for a program of asyncio's: with an event loop of its own, and nodes of ``iris.aio``.
+
+        There are no sockets, subprocesses and signals in that loop.
+        """
+        self.start(host, run_asyncio, program, *args, restart=restart)
 
     @property
     def hosts(self) -> tuple[str, ...]:

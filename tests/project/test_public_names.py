@@ -102,10 +102,15 @@ def test_every_type_in_a_public_signature_has_a_public_name() -> None:
 
 MEMBERS = {
     iris.Node: {
-        "broadcast", "clusters", "confirming", "durable_subscribers", "forget_retained", "forget_subscriber", "join",
-        "leader", "lease", "members", "nodes", "open_tunnel", "publish", "request", "revoke", "state", "statistics",
-        "subscribe", "survey", "wait_for", "watch",
+        "broadcast", "clusters", "confirming", "consume", "durable_subscribers", "forget_retained",
+        "forget_subscriber", "join", "leader", "lease", "members", "nodes", "open_tunnel", "publish", "queue",
+        "request", "revoke", "state", "statistics", "subscribe", "survey", "wait_for", "watch",
     },
+    iris.WorkQueue: {"put", "take"},
+    iris.JobWorker: {"in_hand"},
+    iris.Consumer: {"lag"},
+    iris.LogBatch: {"commit", "count", "index"},
+    iris.Job: {"commit", "extend", "fail", "release"},
     iris.Subscription: {"confirm", "receive_batch", "statistics"},
     iris.Tunnel: {
         "abort", "aclose", "as_stream", "is_broken", "is_closed", "max_message", "receive", "receive_file", "send",

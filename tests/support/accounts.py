@@ -60,7 +60,7 @@ def check_membership(membership: WorkerPool) -> None:
 def check_subscription(subscription: Subscription) -> None:
     """What a subscription counts that has ended."""
     it = subscription.statistics()
-    assert it.received == it.delivered + it.dropped + it.malformed + it.waiting, it
+    assert it.received == it.delivered + it.dropped + it.malformed + it.expired + it.waiting, it
     assert it.waiting >= 0, it
     assert it.waiting_bytes >= 0, it
 

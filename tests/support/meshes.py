@@ -279,9 +279,9 @@ def check_membership(membership: WorkerPool) -> None:
 
 
 def check_subscription(subscription: Subscription) -> None:
-    """received = delivered + dropped + malformed + waiting."""
+    """received = delivered + dropped + malformed + expired + waiting."""
     it = subscription.statistics()
-    assert it.received == it.delivered + it.dropped + it.malformed + it.waiting, it
+    assert it.received == it.delivered + it.dropped + it.malformed + it.expired + it.waiting, it
     assert it.waiting_bytes >= 0
     assert (it.waiting == 0) <= (it.waiting_bytes == 0), it
 

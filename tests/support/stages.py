@@ -85,7 +85,7 @@ def check_accounts(node: iris.Node, *harmless: str) -> None:
         assert (service.running, service.queued) == (0, 0), service
     for subscriptions in statistics.subscriptions.values():
         for subscription in subscriptions:
-            taken = subscription.delivered + subscription.dropped + subscription.malformed
+            taken = subscription.delivered + subscription.dropped + subscription.malformed + subscription.expired
             assert subscription.received == taken + subscription.waiting, subscription
             assert subscription.waiting >= 0, subscription
             assert subscription.waiting_bytes >= 0, subscription

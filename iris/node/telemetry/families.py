@@ -57,7 +57,8 @@ class NodeSnapshot:
     nodes: int
     statistics: NodeStatistics
     reports: Mapping[str, Any]
-    """What is built on the node: statistics of a "gateway" and of a "door.PROTOCOL", the report of a "bridge"."""
+    """What is built on the node: statistics of a "gateway" and of a "door.PROTOCOL", the report of a "bridge" and
+    of its "queues"."""
 
 
 def _counter(text: str, *labels: str) -> Family:
@@ -164,6 +165,11 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "iris_bridge_log_events": _gauge("Events in the log.", "shard"),
     "iris_bridge_log_bytes": _gauge("Bytes of the log.", "shard"),
     "iris_bridge_lag_events": _gauge("Events that a group of readers has still to read here.", "group"),
+    # The queues of a member of a bridge.
+    "iris_queue_jobs": _gauge("Jobs that are not done.", "queue", "state"),
+    "iris_queue_unread_events": _gauge("Events of the log that a queue has not looked at yet.", "queue"),
+    "iris_queue_workers": _gauge("Workers that take from a queue.", "queue"),
+    "iris_queue_jobs_total": _counter("Jobs that are over, and failed attempts, by what it was.", "queue", "outcome"),
     # A door.
     "iris_door_connections": _gauge("Connections of clients.", "protocol"),
     "iris_door_turned_away_total": _counter("Connections beyond the limit, and of strangers.", "protocol"),
@@ -215,6 +221,8 @@ def samples(snapshot: NodeSnapshot) -> Iterator[Sample]:
         yield from _of_gateway(snapshot.reports["gateway"])
     if "bridge" in snapshot.reports:
         yield from _of_bridge(snapshot.reports["bridge"])
+    for queue in snapshot.reports.get("queues", ())[:_MAX_LABELS]:
+        yield from _of_queue(queue)
     for name, report in snapshot.reports.items():
         if name.startswith("door."):
             yield from _of_door(name.removeprefix("door."), report)
@@ -337,7 +345,7 @@ def _of_events(statistics: NodeStatistics) -> Iterator[Sample]:
     ended = statistics.subscriptions_ended
     left = 0 if ended is None else ended.waiting  # what waited when the block was left is dropped
     counted: list[SubscriptionStatistics] = open_now if ended is None else [*open_now, ended]
-    for outcome in ("delivered", "dropped", "malformed", "missed", "refused"):
+    for outcome in ("delivered", "dropped", "malformed", "expired", "missed", "refused"):
         count = sum(getattr(one, outcome) for one in counted) + (left if outcome == "dropped" else 0)
         yield Sample("iris_subscription_events_total", (outcome,), count)
 
@@ -383,6 +391,15 @@ def _of_bridge(report: Any) -> Iterator[Sample]:
         yield Sample("iris_bridge_log_bytes", (str(shard.number),), shard.size)
     for group, lag in bounded(report.lags).items():
         yield Sample("iris_bridge_lag_events", (group,), lag)
+
+
+def _of_queue(status: Any) -> Iterator[Sample]:
+    for state in ("waiting", "delayed", "in_hand"):
+        yield Sample("iris_queue_jobs", (status.queue, state), getattr(status, state))
+    yield Sample("iris_queue_unread_events", (status.queue,), status.unread)
+    yield Sample("iris_queue_workers", (status.queue,), status.workers)
+    for outcome in ("done", "dead", "expired", "retried", "lapsed"):
+        yield Sample("iris_queue_jobs_total", (status.queue, outcome), getattr(status, outcome))
 
 
 def _of_door(protocol: str, statistics: Any) -> Iterator[Sample]:

@@ -56,6 +56,7 @@ from iris.patterns.pubsub.publish import (
 from iris.patterns.pubsub.remote import check_foreign, foreign_realm
 from iris.patterns.pubsub.sealed import SealedReceiver, SealedSender
 from iris.patterns.pubsub.subscribe import (
+    EXPIRES,
     EventRun,
     Overflow,
     Subscription,
@@ -509,20 +510,20 @@ class PubSub:
                 return
             takers = [taker]
         for subscription in takers:
-            subscription._deliver(
-                EventRun(
-                    sender,
-                    named,
-                    message.sequence,
-                    message.confirm,
-                    decoded,
-                    key,
-                    payloads,
-                    size,
-                    plain=plain,
-                    milestones=message.milestones,
-                )
+            run = EventRun(
+                sender,
+                named,
+                message.sequence,
+                message.confirm,
+                decoded,
+                key,
+                payloads,
+                size,
+                plain=plain,
+                milestones=message.milestones,
             )
+            for part in run.each() if EXPIRES in decoded else (run,):
+                subscription._deliver(part)
 
     def _taker(
         self, members: list[Subscription], publisher: NodeId, topic: str, key: str | None, *, durable: bool

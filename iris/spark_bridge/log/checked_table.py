@@ -133,7 +133,7 @@ class CheckedTable:
 
     def put_all(self, records: Iterable[Record]) -> None:
         """Write many records, in one call; it takes half of the time."""
-        sealed = [(key, value + crc32(value, crc32(key)).to_bytes(_CHECKSUM)) for key, value in sorted(records)]
+        sealed = [(key, value + crc32(key + value).to_bytes(_CHECKSUM)) for key, value in sorted(records)]
         with self._transaction.cursor(self._database) as cursor:
             cursor.putmulti(sealed)
 

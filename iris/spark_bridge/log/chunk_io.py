@@ -77,11 +77,11 @@ class ShardAppend:
         self._size = shard.size
         self._segment = view.last_segment(number)
         self._topics = topics
-        if self._segment is not None and number not in topics:
-            known = view.topics(number, self._segment.first)
+        if self._segment is not None:
             # Of a former format, which did not note topics: a segment has those of all of its chunks, or of none.
-            begin = begin or not known
-            topics[number] = SegmentTopics(self._segment.first, known)
+            begin = begin or self._segment.topics is None
+            if number not in topics:
+                topics[number] = SegmentTopics(self._segment.first, view.topics(number, self._segment))
         self._begin = begin
         self._written = False
 
@@ -115,9 +115,15 @@ class ShardAppend:
             revision=segment.revision,
         )
         self._view.put_chunk(number, place)
-        self._segment_topics(segment).note(self._view, number, first, topics)
+        known = self._segment_topics(segment)
+        known.note(self._view, number, first, topics)
         self._segment = dataclasses.replace(
-            segment, end=place.end, size=segment.size + size, written=self._now, last_timestamp=self._timestamp
+            segment,
+            end=place.end,
+            size=segment.size + size,
+            written=self._now,
+            last_timestamp=self._timestamp,
+            topics=len(known),
         )
         self._view.put_segment(number, self._segment)
         self._first = place.end

@@ -16,24 +16,32 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+import logging
+import threading
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from typing import Final, final
 
 import pyarrow as pa
 
+from iris.spark_bridge.errors import LogDamaged, StoreFull
 from iris.spark_bridge.log.chunk import Chunk
 from iris.spark_bridge.log.chunk_io import read_places
-from iris.spark_bridge.log.index import ChunkPlace, Index, SegmentRecord
-from iris.spark_bridge.log.retention import TopicRules
+from iris.spark_bridge.log.index import ChunkPlace, Index, SegmentRecord, ShardRecord
+from iris.spark_bridge.log.retention import SegmentShares, TopicRetention, TopicRules, choose_rules
 from iris.spark_bridge.log.segments import SegmentFiles
 from iris.spark_bridge.log.topic_filter import TopicFilter, empty_chunk, with_events
-from iris.spark_bridge.log.topic_index import find_chunks
+from iris.spark_bridge.log.topic_index import SegmentTopics, find_chunks, places_of, share_of
 from iris.spark_bridge.schema import decode_events
+
+_log: Final = logging.getLogger("iris")
 
 MOST_KEYS: Final = 262_144
 """Keys of one run: about 50 MiB."""
 
 _KEY_BYTES: Final = 16
+
+_WORTH_WRITING: Final = 4
+"""A segment is written anew for superseded events if one of so many is."""
 
 
 @final
@@ -208,3 +216,196 @@ class SegmentCleaner:
             if topic not in going and not (superseded and topic in compacted and superseded[at])
         ]
         return chunk, events, None if len(keep) == len(topics) else keep
+
+
+@final
+class LogCleaner:
+    """Applies the rules of topics to a log.  One thread at a time may call it.
+
+    Args:
+        index: of the log.
+        files: its segments.
+        writing: is held by the thread that changes the index.
+        trim: removes the events of a shard below an offset.
+        ended: shards whose last segment is not to grow any more; it adds to them.
+        topics: of the segments that are appended to, by shard; it takes out those that are no longer what they were.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        files: SegmentFiles,
+        writing: threading.Lock,
+        *,
+        trim: Callable[[int, int], int],
+        ended: set[int],
+        topics: dict[int, SegmentTopics],
+    ) -> None:
+        self._index = index
+        self._files = files
+        self._writing = writing
+        self._trim = trim
+        self._ended = ended
+        self._topics = topics
+        self._shares: dict[tuple[int, SegmentRecord, Sequence[TopicRetention]], SegmentShares] = {}
+        """Of segments that do not grow any more, what they hold of the topics of each rule."""
+        self._cleaned: dict[int, int] = {}
+        """By shard, the offset up to which superseded events were looked for."""
+        self._said: set[str] = set()
+
+    def retain(self, number: int, rules: TopicRules, *, now: int, unread: int) -> int:
+        """Remove from a shard what the rules of topics let go; return how many events.
+
+        Args:
+            number: of the shard, which exists.
+            rules: of topics.
+            now: microseconds since 1970.
+            unread: segments with events from this offset on stay as they are.
+        """
+        self._end_segment(number, rules.span, now)
+        with self._index.read() as view:
+            shard = view.shard(number)
+            assert shard is not None
+            segments = [segment for segment in view.segments(number) if segment.end > shard.earliest]
+            try:
+                shares = {
+                    segment.first: self._shares.get((number, segment, rules.rules))
+                    or share_of(view, number, segment, rules)
+                    for segment in segments
+                }
+            except LogDamaged as error:
+                self._say_damage(shard, error)
+                return 0
+        known = {(number, segment, rules.rules): shares[segment.first] for segment in segments[:-1]}
+        self._shares = {key: share for key, share in self._shares.items() if key[0] != number} | known
+        expired = choose_rules(segments, shares, rules, now=now)
+        closed = segments if number in self._ended else segments[:-1]
+        closed = [segment for segment in closed if segment.end <= unread]
+        newest = self._find_superseded(shard, closed, shares, rules)
+        gone, before, is_first = 0, shard.earliest, True
+        for segment in closed:
+            share, going = shares[segment.first], expired[segment.first]
+            held = sum(share.events)
+            if is_first and all(rule in going or not count for rule, count in enumerate(share.events)):
+                before = segment.end
+                gone += held
+                continue
+            going = {rule for rule in going if share.events[rule]}
+            older = newest if newest is not None and segment.first < newest.end and _of_last(share, rules) else None
+            cleaned = 0
+            if share.is_known and (going or older is not None):
+                cleaned = self._clean(shard, segment, rules, going, older)
+            gone += cleaned
+            is_first = is_first and cleaned == held
+            before = segment.end if is_first else before
+        if before > shard.earliest:
+            self._trim(number, before)
+        if newest is not None:
+            self._cleaned[number] = min(newest.end, closed[-1].end)
+        return gone
+
+    def _end_segment(self, number: int, span: float, now: int) -> None:
+        """Let a segment grow no more that has begun more than ``span`` seconds ago: only then is it looked at."""
+        with self._writing, self._index.read() as view:
+            segment = view.last_segment(number)
+            first = None if segment is None else view.chunk_from(number, segment.first)
+            if first is not None and first.timestamp < now - span * 1_000_000:
+                self._ended.add(number)
+
+    def _find_superseded(
+        self,
+        shard: ShardRecord,
+        closed: Sequence[SegmentRecord],
+        shares: Mapping[int, SegmentShares],
+        rules: TopicRules,
+    ) -> NewestKeys | None:
+        """Return by what events are superseded, if it is time to look at them."""
+        cleaned = self._cleaned.get(shard.number, 0)
+        dirty = sum(_of_last(shares[segment.first], rules) for segment in closed if segment.end > cleaned)
+        clean = sum(_of_last(shares[segment.first], rules) for segment in closed if segment.end <= cleaned)
+        if not dirty or dirty < clean:
+            return None
+        wanted = TopicFilter([rule.pattern for rule in rules.rules if rule.last_value])
+        start = max(cleaned, shard.earliest)
+        try:
+            return find_newest(self._index, self._files, shard.number, shard.epoch, start, shard.next, wanted)
+        except LogDamaged as error:
+            self._say_damage(shard, error)
+            return None
+
+    def _clean(
+        self,
+        shard: ShardRecord,
+        segment: SegmentRecord,
+        rules: TopicRules,
+        expired: Collection[int],
+        newest: NewestKeys | None,
+    ) -> int:
+        """Write a segment anew without what is to go; return how many events are gone."""
+        with self._index.read() as view:
+            if next(view.segments_from(shard.number, segment.first), None) != segment:
+                return 0  # trimmed meanwhile
+            places = places_of(view, shard.number, segment)
+        cleaner = SegmentCleaner(
+            self._files, shard.number, shard.epoch, segment, places, rules=rules, expired=expired, newest=newest
+        )
+        try:
+            gone, held = cleaner.count()
+            if not gone or (not expired and gone * _WORTH_WRITING < held):
+                return 0
+            revision = segment.revision + 1
+            where = (shard.number, shard.epoch, segment.first)
+            self._files.rewrite(*where, revision, cleaner.frames(), most=segment.size)
+        except LogDamaged as error:
+            self._say_damage(shard, error)
+            return 0
+        except StoreFull:
+            return 0  # next time; what goes as a whole gives room back
+        # Behind this line the new file is on the disk. Until the transaction commits nothing names it; from then on
+        # nothing names the old one. Of either the next start removes what a crash has left.
+        if not self._replace(shard, segment, cleaner.kept, places):
+            self._files.remove(*where, revision)
+            return 0
+        self._files.remove(*where, segment.revision)
+        return gone
+
+    def _replace(
+        self, shard: ShardRecord, segment: SegmentRecord, kept: Sequence[KeptChunk], before: Sequence[ChunkPlace]
+    ) -> bool:
+        """Let the index name a segment's new file; tell whether the segment was still there."""
+        number = shard.number
+        size = sum(chunk.place.size for chunk in kept)
+        with self._writing, self._index.write() as view:
+            record = view.shard(number)
+            if record is None or next(view.segments_from(number, segment.first), None) != segment:
+                return False
+            for place in before:
+                view.delete_chunk(number, place.first)
+            view.delete_topics(number, segment.first)
+            topics = SegmentTopics(segment.first, [])
+            for chunk in kept:
+                view.put_chunk(number, chunk.place)
+                topics.note(view, number, chunk.place.first, chunk.topics)
+            view.put_segment(
+                number,
+                dataclasses.replace(segment, size=size, revision=segment.revision + 1, topics=len(topics)),
+            )
+            view.put_shard(dataclasses.replace(record, size=record.size - segment.size + size))
+            self._topics.pop(number, None)
+        return True
+
+    def _say_damage(self, shard: ShardRecord, error: LogDamaged) -> None:
+        """Log, once, that a segment cannot be gone through."""
+        if str(error) not in self._said:
+            self._said.add(str(error))
+            _log.error(
+                "shard %d keeps events that are to go: %s",
+                shard.number,
+                error,
+                extra={"shard": shard.number, "error": str(error)},
+            )
+
+
+def _of_last(share: SegmentShares, rules: TopicRules) -> int:
+    """Return about how many bytes of a segment are of topics of which the last value of each key is kept."""
+    return sum(held for rule, held in enumerate(share.bytes) if rules.keeps_last(rule))

@@ -43,7 +43,9 @@ _PLACE: Final = struct.Struct(">IQ")
 _CHUNK: Final = struct.Struct(">QQIIq")
 _SEGMENT: Final = struct.Struct(">QQqq")
 _REVISION: Final = struct.Struct(">I")
-"""Behind a chunk and a segment whose file was written anew; the others have 0."""
+"""Behind a chunk whose file was written anew; the others have 0."""
+_TOPICS: Final = struct.Struct(">II")
+"""Behind a segment, but not those of former formats: its revision, and how many topics it has."""
 _TOPIC: Final = struct.Struct(">I")
 _REMOVAL: Final = struct.Struct(">Q")
 _SHARD: Final = struct.Struct(">8sQQqQ")
@@ -135,6 +137,8 @@ class SegmentRecord:
     last_timestamp: int
     revision: int = 0
     """How often its file was written anew, without events that were to go."""
+    topics: int | None = None
+    """How many topics it has; None: it is of a former format, which did not note them."""
 
 
 class IndexView:
@@ -274,7 +278,9 @@ class IndexView:
     def put_segment(self, shard: int, segment: SegmentRecord) -> None:
         """Write a segment."""
         value = _SEGMENT.pack(segment.end, segment.size, segment.written, segment.last_timestamp)
-        self._segments.put(_PLACE.pack(shard, segment.first), value + _pack_revision(segment.revision))
+        if segment.topics is not None:
+            value += _TOPICS.pack(segment.revision, segment.topics)
+        self._segments.put(_PLACE.pack(shard, segment.first), value)
 
     def delete_segment(self, shard: int, first: int) -> None:
         """Delete the record of a segment."""
@@ -286,21 +292,24 @@ class IndexView:
         """Write topics that are new in a segment; ``number`` is that of the first one."""
         self._topics.put(_PLACE.pack(shard, segment) + _TOPIC.pack(number), "\n".join(topics).encode())
 
-    def topics(self, shard: int, segment: int, known: int = 0) -> list[str]:
-        """Return the topics of a segment by their numbers, without the first ``known``.
-
-        There are none at all if it is of a former format, which did not note them.
-        """
-        if not self._has_topics:
+    def topics(self, shard: int, segment: SegmentRecord, known: int = 0) -> list[str]:
+        """Return the topics of a segment by their numbers, without the first ``known``."""
+        if not segment.topics:
             return []
-        prefix = _PLACE.pack(shard, segment)
+        prefix = _PLACE.pack(shard, segment.first)
         found: list[str] = []
         for key, value in self._topics.records_from(prefix + _TOPIC.pack(known)):
             if not key.startswith(prefix):
                 break
             if _TOPIC.unpack(key[len(prefix) :])[0] != known + len(found):
-                raise LogDamaged(f"the index is damaged: topics of the segment {segment} of shard {shard} are missing")
+                break
             found += value.decode().split("\n")
+        # A topic that is not found would be taken for one of which the segment holds nothing.
+        if known + len(found) != segment.topics:
+            raise LogDamaged(
+                f"the index is damaged: of the segment {segment.first} of shard {shard} it has {known + len(found)} "
+                f"topics, not {segment.topics}"
+            )
         return found
 
     def delete_topics(self, shard: int, segment: int) -> None:
@@ -687,13 +696,15 @@ def _unpack_chunk(first: int, value: bytes) -> ChunkPlace:
 
 def _unpack_segment(first: int, value: bytes) -> SegmentRecord:
     end, size, written, last_timestamp = _SEGMENT.unpack_from(value)
+    revision, topics = _TOPICS.unpack(value[_SEGMENT.size :]) if len(value) > _SEGMENT.size else (0, None)
     return SegmentRecord(
         first=first,
         end=end,
         size=size,
         written=written,
         last_timestamp=last_timestamp,
-        revision=_unpack_revision(value[_SEGMENT.size :]),
+        revision=revision,
+        topics=topics,
     )
 
 

@@ -104,8 +104,6 @@ class Numbering:
                 yield hole._replace(shard=self._place[0], offset=self._place[1])
 
     def _settled(self) -> Iterator[Hole]:
-        if not self.holes:  # as good as always, of thousands of topics
-            return
         waiting: list[Hole] = []
         for hole in self.holes:
             if hole.last < self._unsettled:

@@ -19,7 +19,7 @@ from iris.kernel.names import Entropy
 from iris.security.files import make_directories
 from iris.spark_bridge.errors import LogDamaged, StoreBusy
 from iris.spark_bridge.log.chunk_io import read_places
-from iris.spark_bridge.log.index import MAP_BYTES, Index, ShardRecord
+from iris.spark_bridge.log.index import MAP_BYTES, ChunkPlace, Index, ShardRecord
 from iris.spark_bridge.log.segments import SEGMENT_BYTES, Disk, FileSystem, Reserve, SegmentFiles, sync_directory
 from iris.spark_bridge.log.store import Store
 from iris.spark_bridge.log.topic_index import places_of
@@ -106,37 +106,27 @@ def _say_cut_tails(directory: Path, index: Index, files: SegmentFiles) -> None:
     """Log which segments are shorter than what is known to be in them, and whether the newest events are damaged."""
     with index.read() as view:
         for shard in view.shards():
-            segments = view.segments(shard.number)
+            segments = [segment for segment in view.segments(shard.number) if segment.end > shard.earliest]
             for segment in segments:
                 path = files.path(shard.number, shard.epoch, segment.first, segment.revision)
                 size = path.stat().st_size
-                if size < segment.size:
-                    first = next(
-                        (place.first for place in places_of(view, shard.number, segment) if place.end_position > size),
-                        segment.end,
-                    )
-                    reason = f"it ends after {size} of {segment.size} bytes"
-                elif segment is segments[-1] and (places := places_of(view, shard.number, segment)):
-                    first = places[-1].first
-                    try:
-                        read_places(files, shard.number, shard.epoch, places[-1:])
-                        continue
-                    except LogDamaged as error:
-                        reason = str(error)
-                else:
+                if size >= segment.size and segment is not segments[-1]:
                     continue
-                _log.error(
-                    "events %d to %d of shard %d are damaged: the segment %s is not what was written, %s. Readers of "
-                    "them end with an error; put the file back if there is a copy. 'iris bridge verify --data %s' "
-                    "reads the whole log",
-                    first,
-                    segment.end,
-                    shard.number,
-                    path,
-                    reason,
-                    directory,
-                    extra={"shard": shard.number, "offset": first, "path": str(path)},
-                )
+                lost: list[ChunkPlace] = []
+                try:
+                    places = places_of(view, shard.number, segment)
+                    lost = [place for place in places if place.end_position > size] or places[-1:]
+                    read_places(files, shard.number, shard.epoch, lost[:1])
+                except LogDamaged as error:
+                    _log.error(
+                        "events of shard %d are damaged, from offset %d on: %s. Readers of them end with an error; put "
+                        "the file back if there is a copy. 'iris bridge verify --data %s' reads the whole log",
+                        shard.number,
+                        lost[0].first if lost else segment.first,
+                        error,
+                        directory,
+                        extra={"shard": shard.number, "path": str(path), "error": str(error)},
+                    )
 
 
 def _remove_strangers(directory: Path, index: Index, files: SegmentFiles) -> None:

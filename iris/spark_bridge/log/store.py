@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import logging
 import os
 import re
 import threading
@@ -43,27 +42,22 @@ from iris.spark_bridge.log.chunk_io import (
     take_places,
     take_wanted,
 )
-from iris.spark_bridge.log.compaction import KeptChunk, NewestKeys, SegmentCleaner, find_newest
+from iris.spark_bridge.log.compaction import LogCleaner
 from iris.spark_bridge.log.dedup import PublisherWindow, admit_runs
-from iris.spark_bridge.log.index import ChunkPlace, Index, IndexView, SegmentRecord, ShardRecord
+from iris.spark_bridge.log.index import ChunkPlace, Index, IndexView, ShardRecord
 from iris.spark_bridge.log.local_read import FileRange
 from iris.spark_bridge.log.numbering import PublisherNumberings
 from iris.spark_bridge.log.retention import (
     Removals,
     Retention,
-    SegmentShares,
-    TopicRetention,
     TopicRules,
     choose_expired,
-    choose_rules,
 )
 from iris.spark_bridge.log.segments import Reserve, SegmentFiles
 from iris.spark_bridge.log.topic_filter import EVERYTHING, TopicFilter, empty_chunk, keep_topics
-from iris.spark_bridge.log.topic_index import SegmentTopics, find_chunks, places_of, share_of, topics_of
+from iris.spark_bridge.log.topic_index import SegmentTopics, find_chunks, topics_of
 from iris.spark_bridge.runs import count_events, count_topics, cut_runs
 from iris.spark_bridge.schema import decode_events, encode_events, place_rows
-
-_log: Final = logging.getLogger("iris")
 
 T = TypeVar("T")
 
@@ -150,9 +144,6 @@ _NUMBERINGS: Final = 65_536
 
 _VERIFIED_AT_ONCE: Final = 8 * 1024 * 1024
 
-_WORTH_WRITING: Final = 4
-"""A segment is written anew for superseded events if one of so many is."""
-
 _DELETED_AT_ONCE: Final = 20_000
 """Chunks that one transaction deletes: about 20 ms in which nothing is appended."""
 
@@ -178,13 +169,9 @@ class Store:
         self._appended: dict[int, set[str]] = {}
         """By shard, the topics of what was appended since somebody asked."""
         self._retaining = threading.Lock()
-        self._shares: dict[tuple[int, SegmentRecord, Sequence[TopicRetention]], SegmentShares] = {}
-        """Of segments that do not grow any more, what they hold of the topics of each rule."""
-        self._cleaned: dict[int, int] = {}
-        """By shard, the offset up to which superseded events were looked for."""
-        self._said: set[str] = set()
         self._ended: set[int] = set()
         """Shards whose last segment is not to grow any more: the next append begins another one."""
+        self._cleaner = LogCleaner(index, files, self._writing, trim=self.trim, ended=self._ended, topics=self._topics)
         self._owned: Counter[tuple[str, str]] | None = None
         """How many names of each kind belong to each cluster; None: they are not counted."""
         self._sinks_complete = False
@@ -322,8 +309,9 @@ class Store:
         missed = 0
         for publisher, cluster in clusters.items():
             key, numberings = bytes.fromhex(publisher), self._numberings[publisher]
-            for topic in numberings.changed:
-                for hole in numberings.topics[topic].settle(begins):
+            changed = {topic: numberings.topics[topic] for topic in numberings.changed}
+            for topic, numbering in changed.items():
+                for hole in numbering.settle(begins) if numbering.holes else ():
                     missed = saturated(missed + hole.size)
                     self._gaps.note(
                         Gap(
@@ -337,7 +325,7 @@ class Store:
                             timestamp=now,
                         )
                     )
-            view.put_numberings(key, {topic: numberings.topics[topic] for topic in numberings.changed}, now)
+            view.put_numberings(key, changed, now)
             for topic in numberings.expired:
                 view.delete_numbering(key, topic)
             numberings.changed.clear()
@@ -625,7 +613,7 @@ class Store:
             earliest = self._removals.earliest(shard, record.earliest, wanted)
             begin = max(start, record.earliest)
             first, upto, count = record.next, record.next, 0
-            for found in find_chunks(view, shard, record.epoch, begin, wanted):
+            for found in find_chunks(view, shard, record.epoch, begin, wanted, record.next):
                 place, here = found.place, found.wanted
                 offsets: Sequence[int] = ()
                 if found.is_known and here == place.count:
@@ -922,148 +910,10 @@ class Store:
                 return sum(self.trim(shard, before) for shard, before in expired.items())
             rules = TopicRules(retention)
             return sum(
-                self._retain_by_rules(
-                    shard.number, rules, now, unread[shard.number] if retention.keep_unread else shard.next
+                self._cleaner.retain(
+                    shard.number, rules, now=now, unread=unread[shard.number] if retention.keep_unread else shard.next
                 )
                 for shard in shards
-            )
-
-    def _retain_by_rules(self, number: int, rules: TopicRules, now: int, unread: int) -> int:
-        """Remove from a shard what the rules of topics let go below ``unread``; return how many events."""
-        self._end_segment(number, rules.span, now)
-        with self._index.read() as view:
-            shard = view.shard(number)
-            assert shard is not None
-            segments = view.segments(number)
-            shares = {
-                segment.first: self._shares.get((number, segment, rules.rules))
-                or share_of(view, number, segment, rules)
-                for segment in segments
-            }
-        known = {(number, segment, rules.rules): shares[segment.first] for segment in segments[:-1]}
-        self._shares = {key: share for key, share in self._shares.items() if key[0] != number} | known
-        expired = choose_rules(segments, shares, rules, now=now)
-        closed = segments if number in self._ended else segments[:-1]
-        closed = [segment for segment in closed if segment.end <= unread]
-        newest = self._find_superseded(shard, closed, shares, rules)
-        gone, before, is_first = 0, shard.earliest, True
-        for segment in closed:
-            share, going = shares[segment.first], expired[segment.first]
-            held = sum(share.events)
-            if is_first and all(rule in going or not count for rule, count in enumerate(share.events)):
-                before = segment.end
-                gone += held
-                continue
-            going = {rule for rule in going if share.events[rule]}
-            older = newest if newest is not None and segment.first < newest.end and _of_last(share, rules) else None
-            cleaned = 0
-            if share.is_known and (going or older is not None):
-                cleaned = self._clean(shard, segment, rules, going, older)
-            gone += cleaned
-            is_first = is_first and cleaned == held
-            before = segment.end if is_first else before
-        if before > shard.earliest:
-            self.trim(number, before)
-        if newest is not None:
-            self._cleaned[number] = min(newest.end, closed[-1].end)
-        return gone
-
-    def _end_segment(self, number: int, span: float, now: int) -> None:
-        """Let a segment grow no more that has begun more than ``span`` seconds ago: only then is it looked at."""
-        with self._writing, self._index.read() as view:
-            segment = view.last_segment(number)
-            first = None if segment is None else view.chunk_from(number, segment.first)
-            if first is not None and first.timestamp < now - span * 1_000_000:
-                self._ended.add(number)
-
-    def _find_superseded(
-        self,
-        shard: ShardRecord,
-        closed: Sequence[SegmentRecord],
-        shares: Mapping[int, SegmentShares],
-        rules: TopicRules,
-    ) -> NewestKeys | None:
-        """Return by what events are superseded, if it is time to look at them."""
-        cleaned = self._cleaned.get(shard.number, 0)
-        dirty = sum(_of_last(shares[segment.first], rules) for segment in closed if segment.end > cleaned)
-        clean = sum(_of_last(shares[segment.first], rules) for segment in closed if segment.end <= cleaned)
-        if not dirty or dirty < clean:
-            return None
-        wanted = TopicFilter([rule.pattern for rule in rules.rules if rule.last_value])
-        start = max(cleaned, shard.earliest)
-        try:
-            return find_newest(self._index, self._files, shard.number, shard.epoch, start, shard.next, wanted)
-        except LogDamaged as error:
-            self._say_damage(shard, error)
-            return None
-
-    def _clean(
-        self,
-        shard: ShardRecord,
-        segment: SegmentRecord,
-        rules: TopicRules,
-        expired: Collection[int],
-        newest: NewestKeys | None,
-    ) -> int:
-        """Write a segment anew without what is to go; return how many events are gone."""
-        with self._index.read() as view:
-            if next(view.segments_from(shard.number, segment.first), None) != segment:
-                return 0  # trimmed meanwhile
-            places = places_of(view, shard.number, segment)
-        cleaner = SegmentCleaner(
-            self._files, shard.number, shard.epoch, segment, places, rules=rules, expired=expired, newest=newest
-        )
-        try:
-            gone, held = cleaner.count()
-            if not gone or (not expired and gone * _WORTH_WRITING < held):
-                return 0
-            revision = segment.revision + 1
-            where = (shard.number, shard.epoch, segment.first)
-            self._files.rewrite(*where, revision, cleaner.frames(), most=segment.size)
-        except LogDamaged as error:
-            self._say_damage(shard, error)
-            return 0
-        except StoreFull:
-            return 0  # next time; what goes as a whole gives room back
-        # Behind this line the new file is on the disk. Until the transaction commits nothing names it; from then on
-        # nothing names the old one. Of either the next start removes what a crash has left.
-        if not self._replace(shard, segment, cleaner.kept, places):
-            self._files.remove(*where, revision)
-            return 0
-        self._files.remove(*where, segment.revision)
-        return gone
-
-    def _replace(
-        self, shard: ShardRecord, segment: SegmentRecord, kept: Sequence[KeptChunk], before: Sequence[ChunkPlace]
-    ) -> bool:
-        """Let the index name a segment's new file; tell whether the segment was still there."""
-        number = shard.number
-        size = sum(chunk.place.size for chunk in kept)
-        with self._writing, self._index.write() as view:
-            record = view.shard(number)
-            if record is None or next(view.segments_from(number, segment.first), None) != segment:
-                return False
-            for place in before:
-                view.delete_chunk(number, place.first)
-            view.delete_topics(number, segment.first)
-            topics = SegmentTopics(segment.first, [])
-            for chunk in kept:
-                view.put_chunk(number, chunk.place)
-                topics.note(view, number, chunk.place.first, chunk.topics)
-            view.put_segment(number, dataclasses.replace(segment, size=size, revision=segment.revision + 1))
-            view.put_shard(dataclasses.replace(record, size=record.size - segment.size + size))
-            self._topics.pop(number, None)
-        return True
-
-    def _say_damage(self, shard: ShardRecord, error: LogDamaged) -> None:
-        """Log, once, that a segment cannot be gone through."""
-        if str(error) not in self._said:
-            self._said.add(str(error))
-            _log.error(
-                "shard %d keeps events that are to go: %s",
-                shard.number,
-                error,
-                extra={"shard": shard.number, "error": str(error)},
             )
 
     def forget_publishers(self, before: int) -> int:
@@ -1088,11 +938,6 @@ class Store:
             self._files.close()
             self._index.close()
             os.close(self._lock)
-
-
-def _of_last(share: SegmentShares, rules: TopicRules) -> int:
-    """Return about how many bytes of a segment are of topics of which the last value of each key is kept."""
-    return sum(held for rule, held in enumerate(share.bytes) if rules.keeps_last(rule))
 
 
 def _owned(kind: str, name: str) -> bytes:

@@ -74,7 +74,7 @@ class TopicFilter:
             try:
                 self._expression = re.compile(regex)
             except re.error as error:
-                raise ConfigError(f"{regex!r} is not a regular expression: {error}") from None
+                raise ConfigError(f"{regex!r} is no regular expression: {error}") from None
 
     @property
     def is_everything(self) -> bool:
@@ -113,6 +113,8 @@ class TopicFilter:
         """Return those of some topics that are wanted, in their order."""
         if self.is_everything:
             return list(topics)
+        if self.names is not None:
+            return [topic for topic in topics if topic in self.names]
         known = self._known
         new = [topic for topic in topics if topic not in known]
         if new:

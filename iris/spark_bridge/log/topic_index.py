@@ -36,6 +36,9 @@ class SegmentTopics:
         self.segment: Final = segment
         self._numbers = {topic: number for number, topic in enumerate(topics)}
 
+    def __len__(self) -> int:
+        return len(self._numbers)
+
     def note(self, view: IndexView, shard: int, first: int, counts: Mapping[str, int]) -> None:
         """Write which topics the chunk at ``first`` holds, each with its number of events."""
         numbers = self._numbers
@@ -50,6 +53,9 @@ class SegmentTopics:
         view.put_contents(shard, first, contents)
 
 
+_NONE: Final = frozenset[int]()
+
+
 class Found(NamedTuple):
     """A chunk that holds, or may hold, wanted events."""
 
@@ -62,25 +68,29 @@ class Found(NamedTuple):
     """Whether these numbers are exact."""
 
 
-def find_chunks(
-    view: IndexView, shard: int, epoch: str, start: int, wanted: TopicFilter, end: int | None = None
-) -> Iterator[Found]:
+def find_chunks(view: IndexView, shard: int, epoch: str, start: int, wanted: TopicFilter, end: int) -> Iterator[Found]:
     """Yield the chunks with wanted events, in order, from the one that holds ``start`` to the last one before ``end``.
 
     A segment without wanted topics is passed over in one step.
 
     Raises:
-        LogDamaged: the index contradicts itself.
+        LogDamaged: the index leaves something out, or contradicts itself.
     """
+    at = start
     for segment in view.segments_from(shard, start):
-        if end is not None and segment.first >= end:
-            return
+        if segment.first >= end:
+            break
+        _check(shard, at, segment.first)
         ids = None if wanted.is_everything else _wanted_ids(view, shard, epoch, segment, wanted)
         if ids is not None and not ids:
+            at = segment.end
             continue
-        for place in view.chunks(shard, max(start, segment.first)):
-            if place.first >= segment.end or (end is not None and place.first >= end):
+        upto = min(segment.end, end)
+        for place in view.chunks(shard, at):
+            if place.first >= upto:
                 break
+            _check(shard, at, place.first)
+            at = place.end
             contents = view.contents(shard, place.first)
             if contents is None:
                 yield Found(place, place.count, place.count, is_known=wanted.is_everything)
@@ -88,28 +98,35 @@ def find_chunks(
             count = contents.held if ids is None else _count(contents, ids)
             if count:
                 yield Found(place, count, contents.held, is_known=True)
+        _check(shard, at, upto)
+    _check(shard, at, end)
+
+
+def _check(shard: int, at: int, following: int) -> None:
+    """Make sure that nothing is left out between two offsets: it would be taken for what is not wanted."""
+    if at < following:
+        raise LogDamaged(f"the index of shard {shard} names no chunk for offset {at}")
 
 
 def _wanted_ids(
     view: IndexView, shard: int, epoch: str, segment: SegmentRecord, wanted: TopicFilter
 ) -> frozenset[int] | None:
     """Return the numbers of a segment's topics that are wanted; None: its topics were not noted."""
+    if segment.topics is None:
+        return None
     key = (epoch, segment.first, segment.revision)
     before = wanted.newest_segments.get(shard)
-    if before is None or before.segment != key:
-        newer = before is None or before.segment[0] != epoch or before.segment[1] <= segment.first
-        before = WantedTopics(segment=key, known=0, ids=frozenset())
-    else:
-        newer = True
-    topics = view.topics(shard, segment.first, before.known)
-    if not topics:
-        return before.ids if before.known else None
+    is_newest = before is None or before.segment[0] != epoch or before.segment[1] <= segment.first
+    known = before if before is not None and before.segment == key else WantedTopics(segment=key, known=0, ids=_NONE)
+    if known.known >= segment.topics:
+        return known.ids
+    topics = view.topics(shard, segment, known.known)
     chosen = set(wanted.choose(topics))
-    ids = before.ids
+    ids = known.ids
     if chosen:
-        ids |= {number for number, topic in enumerate(topics, before.known) if topic in chosen}
-    if newer:
-        wanted.newest_segments[shard] = WantedTopics(segment=key, known=before.known + len(topics), ids=ids)
+        ids |= {number for number, topic in enumerate(topics, known.known) if topic in chosen}
+    if is_newest:
+        wanted.newest_segments[shard] = WantedTopics(segment=key, known=segment.topics, ids=ids)
     return ids
 
 
@@ -122,25 +139,30 @@ def _count(contents: Contents, ids: frozenset[int]) -> int:
 def topics_of(view: IndexView, shard: int, segment: SegmentRecord, before: int) -> dict[str, int] | None:
     """Return the topics of a segment's chunks that begin below ``before``, each with the end of its last one.
 
-    None: they were not noted.
+    None: they are not known.
     """
-    names = view.topics(shard, segment.first)
     last: dict[int, int] = {}
-    for place in view.chunks(shard, segment.first):
-        if place.first >= min(segment.end, before):
-            break
-        contents = view.contents(shard, place.first)
-        if contents is None:
-            return None
-        last.update(dict.fromkeys(contents.topics, min(place.end, before)))
-    if last and max(last) >= len(names):
-        raise LogDamaged(f"the index is damaged: topics of the segment {segment.first} of shard {shard} are missing")
-    return {names[number]: end for number, end in last.items()}
+    try:
+        names = view.topics(shard, segment)
+        for place in places_of(view, shard, segment):
+            if place.first >= before:
+                break
+            contents = view.contents(shard, place.first)
+            if contents is None:
+                return None
+            last.update(dict.fromkeys(contents.topics, min(place.end, before)))
+        return {names[number]: end for number, end in last.items()}
+    except (LogDamaged, IndexError):
+        return None  # it is to go, whatever was in it
 
 
 def share_of(view: IndexView, shard: int, segment: SegmentRecord, rules: TopicRules) -> SegmentShares:
-    """Return what a segment holds of the topics of each rule."""
-    names = view.topics(shard, segment.first)
+    """Return what a segment holds of the topics of each rule.
+
+    Raises:
+        LogDamaged: the index leaves something out.
+    """
+    names = view.topics(shard, segment)
     numbers = rules.of(names)
     of_topic = [numbers[name] for name in names]
     events = [0] * len(rules.rules)
@@ -159,5 +181,15 @@ def share_of(view: IndexView, shard: int, segment: SegmentRecord, rules: TopicRu
 
 
 def places_of(view: IndexView, shard: int, segment: SegmentRecord) -> list[ChunkPlace]:
-    """Return the chunks of a segment."""
-    return list(itertools.takewhile(lambda place: place.first < segment.end, view.chunks(shard, segment.first)))
+    """Return all chunks of a segment.
+
+    Raises:
+        LogDamaged: the index leaves one out.
+    """
+    places = list(itertools.takewhile(lambda place: place.first < segment.end, view.chunks(shard, segment.first)))
+    at = segment.first
+    for place in places:
+        _check(shard, at, place.first)
+        at = place.end
+    _check(shard, at, segment.end)
+    return places

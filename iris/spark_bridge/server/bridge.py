@@ -20,6 +20,7 @@ from iris.node.node import Node
 from iris.patterns.pubsub.interest import Share, check_pattern, check_share
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.log import Retention, Store, open_store
+from iris.spark_bridge.queues import open_queues
 from iris.spark_bridge.server.clock_check import MemberClock
 from iris.spark_bridge.server.collector import gathering_service
 from iris.spark_bridge.server.group_commit import GroupLimits
@@ -143,10 +144,15 @@ async def open_bridge(
             committed=bridge.take_note,
             clock=clock,
         )
+        permissions = Permissions(bridge=name, readers=readers, find_peer=node._parts.mesh.peer)
+        queues = await stack.enter_async_context(
+            open_queues(bridge, Path(directory) / "queues", may_publish=permissions.may_publish)
+        )
         operations = Operations(
             bridge,
             intake,
-            permissions=Permissions(bridge=name, readers=readers, find_peer=node._parts.mesh.peer),
+            queues=queues,
+            permissions=permissions,
             config=config,
             address=address,
         )
@@ -192,11 +198,12 @@ async def open_bridge(
         nursery.start_soon(place.keep, bridge.note_shards)
         for cluster in dict.fromkeys(clusters):
             await stack.enter_async_context(node.join(cluster, gathering_service(cluster, bridge, entropy)))
-        node._reports["bridge"] = bridge.report
+        node._reports |= {"bridge": bridge.report, "queues": queues.report}
         try:
             yield bridge
         finally:
-            del node._reports["bridge"]
+            del node._reports["bridge"], node._reports["queues"]
+            queues.close()
 
 
 @asynccontextmanager

@@ -205,6 +205,10 @@ class BridgeMember:
         self._known = {shard: address for shard, address in self._known.items() if shard != number}
         return True
 
+    def owns(self, key: str | None, publisher: str, topic: str) -> bool:
+        """Tell whether the shard of an event is one of this member's."""
+        return self.sharding.owns(key, publisher, topic)
+
     def now(self) -> int:
         """Return the wall clock in microseconds since 1970."""
         return self._clock.now()
@@ -218,12 +222,12 @@ class BridgeMember:
         """Look at the store again, after it was changed."""
         appended = self.store.take_appended()
         states = {state.id: state for state in self.store.shards() if state.number in self._own}
-        if states != self._states:
-            self._states = states
-            topics = set[str]().union(*appended.values())
-            for waiting in self._readers:
-                if waiting.wanted.is_wanted_of(topics):
-                    waiting.news.set()
+        has_changed = states != self._states
+        self._states = states
+        topics = set[str]().union(*appended.values())
+        for reader in self._readers:
+            if has_changed if reader.wanted.is_everything else reader.wanted.is_wanted_of(topics):
+                reader.news.set()
 
     async def wait_news(
         self, known: Mapping[str, int], timeout: float, wanted: TopicFilter = EVERYTHING, limit: int | None = None

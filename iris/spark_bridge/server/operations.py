@@ -29,6 +29,9 @@ status    None                               the counters of ``BridgeStatistics`
 commit    {query, batch: number,             number of rows, or None if the batch was committed before
           parts: [[partition, attempt], ...]} the third of a part, if it has one, is its stream: then it is not staged
 abort     {query, batch: number}             None
+queue     {group: "queue/NAME"}              the fields of ``QueueStatus``
+peek      {group: "queue/NAME", most: n}     a list of jobs: place, state, attempts, error, key, headers, value and more
+purge     {group: "queue/NAME"}              number of jobs that are forgotten
 ========= ================================== =========================================================
 
 Tunnel ``read``: the reader sends {shard: id, start: offset, end: offset, topics: patterns, regex: text or None}.  The
@@ -41,6 +44,9 @@ has it, which only readers of all topics may give.
 
 Tunnel ``stage``: the writer sends {query, batch, partition, attempt}, then an Arrow IPC stream of
 ``iris.spark_bridge.schema.SINK_SCHEMA`` as bytes, and the end; the answer is the number of bytes or an error as above.
+
+Tunnel ``take``: see ``iris.spark_bridge.queues.messages``.  Tunnel ``consume``: see
+``iris.spark_bridge.consumers.consumers``.
 
 Who may call which is in ``iris.spark_bridge.server.permissions``.
 """
@@ -64,9 +70,11 @@ from iris.patterns.pubsub.interest import is_pattern
 from iris.patterns.service import Service
 from iris.patterns.tunnel import Tunnel
 from iris.security.identity import MAX_PATTERNS
+from iris.spark_bridge.consumers import Consumers
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.gaps import GAPS_AT_ONCE
 from iris.spark_bridge.log import MAX_REGEX, QUERY, ShardState, TopicFilter, machine
+from iris.spark_bridge.queues import Queues
 from iris.spark_bridge.server.member import BridgeMember
 from iris.spark_bridge.server.permissions import PERMISSIONS, Kind, Permission, Permissions, check_owner
 from iris.spark_bridge.server.sink_commits import BatchCommitter
@@ -103,20 +111,34 @@ class Operations:
     Args:
         member: stores and reads.
         intake: takes what Spark writes.
+        queues: hands out jobs.
         permissions: say who may call which.
         config: how much one cluster may have, and do at a time.
         address: name of the cluster at which this member's shards are found.
     """
 
     def __init__(
-        self, member: BridgeMember, intake: BatchCommitter, *, permissions: Permissions, config: Config, address: str
+        self,
+        member: BridgeMember,
+        intake: BatchCommitter,
+        *,
+        queues: Queues,
+        permissions: Permissions,
+        config: Config,
+        address: str,
     ) -> None:
         self._member = member
         self._intake = intake
+        self._queues = queues
         self._permissions = permissions
         self._config = config
         self._address = address
-        self._at_a_time = {"read": config.bridge_reads_per_owner, "stage": config.bridge_stagings_per_owner}
+        self._at_a_time = {
+            "read": config.bridge_reads_per_owner,
+            "stage": config.bridge_stagings_per_owner,
+            "take": config.bridge_workers_per_owner,
+            "consume": config.bridge_workers_per_owner,
+        }
         self._turns: WeakValueDictionary[tuple[str, str], trio.Semaphore] = WeakValueDictionary()
         """By tunnel's operation and cluster, as long as one is open: each takes memory or a file."""
         self._filter = lru_cache(maxsize=_FILTERS)(TopicFilter)
@@ -140,8 +162,16 @@ class Operations:
             "status": self._status,
             "commit": self._commit,
             "abort": self._abort,
+            "queue": self._queues.status,
+            "peek": self._queues.peek,
+            "purge": self._queues.purge,
         }
-        tunnels: Mapping[str, TunnelHandler] = {"read": self._read, "stage": self._stage}
+        tunnels: Mapping[str, TunnelHandler] = {
+            "read": self._read,
+            "stage": self._stage,
+            "take": self._queues.take,
+            "consume": Consumers(self._member, self._permissions.check_topics).consume,
+        }
         service = Service(cluster)
         for operation, handler in requests.items():
             service.request(operation)(partial(self._answer, operation, PERMISSIONS[operation], handler))

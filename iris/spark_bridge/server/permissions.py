@@ -48,6 +48,11 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "locate": Permission("subscriber"),
     "pin": Permission("subscriber", owns="group"),
     "move": Permission("subscriber", owns="group"),
+    "take": Permission("subscriber", owns="group"),
+    "consume": Permission("subscriber", owns="group"),
+    "queue": Permission("reader"),
+    "peek": Permission("subscriber", owns="group"),
+    "purge": Permission("subscriber", owns="group"),
     "stage": Permission("writer", owns="query"),
     "commit": Permission("writer", owns="query"),
     "abort": Permission("writer", owns="query"),
@@ -159,6 +164,11 @@ class Permissions:
         for pattern in topics:
             if not peer.may_hear(pattern):
                 raise self._refused(sender, repr(pattern))
+
+    def may_publish(self, sender: Sender, topic: str) -> bool:
+        """Tell whether a node of this realm may publish on a topic."""
+        peer = self._find_peer(sender.node)
+        return peer is not None and not peer.other_realm and peer.identity.certificate.rights.may_publish(topic)
 
     def writer(self, sender: Sender) -> Writer:
         """Return what a node may write.

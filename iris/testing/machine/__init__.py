@@ -4,7 +4,8 @@ It promises that the same seed gives the same run, and that nothing of it is lef
 """
 
 from iris.testing.machine.disk import SimulatedDisk
+from iris.testing.machine.event_loop import run_asyncio
 from iris.testing.machine.isolation import isolated
 from iris.testing.machine.scheduling import HOST, JumpingClock, Stalls, seeded
 
-__all__ = ("HOST", "JumpingClock", "SimulatedDisk", "Stalls", "isolated", "seeded")
+__all__ = ("HOST", "JumpingClock", "SimulatedDisk", "Stalls", "isolated", "run_asyncio", "seeded")

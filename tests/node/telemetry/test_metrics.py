@@ -28,6 +28,7 @@ from iris.node.telemetry.families import FAMILIES, NodeSnapshot, bounded, histog
 from iris.node.telemetry.metrics import Exposition
 from iris.patterns.latency import EDGES
 from iris.spark_bridge.log.store import ShardState
+from iris.spark_bridge.queues import QueueStatus
 from iris.spark_bridge.server.member import BridgeReport, BridgeStatistics
 from iris.testing import open_network
 
@@ -206,6 +207,7 @@ async def everything() -> NodeSnapshot:
     states = {"prices": iris.StateStatistics(**counts, refused={"malformed": 1})}
     shard = ShardState(number=0, epoch="e", earliest=2, next=9, size=100, timestamp=0)
     zeros = {field.name: 0 for field in dataclasses.fields(BridgeStatistics)}
+    queue_zeros = {field.name: 0 for field in dataclasses.fields(QueueStatus) if field.name != "queue"}
     return NodeSnapshot(
         node=node.id,
         cluster="store",
@@ -231,6 +233,7 @@ async def everything() -> NodeSnapshot:
             "bridge": BridgeReport(
                 statistics=BridgeStatistics(**{**zeros, "stored": 7}), shards=[shard], lags={"readers": 4}
             ),
+            "queues": [QueueStatus(queue="jobs", **{**queue_zeros, "done": 3})],
             "door.http": HttpStatistics(connections=2, refused=Counter({429: 3})),
             "door.mqtt": MqttStatistics(),
             "door.nng": NngStatistics(connections={"req": 1, "sub": 2}),
@@ -253,12 +256,13 @@ async def test_every_family_is_filled_with_its_labels_and_no_other_is(everything
 LEFT_ASIDE: dict[type, set[str]] = {
     iris.ServiceStatistics: {"latency"},  # see the histograms of handlers
     BridgeStatistics: set(),
+    QueueStatus: {"queue"},  # the label
     GatewayStatistics: set(),
     HttpStatistics: set(),
     MqttStatistics: set(),
     NngStatistics: set(),
     iris.LinkStatistics: {"posted"},  # sent + lost + waiting
-    iris.SubscriptionStatistics: {"received"},  # delivered + dropped + malformed + waiting
+    iris.SubscriptionStatistics: {"received"},  # delivered + dropped + malformed + expired + waiting
     iris.TunnelsStatistics: set(),
     iris.StateStatistics: set(),
     iris.PublishStatistics: {"published", "unheard", "sent", "handed_over", "lost"},  # see those of the node

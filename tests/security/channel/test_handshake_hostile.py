@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.mutation import damaged
+from benchmarks.damage import damaged
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
 from iris.kernel.wire import VERSION
 from iris.kernel.wire.header import HANDSHAKE_RESPONSE, HEADER

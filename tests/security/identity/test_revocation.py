@@ -119,6 +119,20 @@ def test_any_order_of_arrival_ends_at_the_same_list() -> None:
     assert ends == {lists[3].signed}
 
 
+def test_of_lists_with_one_number_and_time_every_node_keeps_the_same_one() -> None:
+    lists = [revocations(2, clusters={name: 1}).signed for name in ("a", "b", "c")]
+    kept: set[bytes] = set()
+    for order in itertools.permutations(lists):
+        known = NewestRevocations(ROOT.public)
+        assert [known.receive_untrusted(order[0]), known.receive_untrusted(order[0])] == [True, False]
+        newer = [known.receive_untrusted(received) for received in order[1:]]
+        assert (known.taken, known.not_newer) == (1 + sum(newer), 3 - sum(newer))
+        assert known.current is not None
+        assert not known.current.supersedes(known.current)
+        kept.add(known.current.signed)
+    assert len(kept) == 1
+
+
 def test_a_list_of_another_realm_is_refused() -> None:
     known = NewestRevocations(ROOT.public)
     with pytest.raises(AuthenticationError, match="signature"):

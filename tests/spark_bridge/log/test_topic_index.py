@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import lmdb
@@ -11,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from iris.spark_bridge.errors import DataLost, StoreFull
+from iris.spark_bridge.errors import DataLost, LogDamaged, StoreFull
 from iris.spark_bridge.log import retention
-from iris.spark_bridge.log.chunk import Chunk
+from iris.spark_bridge.log.chunk import Chunk, crc32
 from iris.spark_bridge.log.local_read import read_file_range
 from iris.spark_bridge.log.segments import SegmentFiles
 from iris.spark_bridge.log.store import Store
@@ -179,9 +180,13 @@ def test_events_of_a_log_of_the_former_format_are_all_looked_at(tmp_path: Path) 
     store.close()
     with lmdb.open(str(tmp_path / "index"), max_dbs=16, map_size=64 * 1024 * 1024) as environment:
         later = [environment.open_db(name) for name in (b"topics", b"contents", b"removals")]
+        segments = environment.open_db(b"segments")
         with environment.begin(write=True) as transaction:
             for table in later:
                 transaction.drop(table)
+            for key, value in list(transaction.cursor(segments).iternext()):
+                former = value[:-12]  # without what it says of topics, and the checksum
+                transaction.put(key, former + crc32(former, crc32(key)).to_bytes(4), db=segments)
             transaction.put(b"format", b"iris log 4")
     (tmp_path / "index" / "witness").unlink()
     store = make_store(tmp_path, segment_bytes=SMALL_SEGMENT)
@@ -192,6 +197,47 @@ def test_events_of_a_log_of_the_former_format_are_all_looked_at(tmp_path: Path) 
     store.trim(0, 2)
     with pytest.raises(DataLost):
         read(store, "d")  # of which topics those were is not known
+    store.close()
+
+
+@pytest.mark.parametrize(
+    ("table", "number"),
+    [("topics", 0), ("topics", -1), ("chunks", 3), ("chunks", -1), ("segments", 1), ("segments", -1)],
+)
+def test_what_the_index_lacks_is_not_taken_for_what_is_not_wanted(tmp_path: Path, table: str, number: int) -> None:
+    store = make_store(tmp_path, segment_bytes=4096)
+    for turn in range(20):
+        append(store, *["noise"] * 10, f"topic.{turn}")
+    store.close()
+    with lmdb.open(str(tmp_path / "index"), max_dbs=16, map_size=64 * 1024 * 1024) as environment:
+        database = environment.open_db(table.encode())
+        with environment.begin(write=True) as transaction:
+            keys = list(transaction.cursor(database).iternext(values=False))
+            transaction.delete(keys[number], db=database)
+    (tmp_path / "index" / "witness").unlink()
+    with pytest.raises(LogDamaged):  # by opening it, or by reading
+        read_again(tmp_path)
+
+
+def read_again(directory: Path) -> None:
+    with closing(make_store(directory, segment_bytes=4096)) as store:
+        read(store, "topic.*")
+
+
+def test_what_a_chunk_holds_is_looked_up_in_it_if_the_index_has_forgotten(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    append(store, "a", "b")
+    append(store, "b", "c")
+    store.close()
+    with lmdb.open(str(tmp_path / "index"), max_dbs=16, map_size=64 * 1024 * 1024) as environment:
+        database = environment.open_db(b"contents")
+        with environment.begin(write=True) as transaction:
+            for key in list(transaction.cursor(database).iternext(values=False)):
+                transaction.delete(key, db=database)
+    (tmp_path / "index" / "witness").unlink()
+    store = make_store(tmp_path)
+    assert [read(store, topic) for topic in "abcd"] == [[0], [1, 2], [3], []]
+    assert [first(store, topic, start=1) for topic in "abcd"] == [4, 1, 2, 4]
     store.close()
 
 

@@ -17,6 +17,7 @@ from iris.node.node import Node
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.log.recovery import open_store
 from iris.spark_bridge.log.retention import Retention
+from iris.spark_bridge.queues import open_queues
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.clock_check import MemberClock
 from iris.spark_bridge.server.group_commit import GroupLimits
@@ -30,7 +31,7 @@ from iris.spark_bridge.staging.usage import Usage
 from iris.testing import Rights, open_network
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "reference" / "spark.md"
-TUNNELS = ("read", "stage")
+TUNNELS = ("read", "stage", "take", "consume")
 
 
 async def tell_nobody(*_: object, **__: object) -> None:
@@ -51,8 +52,11 @@ async def test_every_operation_has_a_row_and_every_row_an_operation(tmp_path: Pa
         clock=clock,
     )
     permissions = Permissions(bridge="bridge", readers=None, find_peer=lambda _: None)
-    operations = Operations(member, intake, permissions=permissions, config=Config(), address="bridge")
-    service = operations.service("bridge")
+    async with open_queues(member, tmp_path / "queues", may_publish=permissions.may_publish) as queues:
+        operations = Operations(
+            member, intake, queues=queues, permissions=permissions, config=Config(), address="bridge"
+        )
+        service = operations.service("bridge")
     assert {*service.requests, *service.tunnels} == set(PERMISSIONS)
     assert set(service.tunnels) == set(TUNNELS)
     assert service.broadcasts == []

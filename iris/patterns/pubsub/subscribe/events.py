@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, cast, final
 
 from iris.kernel import wire
@@ -30,6 +31,7 @@ class EventRun:
         confirm: number of the first event among those that the publisher wants confirmed; 0 if it does not.
         size: bytes of the payloads, and of the headers and the key, which the whole run shares.
         plain: whether all payloads are bytes.
+        deadline: when its events expire, in trio's time; of a run that arrives, once it is delivered.
         next: how many of the events were thrown out.
         missed: how many events were lost just before the first one.
         retained: whether it is the last value of its topic, for one who came later.
@@ -40,6 +42,7 @@ class EventRun:
 
     __slots__ = (
         "confirm",
+        "deadline",
         "first",
         "headers",
         "key",
@@ -83,11 +86,29 @@ class EventRun:
         self.retained = False
         self.milestones = milestones
         self.owed = 0
+        self.deadline = math.inf
 
     @property
     def publisher(self) -> NodeId:
         """The publishing node."""
         return self.sender.node
+
+    def each(self) -> Iterator[EventRun]:
+        """Yield its events, each as a run: those that expire are taken one at a time."""
+        labels = self.size - sum(map(payload_bytes, self.payloads))
+        for at, payload in enumerate(self.payloads):
+            yield EventRun(
+                self.sender,
+                self.topic,
+                self.first + at,
+                self.confirm and self.confirm + at,
+                self.headers,
+                self.key,
+                [payload],
+                payload_bytes(payload) + labels,
+                plain=self.plain,
+                milestones=self.milestones,
+            )
 
     def cut(self) -> None:
         """Forget the events that were thrown out or taken."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 import operator
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from iris.kernel.tasks import Wakeup
 from iris.patterns.observer import Observer
 from iris.patterns.pubsub.interest import owed_from
 from iris.patterns.pubsub.subscribe.events import Event, EventRun, payload_bytes
+from iris.patterns.pubsub.subscribe.expiry import EXPIRES, expires_after
 
 Overflow = Literal["drop_oldest", "drop_newest", "wait"]
 
@@ -75,7 +77,7 @@ class SubscriptionLimits:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionStatistics:
-    """Counters of one subscription, in events.  received = delivered + dropped + malformed + waiting."""
+    """Counters of one subscription, in events.  received = delivered + dropped + malformed + expired + waiting."""
 
     received: int
     delivered: int
@@ -83,6 +85,8 @@ class SubscriptionStatistics:
     """Turned away or thrown out because too many waited, or still there when this member of a group left."""
     malformed: int
     """Not delivered because their payloads cannot be decoded; ``missed`` of the next event counts them, too."""
+    expired: int
+    """Not delivered because they had waited here for longer than their ``expires``."""
     missed: int
     """Lost before they arrived: a publisher's numbering showed a gap."""
     refused: int
@@ -98,6 +102,7 @@ class SubscriptionStatistics:
             delivered=self.delivered + other.delivered,
             dropped=self.dropped + other.dropped,
             malformed=self.malformed + other.malformed,
+            expired=self.expired + other.expired,
             missed=wire.saturated(self.missed + other.missed),
             refused=self.refused + other.refused,
             waiting=self.waiting + other.waiting,
@@ -137,6 +142,7 @@ class Subscription:
         "_delivered",
         "_dropped",
         "_events",
+        "_expired",
         "_followed",
         "_forgotten",
         "_gaps",
@@ -226,6 +232,7 @@ class Subscription:
         self._waiting = 0
         self._waiting_bytes = 0
         self._refused = self._received = self._delivered = self._dropped = self._missed = self._malformed = 0
+        self._expired = 0
         self._skipped = 0
         """Malformed events that were passed over since ``_note_taken`` last looked."""
         self._numberings: dict[NodeId, _Numberings] = {}
@@ -249,6 +256,7 @@ class Subscription:
             delivered=self._delivered,
             dropped=self._dropped,
             malformed=self._malformed,
+            expired=self._expired,
             missed=self._missed,
             refused=self._refused,
             waiting=self._waiting,
@@ -266,6 +274,8 @@ class Subscription:
             return
         if self._runs is _NO_RUNS:
             self._runs = deque()
+        if EXPIRES in run.headers:
+            run.deadline = min(run.deadline, trio.current_time() + expires_after(run.headers))
         self._received += count
         self._note_taken()
         if self.group is None:  # members of a group get parts of the numbering by design
@@ -480,7 +490,11 @@ class Subscription:
         return run
 
     def _begin_run(self) -> None:
-        run = self._current = self._next_run()
+        run = self._next_run()
+        if run.deadline < math.inf and run.deadline <= trio.current_time():
+            self._skip_expired(run)
+            return
+        self._current = run
         self._untaken = self._run_left = run.left
         self._turn_events += run.left
         self._payloads = iter(run.payloads if not run.next else run.payloads[run.next :])
@@ -492,6 +506,18 @@ class Subscription:
         self._gaps = itertools.chain((missed,), itertools.repeat(0))
         made = zip(values, self._gaps, itertools.repeat(run), itertools.count(place))
         self._events = map(_new_event, itertools.repeat(Event), made)
+
+    def _skip_expired(self, run: EventRun) -> None:
+        """Count a run that has expired; the next event tells what is missing before it."""
+        self._expired += run.left
+        self._waiting -= run.left
+        self._waiting_bytes -= run.size
+        numberings = self._numberings.get(run.sender.node)
+        if run.missed and numberings is not None and run.topic in numberings.expected:
+            numberings.expected[run.topic] -= run.missed
+        if self.group is not None:
+            self._count_taken(run.publisher, run.left)
+        self._go_on()
 
     def _skip_malformed(self, error: RemoteProtocolError) -> None:
         """Skip an event whose payload could not be decoded: count it, and report it to its publisher."""

@@ -1,0 +1,188 @@
+"""``iris queue``: look at the work queues of a bridge, and mend them."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Final, TypeVar, cast
+
+import click
+import trio
+
+from iris.cli.connection import NodeOptions, connected, run_until_done
+from iris.cli.terminal import POSITIVE, note, takes_output, write_line, write_object
+from iris.kernel.errors import RequestTimeout
+from iris.node.node import Node
+from iris.patterns.pubsub.queues import DEAD_SUFFIX, GROUP, OWN_HEADERS, decode_value_untrusted
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+_QUIET: Final = 1.0
+"""Seconds without another dead letter after which there are no more."""
+
+
+@click.group()
+def queue() -> None:
+    """Look at the work queues of a bridge, and mend them.
+
+    A queue is a topic that a bridge stores; programs put and take jobs with node.queue.
+    """
+
+
+def _about_a_queue(verb: Verb) -> Verb:
+    """Give ``verb`` the options that say which queue."""
+    verb = click.option(
+        "--timeout", type=POSITIVE, default=5.0, show_default=True, help="Seconds to look for the bridge."
+    )(verb)
+    verb = click.option("--bridge", default="bridge", show_default=True, metavar="NAME", help="The bridge's cluster.")(
+        verb
+    )
+    return click.argument("name")(verb)
+
+
+def _as_worker(verb: Verb) -> Verb:
+    """Give ``verb`` the option that says for whom it speaks."""
+    return click.option(
+        "--as",
+        "cluster",
+        metavar="CLUSTER",
+        help="Speak for this cluster of the local realm: a queue belongs to the cluster whose workers came first.",
+    )(verb)
+
+
+@contextlib.asynccontextmanager
+async def _addresses(
+    connection: NodeOptions, bridge: str, timeout: float, cluster: str | None = None
+) -> AsyncIterator[tuple[Node, list[str]]]:
+    """Open a node; give it with the clusters at which the members of a bridge are found."""
+    async with connection.open(cluster) as node:
+        await node.wait_for(bridge, timeout=timeout)
+        found: set[str] = set()
+        async with node.survey(bridge, None, operation="shards", timeout=timeout) as answers:
+            async for answer in answers:
+                found |= {shard["address"] for shard in answer.payload["shards"]}
+        if not found:
+            raise RequestTimeout(f"not every member of bridge {bridge!r} has answered")
+        yield node, sorted(found)
+
+
+@queue.command()
+@_about_a_queue
+@takes_output
+@connected
+def status(connection: NodeOptions, name: str, bridge: str, timeout: float, output: str) -> int:
+    """Tell how many jobs of queue NAME wait, are in hand, were done, have died or expired."""
+
+    async def ask() -> None:
+        async with _addresses(connection, bridge, timeout) as (node, addresses):
+            found: dict[str, Any] = {}
+            for address in addresses:
+                fields = await node.request(address, {"group": GROUP + name}, operation="queue", timeout=timeout)
+                for field, value in fields.items():
+                    found[field] = found.get(field, 0) + value if isinstance(value, int) else value
+        if output == "json":
+            write_object(found)
+        else:
+            write_line(_summary(found))
+
+    return run_until_done(ask)
+
+
+def _summary(found: Mapping[str, Any]) -> str:
+    return (
+        f"queue {found['queue']}: {found['waiting']:,} waiting, {found['delayed']:,} delayed, "
+        f"{found['in_hand']:,} in hand at {found['workers']:,} workers, {found['unread']:,} events not looked at; "
+        f"{found['done']:,} done, {found['dead']:,} dead, {found['expired']:,} expired; since the bridge was started "
+        f"{found['retried']:,} retried, {found['lapsed']:,} leases lost"
+    )
+
+
+@queue.command()
+@_about_a_queue
+@_as_worker
+@click.option("--most", type=click.IntRange(1, 256), default=10, show_default=True, help="Jobs of each member.")
+@connected
+def peek(connection: NodeOptions, name: str, bridge: str, timeout: float, cluster: str | None, most: int) -> int:
+    """Print the jobs of queue NAME that come first, a JSON object on each line; nothing is taken."""
+
+    async def ask() -> None:
+        async with _addresses(connection, bridge, timeout, cluster) as (node, addresses):
+            for address in addresses:
+                payload = {"group": GROUP + name, "most": most}
+                for job in await node.request(address, payload, operation="peek", timeout=timeout):
+                    write_object(_shown(job))
+
+    return run_until_done(ask)
+
+
+def _shown(job: Mapping[str, Any]) -> dict[str, Any]:
+    shown = {field: value for field, value in job.items() if field not in ("value", "encoding", "timestamp", "size")}
+    shown["put"] = datetime.datetime.fromtimestamp(job["timestamp"] / 1e6, datetime.UTC).isoformat(
+        timespec="milliseconds"
+    )
+    value = cast("bytes", job["value"])
+    if len(value) < job["size"]:
+        shown["begins_with"] = value[:256].decode("utf-8", "backslashreplace")
+    else:
+        payload = decode_value_untrusted(value, job["encoding"])
+        shown["payload"] = payload.decode("utf-8", "backslashreplace") if isinstance(payload, bytes) else payload
+    return shown
+
+
+@queue.command()
+@_about_a_queue
+@_as_worker
+@click.option("--dead", metavar="TOPIC", help="Where the dead letters are; NAME.dead if it is not given.")
+@connected
+def redrive(
+    connection: NodeOptions, name: str, bridge: str, timeout: float, cluster: str | None, dead: str | None
+) -> int:
+    """Put the dead letters of queue NAME back into it, as new jobs, in their order.
+
+    A letter is done when its job is on the bridge's disk. Who is killed in between leaves one that is there twice.
+    """
+
+    async def move() -> None:
+        count = 0
+        async with (
+            _addresses(connection, bridge, timeout, cluster) as (node, _),
+            node.queue(name, bridge=bridge) as jobs,
+            node.queue(dead or name + DEAD_SUFFIX, bridge=bridge) as letters,
+        ):
+            worker = letters.take(64)
+            while True:
+                letter = None
+                with trio.move_on_after(timeout if count == 0 else _QUIET):
+                    letter = await anext(worker)
+                if letter is None:
+                    break
+                headers = {field: text for field, text in letter.headers.items() if field not in OWN_HEADERS}
+                await jobs.put(letter.payload, key=letter.key, headers=headers, timeout=timeout)
+                async with letter:
+                    count += 1
+        note(f"{count} jobs are in queue {name} again")
+
+    return run_until_done(move)
+
+
+@queue.command()
+@_about_a_queue
+@_as_worker
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@connected
+def purge(connection: NodeOptions, name: str, bridge: str, timeout: float, cluster: str | None, yes: bool) -> int:
+    """Forget every job of queue NAME that waits now; the log keeps the events."""
+    if not yes:
+        click.confirm(f"Forget every job of queue {name}?", abort=True, err=True)
+
+    async def forget() -> None:
+        async with _addresses(connection, bridge, timeout, cluster) as (node, addresses):
+            count = 0
+            for address in addresses:
+                count += await node.request(
+                    address, {"group": GROUP + name}, operation="purge", timeout=max(60, timeout)
+                )
+        note(f"{count} jobs of queue {name} are forgotten")
+
+    return run_until_done(forget)

@@ -1,0 +1,24 @@
+"""What programs do with a bridge's log without Spark: put jobs and take them, read events in groups.
+
+Promises: a job that was put is done at least once, or becomes a dead letter, or expires; a worker has at most ``limit``
+jobs in hand, and reports again what a bridge has not confirmed; a consumer gets each event from its group's position
+on.  Not here: who gets what (iris.spark_bridge.queues, iris.spark_bridge.consumers).
+"""
+
+from iris.patterns.pubsub.queues.bridge_members import BridgeMembers
+from iris.patterns.pubsub.queues.consumer import Consumer, LogBatch, LogEvent, Start, open_consumer
+from iris.patterns.pubsub.queues.job import Job
+from iris.patterns.pubsub.queues.member_link import decode_value_untrusted
+from iris.patterns.pubsub.queues.terms import (
+    DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PLACE, DEAD_QUEUE, DEAD_SUFFIX, DELAY, GROUP, MAX_ATTEMPTS, MAX_BACKOFF,
+    MAX_LEASE, MAX_LIMIT, MAX_PRIORITY, MIN_LEASE, OWN_HEADERS, PRIORITY,
+)  # fmt: skip
+from iris.patterns.pubsub.queues.work_queue import WorkQueue, open_work_queue
+from iris.patterns.pubsub.queues.worker import JobWorker
+
+__all__ = (
+    "DEAD_ATTEMPTS", "DEAD_ERROR", "DEAD_PLACE", "DEAD_QUEUE", "DEAD_SUFFIX", "DELAY", "GROUP",
+    "MAX_ATTEMPTS", "MAX_BACKOFF", "MAX_LEASE", "MAX_LIMIT", "MAX_PRIORITY", "MIN_LEASE", "OWN_HEADERS", "PRIORITY",
+    "BridgeMembers", "Consumer", "Job", "JobWorker", "LogBatch", "LogEvent", "Start", "WorkQueue",
+    "decode_value_untrusted", "open_consumer", "open_work_queue",
+)  # fmt: skip

@@ -1,0 +1,127 @@
+"""Members of a bridge, as those find them who use its log without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Final, cast, final
+
+from iris.kernel.errors import (
+    ConfigError,
+    DeliveryError,
+    NotAllowed,
+    RemoteError,
+    RemoteProtocolError,
+    RequestTimeout,
+)
+from iris.kernel.names import is_name
+from iris.patterns.multicast import Answers
+from iris.patterns.tunnel import Tunnel
+
+Survey = Callable[[str, str], AbstractAsyncContextManager[Answers]]
+"""Asks every member of a cluster for an operation."""
+
+OpenTunnel = Callable[[str, str], AbstractAsyncContextManager[Tunnel]]
+"""Opens a tunnel to a member of a cluster, for an operation."""
+
+TRANSIENT: Final = (DeliveryError, RemoteProtocolError)
+"""What an attempt to reach a bridge fails with that may work the next time, but for what ``is_final``."""
+
+
+def is_final(error: BaseException) -> bool:
+    """Tell whether an error of a bridge comes again however often one asks."""
+    return isinstance(error, NotAllowed | RemoteError | ConfigError)
+
+
+@final
+class BridgeMembers:
+    """The members of one bridge.
+
+    Args:
+        bridge: its cluster.
+        survey: see there.
+        open_tunnel: see there.
+    """
+
+    def __init__(self, bridge: str, survey: Survey, open_tunnel: OpenTunnel) -> None:
+        self.bridge: Final = bridge
+        self._survey = survey
+        self._open_tunnel = open_tunnel
+
+    def __repr__(self) -> str:
+        return f"<BridgeMembers {self.bridge}>"
+
+    def open_tunnel(self, address: str, operation: str) -> AbstractAsyncContextManager[Tunnel]:
+        """Open a tunnel to one of them."""
+        return self._open_tunnel(address, operation)
+
+    async def addresses(self) -> list[str]:
+        """Return the clusters at which the members are found, those that are away as well, sorted.
+
+        Raises:
+            NoSuchCluster: there is none.
+            ConfigError: each of them stores all events of its topics, so that each job would be done several times.
+            RequestTimeout: not every one that is there answered.
+            DeliveryError: as ``Node.request``.
+        """
+        found: dict[str, int] = {}
+        async with self._survey(self.bridge, "shards") as answers:
+            async for answer in answers:
+                found |= _members_untrusted(answer.payload)
+        for error in answers.errors.values():
+            raise error
+        if answers.missing:
+            raise RequestTimeout(f"not every member of bridge {self.bridge!r} has answered")
+        if len(found) > 1 and not all(found.values()):
+            raise ConfigError(
+                f"each member of bridge {self.bridge!r} stores all events of its topics: start them with --of, so that "
+                "each event is at one of them"
+            )
+        return sorted(found)
+
+
+def _members_untrusted(payload: object) -> dict[str, int]:
+    """Return the members that one tells of, with the number of shards that they divide; 0: they divide none."""
+    fields = cast("dict[str, object]", payload) if isinstance(payload, dict) else {}
+    found: dict[str, int] = {}
+    divided = 0
+    for shard in _listed(fields.get("shards")):
+        match shard:
+            case {"address": str(address), "of": int(of)} if is_name(address):
+                found[address] = divided = of
+            case _:
+                raise _not_understood()
+    for pair in _listed(fields.get("known")):
+        match pair:
+            case [int(), str(address)] if is_name(address):
+                found.setdefault(address, divided)
+            case _:
+                raise _not_understood()
+    return found
+
+
+def _listed(value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise _not_understood()
+    return cast("list[object]", value)
+
+
+def _not_understood() -> RemoteProtocolError:
+    return RemoteProtocolError("a member of the bridge told of its shards in a form that is not understood")
+
+
+def told_error(answer: object) -> Exception | None:
+    """Return the error that a member has sent through a tunnel, if it is one."""
+    match answer:
+        case {"error": str(code), "message": str(message)}:
+            return NotAllowed(message) if code == "NotAllowed" else RemoteError(code, message)
+        case _:
+            return None
+
+
+def first_error(group: BaseException) -> Exception:
+    """Return the first error of a group."""
+    while isinstance(group, BaseExceptionGroup):
+        group = group.exceptions[0]
+    assert isinstance(group, Exception)
+    return group

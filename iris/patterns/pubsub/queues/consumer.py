@@ -1,0 +1,356 @@
+"""Consumer: reads a bridge's log from a position on, and goes on where its group was."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from types import TracebackType
+from typing import Any, Final, Literal, Self, cast, final
+
+import trio
+
+from iris.kernel.errors import ConfigError, IrisError, NoSuchCluster, RemoteProtocolError
+from iris.kernel.tasks import Wakeup, open_background
+from iris.kernel.topic_syntax import is_pattern
+from iris.patterns.pubsub.queues.bridge_members import TRANSIENT, BridgeMembers, first_error, is_final, told_error
+from iris.patterns.pubsub.queues.member_link import decode_value_untrusted, receive_large_untrusted
+from iris.patterns.tunnel import Tunnel
+
+_log: Final = logging.getLogger("iris")
+
+Start = Literal["earliest", "latest"] | datetime | int
+"""Where a group begins: a word, a time, or an offset in every shard."""
+
+_PAUSE: Final = 0.1
+_LONGEST_PAUSE: Final = 1.0
+_AHEAD: Final = 4
+"""Batches that wait for the program, from all members together; beyond that the tunnels fill up."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogEvent:
+    """One event of a bridge's log."""
+
+    payload: Any
+    """What was published, as it travelled."""
+    topic: str
+    key: str | None
+    headers: Mapping[str, str]
+    sender: str
+    """The cluster that has published it, as its certificate proves."""
+    timestamp: float
+    """When the bridge stored it, in seconds since 1970."""
+    shard: str
+    offset: int
+
+
+@final
+class LogBatch(Sequence[LogEvent]):
+    """Consecutive events of one shard, at most 1,024.  Made by iterating over a ``Consumer``.
+
+    Use it as a context manager: leaving the block commits it.  After an error in the block it is not committed.
+    """
+
+    __slots__ = ("_end", "_events", "_link", "expired", "lag", "missed", "shard")
+
+    def __init__(
+        self,
+        link: _MemberReader,
+        events: Sequence[LogEvent],
+        *,
+        shard: str,
+        end: int,
+        lag: int,
+        missed: int,
+        expired: int,
+    ) -> None:
+        self._link = link
+        self._events = events
+        self._end = end
+        self.shard: Final = shard
+        self.lag: Final = lag
+        """Events of the shard that come behind it, on whatever topic."""
+        self.missed: Final = missed
+        """Events that were trimmed before it could be read."""
+        self.expired: Final = expired
+        """Events before it that had expired."""
+
+    def __repr__(self) -> str:
+        return f"<LogBatch of {len(self._events)} events of shard {self.shard}>"
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._events[index]
+
+    def __iter__(self) -> Iterator[LogEvent]:
+        return iter(self._events)
+
+    async def commit(self) -> None:
+        """Have the group go on behind this batch, and wait until that is on the bridge's disk.
+
+        It waits for a bridge that is down.  Cancelling it takes nothing back.
+
+        Raises:
+            trio.ClosedResourceError: the consumer's block has ended.
+        """
+        await self._link.commit(self.shard, self._end)
+
+    async def __aenter__(self) -> Self:
+        """Return the batch."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Commit the batch, unless there is an error."""
+        if error is None:
+            await self.commit()
+
+
+@final
+class _MemberReader:
+    """What comes from one member."""
+
+    def __init__(self, consumer: Consumer, address: str) -> None:
+        self.address: Final = address
+        self._consumer = consumer
+        self._handed: dict[str, int] = {}
+        """By shard, behind which event the program is."""
+        self._wanted: dict[str, int] = {}
+        self._committed: dict[str, int] = {}
+        self._wakeup = Wakeup()
+        self._news = trio.lowlevel.ParkingLot()
+        self._is_closed = False
+
+    def hand(self, batch: LogBatch) -> None:
+        """Note that the program has a batch."""
+        self._handed[batch.shard] = batch._end
+
+    async def commit(self, shard: str, end: int) -> None:
+        """See ``LogBatch.commit``."""
+        self._wanted[shard] = max(end, self._wanted.get(shard, 0))
+        self._wakeup.wake()
+        while self._committed.get(shard, 0) < end:
+            if self._is_closed:
+                raise trio.ClosedResourceError("the consumer was left before its bridge had confirmed")
+            await self._news.park()
+
+    def close(self) -> None:
+        """Wait for nothing more."""
+        self._is_closed = True
+        self._news.unpark_all()
+
+    async def run(self, tunnel: Tunnel, terms: Mapping[str, Any]) -> None:
+        """Read through a tunnel until it ends."""
+        await tunnel.send({**terms, "at": self._handed})
+        answer = await tunnel.receive()
+        error = told_error(answer)
+        if error is not None:
+            raise error
+        if any(self._wanted.get(shard, 0) > self._committed.get(shard, 0) for shard in self._wanted):
+            self._wakeup.wake()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._send, tunnel)
+            async for message in tunnel:
+                await self._take(message, tunnel)
+            nursery.cancel_scope.cancel()
+
+    async def _send(self, tunnel: Tunnel) -> None:
+        while True:
+            await self._wakeup.wait()
+            open_ = {shard: end for shard, end in self._wanted.items() if end > self._committed.get(shard, 0)}
+            if open_:
+                await tunnel.send({"commit": open_})
+
+    async def _take(self, message: object, tunnel: Tunnel) -> None:
+        error = told_error(message)
+        if error is not None:
+            raise error
+        match message:
+            case {"committed": dict() as committed}:
+                self._committed |= cast("dict[str, int]", committed)
+                self._news.unpark_all()
+            case {
+                "shard": str(shard),
+                "end": int(end),
+                "lag": int(lag),
+                "missed": int(missed),
+                "expired": int(expired),
+                "events": list() as rows,
+            }:
+                events = [await _event_untrusted(row, shard, tunnel) for row in cast("list[object]", rows)]
+                if missed:
+                    _log.warning(
+                        "%d events of shard %s were trimmed before group %s could read them",
+                        missed, shard, self._consumer.group,
+                        extra={"cluster": self.address, "count": missed},
+                    )  # fmt: skip
+                await self._consumer._offer(
+                    LogBatch(self, events, shard=shard, end=end, lag=lag, missed=missed, expired=expired)
+                )
+            case _:
+                raise _not_understood()
+
+
+async def _event_untrusted(row: object, shard: str, tunnel: Tunnel) -> LogEvent:
+    match row:
+        case [
+            int(offset), str(topic), None | str() as key, dict() as headers, str(sender), str(encoding), int(timestamp),
+            bytes() | int() as value,
+        ]:  # fmt: skip
+            pass
+        case _:
+            raise _not_understood()
+    if isinstance(value, int):
+        value = await receive_large_untrusted(tunnel, value)
+    return LogEvent(
+        payload=decode_value_untrusted(value, encoding),
+        topic=topic,
+        key=key,
+        headers=cast("dict[str, str]", headers),
+        sender=sender,
+        timestamp=timestamp / 1e6,
+        shard=shard,
+        offset=offset,
+    )
+
+
+def _not_understood() -> RemoteProtocolError:
+    return RemoteProtocolError("a member of the bridge sent events in a form that is not understood")
+
+
+@final
+class Consumer:
+    """An iterator over batches of a bridge's log.  Made by ``Node.consume``; one task iterates."""
+
+    def __init__(self, group: str, members: BridgeMembers, terms: Mapping[str, Any]) -> None:
+        self.group: Final = group
+        self._members = members
+        self._terms = dict(terms)
+        self._readers: dict[str, _MemberReader] = {}
+        self._batches: deque[LogBatch] = deque()
+        self._arrived = Wakeup()
+        self._room = trio.lowlevel.ParkingLot()
+        self._failure: Exception | None = None
+        self._lags: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<Consumer of group {self.group!r}, {self.lag} events behind>"
+
+    @property
+    def lag(self) -> int:
+        """Events that come behind the last batch of each shard, as the bridge said with it."""
+        return sum(self._lags.values())
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> LogBatch:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        while not self._batches:
+            if self._failure is not None:
+                raise self._failure
+            await self._arrived.wait()
+        batch = self._batches.popleft()
+        self._room.unpark()
+        self._lags[batch.shard] = batch.lag
+        batch._link.hand(batch)
+        await trio.lowlevel.cancel_shielded_checkpoint()
+        return batch
+
+    async def _offer(self, batch: LogBatch) -> None:
+        while len(self._batches) >= _AHEAD:
+            await self._room.park()
+        self._batches.append(batch)
+        self._arrived.wake()
+
+    async def _run(self) -> None:
+        """Read from every member, until cancelled."""
+        try:
+            async with trio.open_nursery() as nursery:
+                while True:
+                    try:
+                        for address in await self._members.addresses():
+                            if address not in self._readers:
+                                self._readers[address] = _MemberReader(self, address)
+                                nursery.start_soon(self._keep, self._readers[address])
+                        pause = 10.0
+                    except TRANSIENT as error:
+                        if is_final(error):
+                            raise
+                        pause = _LONGEST_PAUSE
+                    await trio.sleep(pause)
+        except* IrisError as group:
+            self._failure = first_error(group)
+            self._arrived.wake()
+
+    async def _keep(self, reader: _MemberReader) -> None:
+        """Read from one member, and again when it comes back."""
+        failed: type[Exception] | None = None
+        pause = _PAUSE
+        while True:
+            began = trio.current_time()
+            try:
+                async with self._members.open_tunnel(reader.address, "consume") as tunnel:
+                    await reader.run(tunnel, self._terms)
+            except* TRANSIENT as group:
+                error = first_error(group)
+                if is_final(error):
+                    raise error from None
+                if type(error) is not failed:
+                    absent = isinstance(error, NoSuchCluster)
+                    reason = f"is 'iris bridge --name {reader.address}' running?" if absent else str(error)
+                    _log.warning(
+                        "group %s waits for %s: %s", self.group, reader.address, reason,
+                        extra={"cluster": reader.address, "reason": str(error)},
+                    )  # fmt: skip
+                failed = type(error)
+            # What the program does not have yet comes again.
+            self._batches = deque(batch for batch in self._batches if batch._link is not reader)
+            self._terms["replay"] = False
+            if trio.current_time() - began > _LONGEST_PAUSE:
+                pause, failed = _PAUSE, None
+            await trio.sleep(pause)
+            pause = min(_LONGEST_PAUSE, 2 * pause)
+
+    def _close(self) -> None:
+        for reader in self._readers.values():
+            reader.close()
+
+
+@asynccontextmanager
+async def open_consumer(
+    topics: Sequence[str], members: BridgeMembers, *, group: str, start: Start, replay: bool
+) -> AsyncIterator[Consumer]:
+    """See ``Node.consume``."""
+    if not topics or not all(map(is_pattern, topics)):
+        raise ConfigError(f"topics are {list(topics)}: use topic patterns, such as 'orders.>'")
+    if not isinstance(group, str) or not 0 < len(group.encode()) <= 200 or "/" in group:
+        raise ConfigError(f"group is {group!r}: use 1 to 200 bytes of text without '/'")
+    terms = {"group": group, "topics": list(topics), "start": _start(start), "replay": bool(replay)}
+    async with open_background() as nursery:
+        consumer = Consumer(group, members, terms)
+        nursery.start_soon(consumer._run)
+        try:
+            yield consumer
+        finally:
+            consumer._close()
+
+
+def _start(start: Start) -> object:
+    match start:
+        case "earliest" | "latest":
+            return start
+        case datetime():
+            return {"time": int(start.timestamp() * 1e6)}
+        case int() if start >= 0 and not isinstance(start, bool):
+            return {"offset": start}
+        case _:
+            raise ConfigError(f"start is {start!r}: use 'earliest', 'latest', a datetime or an offset, 0 or more")

@@ -1,0 +1,163 @@
+"""Job: one piece of work that a worker has in hand."""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Final, Protocol, Self, final
+
+import trio
+
+_log: Final = logging.getLogger("iris")
+
+MAX_ERROR: Final = 1000
+"""Characters of an error that are kept."""
+
+
+class JobOutcome(enum.Enum):
+    """What a worker reports of a job."""
+
+    DONE = "done"
+    FAILED = "failed"
+    RELEASED = "released"
+
+
+class Reporting(Protocol):
+    """Takes what a worker reports of its jobs."""
+
+    def report(self, job: Job) -> None:
+        """The outcome of a job is known."""
+        ...
+
+    def extend(self, job: Job) -> None:
+        """The lease of a job is to begin anew."""
+        ...
+
+    async def wait_settled(self, job: Job) -> None:
+        """Wait until the outcome of a job is on the bridge's disk."""
+        ...
+
+
+@final
+class Job:
+    """A job that this worker has begun.  Made by iterating over ``WorkQueue.take``.
+
+    Use it as a context manager: leaving the block reports the job as done.  An ``Exception`` in the block is logged and
+    goes no further: the job is tried again later, or becomes a dead letter.  Cancelling the block, or another
+    ``BaseException``, gives the job back at once, and no attempt is counted.
+
+    Leaving the block does not wait for the bridge's disk.  The report is repeated until it is on it, as long as the
+    queue's block is open, and the job counts as in hand so long.  ``commit`` waits.
+    """
+
+    __slots__ = (
+        "_deadline", "_failure", "_has_begun", "_outcome", "_place", "_reporting",
+        "attempt", "headers", "is_lost", "key", "payload", "queue", "sender", "timestamp",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        reporting: Reporting,
+        queue: str,
+        place: tuple[int, int],
+        *,
+        attempt: int,
+        deadline: float,
+        key: str | None,
+        headers: Mapping[str, str],
+        sender: str,
+        timestamp: float,
+        payload: Any,
+    ) -> None:
+        self.queue: Final = queue
+        self.payload: Final = payload
+        """What was put, as it travelled."""
+        self.key: Final = key
+        self.headers: Final = headers
+        self.sender: Final = sender
+        """The cluster that has put it, as its certificate proves."""
+        self.attempt: Final = attempt
+        """1 for the first one."""
+        self.timestamp: Final = timestamp
+        """When the bridge stored it, in seconds since 1970."""
+        self.is_lost = False
+        """Whether its lease has run out: another worker may have it."""
+        self._reporting = reporting
+        self._place: Final = place
+        self._deadline: Final = deadline
+        """When it expires."""
+        self._outcome: JobOutcome | None = None
+        self._failure: tuple[str, bool] = ("", False)
+        """Error, and whether it is permanent."""
+        self._has_begun = False
+
+    def __repr__(self) -> str:
+        return f"<Job {self._place[0]}:{self._place[1]} of {self.queue!r}, attempt {self.attempt}>"
+
+    async def commit(self) -> None:
+        """Report the job as done, and wait until that is on the bridge's disk.
+
+        It waits for a bridge that is down.  Cancelling it takes nothing back.
+
+        Raises:
+            trio.ClosedResourceError: the queue's block has ended, and it is not known whether the bridge knows.
+        """
+        self._decide(JobOutcome.DONE)
+        await trio.lowlevel.checkpoint()
+        if self._outcome is JobOutcome.DONE:
+            await self._reporting.wait_settled(self)
+
+    def fail(self, error: str = "", *, permanent: bool = False) -> None:
+        """Report that this attempt has failed: the job is tried again after a pause that doubles with each attempt.
+
+        Args:
+            error: kept with the job, and in its dead letter; 1,000 characters of it.
+            permanent: trying again is of no use: it becomes a dead letter now.
+
+        A job that was reported before stays as it is.
+        """
+        if self._outcome is None:
+            self._failure = (error[:MAX_ERROR], permanent)
+        self._decide(JobOutcome.FAILED)
+
+    def release(self) -> None:
+        """Give the job back, for any worker to take; no attempt is counted."""
+        self._decide(JobOutcome.RELEASED)
+
+    def extend(self) -> None:
+        """Let the lease begin anew: the job takes longer."""
+        if self._outcome is None:
+            self._reporting.extend(self)
+
+    def _decide(self, outcome: JobOutcome) -> None:
+        if self._outcome is None:
+            self._outcome = outcome
+            self._reporting.report(self)
+
+    async def __aenter__(self) -> Self:
+        """Return the job."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        """Report what has become of the job; keep an ``Exception``."""
+        return self._leave(error)
+
+    def _leave(self, error: BaseException | None) -> bool:
+        if error is None:
+            self._decide(JobOutcome.DONE)
+        elif isinstance(error, Exception):
+            if self._outcome is None:
+                _log.error(
+                    "attempt %d of a job of queue %s has failed: %r",
+                    self.attempt, self.queue, error,
+                    exc_info=error, extra={"queue": self.queue, "reason": repr(error), "count": self.attempt},
+                )  # fmt: skip
+            self.fail(f"{type(error).__name__}: {error}")
+            return True
+        else:
+            self.release()
+        return False

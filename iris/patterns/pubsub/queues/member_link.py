@@ -1,0 +1,298 @@
+"""Member link: the jobs that one member of a bridge has given to a worker, and what is to be reported of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast, final
+
+import trio
+
+from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.tasks import Wakeup
+from iris.kernel.wire import decode_payload_untrusted, join_payload
+from iris.patterns.pubsub.queues.bridge_members import told_error
+from iris.patterns.pubsub.queues.job import Job, JobOutcome
+from iris.patterns.tunnel import Tunnel
+
+Place = tuple[int, int]
+
+TEXT: Final = "utf-8"
+PACKED: Final = "msgpack"
+"""How the value of a job is encoded; bytes are not."""
+
+
+@final
+class MemberLink:
+    """The jobs of one queue at one member.
+
+    Args:
+        queue: its name.
+        address: the cluster at which the member is found.
+        terms: what the member hears first.
+        arrived: called with jobs that have come.
+    """
+
+    def __init__(
+        self, queue: str, address: str, terms: Callable[[], dict[str, Any]], arrived: Callable[[Sequence[Job]], None]
+    ) -> None:
+        self.address: Final = address
+        self.hand: Final[dict[Place, Job]] = {}
+        """Jobs that came and are not settled."""
+        self._queue = queue
+        self._terms = terms
+        self._arrived = arrived
+        self._begun: list[Place] = []
+        self._reported: list[Job] = []
+        self._extended: list[Place] = []
+        self._expired: list[Place] = []
+        self._is_forgotten = False
+        """Whether jobs were taken back that nobody has begun: no others come before this worker says a word."""
+        self._asks = False
+        self._wakeup = Wakeup()
+        self._settled = trio.lowlevel.ParkingLot()
+        self._is_closed = self._is_connected = False
+        self.is_leaving = False
+        """Whether nothing more is to be taken."""
+
+    def __repr__(self) -> str:
+        return f"<MemberLink {self.address}, {len(self.hand)} jobs>"
+
+    # -- what the program does ------------------------------------------------------------------------------
+
+    def begin(self, job: Job) -> bool:
+        """Begin a job, if it is still this worker's and has not expired."""
+        if self.hand.get(job._place) is not job:
+            return False
+        if job._deadline <= trio.current_time():
+            self._expired.append(job._place)
+        else:
+            job._has_begun = True
+            self._begun.append(job._place)
+        self._wakeup.wake()
+        return job._has_begun
+
+    def ask(self) -> None:
+        """Let jobs come again, when the program waits for them."""
+        if self._is_forgotten:
+            self._is_forgotten, self._asks = False, True
+            self._wakeup.wake()
+
+    def report(self, job: Job) -> None:
+        """See ``Reporting``."""
+        # One whose lease had run out is reported as well: unless another worker has done it by now, that counts.
+        self.hand.setdefault(job._place, job)
+        self._reported.append(job)
+        self._wakeup.wake()
+
+    def extend(self, job: Job) -> None:
+        """See ``Reporting``."""
+        self._extended.append(job._place)
+        self._wakeup.wake()
+
+    async def wait_settled(self, job: Job) -> None:
+        """See ``Reporting``."""
+        while self.hand.get(job._place) is job:
+            if self._is_closed:
+                raise trio.ClosedResourceError(f"the queue {self._queue!r} was left before its bridge had confirmed")
+            await self._settled.park()
+
+    async def leave(self) -> None:
+        """Wait until every outcome is on the disk, then say goodbye: the member has the rest back."""
+        while any(job._outcome is not None for job in self.hand.values()):
+            await self._settled.park()
+        self.is_leaving = True
+        self._wakeup.wake()
+        while self._is_connected:
+            await self._settled.park()
+
+    def close(self) -> None:
+        """Wait for nothing more."""
+        self._is_closed = True
+        self._settled.unpark_all()
+
+    # -- what the bridge does -------------------------------------------------------------------------------
+
+    async def run(self, tunnel: Tunnel, connected: Callable[[], None]) -> None:
+        """Exchange reports and jobs through a tunnel until that ends.
+
+        Raises:
+            TunnelBroken: it has.
+            NotAllowed, RemoteError: the member refuses, and why.
+            RemoteProtocolError: it sent something else.
+        """
+        self._begin_again()
+        asked = trio.current_time()
+        held = [number for job in self.hand.values() if job._outcome is None for number in job._place]
+        await tunnel.send({**self._terms(), "held": held})
+        # What the bridge's clock says is mapped to the earliest moment at which it can have said it: of a job that
+        # expires none is begun late.
+        offset = asked - _now_untrusted(await tunnel.receive())
+        connected()
+        self._is_connected = True
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._send, tunnel)
+                await self._receive(tunnel, offset)
+                nursery.cancel_scope.cancel()
+        finally:
+            self._is_connected = False
+            self._settled.unpark_all()
+
+    def _begin_again(self) -> None:
+        """Forget what came through a tunnel that is no more, but for what has begun; report that again."""
+        for place, job in tuple(self.hand.items()):
+            if not job._has_begun:
+                del self.hand[place]
+        self._begun, self._extended, self._expired = [], [], []
+        self._is_forgotten = False
+        self._reported = [job for job in self.hand.values() if job._outcome is not None]
+        if self._reported:
+            self._wakeup.wake()
+
+    async def _send(self, tunnel: Tunnel) -> None:
+        while not self.is_leaving:
+            await self._wakeup.wait()
+            report = self._take_report()
+            if report or self._asks:
+                self._asks = False
+                await tunnel.send(report)
+        await tunnel.send_eof()
+
+    def _take_report(self) -> dict[str, Any]:
+        report: dict[str, Any] = {}
+        for name, places in (("begun", self._begun), ("extended", self._extended), ("expired", self._expired)):
+            if places:
+                report[name] = [number for place in places for number in place]
+        for job in self._reported:
+            match job._outcome:
+                case JobOutcome.DONE:
+                    report.setdefault("done", []).extend(job._place)
+                case JobOutcome.FAILED:
+                    report.setdefault("failed", []).append([*job._place, job.attempt, *job._failure])
+                case _:
+                    report.setdefault("released", []).extend(job._place)
+        self._begun, self._extended, self._expired, self._reported = [], [], [], []
+        return report
+
+    async def _receive(self, tunnel: Tunnel, offset: float) -> None:
+        async for message in tunnel:
+            error = told_error(message)
+            if error is not None:
+                raise error
+            if not isinstance(message, dict):
+                raise _not_understood()
+            fields = cast("dict[str, Any]", message)
+            for place in _places_untrusted(fields.get("settled")):
+                self._settle(place)
+            entries = fields.get("jobs")
+            if entries is not None:
+                self._take([await self._job_untrusted(entry, offset, tunnel) for entry in _entries_untrusted(entries)])
+
+    def _settle(self, place: Place) -> None:
+        job = self.hand.pop(place, None)
+        if job is not None and job._outcome is None:
+            job.is_lost = True
+            self._is_forgotten = self._is_forgotten or not job._has_begun
+        self._settled.unpark_all()
+
+    def _take(self, jobs: Sequence[Job]) -> None:
+        fresh: list[Job] = []
+        for job in jobs:
+            known = self.hand.get(job._place)
+            if known is not None and known._has_begun:
+                # The bridge was restarted and gives it out again: it is at work here, or its outcome under way.
+                self._begun.append(job._place)
+                if known._outcome is not None:
+                    self._reported.append(known)
+                self._wakeup.wake()
+                continue
+            self.hand[job._place] = job
+            fresh.append(job)
+        self._arrived(fresh)
+
+    async def _job_untrusted(self, entry: object, offset: float, tunnel: Tunnel) -> Job:
+        match entry:
+            case [
+                int(shard), int(at), int(attempt), None | float() | int() as expires, None | str() as key,
+                dict() as headers, str(sender), str(encoding), int(timestamp), bytes() | int() as value,
+            ]:  # fmt: skip
+                pass
+            case _:
+                raise _not_understood()
+        if isinstance(value, int):
+            value = await receive_large_untrusted(tunnel, value)
+        return Job(
+            self,
+            self._queue,
+            (shard, at),
+            attempt=attempt,
+            deadline=math.inf if expires is None else expires + offset,
+            key=key,
+            headers=cast("dict[str, str]", headers),
+            sender=sender,
+            timestamp=timestamp / 1e6,
+            payload=decode_value_untrusted(value, encoding),
+        )
+
+
+def decode_value_untrusted(value: bytes, encoding: str) -> Any:
+    """Return the payload of which a bridge's log holds ``value``.
+
+    Raises:
+        RemoteProtocolError: it is encoded otherwise.
+    """
+    try:
+        if encoding == TEXT:
+            return value.decode()
+        return decode_payload_untrusted(join_payload(value, packed=True)) if encoding == PACKED else value
+    except UnicodeDecodeError:
+        raise _not_understood() from None
+
+
+async def receive_large_untrusted(tunnel: Tunnel, size: int) -> bytes:
+    """Receive a value that follows in pieces.
+
+    Raises:
+        RemoteProtocolError: something else follows.
+    """
+    pieces: list[bytes] = []
+    missing = size
+    while missing > 0:
+        piece = await tunnel.receive()
+        if not isinstance(piece, bytes):
+            raise _not_understood()
+        pieces.append(piece)
+        missing -= len(piece)
+    return b"".join(pieces)
+
+
+def _now_untrusted(answer: object) -> float:
+    error = told_error(answer)
+    if error is not None:
+        raise error
+    match answer:
+        case {"now": float(now)}:
+            return now
+        case _:
+            raise _not_understood()
+
+
+def _places_untrusted(value: object) -> list[Place]:
+    if value is None:
+        return []
+    numbers = cast("list[object]", value) if isinstance(value, list) else []
+    if not numbers or len(numbers) % 2 or not all(type(number) is int for number in numbers):
+        raise _not_understood()
+    whole = cast("list[int]", numbers)
+    return list(zip(whole[::2], whole[1::2], strict=True))
+
+
+def _entries_untrusted(value: object) -> list[object]:
+    if not isinstance(value, list):
+        raise _not_understood()
+    return cast("list[object]", value)
+
+
+def _not_understood() -> RemoteProtocolError:
+    return RemoteProtocolError("a member of the bridge sent jobs in a form that is not understood")

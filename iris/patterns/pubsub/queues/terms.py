@@ -1,0 +1,63 @@
+"""Terms of work queues: names, limits and the headers of jobs, the same for workers and bridges."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from iris.kernel.errors import ConfigError
+
+GROUP: Final = "queue/"
+"""Before the name of a queue: the group under which a bridge keeps how far it is."""
+
+DEAD_SUFFIX: Final = ".dead"
+"""Behind the name of a queue: the topic of its dead letters, unless another one is given."""
+
+DELAY: Final = "job-delay"
+PRIORITY: Final = "job-priority"
+"""Headers of jobs: seconds, -9 to 9.  ``expires`` is as for any event."""
+
+DEAD_QUEUE: Final = "dead-queue"
+DEAD_ATTEMPTS: Final = "dead-attempts"
+DEAD_ERROR: Final = "dead-error"
+DEAD_PLACE: Final = "dead-place"
+"""Headers of dead letters, beside those of the job: its queue, how often it was tried, the last error, where it stood
+in the log (shard:offset)."""
+
+OWN_HEADERS: Final = frozenset({DEAD_QUEUE, DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PLACE})
+
+MAX_PRIORITY: Final = 9
+MAX_LIMIT: Final = 4096
+MAX_ATTEMPTS: Final = 1000
+MIN_LEASE: Final = 0.1
+MAX_LEASE: Final = 7 * 24 * 3600.0
+MAX_BACKOFF: Final = 3600.0
+MAX_DELAY: Final = 10 * 365 * 24 * 3600.0
+
+
+def check_whole(value: object, name: str, least: int, most: int) -> int:
+    """Return a whole number.
+
+    Raises:
+        ConfigError: it is none from ``least`` to ``most``.
+    """
+    if type(value) is not int or not least <= value <= most:
+        raise ConfigError(f"{name} is {value!r}: use a whole number from {least} to {most}")
+    return value
+
+
+def check_seconds(value: object, name: str, least: float, most: float) -> float:
+    """Return seconds.
+
+    Raises:
+        ConfigError: they are none from ``least`` to ``most``.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise ConfigError(f"{name} is {value!r}: use {least:g} to {most:g} seconds")
+    return float(value)
+
+
+def seconds_text(value: float) -> str:
+    """Return seconds as a header."""
+    assert math.isfinite(value)
+    return f"{value:.6f}".rstrip("0").rstrip(".")

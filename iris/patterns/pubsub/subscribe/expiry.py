@@ -1,0 +1,40 @@
+"""Expiry: events that are of no use after some seconds.  The header ``expires`` says how many.
+
+They count from the arrival at a subscriber, and in a bridge's log from when the event was stored; clocks of two
+machines are never compared.  A value that is no number of seconds counts as none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Final
+
+from iris.kernel.errors import ConfigError
+
+EXPIRES: Final = "expires"
+
+MAX_EXPIRES: Final = 10 * 365 * 24 * 3600.0
+
+
+def expires_after(headers: Mapping[str, str]) -> float:
+    """Return the seconds after which an event with these headers has expired; inf: it never does."""
+    text = headers.get(EXPIRES)
+    if text is None:
+        return math.inf
+    try:
+        seconds = float(text)
+    except ValueError:
+        return math.inf
+    return math.inf if math.isnan(seconds) else seconds
+
+
+def with_expiry(headers: Mapping[str, str] | None, expires: float) -> dict[str, str]:
+    """Return headers that say so as well.
+
+    Raises:
+        ConfigError: ``expires`` are no seconds from 0 to ten years.
+    """
+    if isinstance(expires, bool) or not isinstance(expires, int | float) or not 0 <= expires <= MAX_EXPIRES:
+        raise ConfigError(f"expires is {expires!r}: use 0 to {MAX_EXPIRES:g} seconds, or None")
+    return {**(headers or {}), EXPIRES: f"{expires:.6f}".rstrip("0").rstrip(".")}

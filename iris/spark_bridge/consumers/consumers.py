@@ -1,0 +1,231 @@
+"""Consumers: one member's side of ``Node.consume``, through a tunnel for each.
+
+The consumer begins with {group, topics: patterns, start, replay: bool, at: {shard: offset}}.  ``start`` says where a
+group begins that is new, or that is to be replayed: ``earliest``, ``latest``, {time: microseconds since 1970} or
+{offset: number}.  ``at`` says how far this consumer has come since it began.  It is answered when no other consumer of
+the group is served here: {at: {shard: offset}}, where it begins.
+
+========== =========================================================================================
+consumer   {commit: {shard: offset}}: so far the group has come
+member     {committed: {shard: offset}}: that is on the disk
+member     {shard: id, end: offset, lag: events, missed: events, expired: events, events: a list of lists of offset,
+           topic, key, headers, sender, encoding, timestamp (microseconds since 1970), value}
+========== =========================================================================================
+
+``lag`` is how many events of the shard come behind, ``missed`` how many were trimmed before these could be read, and
+``expired`` how many had expired.  A value of more than 64 KiB is a number, its size; the bytes follow as messages of
+their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, cast, final
+from weakref import WeakValueDictionary
+
+import trio
+
+from iris.kernel.config import KIB
+from iris.kernel.errors import RemoteError, TunnelBroken
+from iris.kernel.tasks import open_background
+from iris.patterns.messages import Sender
+from iris.patterns.pubsub.interest import is_pattern
+from iris.patterns.tunnel import Tunnel
+from iris.security.identity import MAX_PATTERNS
+from iris.spark_bridge.errors import DataLost, StoreFull
+from iris.spark_bridge.log import ShardState, TopicFilter
+from iris.spark_bridge.queues import JobRow, LogMember, rows_of
+
+_READ_BYTES: Final = 256 * KIB
+_AT_ONCE: Final = 1024
+"""Events of one batch."""
+_LARGE: Final = 64 * KIB
+_PIECE: Final = 256 * KIB
+_IDLE: Final = 5.0
+"""Seconds after which a consumer that waits has events on other topics counted as read."""
+
+CheckTopics = Callable[[Sender, Sequence[str]], None]
+"""Raises NotAllowed if a node may not have the events of topics."""
+
+
+@final
+class Consumers:
+    """The consumers of one member.
+
+    Args:
+        member: has the log.
+        check_topics: see there.
+    """
+
+    def __init__(self, member: LogMember, check_topics: CheckTopics) -> None:
+        self._member = member
+        self._check_topics = check_topics
+        self._turns: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
+
+    async def consume(self, tunnel: Tunnel, fields: Mapping[str, object]) -> None:
+        """Serve a consumer.  Its group belongs to its cluster."""
+        group, topics = cast("str", fields["group"]), _topics(fields)
+        self._check_topics(tunnel.sender, topics)
+        turn = self._turns.setdefault(group, trio.Lock())
+        async with turn:
+            with suppress(TunnelBroken):  # it has gone
+                await _Reading(self._member, group, topics, tunnel).run(fields)
+
+
+@final
+class _Reading:
+    """What one consumer reads."""
+
+    def __init__(self, member: LogMember, group: str, topics: Sequence[str], tunnel: Tunnel) -> None:
+        self._member = member
+        self._group = group
+        self._filter = TopicFilter(topics)
+        self._tunnel = tunnel
+        self._at: dict[str, int] = {}
+        """By shard, where to read next."""
+        self._committed: dict[str, int] = {}
+        self._sent: dict[str, int] = {}
+        """By shard, behind which event the last batch ends."""
+        self._expired = 0
+        """Events that had expired, and of which the consumer was not told."""
+
+    async def run(self, fields: Mapping[str, object]) -> None:
+        """Read until the consumer leaves."""
+        member = self._member
+        states = {state.id: state for state in member.states.values()}
+        start = await trio.to_thread.run_sync(self._start, fields, states)
+        if fields.get("replay") is True:
+            await self._move(start)
+        pin = partial(member.store.pin_cursor, self._group, start, now=member.now())
+        cursor = await trio.to_thread.run_sync(pin)
+        self._committed = {shard: cursor.offsets.get(shard, state.earliest) for shard, state in states.items()}
+        since = _offsets(fields.get("at"))
+        self._at = {
+            shard: min(max(offset, since.get(shard, 0)), states[shard].next)
+            for shard, offset in self._committed.items()
+        }
+        self._sent = dict(self._committed)
+        await self._tunnel.send({"at": self._at})
+        async with open_background() as nursery:
+            nursery.start_soon(self._send)
+            async for message in self._tunnel:
+                await self._take_commit(message)
+
+    def _start(self, fields: Mapping[str, object], states: Mapping[str, ShardState]) -> dict[str, int]:
+        match fields.get("start"):
+            case "earliest":
+                return {shard: state.earliest for shard, state in states.items()}
+            case "latest":
+                return {shard: state.next for shard, state in states.items()}
+            case {"time": int(time)}:
+                return {shard: self._member.store.offset_at(state.number, time) for shard, state in states.items()}
+            case {"offset": int(offset)}:
+                for shard, state in states.items():
+                    if not state.earliest <= offset <= state.next:
+                        raise RemoteError(
+                            "bad_request",
+                            f"start is offset {offset}: shard {shard} holds {state.earliest} to {state.next}",
+                        )
+                return dict.fromkeys(states, offset)
+            case start:
+                raise RemoteError("bad_request", f"start is {start!r}: use earliest, latest, a time or an offset")
+
+    async def _take_commit(self, message: object) -> None:
+        commit = _offsets(cast("dict[str, object]", message).get("commit") if isinstance(message, dict) else None)
+        known = {shard: offset for shard, offset in commit.items() if shard in self._at}
+        if not known:
+            raise RemoteError("bad_request", "a consumer's message is not understood: use {commit: offsets by shard}")
+        await self._move(known)
+        await self._tunnel.send({"committed": known})
+
+    async def _move(self, offsets: Mapping[str, int]) -> None:
+        """Write down how far the group has come; on a full disk again and again."""
+        self._committed |= offsets
+        move = partial(self._member.store.move_cursor, self._group, dict(self._committed), now=self._member.now())
+        while True:
+            try:
+                return await trio.to_thread.run_sync(move)
+            except StoreFull:
+                await trio.sleep(0.5)
+
+    async def _send(self) -> None:
+        with suppress(TunnelBroken):  # who receives gets it as well
+            while True:
+                states = {state.id: state for state in self._member.states.values()}
+                found = False
+                for shard, state in states.items():
+                    if self._at.setdefault(shard, state.earliest) < state.next:
+                        found = True
+                        await self._send_some(shard, state)
+                if not found:
+                    await self._wait({shard: state.next for shard, state in states.items()})
+
+    async def _wait(self, known: Mapping[str, int]) -> None:
+        with trio.move_on_after(_IDLE) as scope:
+            await self._member.wait_news(known, _IDLE)
+        idle = scope.cancelled_caught or known == {s.id: s.next for s in self._member.states.values()}
+        passed = {shard: at for shard, at in self._at.items() if at > self._committed.get(shard, 0)}
+        if idle and passed and all(self._committed.get(shard, 0) >= self._sent.get(shard, 0) for shard in passed):
+            await self._move(passed)  # nothing that was sent is open: what lies behind is on other topics
+
+    async def _send_some(self, shard: str, state: ShardState) -> None:
+        missed = max(0, state.earliest - self._at[shard])
+        at = max(self._at[shard], state.earliest)
+        try:
+            rows, end = await trio.to_thread.run_sync(self._read, state, at)
+        except DataLost:
+            return  # trimmed meanwhile: the next look begins behind that
+        now, read = self._member.now() / 1e6, len(rows)
+        rows = [row for row in rows if row.timestamp / 1e6 + row.expires > now]
+        self._expired += read - len(rows)
+        for first in range(0, len(rows), _AT_ONCE):
+            part = rows[first : first + _AT_ONCE]
+            last = end if first + _AT_ONCE >= len(rows) else part[-1].offset + 1
+            self._sent[shard] = last
+            await self._tunnel.send(
+                {
+                    "shard": shard,
+                    "end": last,
+                    "lag": state.next - last,
+                    "missed": missed,
+                    "expired": self._expired,
+                    "events": [_event(row) for row in part],
+                }
+            )
+            missed = self._expired = 0
+            for row in part:
+                if len(row.value) > _LARGE:
+                    for begin in range(0, len(row.value), _PIECE):
+                        await self._tunnel.send(row.value[begin : begin + _PIECE])
+        self._at[shard] = end
+
+    def _read(self, state: ShardState, at: int) -> tuple[list[JobRow], int]:
+        chunks = self._member.store.read(
+            state.number, state.epoch, at, state.next, max_bytes=_READ_BYTES, wanted=self._filter
+        )
+        rows = [row for chunk in chunks for row in rows_of(chunk, self._filter.wants, at, state.next)]
+        return rows, min(chunks[-1].end, state.next)
+
+
+def _event(row: JobRow) -> list[Any]:
+    value = len(row.value) if len(row.value) > _LARGE else row.value
+    return [row.offset, row.topic, row.key, row.headers, row.sender, row.encoding, row.timestamp, value]
+
+
+def _topics(fields: Mapping[str, object]) -> list[str]:
+    value = fields.get("topics")
+    patterns = cast("list[object]", value) if isinstance(value, list) else []
+    if not patterns or len(patterns) > MAX_PATTERNS or not all(map(is_pattern, patterns)):
+        raise RemoteError("bad_request", f"topics: use a list of topic patterns, {MAX_PATTERNS} at most")
+    return cast("list[str]", patterns)
+
+
+def _offsets(value: object) -> dict[str, int]:
+    if value is None:
+        return {}
+    found = cast("dict[str, object]", value) if isinstance(value, dict) else {"": None}
+    if not all(type(offset) is int and 0 <= offset < 2**63 for offset in found.values()):
+        raise RemoteError("bad_request", "offsets are no whole numbers by shard")
+    return cast("dict[str, int]", found)

@@ -1,0 +1,67 @@
+"""Dead letters: what is stored of a job that has failed for good."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Final
+
+from iris.kernel.config import MIB
+from iris.kernel.names import NodeId
+from iris.kernel.wire import encode_payload, join_payload, payload_size
+from iris.patterns.messages import Sender
+from iris.patterns.pubsub.queues import DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PLACE, DEAD_QUEUE, DELAY
+from iris.patterns.pubsub.subscribe import EXPIRES, EventRun
+from iris.spark_bridge.queues.machine import QueuedJob
+from iris.spark_bridge.queues.rows import JobRow
+from iris.spark_bridge.schema import PACKED, TEXT
+
+_LARGEST: Final = 16 * MIB
+
+_MOST_TEXT: Final = 1024
+"""Characters of the error in the headers."""
+
+
+def dead_letter(
+    queue: str, epoch: str, job: QueuedJob, row: JobRow, owns: Callable[[str | None, str, str], bool]
+) -> EventRun:
+    """Return the event that keeps a dead job: its payload, key and headers, and what has become of it.
+
+    The letter of a job is the same each time, so that one that is stored again after a crash is recognized.
+
+    Args:
+        queue: its name.
+        epoch: of the job's shard.
+        job: has failed.
+        row: as it stands in the log.
+        owns: tells whether the shard of an event with this key, publisher and topic is at this member.
+    """
+    place = f"{job.place.shard}:{job.place.offset}"
+    headers = {name: text for name, text in row.headers.items() if name not in (DELAY, EXPIRES)}
+    headers |= {
+        DEAD_QUEUE: queue,
+        DEAD_ATTEMPTS: str(job.attempts),
+        DEAD_ERROR: job.error[:_MOST_TEXT],
+        DEAD_PLACE: place,
+    }
+    salt = 0
+    while True:
+        publisher = hashlib.blake2b(f"{queue}\0{epoch}\0{place}\0{salt}".encode(), digest_size=16).hexdigest()
+        if row.key is not None or owns(None, publisher, job.dead):
+            break
+        salt += 1
+    if row.encoding == TEXT:
+        payload = encode_payload(row.value.decode("utf-8", "replace"), _LARGEST)
+    else:
+        payload = join_payload(row.value, packed=row.encoding == PACKED)
+    return EventRun(
+        Sender(row.sender, NodeId(publisher)),
+        job.dead,
+        0,
+        1,
+        headers,
+        row.key,
+        [payload],
+        payload_size(payload),
+        plain=not row.encoding,
+    )

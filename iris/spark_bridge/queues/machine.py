@@ -1,0 +1,500 @@
+"""Queue machine: who works on which job, for how long, and what becomes of it (sans-IO).
+
+A job goes through these states:
+
+========= =============================================== ==============================================
+state     what it is                                      goes on to
+========= =============================================== ==============================================
+DELAYED   put off: by its publisher, or until a retry     READY, BLOCKED
+BLOCKED   another job of its key is before it             READY
+READY     may be handed out                               HELD, or SETTLING if it has expired
+HELD      at a worker, which has not begun it             BEGUN, READY
+BEGUN     a worker works on it; the lease runs            SETTLING
+SETTLING  its outcome is being written                    gone, or DELAYED if it is to be tried again
+========= =============================================== ==============================================
+
+Order.  Jobs of one key are handed out one at a time, in the order of the log: the next one when the outcome of the one
+before is on the disk, also while that is to be tried again.  A delayed job takes its place when its delay is over.
+
+Leases.  The lease of a job runs from when its worker begins it.  What a worker holds beside that stays with it for as
+long as it begins or ends one job in each span of a lease.  Either ends when the worker is gone.  An attempt is counted
+when it has failed, and when its lease or its worker has ended.
+
+Time is monotonic seconds.  Plain calls instead of effects: an assignment takes 3 us.
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple, final
+
+from iris.spark_bridge.queues.rows import JobRow
+
+MOST_BACKOFF: Final = 3600.0
+"""Seconds that a retry waits at most."""
+
+
+class Place(NamedTuple):
+    """Where a job stands in the log."""
+
+    shard: int
+    offset: int
+
+
+class JobState(enum.Enum):
+    """See the table above."""
+
+    DELAYED = "delayed"
+    BLOCKED = "blocked"
+    READY = "ready"
+    HELD = "held"
+    BEGUN = "begun"
+    SETTLING = "settling"
+
+
+class JobVerdict(enum.Enum):
+    """What is written of a job."""
+
+    DONE = "done"
+    DEAD = "dead"
+    EXPIRED = "expired"
+    RETRY = "retry"
+
+
+@final
+class QueuedJob:
+    """One job that is not done."""
+
+    __slots__ = (
+        "attempts",
+        "chained",
+        "dead",
+        "deadline",
+        "due",
+        "error",
+        "expires",
+        "key",
+        "place",
+        "priority",
+        "rank",
+        "row",
+        "state",
+        "verdict",
+        "worker",
+    )
+
+    def __init__(self, place: Place, row: JobRow, *, due: float, expires: float, attempts: int, error: str) -> None:
+        self.place: Final = place
+        self.row: JobRow | None = row
+        """None: it has to be read again before it is handed out."""
+        self.key: Final = row.key
+        self.priority: Final = row.priority
+        self.expires: Final = expires
+        self.due = due
+        self.attempts = attempts
+        """Those that have failed."""
+        self.error = error
+        """Of the last one."""
+        self.dead = ""
+        """Topic for its dead letter, once there is one."""
+        self.state = JobState.DELAYED
+        self.verdict: JobVerdict | None = None
+        self.worker: QueueWorker | None = None
+        self.deadline = math.inf
+        self.rank = 0
+        self.chained = False
+
+    def __repr__(self) -> str:
+        return f"<QueuedJob {self.place.shard}:{self.place.offset} {self.state.value}>"
+
+
+@final
+class QueueWorker:
+    """One worker: a program that takes jobs.
+
+    Args:
+        limit: jobs that it may have in hand.
+        lease: seconds.
+        attempts: after so many failures a job is dead.
+        dead: topic for its dead letters.
+        backoff: seconds before the first retry; twice as many before each further one.
+    """
+
+    __slots__ = (
+        "assigned", "attempts", "backoff", "begun", "dead", "hand", "is_stalled", "lease", "limit", "moved", "settled",
+        "turn",
+    )  # fmt: skip
+
+    def __init__(self, *, limit: int, lease: float, attempts: int, dead: str, backoff: float) -> None:
+        self.limit: Final = limit
+        self.lease: Final = lease
+        self.attempts: Final = attempts
+        self.dead: Final = dead
+        self.backoff: Final = backoff
+        self.hand: dict[Place, QueuedJob] = {}
+        """What it has: assigned, and its outcome is not on the disk."""
+        self.begun: dict[Place, QueuedJob] = {}
+        """Of those, what it works on, the lease that ends first before the others."""
+        self.assigned: list[QueuedJob] = []
+        """What has still to be sent to it."""
+        self.settled: list[Place] = []
+        """What has still to be reported to it: outcomes that are on the disk."""
+        self.moved = -math.inf
+        """When it began or ended a job last."""
+        self.turn = 0
+        self.is_stalled = False
+        """Whether it has done neither for as long as a lease; it gets nothing until it does."""
+
+    @property
+    def room(self) -> int:
+        """How many jobs it may get."""
+        return 0 if self.is_stalled else self.limit - len(self.hand)
+
+
+@final
+class QueueMachine:
+    """The jobs of a queue that are looked at, and its workers."""
+
+    def __init__(self) -> None:
+        self.jobs: Final[dict[Place, QueuedJob]] = {}
+        self.workers: Final[list[QueueWorker]] = []
+        self.outcomes: list[QueuedJob] = []
+        """Jobs with a verdict that is to be written; then ``settle`` them."""
+        self.retried = 0
+        """Attempts that were followed by another one."""
+        self.lapsed = 0
+        """Leases that have run out, or whose worker was lost."""
+        self.size = 0
+        """Bytes of the rows that are kept."""
+        self._ready: list[tuple[int, int, QueuedJob]] = []
+        self._delayed: list[tuple[float, int, QueuedJob]] = []
+        self._claims: dict[Place, QueueWorker] = {}
+        """Jobs that workers had before this queue was opened, and that are not there yet."""
+        self._begins = -math.inf
+        self._chains: dict[tuple[int, str], deque[QueuedJob]] = {}
+        self._ranks = 0
+        self._turns = 0
+
+    # -- jobs come ------------------------------------------------------------------------------------------
+
+    def add(self, job: QueuedJob, now: float) -> None:
+        """Take a job that the log holds behind those that were added before."""
+        self._ranks += 1
+        job.rank = self._ranks
+        self.jobs[job.place] = job
+        self.size += 0 if job.row is None else job.row.size
+        if job.due > now and not job.attempts:
+            self._delay(job)
+        else:
+            self._enqueue(job, now)
+        claimant = self._claims.pop(job.place, None)
+        if claimant in self.workers:
+            self.resume(claimant, [job.place], now)
+
+    def rest(self, until: float) -> None:
+        """Hand out nothing before that: workers that have jobs already say so first."""
+        self._begins = until
+
+    def keep(self, job: QueuedJob, row: JobRow) -> None:
+        """Keep the row of a job that was read again."""
+        self._drop_row(job)
+        job.row = row
+        self.size += row.size
+
+    def _drop_row(self, job: QueuedJob) -> None:
+        if job.row is not None:
+            self.size -= job.row.size
+            job.row = None
+
+    @property
+    def delayed(self) -> int:
+        """How many jobs are put off."""
+        return len(self._delayed)
+
+    def _delay(self, job: QueuedJob) -> None:
+        job.state = JobState.DELAYED
+        self._drop_row(job)
+        heapq.heappush(self._delayed, (job.due, job.rank, job))
+
+    def _enqueue(self, job: QueuedJob, now: float) -> None:
+        """Put a job behind those of its key."""
+        if job.key is not None:
+            chain = self._chains.setdefault((job.place.shard, job.key), deque())
+            chain.append(job)
+            job.chained = True
+            if len(chain) > 1:
+                job.state = JobState.BLOCKED
+                return
+        self._offer(job, now)
+
+    def _offer(self, job: QueuedJob, now: float) -> None:
+        """Let a job be handed out, when it is due: it is the first of its key."""
+        if job.due > now:
+            self._delay(job)
+        else:
+            job.state = JobState.READY
+            heapq.heappush(self._ready, (-job.priority, job.rank, job))
+
+    # -- workers --------------------------------------------------------------------------------------------
+
+    def open(self, worker: QueueWorker, now: float) -> None:
+        """A worker has come."""
+        worker.moved = now
+        self._turns += 1
+        worker.turn = self._turns
+        self.workers.append(worker)
+
+    def close(self, worker: QueueWorker, now: float, *, lost: bool) -> None:
+        """A worker has gone; it was ``lost``, or has left in order: then no attempt has failed."""
+        self.workers.remove(worker)
+        hand = [job for job in worker.hand.values() if job.state is not JobState.SETTLING]
+        # Of a worker that dies in the moment in which it begins a job nobody has heard that: it was the next one.
+        culprits = [job for job in hand if job.state is JobState.BEGUN] or hand[:1]
+        for job in hand:
+            if lost and job in culprits:
+                self.lapsed += 1
+                self._fail(job, worker, "its worker was lost", now)
+            else:
+                self._give_back(job, now)
+        worker.hand.clear()
+        worker.begun.clear()
+
+    def _give_back(self, job: QueuedJob, now: float) -> None:
+        self._take_away(job)
+        self._offer(job, now)
+
+    @staticmethod
+    def _take_away(job: QueuedJob) -> None:
+        """Let a job belong to no worker."""
+        if job.worker is not None:
+            job.worker.hand.pop(job.place, None)
+            job.worker.begun.pop(job.place, None)
+            job.worker = None
+
+    def resume(self, worker: QueueWorker, places: Iterable[Place], now: float) -> None:
+        """Leave jobs with a worker that has them already, as far as nobody else has."""
+        for place in places:
+            job = self.jobs.get(place)
+            if job is None:
+                self._claims[place] = worker
+            elif job.state is JobState.READY:
+                self._hold(job, worker)
+                self._begin(job, worker, now)
+
+    def assign(self, now: float) -> set[QueueWorker]:
+        """Hand out jobs, each to the worker that has the fewest; return who got some."""
+        self._wake(now)
+        ready = self._ready
+        if not ready or now < self._begins:
+            return set()
+        free = [(len(worker.hand), worker.turn, worker) for worker in self.workers if worker.room > 0]
+        heapq.heapify(free)
+        served: set[QueueWorker] = set()
+        while ready and free:
+            job = heapq.heappop(ready)[2]
+            if job.state is not JobState.READY:
+                continue  # it was done by a worker that had it before
+            if job.expires <= now:
+                self._settling(job, JobVerdict.EXPIRED)
+                continue
+            worker = heapq.heappop(free)[2]
+            self._hold(job, worker)
+            worker.assigned.append(job)
+            served.add(worker)
+            self._turns += 1
+            worker.turn = self._turns
+            if worker.room > 0:
+                heapq.heappush(free, (len(worker.hand), worker.turn, worker))
+        return served
+
+    def _hold(self, job: QueuedJob, worker: QueueWorker) -> None:
+        job.state = JobState.HELD
+        job.worker = worker
+        worker.hand[job.place] = job
+
+    def _wake(self, now: float) -> None:
+        while self._delayed and self._delayed[0][0] <= now:
+            job = heapq.heappop(self._delayed)[2]
+            if job.state is not JobState.DELAYED or job.due > now or self.jobs.get(job.place) is not job:
+                continue
+            if job.key is None or job.chained:
+                self._offer(job, now)
+            else:
+                self._enqueue(job, now)
+
+    # -- what workers report --------------------------------------------------------------------------------
+
+    def begin(self, worker: QueueWorker, place: Place, now: float) -> None:
+        """A worker works on a job from now on."""
+        self._moved(worker, now)
+        job = worker.hand.get(place)
+        if job is not None and job.state is JobState.HELD:
+            self._begin(job, worker, now)
+
+    def _begin(self, job: QueuedJob, worker: QueueWorker, now: float) -> None:
+        job.state = JobState.BEGUN
+        job.deadline = now + worker.lease
+        worker.begun[job.place] = job
+
+    def extend(self, worker: QueueWorker, place: Place, now: float) -> None:
+        """Let the lease of a job begin anew."""
+        self._moved(worker, now)
+        job = worker.begun.pop(place, None)
+        if job is not None:
+            self._begin(job, worker, now)
+
+    def finish(self, worker: QueueWorker, place: Place, now: float) -> bool:
+        """A worker has done a job; tell whether it was waited for.  Another worker that has it by now does it again."""
+        self._moved(worker, now)
+        job = self.jobs.get(place)
+        if job is None:
+            return False
+        self._give_to(job, worker)
+        if job.state is not JobState.SETTLING:
+            self._settling(job, JobVerdict.DONE)
+        return True
+
+    def lapse(self, worker: QueueWorker, place: Place, now: float) -> None:
+        """A job has expired before its worker began it."""
+        self._moved(worker, now)
+        job = worker.hand.get(place)
+        if job is not None and job.state is JobState.HELD:
+            self._settling(job, JobVerdict.EXPIRED)
+
+    def fail(self, worker: QueueWorker, place: Place, error: str, now: float, *, attempt: int, permanent: bool) -> bool:
+        """A worker has failed in an ``attempt``, counted from 1; tell whether that was waited for."""
+        self._moved(worker, now)
+        job = self.jobs.get(place)
+        if job is None or job.state is JobState.SETTLING or (job.worker not in (None, worker)):
+            return False
+        if job.worker is None and attempt <= job.attempts:
+            return False  # its lease had run out, and that was counted
+        self._give_to(job, worker)
+        self._fail(job, worker, error, now, permanent=permanent)
+        return True
+
+    def release(self, worker: QueueWorker, place: Place, now: float) -> None:
+        """A worker gives a job back, undone; no attempt is counted."""
+        self._moved(worker, now)
+        job = worker.hand.get(place)
+        if job is not None and job.state in (JobState.HELD, JobState.BEGUN):
+            self._give_back(job, now)
+            worker.settled.append(place)
+
+    def look(self, worker: QueueWorker, now: float) -> None:
+        """A worker says that it waits for jobs."""
+        self._moved(worker, now)
+
+    def _moved(self, worker: QueueWorker, now: float) -> None:
+        worker.moved = now
+        worker.is_stalled = False
+
+    def _give_to(self, job: QueuedJob, worker: QueueWorker) -> None:
+        """Let a job belong to the worker that reports it."""
+        if job.worker is not worker:
+            self._take_away(job)
+            job.worker = worker
+            worker.hand[job.place] = job
+
+    def _fail(self, job: QueuedJob, worker: QueueWorker, error: str, now: float, *, permanent: bool = False) -> None:
+        job.attempts += 1
+        job.error, job.dead = error, worker.dead
+        if permanent or job.attempts >= worker.attempts:
+            self._settling(job, JobVerdict.DEAD)
+        else:
+            self.retried += 1
+            job.due = now + min(MOST_BACKOFF, worker.backoff * 2.0 ** (job.attempts - 1))
+            self._settling(job, JobVerdict.RETRY)
+
+    def _settling(self, job: QueuedJob, verdict: JobVerdict) -> None:
+        job.state = JobState.SETTLING
+        job.verdict = verdict
+        if job.worker is not None:
+            job.worker.begun.pop(job.place, None)
+        self.outcomes.append(job)
+
+    def settle(self, jobs: Sequence[QueuedJob], now: float) -> set[QueueWorker]:
+        """The outcomes of jobs are on the disk; return the workers to report that to."""
+        told: set[QueueWorker] = set()
+        for job in jobs:
+            worker, verdict = job.worker, job.verdict
+            job.worker, job.verdict = None, None
+            if worker is not None and worker.hand.pop(job.place, None) is not None:
+                worker.settled.append(job.place)
+                told.add(worker)
+            if self.jobs.get(job.place) is not job:
+                continue  # the queue was purged meanwhile
+            if verdict is JobVerdict.RETRY:
+                self._offer(job, now)
+            else:
+                del self.jobs[job.place]
+                self._drop_row(job)
+                self._unchain(job, now)
+        return told
+
+    def _unchain(self, job: QueuedJob, now: float) -> None:
+        if not job.chained:
+            return
+        assert job.key is not None
+        name = (job.place.shard, job.key)
+        chain = self._chains[name]
+        first = chain[0] is job
+        chain.remove(job)
+        if not chain:
+            del self._chains[name]
+        elif first:
+            self._offer(chain[0], now)
+
+    # -- time -----------------------------------------------------------------------------------------------
+
+    @property
+    def deadline(self) -> float:
+        """When to call ``expire`` and ``assign`` next."""
+        stalls = [worker.moved + worker.lease for worker in self.workers if worker.hand and not worker.is_stalled]
+        return min(
+            min(stalls, default=math.inf),
+            self._delayed[0][0] if self._delayed else math.inf,
+            min(
+                (next(iter(worker.begun.values())).deadline for worker in self.workers if worker.begun),
+                default=math.inf,
+            ),
+            self._begins if self._ready and self._begins > -math.inf else math.inf,
+        )
+
+    def expire(self, now: float) -> None:
+        """End the leases that have run out."""
+        if now >= self._begins:
+            self._begins = -math.inf
+        for worker in self.workers:
+            while worker.begun and (job := next(iter(worker.begun.values()))).deadline <= now:
+                self.lapsed += 1
+                worker.is_stalled = worker.moved + worker.lease <= now
+                self._take_away(job)
+                worker.settled.append(job.place)
+                self._fail(job, worker, f"its lease of {worker.lease:g} s ran out", now)
+        for worker in self.workers:
+            if worker.hand and not worker.is_stalled and worker.moved + worker.lease <= now:
+                held = [job for job in worker.hand.values() if job.state is JobState.HELD]
+                worker.is_stalled = bool(held)
+                worker.moved = now
+                for job in held:
+                    self._give_back(job, now)
+                    worker.settled.append(job.place)
+
+    def clear(self) -> int:
+        """Forget every job; return how many there were.  What workers have in hand is done when they report it."""
+        count = len(self.jobs)
+        for worker in self.workers:
+            worker.settled += worker.hand
+            worker.hand.clear()
+            worker.begun.clear()
+        self.jobs.clear()
+        self.size = 0
+        self._ready.clear()
+        self._delayed.clear()
+        self._chains.clear()
+        return count

@@ -1,0 +1,156 @@
+"""Messages between a queue and a worker, through the worker's tunnel.
+
+The worker begins with {group: "queue/NAME", limit, lease, attempts, dead, backoff, held: places}.  The bridge answers
+{now: seconds of its clock}, which is monotonic.  Then both send what there is to say, without the fields that are
+empty:
+
+========= ==========================================================================================
+worker    content
+========= ==========================================================================================
+begun     places of jobs on which it works from now on
+done      places
+failed    lists of shard, offset, attempt, error, permanent
+released  places of jobs that it gives back
+expired   places of jobs that had expired before they were begun
+extended  places of jobs whose lease begins anew
+========= ==========================================================================================
+
+========= ==========================================================================================
+bridge    content
+========= ==========================================================================================
+settled   places of jobs that the worker need not remember any more
+jobs      lists of shard, offset, attempt, expires (seconds of the bridge's clock, or None), key, headers,
+          sender, encoding, timestamp (microseconds since 1970), value
+========= ==========================================================================================
+
+A worker that waits for jobs, and has not begun others in time before, says so by a report without any field.
+
+Places are numbers in turns: shard, offset, shard, offset.  A value of more than 64 KiB is a number, its size, in place
+of the bytes; these follow as messages of their own, before any other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, cast, final
+
+from iris.kernel.config import KIB
+from iris.kernel.errors import RemoteError
+from iris.spark_bridge.queues.machine import Place, QueuedJob
+from iris.spark_bridge.queues.rows import JobRow
+
+_MOST_BYTES: Final = 128 * KIB
+"""Of a message with jobs."""
+
+_LARGE: Final = 64 * KIB
+_PIECE: Final = 256 * KIB
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class JobReport:
+    """What a worker reports."""
+
+    begun: Sequence[Place]
+    done: Sequence[Place]
+    failed: Sequence[tuple[Place, int, str, bool]]
+    """Place, attempt, error, and whether trying again is of no use."""
+    released: Sequence[Place]
+    expired: Sequence[Place]
+    extended: Sequence[Place]
+
+
+def read_report_untrusted(message: object) -> JobReport:
+    """Read a worker's message.
+
+    Raises:
+        RemoteError: it is something else.
+    """
+    if not isinstance(message, dict):
+        raise _not_understood()
+    fields = cast("dict[str, object]", message)
+    return JobReport(
+        begun=read_places_untrusted(fields.get("begun")),
+        done=read_places_untrusted(fields.get("done")),
+        failed=_failures(fields.get("failed")),
+        released=read_places_untrusted(fields.get("released")),
+        expired=read_places_untrusted(fields.get("expired")),
+        extended=read_places_untrusted(fields.get("extended")),
+    )
+
+
+def read_places_untrusted(value: object) -> list[Place]:
+    """Read places.
+
+    Raises:
+        RemoteError: they are something else.
+    """
+    if value is None:
+        return []
+    if not isinstance(value, list) or len(cast("list[object]", value)) % 2:
+        raise _not_understood()
+    numbers = cast("list[object]", value)
+    if not all(_is_number(number) for number in numbers):
+        raise _not_understood()
+    whole = cast("list[int]", numbers)
+    return list(map(Place, whole[::2], whole[1::2]))
+
+
+def _failures(value: object) -> list[tuple[Place, int, str, bool]]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise _not_understood()
+    found: list[tuple[Place, int, str, bool]] = []
+    for entry in cast("list[object]", value):
+        match entry:
+            case [int(shard), int(offset), int(attempt), str(error), bool(permanent)] if min(shard, offset) >= 0:
+                found.append((Place(shard, offset), attempt, error, permanent))
+            case _:
+                raise _not_understood()
+    return found
+
+
+def _is_number(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def _not_understood() -> RemoteError:
+    return RemoteError("bad_request", "a worker's report is not understood: see iris.spark_bridge.queues.messages")
+
+
+def encode_settled(places: Sequence[Place]) -> Mapping[str, list[int]]:
+    """Make the message that tells a worker which outcomes are on the disk."""
+    return {"settled": [number for place in places for number in place]}
+
+
+def encode_jobs(jobs: Sequence[tuple[QueuedJob, JobRow]]) -> Iterator[object]:
+    """Make the messages that bring jobs to a worker."""
+    entries: list[list[Any]] = []
+    size = 0
+    for job, row in jobs:
+        large = len(row.value) > _LARGE
+        entries.append(
+            [
+                *job.place,
+                job.attempts + 1,
+                None if math.isinf(job.expires) else job.expires,
+                row.key,
+                row.headers,
+                row.sender,
+                row.encoding,
+                row.timestamp,
+                len(row.value) if large else row.value,
+            ]
+        )
+        size += 0 if large else row.size
+        if large or size > _MOST_BYTES:
+            yield {"jobs": entries}
+            entries, size = [], 0
+        if large:
+            for at in range(0, len(row.value), _PIECE):
+                yield row.value[at : at + _PIECE]
+    if entries:
+        yield {"jobs": entries}

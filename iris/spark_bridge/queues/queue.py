@@ -1,0 +1,531 @@
+"""Open queue: the shell of one queue at one member of a bridge.
+
+The log holds the jobs, the journal what became of them, and ``QueueMachine`` what is going on.  Four tasks work on it:
+one reads the log ahead, one hands out jobs and ends leases, one writes outcomes, and one tells the bridge now and then
+how far the queue is.  Each worker's tunnel has two more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final, Protocol, final
+
+import trio
+
+from iris.kernel.config import KIB, MIB
+from iris.kernel.errors import TunnelBroken
+from iris.kernel.tasks import Wakeup, open_background
+from iris.patterns.pubsub.subscribe import EventRun
+from iris.patterns.tunnel import Tunnel
+from iris.spark_bridge.errors import DataLost, LogDamaged, StoreFull
+from iris.spark_bridge.log import ShardState, Store, TopicFilter
+from iris.spark_bridge.queues.dead_letters import dead_letter
+from iris.spark_bridge.queues.journal import QueueJournal, Retry, ShardChange, ShardJournal, change_of
+from iris.spark_bridge.queues.machine import JobState, JobVerdict, Place, QueuedJob, QueueMachine, QueueWorker
+from iris.spark_bridge.queues.messages import JobReport, encode_jobs, encode_settled, read_report_untrusted
+from iris.spark_bridge.queues.progress import ShardProgress
+from iris.spark_bridge.queues.rows import JobRow, rows_of
+
+_log: Final = logging.getLogger("iris")
+
+MOST_WAITING: Final = 16_384
+"""Jobs that a queue looks at ahead, beside those that are put off: as many may wait behind one key or priority."""
+
+MOST_BYTES: Final = 32 * MIB
+"""Of their payloads and headers."""
+
+MOST_DELAYED: Final = 262_144
+"""Jobs that are put off; behind more the queue stands still until one is due."""
+
+_READ_BYTES: Final = 256 * KIB
+_RETRY: Final = 0.5
+"""Seconds between attempts to write to a full disk."""
+_DAMAGED: Final = 30.0
+"""Seconds between attempts to read what is damaged."""
+_TELLING: Final = 5.0
+"""Seconds between two notes of how far a queue is, for retention and for those who look on."""
+_REST: Final = 1.0
+"""Seconds in which workers of a bridge that was restarted say what they have in hand."""
+
+
+class LogMember(Protocol):
+    """What a queue needs of a bridge's member."""
+
+    @property
+    def store(self) -> Store:
+        """Its log."""
+        ...
+
+    @property
+    def states(self) -> Mapping[str, ShardState]:
+        """Its shards by id."""
+        ...
+
+    def now(self) -> int:
+        """Return microseconds since 1970."""
+        ...
+
+    def owns(self, key: str | None, publisher: str, topic: str) -> bool:
+        """Tell whether the shard of an event is one of this member's."""
+        ...
+
+    async def take(self, runs: Sequence[EventRun], stored: Callable[[], None] | None = None) -> None:
+        """Store events, and call ``stored`` when they are on the disk."""
+        ...
+
+    async def wait_news(self, known: Mapping[str, int], timeout: float) -> object:
+        """Wait until there is an event behind ``known`` in one of its shards."""
+        ...
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class QueueStatus:
+    """What a member of a bridge tells of a queue."""
+
+    queue: str
+    unread: int
+    """Events of the log that were not looked at yet; some may be on other topics."""
+    waiting: int
+    """Jobs that may be handed out, or wait for another one of their key."""
+    delayed: int
+    """Jobs that are put off, until a retry too."""
+    in_hand: int
+    """Jobs at workers."""
+    workers: int
+    done: int
+    dead: int
+    """Dead letters that were written."""
+    expired: int
+    """Jobs that nobody got because they had expired."""
+    retried: int
+    """Attempts that were followed by another one, since the bridge was started."""
+    lapsed: int
+    """Of the failed attempts, those whose lease ran out or whose worker was lost."""
+
+
+@final
+class _Shard:
+    """How far a queue is in one shard."""
+
+    def __init__(self, epoch: str, journal: ShardJournal) -> None:
+        self.epoch = epoch
+        self.journal = journal
+        self.scanned = journal.progress.floor
+        self.retries: dict[int, Retry | None] = {}
+        """What is to be written of its jobs."""
+
+    @property
+    def progress(self) -> ShardProgress:
+        return self.journal.progress
+
+
+@final
+class OpenQueue:
+    """One queue.  ``run`` works on it; the rest may be called as long as that does.
+
+    Args:
+        name: of the queue, and of the topic of its jobs.
+        group: under which the bridge keeps how far it is.
+        member: the bridge's member.
+        journal: of its queues.
+    """
+
+    def __init__(self, name: str, group: str, member: LogMember, journal: QueueJournal) -> None:
+        self.name: Final = name
+        self._group = group
+        self._topic = TopicFilter((name,))
+        self._member = member
+        self._journal = journal
+        self._machine: Final = QueueMachine()
+        self._shards: dict[int, _Shard] = {}
+        self._wakeups: dict[QueueWorker, Wakeup] = {}
+        self._changed, self._dirty, self._look = Wakeup(), Wakeup(), Wakeup()
+        self._late: list[tuple[QueueWorker, Place]] = []
+        """Jobs that were done before they were looked at, by workers of an earlier run of the bridge."""
+        self._unmarked = False
+        self._purging = trio.Lock()
+        self.looked: Final = trio.Event()
+        """The log was looked at up to its end, or as far as the queue looks ahead."""
+        self._scopes: set[trio.CancelScope] = set()
+        """Those in which workers are served."""
+
+    def __repr__(self) -> str:
+        return f"<OpenQueue {self.name!r}, {len(self._machine.jobs)} jobs>"
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Work until it is cancelled.  What was reported and is not written then is reported again by its worker."""
+        states = tuple(self._member.states.values())
+        known = await trio.to_thread.run_sync(self._load, states)
+        if known:
+            self._machine.rest(trio.current_time() + _REST)
+        async with trio.open_nursery() as nursery:
+            for task in (self._read_ahead, self._hand_out, self._write_outcomes, self._tell, self._watch):
+                nursery.start_soon(task)
+            task_status.started()
+
+    def _load(self, states: Sequence[ShardState]) -> bool:
+        known = False
+        for state in states:
+            found = self._journal.load(self.name, state.number, state.epoch)
+            known = known or found is not None
+            empty = ShardJournal(progress=ShardProgress(state.earliest, {}), done=0, dead=0, expired=0, retries={})
+            shard = self._shards[state.number] = _Shard(state.epoch, found or empty)
+            if found is None:
+                self._journal.write(self.name, {(state.number, state.epoch): change_of(shard.journal, {})})
+        self._member.store.pin_cursor(
+            self._group,
+            {state.id: self._shards[state.number].progress.floor for state in states},
+            now=self._member.now(),
+        )
+        return known
+
+    def status(self) -> QueueStatus:
+        """Return what is going on."""
+        machine = self._machine
+        states = Counter(job.state for job in machine.jobs.values())
+        records = [shard.journal for shard in self._shards.values()]
+        return QueueStatus(
+            queue=self.name,
+            unread=sum(
+                max(0, state.next - self._shards[state.number].scanned)
+                for state in self._member.states.values()
+                if state.number in self._shards
+            ),
+            waiting=states[JobState.READY] + states[JobState.BLOCKED],
+            delayed=states[JobState.DELAYED],
+            in_hand=states[JobState.HELD] + states[JobState.BEGUN] + states[JobState.SETTLING],
+            workers=len(machine.workers),
+            done=sum(record.done for record in records),
+            dead=sum(record.dead for record in records),
+            expired=sum(record.expired for record in records),
+            retried=machine.retried,
+            lapsed=machine.lapsed,
+        )
+
+    def close(self) -> None:
+        """Say goodbye to the workers: they look for the next run of this member."""
+        for scope in self._scopes:
+            scope.cancel()
+
+    async def peek(self, most: int) -> list[tuple[QueuedJob, JobRow]]:
+        """Return the jobs that come first in the log, of those that are looked at."""
+        jobs = sorted(self._machine.jobs.values(), key=lambda job: job.rank)[:most]
+        rows = await self._rows(jobs)
+        return [(job, rows[job.place]) for job in jobs if job.place in rows]
+
+    async def purge(self) -> int:
+        """Forget every job that the log holds now; return how many those were.  What is in hand is not done again."""
+        count = 0
+        async with self._purging:
+            for state in tuple(self._member.states.values()):
+                shard = self._shards[state.number]
+                at = shard.progress.next_open(max(shard.scanned, state.earliest))
+                while at < state.next:
+                    rows, at = await trio.to_thread.run_sync(self._read, state, at)
+                    count += sum(not shard.progress.is_done(row.offset) for row in rows)
+                shard.progress.mark(shard.progress.floor, state.next)
+                shard.retries = dict.fromkeys((*shard.retries, *shard.journal.retries))
+                shard.scanned = max(shard.scanned, state.next)
+            count += self._machine.clear()
+            self._unmarked = True
+        self._dirty.wake()
+        for wakeup in self._wakeups.values():
+            wakeup.wake()
+        return count
+
+    # -- reading ahead --------------------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        """Look again whenever the log has grown."""
+        while True:
+            known = {shard: state.next for shard, state in self._member.states.items()}
+            self._look.wake()
+            await self._member.wait_news(known, math.inf)
+
+    async def _read_ahead(self) -> None:
+        while True:
+            moved = False
+            for state in tuple(self._member.states.values()):
+                if state.number in self._shards:
+                    async with self._purging:
+                        moved = await self._read_shard(state) or moved
+            if moved:
+                self._changed.wake()
+            else:
+                self.looked.set()
+                await self._look.wait()
+
+    def _has_room(self) -> bool:
+        machine = self._machine
+        return (
+            len(machine.jobs) - machine.delayed < MOST_WAITING
+            and machine.size < MOST_BYTES
+            and machine.delayed < MOST_DELAYED
+        )
+
+    async def _read_shard(self, state: ShardState) -> bool:
+        """Look at what comes next in a shard; tell whether there was something."""
+        shard = self._shards[state.number]
+        start = max(shard.progress.next_open(shard.scanned), state.earliest)
+        if start >= state.next or not self._has_room():
+            return False
+        try:
+            rows, end = await trio.to_thread.run_sync(self._read, state, start)
+        except DataLost:
+            return False  # it was trimmed meanwhile: the next look begins behind that
+        except LogDamaged as error:
+            _log.error(
+                "queue %s stands still: the log is damaged at offset %d of shard %d: %s",
+                self.name, start, state.number, error,
+                extra={"queue": self.name, "reason": str(error)},
+            )  # fmt: skip
+            self.looked.set()
+            await trio.sleep(_DAMAGED)
+            return True
+        shard.progress.mark(shard.progress.floor, state.earliest)
+        now, wall = trio.current_time(), self._member.now() / 1e6
+        at = start
+        for row in rows:
+            shard.progress.mark(at, row.offset)
+            at = row.offset + 1
+            if not shard.progress.is_done(row.offset):
+                self._machine.add(self._job(shard, state.number, row, now - wall), now)
+        shard.progress.mark(at, end)
+        shard.scanned = end
+        return True
+
+    def _read(self, state: ShardState, start: int) -> tuple[list[JobRow], int]:
+        chunks = self._member.store.read(
+            state.number, state.epoch, start, state.next, max_bytes=_READ_BYTES, wanted=self._topic
+        )
+        rows = [row for chunk in chunks for row in rows_of(chunk, self._topic.wants, start, state.next)]
+        return rows, min(chunks[-1].end, state.next)
+
+    def _job(self, shard: _Shard, number: int, row: JobRow, offset: float) -> QueuedJob:
+        """Make a job; ``offset`` is what to add to seconds since 1970."""
+        stored = row.timestamp / 1e6 + offset
+        retry = shard.journal.retries.get(row.offset)
+        return QueuedJob(
+            Place(number, row.offset),
+            row,
+            due=stored + row.delay if retry is None else retry.due / 1e6 + offset,
+            expires=stored + row.expires,
+            attempts=0 if retry is None else retry.attempts,
+            error="" if retry is None else retry.error,
+        )
+
+    async def _rows(self, jobs: Collection[QueuedJob]) -> dict[Place, JobRow]:
+        """Return the rows of jobs, those that were dropped read again; what was trimmed is missing."""
+        rows = {job.place: job.row for job in jobs if job.row is not None}
+        for job in jobs:
+            if job.place not in rows:
+                shard = self._shards[job.place.shard]
+                with suppress(DataLost, ValueError):
+                    rows |= await trio.to_thread.run_sync(self._read_one, shard.epoch, job.place)
+        return rows
+
+    def _read_one(self, epoch: str, place: Place) -> dict[Place, JobRow]:
+        shard, offset = place
+        chunks = self._member.store.read(shard, epoch, offset, offset + 1, max_bytes=1, wanted=self._topic)
+        rows = [row for chunk in chunks for row in rows_of(chunk, self._topic.wants, offset, offset + 1)]
+        return {Place(shard, row.offset): row for row in rows}
+
+    # -- handing out ----------------------------------------------------------------------------------------
+
+    async def _hand_out(self) -> None:
+        while True:
+            with trio.move_on_at(self._machine.deadline):
+                await self._changed.wait()
+            now = trio.current_time()
+            self._machine.expire(now)
+            self._machine.assign(now)
+            for worker, wakeup in self._wakeups.items():
+                if worker.assigned or worker.settled:
+                    wakeup.wake()
+            if self._machine.outcomes:
+                self._dirty.wake()
+
+    async def serve(self, worker: QueueWorker, tunnel: Tunnel, held: Sequence[Place]) -> None:
+        """Serve a worker through its tunnel, until that ends.
+
+        Raises:
+            RemoteError: it sent something else than a report.
+        """
+        machine = self._machine
+        machine.open(worker, trio.current_time())
+        machine.resume(worker, held, trio.current_time())
+        self._wakeups[worker] = Wakeup()
+        scope = trio.CancelScope()
+        lost = False  # a worker that leaves in order is not, and none is when this member ends
+        try:
+            async with open_background() as nursery:
+                nursery.start_soon(self._send, worker, tunnel)
+                self._changed.wake()
+                with scope:
+                    self._scopes.add(scope)
+                    async for message in tunnel:
+                        self._take_report(worker, read_report_untrusted(message))
+        except TunnelBroken:
+            lost = True
+            raise
+        finally:
+            self._scopes.discard(scope)
+            del self._wakeups[worker]
+            machine.close(worker, trio.current_time(), lost=lost)
+            self._changed.wake()
+
+    def _take_report(self, worker: QueueWorker, report: JobReport) -> None:
+        machine, now = self._machine, trio.current_time()
+        machine.look(worker, now)
+        for place in report.done:
+            if not machine.finish(worker, place, now):
+                self._take_late(worker, place)
+        for place, attempt, error, permanent in report.failed:
+            if not machine.fail(worker, place, error, now, attempt=attempt, permanent=permanent):
+                worker.settled.append(place)
+        for place in report.released:
+            machine.release(worker, place, now)
+        for place in report.expired:
+            machine.lapse(worker, place, now)
+        for place in report.extended:
+            machine.extend(worker, place, now)
+        for place in report.begun:
+            machine.begin(worker, place, now)
+        self._changed.wake()
+
+    def _take_late(self, worker: QueueWorker, place: Place) -> None:
+        """Take the report of a job that is not there: it is done already, or was not looked at since a restart."""
+        shard = self._shards.get(place.shard)
+        if shard is None or shard.progress.is_done(place.offset) or place.offset < shard.scanned:
+            worker.settled.append(place)
+            return
+        shard.progress.mark(place.offset, place.offset + 1)
+        shard.journal.done += 1
+        shard.retries[place.offset] = None
+        self._late.append((worker, place))
+        self._unmarked = True
+        self._dirty.wake()
+
+    async def _send(self, worker: QueueWorker, tunnel: Tunnel) -> None:
+        """Send a worker its jobs, and which of its outcomes are on the disk."""
+        wakeup = self._wakeups[worker]
+        with suppress(TunnelBroken):  # who receives gets it as well
+            while True:
+                await wakeup.wait()
+                await self._send_all(worker, tunnel)
+
+    async def _send_all(self, worker: QueueWorker, tunnel: Tunnel) -> None:
+        while worker.settled or worker.assigned:
+            if worker.settled:
+                settled, worker.settled = worker.settled, []
+                await tunnel.send(encode_settled(settled))
+            jobs, worker.assigned = worker.assigned, []
+            rows = await self._rows(jobs)
+            held = [job for job in jobs if job.worker is worker and job.state is JobState.HELD]
+            for job in held:
+                if job.place not in rows:  # trimmed before anyone got it
+                    self._machine.lapse(worker, job.place, trio.current_time())
+                elif job.row is None:
+                    self._machine.keep(job, rows[job.place])
+            kept = [(job, rows[job.place]) for job in held if job.place in rows]
+            for message in encode_jobs(kept):
+                await tunnel.send(message)
+
+    # -- writing outcomes -----------------------------------------------------------------------------------
+
+    async def _write_outcomes(self) -> None:
+        while True:
+            await self._dirty.wait()
+            while self._machine.outcomes or self._unmarked:
+                outcomes, self._machine.outcomes = self._machine.outcomes, []
+                late, self._late = self._late, []
+                self._unmarked = False
+                await self._bury([job for job in outcomes if job.verdict is JobVerdict.DEAD])
+                self._mark(outcomes)
+                await self._write()
+                now = trio.current_time()
+                for worker, place in late:
+                    worker.settled.append(place)
+                self._machine.settle(outcomes, now)
+                self._changed.wake()
+                self._look.wake()
+
+    def _mark(self, outcomes: Sequence[QueuedJob]) -> None:
+        now, wall = trio.current_time(), self._member.now()
+        for job in outcomes:
+            number, offset = job.place
+            shard = self._shards[number]
+            known = offset in shard.journal.retries or offset in shard.retries
+            if shard.progress.is_done(offset):
+                continue  # the queue was purged meanwhile
+            if job.verdict is JobVerdict.RETRY:
+                shard.retries[offset] = Retry(job.attempts, wall + int((job.due - now) * 1e6), job.error)
+                continue
+            shard.progress.mark(offset, offset + 1)
+            if known:
+                shard.retries[offset] = None
+            shard.journal.done += job.verdict is JobVerdict.DONE
+            shard.journal.dead += job.verdict is JobVerdict.DEAD
+            shard.journal.expired += job.verdict is JobVerdict.EXPIRED
+
+    async def _write(self) -> None:
+        """Write what has changed; on a full disk again and again."""
+        changes: dict[tuple[int, str], ShardChange] = {}
+        for number, shard in self._shards.items():
+            changes[number, shard.epoch] = change_of(shard.journal, shard.retries)
+            for offset, retry in shard.retries.items():
+                if retry is None:
+                    shard.journal.retries.pop(offset, None)
+                else:
+                    shard.journal.retries[offset] = retry
+            shard.retries = {}
+        write = partial(self._journal.write, self.name, changes)
+        while True:
+            try:
+                return await trio.to_thread.run_sync(write)
+            except StoreFull as error:
+                _log.warning("queue %s waits: %s", self.name, error, extra={"queue": self.name, "reason": str(error)})
+                await trio.sleep(_RETRY)
+
+    async def _bury(self, jobs: Sequence[QueuedJob]) -> None:
+        """Store the dead letters of jobs; again after a crash, and then the log recognizes them."""
+        if not jobs:
+            return
+        rows = await self._rows(jobs)
+        letters = [
+            dead_letter(self.name, self._shards[job.place.shard].epoch, job, rows[job.place], self._member.owns)
+            for job in jobs
+            if job.place in rows
+        ]
+        stored = trio.Event()
+        await self._member.take(letters, stored.set)
+        await stored.wait()
+        for job in jobs:
+            _log.warning(
+                "job %d of shard %d of queue %s is dead after %d attempts: %s",
+                job.place.offset, job.place.shard, self.name, job.attempts, job.error,
+                extra={"queue": self.name, "topic": job.dead, "reason": job.error, "count": job.attempts},
+            )  # fmt: skip
+
+    async def _tell(self) -> None:
+        """Note in the log how far the queue is."""
+        told: dict[str, int] = {}
+        while True:
+            await trio.sleep(_TELLING)
+            floors = {
+                state.id: self._shards[state.number].progress.floor
+                for state in self._member.states.values()
+                if state.number in self._shards
+            }
+            if floors != told:
+                with suppress(StoreFull):  # next time
+                    move = partial(self._member.store.move_cursor, self._group, floors, now=self._member.now())
+                    await trio.to_thread.run_sync(move)
+                    told = floors

@@ -1,0 +1,175 @@
+"""Queues of a bridge's member: opens each when it is asked for, and answers for it.
+
+A queue is kept under the group ``queue/NAME``.  So it has an owner as groups of readers have, the bridge's status tells
+its lag, and retention that spares what is unread spares its jobs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, cast, final
+
+import trio
+
+from iris.kernel.errors import NotAllowed, RemoteError
+from iris.kernel.tasks import open_background
+from iris.patterns.messages import Sender
+from iris.patterns.pubsub.interest import is_topic
+from iris.patterns.pubsub.queues import DEAD_SUFFIX, GROUP, MAX_ATTEMPTS, MAX_LEASE, MAX_LIMIT
+from iris.patterns.tunnel import Tunnel
+from iris.spark_bridge.errors import QuotaExceeded
+from iris.spark_bridge.queues.journal import QueueJournal
+from iris.spark_bridge.queues.machine import MOST_BACKOFF, QueuedJob, QueueWorker
+from iris.spark_bridge.queues.messages import read_places_untrusted
+from iris.spark_bridge.queues.queue import LogMember, OpenQueue, QueueStatus
+from iris.spark_bridge.queues.rows import JobRow
+
+MOST_QUEUES: Final = 256
+"""That one member works on: each may hold 32 MiB of jobs in memory."""
+
+MOST_PEEKED: Final = 256
+
+MayPublish = Callable[[Sender, str], bool]
+"""Tells whether a node may publish on a topic."""
+
+
+@final
+class Queues:
+    """The queues of one member; made by ``open_queues``."""
+
+    def __init__(
+        self, member: LogMember, journal: QueueJournal, nursery: trio.Nursery, *, may_publish: MayPublish
+    ) -> None:
+        self._member = member
+        self._journal = journal
+        self._nursery = nursery
+        self._may_publish = may_publish
+        self._open: dict[str, OpenQueue] = {}
+        self._opening = trio.Lock()
+
+    def __repr__(self) -> str:
+        return f"<Queues {sorted(self._open)}>"
+
+    def report(self) -> Sequence[QueueStatus]:
+        """Return what goes on in each queue that is open, by name."""
+        return [queue.status() for _, queue in sorted(self._open.items())]
+
+    def close(self) -> None:
+        """Say goodbye to the workers."""
+        for queue in self._open.values():
+            queue.close()
+
+    async def _queue(self, payload: object) -> OpenQueue:
+        name = _name(payload)
+        async with self._opening:
+            queue = self._open.get(name)
+            if queue is None:
+                if len(self._open) >= MOST_QUEUES:
+                    raise QuotaExceeded(
+                        f"queue {name!r} would be one too many: a member of a bridge works on {MOST_QUEUES}"
+                    )
+                queue = OpenQueue(name, GROUP + name, self._member, self._journal)
+                await self._nursery.start(queue.run)
+                self._open[name] = queue
+        return queue
+
+    async def take(self, tunnel: Tunnel, fields: Mapping[str, object]) -> None:
+        """Serve a worker."""
+        limit = _whole(fields, "limit", 1, MAX_LIMIT)
+        attempts = _whole(fields, "attempts", 1, MAX_ATTEMPTS)
+        lease = _seconds(fields, "lease", 0.1, MAX_LEASE)
+        backoff = _seconds(fields, "backoff", 0.0, MOST_BACKOFF)
+        name, dead = _name(fields), fields.get("dead")
+        if not isinstance(dead, str) or not is_topic(dead) or dead == name:
+            raise RemoteError("bad_request", f"dead is {dead!r}: use a topic, another one than that of the queue")
+        # The bridge writes them with its own rights, so nobody may reach a topic by way of it that he cannot reach.
+        if dead != name + DEAD_SUFFIX and not self._may_publish(tunnel.sender, dead):
+            raise NotAllowed(
+                f"nodes of cluster {tunnel.sender.cluster!r} may not publish on {dead!r}, and so have no dead letters "
+                f"put there: use {name + DEAD_SUFFIX!r}"
+            )
+        queue = await self._queue(fields)
+        await tunnel.send({"now": trio.current_time()})
+        worker = QueueWorker(limit=limit, lease=lease, attempts=attempts, dead=dead, backoff=backoff)
+        await queue.serve(worker, tunnel, read_places_untrusted(fields.get("held")))
+
+    async def status(self, _sender: Sender, payload: object) -> dict[str, Any]:
+        """Answer what goes on in a queue."""
+        queue = await self._queue(payload)
+        await queue.looked.wait()
+        return dataclasses.asdict(queue.status())
+
+    async def peek(self, _sender: Sender, payload: object) -> list[dict[str, Any]]:
+        """Answer with the jobs of a queue that come first in the log."""
+        most = _whole(cast("Mapping[str, object]", payload), "most", 0, MOST_PEEKED)
+        queue = await self._queue(payload)
+        await queue.looked.wait()
+        now = trio.current_time()
+        return [_shown(job, row, now) for job, row in await queue.peek(most)]
+
+    async def purge(self, _sender: Sender, payload: object) -> int:
+        """Forget the jobs of a queue."""
+        return await (await self._queue(payload)).purge()
+
+
+def _shown(job: QueuedJob, row: JobRow, now: float) -> dict[str, Any]:
+    return {
+        "shard": job.place.shard,
+        "offset": job.place.offset,
+        "state": job.state.value,
+        "attempts": job.attempts,
+        "error": job.error,
+        "due_in": max(0.0, job.due - now),
+        "expires_in": None if math.isinf(job.expires) else job.expires - now,
+        "key": row.key,
+        "headers": row.headers,
+        "sender": row.sender,
+        "timestamp": row.timestamp,
+        "encoding": row.encoding,
+        "value": row.value[:4096],
+        "size": len(row.value),
+    }
+
+
+@asynccontextmanager
+async def open_queues(member: LogMember, directory: Path, *, may_publish: MayPublish) -> AsyncIterator[Queues]:
+    """Work on the queues of a member until the block ends.
+
+    Args:
+        member: has the log.
+        directory: of the journal.
+        may_publish: see there.
+    """
+    journal = await trio.to_thread.run_sync(QueueJournal, directory)
+    try:
+        async with open_background() as nursery:
+            yield Queues(member, journal, nursery, may_publish=may_publish)
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(journal.close)
+
+
+def _name(payload: object) -> str:
+    group = cast("dict[str, object]", payload).get("group") if isinstance(payload, dict) else None
+    name = group.removeprefix(GROUP) if isinstance(group, str) and group.startswith(GROUP) else ""
+    if not is_topic(name):
+        raise RemoteError("bad_request", f"group is {group!r}: use {GROUP}NAME, and a topic as the queue's name")
+    return name
+
+
+def _whole(fields: Mapping[str, object], name: str, least: int, most: int) -> int:
+    value = fields.get(name)
+    if type(value) is not int or not least <= value <= most:
+        raise RemoteError("bad_request", f"{name} is {value!r}: use a whole number from {least} to {most}")
+    return value
+
+
+def _seconds(fields: Mapping[str, object], name: str, least: float, most: float) -> float:
+    value = fields.get(name)
+    if not isinstance(value, int | float) or not least <= value <= most:
+        raise RemoteError("bad_request", f"{name} is {value!r}: use {least:g} to {most:g} seconds")
+    return float(value)

@@ -1,0 +1,141 @@
+"""Rows of a queue: the jobs among the events of a chunk, and what their headers ask for.
+
+Any event on the queue's topic is a job, whichever node has published it.  These of its headers mean something:
+
+================ ==================================================================================
+``job-delay``    seconds after which it may be handed out
+``job-priority`` -9 to 9: a higher one is handed out first
+``expires``      seconds after which it is not handed out any more
+================ ==================================================================================
+
+Seconds count from the event's timestamp, by the clock of the bridge.  A value that is no such number counts as none.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from iris.patterns.pubsub.queues import DELAY, MAX_PRIORITY, PRIORITY
+from iris.patterns.pubsub.subscribe import expires_after
+from iris.spark_bridge.log import Chunk
+from iris.spark_bridge.schema import HEADER_ENCODING, HEADER_SENDER, RESERVED, decode_events
+
+
+class JobRow(NamedTuple):
+    """One event of the log, which is a job for a queue of its topic."""
+
+    offset: int
+    topic: str
+    key: str | None
+    value: bytes
+    encoding: str
+    """Empty for bytes, else as in ``iris.spark_bridge.schema``."""
+    sender: str
+    headers: dict[str, str]
+    timestamp: int
+    """Microseconds since 1970."""
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes in memory, about."""
+        return len(self.value) + 512
+
+    @property
+    def delay(self) -> float:
+        """Seconds behind its timestamp before which it is not handed out."""
+        return max(0.0, _seconds(self.headers.get(DELAY), 0.0))
+
+    @property
+    def expires(self) -> float:
+        """Seconds behind its timestamp from which on it is not handed out any more."""
+        return expires_after(self.headers)
+
+    @property
+    def priority(self) -> int:
+        """Its priority."""
+        text = self.headers.get(PRIORITY, "0")
+        try:
+            return max(-MAX_PRIORITY, min(MAX_PRIORITY, int(text[:3])))
+        except ValueError:
+            return 0
+
+
+def _seconds(text: str | None, otherwise: float) -> float:
+    if text is None:
+        return otherwise
+    try:
+        seconds = float(text)
+    except ValueError:
+        return otherwise
+    return otherwise if math.isnan(seconds) else seconds
+
+
+def rows_of(chunk: Chunk, wanted: Callable[[str], bool], start: int, end: int) -> list[JobRow]:
+    """Return the events on wanted topics from offset ``start`` up to but not including ``end`` in a chunk.
+
+    Raises:
+        LogDamaged: the chunk is not what was written.
+    """
+    batch = decode_events(chunk.data)
+    if chunk.first < start or chunk.end > end:
+        at = batch.column("offset").to_pylist()
+        first = bisect_left(at, start)
+        batch = batch.slice(first, bisect_left(at, end) - first)
+    there = pc.unique(batch.column("topic")).to_pylist()
+    topics = [topic for topic in there if wanted(topic)]
+    if not topics:
+        return []
+    if len(topics) < len(there):
+        batch = batch.filter(pc.is_in(batch.column("topic"), value_set=pa.array(topics, pa.string())))
+    timestamp = chunk.timestamp
+    keys = batch.column("key").to_pylist()
+    offsets = batch.column("offset").to_pylist()
+    names = batch.column("topic").to_pylist()
+    values = batch.column("value").to_pylist()
+    return [
+        _row(offset, topic, key, value, pairs, timestamp)
+        for offset, topic, key, value, pairs in zip(
+            offsets, names, keys, values, _pairs(batch.column("headers")), strict=True
+        )
+    ]
+
+
+_OWN: Final = (HEADER_SENDER, HEADER_ENCODING)
+
+
+def _row(
+    offset: int, topic: str, key: bytes | None, value: bytes, pairs: dict[str, bytes | None], timestamp: int
+) -> JobRow:
+    told = [(pairs.pop(name, None) or b"").decode("utf-8", "replace") for name in _OWN]
+    headers = {
+        name: (text or b"").decode("utf-8", "replace") for name, text in pairs.items() if not name.startswith(RESERVED)
+    }
+    return JobRow(
+        offset=offset,
+        topic=topic,
+        key=None if key is None else key.decode("utf-8", "replace"),
+        value=value,
+        encoding=told[1],
+        sender=told[0],
+        headers=headers,
+        timestamp=timestamp,
+    )
+
+
+def _pairs(column: Any) -> list[dict[str, bytes | None]]:
+    """Return the headers of each row; a tenth of the time that ``to_pylist`` of nested columns takes."""
+    entries = column.flatten()
+    names, texts = entries.field("key").to_pylist(), entries.field("value").to_pylist()
+    found: list[dict[str, bytes | None]] = []
+    at = 0
+    for length in pc.list_value_length(column).to_pylist():
+        upto = at + (length or 0)
+        found.append({name: text for name, text in zip(names[at:upto], texts[at:upto], strict=True) if name})
+        at = upto
+    return found

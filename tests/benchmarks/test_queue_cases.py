@@ -1,0 +1,28 @@
+"""What work queues have to show among real processes, with few jobs; ``python -m benchmarks.queue`` has many."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.queue.cases import expiry, kills, poison, shares
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
+def test_no_job_is_lost_by_kills_and_no_more_is_done_twice_than_was_in_hand(seed: int) -> None:
+    found = kills(2_000, pause=1.0, seed=seed, workers=2, keys=500)
+    assert found.good, found.figures
+
+
+def test_workers_share_the_jobs_of_many_keys_evenly() -> None:
+    found = shares(2_000, work=0.01)
+    assert found.good, found.figures
+
+
+def test_poison_is_a_dead_letter_after_exactly_five_attempts() -> None:
+    found = poison(300, every=30)
+    assert found.good, found.figures
+
+
+def test_no_job_is_begun_after_it_has_expired() -> None:
+    found = expiry(600)
+    assert found.good, found.figures

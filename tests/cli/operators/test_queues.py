@@ -1,0 +1,91 @@
+"""``iris queue status``, ``peek``, ``redrive`` and ``purge``, as people type them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+import trio
+
+import iris
+from iris.cli.main import run_command
+from tests.support.bridges import BridgeProcess
+
+
+@pytest.fixture(scope="module")
+def bridge() -> Iterator[None]:
+    """A running bridge in a realm of its own, with a queue of three jobs and one dead letter."""
+    directory = Path(tempfile.mkdtemp(prefix="iris-"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("IRIS_HOME", str(directory / "home"))
+        patch.setenv("XDG_RUNTIME_DIR", str(directory))
+        with BridgeProcess(directory / "log"):
+            trio.run(partial(fill, "jobs"))
+            yield
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+async def fill(name: str) -> None:
+    async with iris.open_node("workers") as node, node.queue(name, attempts=1) as jobs:
+        await node.wait_for("bridge", timeout=60)
+        await jobs.put("broken", key="k", headers={"h": "v"}, timeout=60)
+        async with await anext(jobs.take(1)):
+            raise ValueError("no good")
+        with trio.fail_after(60):
+            while not (await node.request("bridge", {"group": f"queue/{name}"}, operation="queue"))["dead"]:  # noqa: ASYNC110 -- nobody is told
+                await trio.sleep(0.02)
+        for number in range(2):
+            await jobs.put({"n": number}, timeout=60, delay=3600)
+
+
+@pytest.fixture
+def queue(bridge: None, capfd: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    def run(*arguments: str) -> str:
+        capfd.readouterr()
+        assert run_command(("queue", *arguments)) == 0, capfd.readouterr().err
+        said = capfd.readouterr()
+        return said.out or said.err
+
+    return run
+
+
+def test_a_queue_is_looked_at_mended_and_purged(queue: Callable[..., str]) -> None:
+    assert queue("status", "jobs").startswith("queue jobs: 0 waiting, 2 delayed, 0 in hand at 0 workers, 0 events")
+    told = json.loads(queue("status", "jobs", "--json"))
+    assert (told["delayed"], told["done"], told["dead"]) == (2, 0, 1)
+    first, second = map(json.loads, queue("peek", "jobs", "--as", "workers").splitlines())
+    assert (first["payload"], second["payload"], first["attempts"], first["state"]) == (
+        {"n": 0},
+        {"n": 1},
+        0,
+        "delayed",
+    )
+    (letter,) = map(json.loads, queue("peek", "jobs.dead", "--as", "workers").splitlines())
+    assert (letter["payload"], letter["key"]) == ("broken", "k")
+    assert letter["headers"]["dead-error"] == "ValueError: no good"
+    assert "1 jobs are in queue jobs again" in queue("redrive", "jobs", "--as", "workers")
+    *_, again = map(json.loads, queue("peek", "jobs", "--as", "workers").splitlines())
+    assert (again["payload"], again["headers"], again["attempts"]) == ("broken", {"h": "v"}, 0)
+    assert "3 jobs of queue jobs are forgotten" in queue("purge", "jobs", "--as", "workers", "--yes")
+    assert queue("status", "jobs").startswith("queue jobs: 0 waiting, 0 delayed")
+
+
+def test_another_cluster_is_told_whose_the_queue_is(
+    queue: Callable[..., str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    queue("peek", "jobs", "--as", "workers")
+    assert run_command(("queue", "peek", "jobs", "--as", "others")) == 1
+    assert "belongs to cluster 'workers'" in capfd.readouterr().err
+
+
+def test_purging_asks_first(bridge: None, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    assert run_command(("queue", "purge", "jobs", "--as", "workers")) != 0
+    assert "Forget every job of queue jobs?" in capfd.readouterr().err

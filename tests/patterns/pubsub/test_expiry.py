@@ -1,0 +1,92 @@
+"""Events that expire: what has waited at a subscriber for too long is not delivered, and counted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+
+import pytest
+import trio
+
+import iris
+from iris.kernel.errors import ConfigError
+from iris.node.node import Node
+from iris.patterns.pubsub.subscribe import expires_after, with_expiry
+from iris.testing import open_network
+
+
+@pytest.fixture
+async def pair(autojump_clock: trio.testing.MockClock) -> AsyncIterator[tuple[Node, Node]]:
+    """A publisher and a subscriber, in virtual time."""
+    async with open_network() as network, network.open_node("shop") as shop, network.open_node("desk") as desk:
+        yield shop, desk
+
+
+async def test_what_waited_for_too_long_is_left_out_and_counted_and_no_gap(pair: tuple[Node, Node]) -> None:
+    shop, desk = pair
+    async with desk.subscribe("prices.>") as prices:
+        for number in range(6):
+            await shop.publish("prices.a", number, expires=10.0 if number % 2 else None)
+        await trio.sleep(11)
+        await shop.publish("prices.a", 6, expires=10.0)
+        events = [await anext(prices) for _ in range(4)]
+        assert [event.payload for event in events] == [0, 2, 4, 6]
+        assert [event.missed for event in events] == [0, 0, 0, 0]
+        counted = prices.statistics()
+        assert (counted.received, counted.delivered, counted.expired, counted.missed, counted.waiting) == (
+            7,
+            4,
+            3,
+            0,
+            0,
+        )
+
+
+async def test_events_that_came_together_expire_one_by_one(pair: tuple[Node, Node]) -> None:
+    shop, desk = pair
+    async with desk.subscribe("prices.>") as prices:
+        for number in range(3):
+            await shop.publish("prices.a", number, expires=10.0)
+        assert (await anext(prices)).payload == 0
+        await trio.sleep(11)
+        await shop.publish("prices.a", 3)
+        assert (await anext(prices)).payload == 3
+        assert prices.statistics().expired == 2
+
+
+async def test_a_batch_holds_no_expired_events(pair: tuple[Node, Node]) -> None:
+    shop, desk = pair
+    async with desk.subscribe("prices.>") as prices:
+        for number in range(4):
+            await shop.publish("prices.a", number, expires=None if number == 1 else 10.0)
+        await trio.sleep(11)
+        assert [event.payload for event in await prices.receive_batch()] == [1]
+        assert prices.statistics().waiting == 0
+
+
+async def test_an_expired_event_of_a_group_is_not_given_to_another_member(pair: tuple[Node, Node]) -> None:
+    shop, desk = pair
+    async with desk.subscribe("prices.>", group="g") as first:
+        await shop.publish("prices.a", 1, expires=10.0)
+        await trio.sleep(11)
+        await shop.publish("prices.a", 2)
+        assert (await anext(first)).payload == 2
+        assert first.statistics().expired == 1
+
+
+async def test_what_cannot_expire_is_an_error(pair: tuple[Node, Node]) -> None:
+    shop, _ = pair
+    for expires in (-1, math.nan, math.inf, "soon", True):
+        with pytest.raises(ConfigError, match="expires is"):
+            await shop.publish("prices.a", 1, expires=expires)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="expires or retain"):
+        await shop.publish("prices.a", 1, expires=1, retain=True)
+
+
+def test_the_header_says_it_and_nonsense_counts_as_none() -> None:
+    assert expires_after(with_expiry({"h": "v"}, 2.5)) == 2.5
+    assert expires_after(with_expiry(None, 0)) == 0.0
+    assert expires_after(with_expiry(None, 86_400)) == 86_400
+    for text in ("soon", "nan", ""):
+        assert expires_after({"expires": text}) == math.inf
+    assert iris.SubscriptionStatistics.__doc__ is not None

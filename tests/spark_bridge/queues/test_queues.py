@@ -1,0 +1,525 @@
+"""Queues of a bridge among nodes: what a job goes through from ``put`` to its end, and what survives a restart.
+
+On the network in memory and the real clock, because the log works in threads.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+import iris
+from iris.kernel.errors import ConfigError, NotAllowed, NotSent, RemoteError
+from iris.node.node import Node
+from iris.spark_bridge.queues.journal import QueueJournal
+from iris.spark_bridge.server.bridge import open_bridge
+from iris.testing import Network, open_network
+
+
+@asynccontextmanager
+async def bridge(network: Network, directory: Path, **options: Any) -> AsyncIterator[None]:
+    async with network.open_node("bridge") as node, open_bridge(node, topics=["jobs"], directory=directory, **options):
+        yield
+
+
+async def status(node: Node, name: str = "jobs") -> dict[str, Any]:
+    found: dict[str, Any] = await node.request("bridge", {"group": f"queue/{name}"}, operation="queue")
+    return found
+
+
+async def until(node: Node, name: str = "jobs", **wanted: int) -> dict[str, Any]:
+    """Wait until the status of a queue says so."""
+    found: dict[str, Any] = {}
+    with trio.move_on_after(60):
+        while not wanted.items() <= found.items():
+            found = await status(node, name)
+            await trio.sleep(0.01)
+    assert wanted.items() <= found.items(), found
+    return found
+
+
+async def first(worker: iris.JobWorker) -> iris.Job:
+    with trio.fail_after(60):
+        return await anext(worker)
+
+
+@pytest.fixture
+async def desk(tmp_path: Path) -> AsyncIterator[tuple[Network, Node]]:
+    """A bridge that stores the topic ``jobs``, and a node."""
+    async with open_network() as network, bridge(network, tmp_path), network.open_node("desk") as node:
+        yield network, node
+
+
+async def test_jobs_are_done_once_each_and_with_all_that_they_were_put_with(desk: tuple[Network, Node]) -> None:
+    _, node = desk
+    payloads: list[Any] = [b"bytes", "text", {"n": 1}, None, b"x" * 300_000, "y" * 100_000]
+    async with node.queue("jobs") as jobs:
+        for payload in payloads:
+            await jobs.put(payload, key="k", headers={"h": "v"})
+        found: list[Any] = []
+        worker = jobs.take()
+        while len(found) < len(payloads):
+            async with await first(worker) as job:
+                found.append(job.payload)
+                assert (job.key, job.headers, job.sender, job.attempt, job.queue) == (
+                    "k",
+                    {"h": "v"},
+                    "desk",
+                    1,
+                    "jobs",
+                )
+    assert found == payloads
+    assert (await until(node, done=len(payloads)))["waiting"] == 0
+
+
+async def test_an_error_is_logged_and_the_job_comes_again_until_it_is_a_dead_letter(
+    desk: tuple[Network, Node], caplog: pytest.LogCaptureFixture
+) -> None:
+    _, node = desk
+    async with node.queue("jobs", attempts=5, backoff=0.001) as jobs:
+        await jobs.put({"n": 1}, key="k", headers={"h": "v"})
+        worker = jobs.take()
+        for attempt in range(1, 6):
+            async with await first(worker) as job:
+                assert job.attempt == attempt
+                raise ValueError("no good")
+        found = await until(node, dead=1)
+        assert (found["done"], found["waiting"], found["retried"]) == (0, 0, 4)
+    assert [record.exc_info is not None for record in caplog.records if "has failed" in record.message] == [True] * 5
+    async with node.queue("jobs.dead") as dead:
+        letter = await first(dead.take())
+        assert (letter.payload, letter.key, letter.sender) == ({"n": 1}, "k", "desk")
+        assert letter.headers == {
+            "h": "v",
+            "dead-queue": "jobs",
+            "dead-attempts": "5",
+            "dead-error": "ValueError: no good",
+            "dead-place": "0:0",
+        }
+        await letter.commit()
+    assert (await status(node, "jobs.dead"))["done"] == 1
+
+
+async def test_a_job_that_cannot_succeed_is_dead_at_once(desk: tuple[Network, Node]) -> None:
+    _, node = desk
+    async with node.queue("jobs", dead="graves") as jobs:
+        await jobs.put(b"1")
+        async with await first(jobs.take()) as job:
+            job.fail("malformed", permanent=True)
+        await until(node, dead=1)
+        async with node.queue("graves") as graves:
+            assert (await first(graves.take())).headers["dead-error"] == "malformed"
+
+
+async def test_a_job_whose_block_is_cancelled_is_given_back_without_an_attempt(desk: tuple[Network, Node]) -> None:
+    _, node = desk
+    async with node.queue("jobs") as jobs:
+        await jobs.put(b"1")
+        worker = jobs.take()
+        with trio.CancelScope() as scope:
+            async with await first(worker):
+                scope.cancel()
+                await trio.sleep_forever()
+        assert (await first(worker)).attempt == 1
+
+
+async def test_a_lease_that_ran_out_lets_another_worker_have_the_job(desk: tuple[Network, Node]) -> None:
+    _, node = desk
+    async with node.queue("jobs", lease=0.3, backoff=0.0) as jobs:
+        await jobs.put(b"1")
+        job = await first(jobs.take(1))
+        again = await first(jobs.take(1))
+        assert again.attempt == 2
+        assert job.is_lost
+        await again.commit()
+        await job.commit()
+    assert (await status(node))["done"] == 1
+
+
+async def test_a_lease_that_is_extended_does_not_run_out(desk: tuple[Network, Node]) -> None:
+    _, node = desk
+    async with node.queue("jobs", lease=2.0) as jobs:
+        await jobs.put(b"1")
+        job = await first(jobs.take(1))
+        began = trio.current_time()
+        while trio.current_time() < began + 2.5:
+            job.extend()
+            await trio.sleep(0.1)
+        assert not job.is_lost
+        await job.commit()
+    assert (await status(node))["lapsed"] == 0
+
+
+async def test_a_worker_that_did_not_look_for_long_gets_jobs_again_when_it_does(desk: tuple[Network, Node]) -> None:
+    _, node = desk
+    async with node.queue("jobs", lease=0.1) as jobs:
+        worker = jobs.take()
+        await jobs.put(1)
+        await until(node, in_hand=1)
+        await until(node, waiting=1)
+        job = await first(worker)
+        assert (job.payload, job.attempt) == (1, 1)
+
+
+async def test_a_worker_has_no_more_in_hand_than_its_limit(desk: tuple[Network, Node]) -> None:
+    _, node = desk
+    async with node.queue("jobs") as jobs:
+        for number in range(12):
+            await jobs.put(number)
+        worker = jobs.take(4)
+        held = [await first(worker) for _ in range(4)]
+        assert (await until(node, waiting=8))["in_hand"] == worker.in_hand == 4
+        with trio.move_on_after(0.1) as scope:
+            await anext(worker)
+        assert scope.cancelled_caught
+        await held[2].commit()
+        assert (await first(worker)).payload == 4
+
+
+async def test_delay_expiry_and_priority(desk: tuple[Network, Node]) -> None:
+    _, node = desk
+    async with node.queue("jobs") as jobs:
+        await jobs.put("expired", expires=0.0)
+        await jobs.put("late", delay=3.0)
+        await jobs.put("low", priority=-1)
+        await jobs.put("high", priority=3)
+        await jobs.put("plain", expires=60)
+        await until(node, waiting=4, delayed=1)
+        worker = jobs.take(1)
+        found: list[str] = []
+        while len(found) < 4:
+            async with await first(worker) as job:
+                found.append(job.payload)
+        assert found == ["high", "plain", "low", "late"]
+        await until(node, expired=1, done=4)
+
+
+async def test_a_job_that_expires_at_a_worker_is_not_begun(desk: tuple[Network, Node]) -> None:
+    _, node = desk
+    async with node.queue("jobs") as jobs:
+        worker = jobs.take(2)
+        await jobs.put(1)
+        await jobs.put(2, expires=0.3)
+        job = await first(worker)
+        assert (await until(node, in_hand=2))["waiting"] == 0
+        await trio.sleep(0.35)
+        await job.commit()
+        with trio.move_on_after(0.2) as scope:
+            await anext(worker)
+        assert scope.cancelled_caught
+        await until(node, expired=1, done=1)
+
+
+async def test_jobs_of_one_key_are_done_in_their_order_by_many_workers(desk: tuple[Network, Node]) -> None:
+    _, node = desk
+    done: list[tuple[str, int]] = []
+    async with node.queue("jobs") as jobs, trio.open_nursery() as nursery:
+        for number in range(60):
+            nursery.start_soon(partial(jobs.put, number, key=f"k{number % 3}", timeout=60))
+            await trio.lowlevel.checkpoint()
+
+        async def work() -> None:
+            async for job in jobs.take(4):
+                async with job:
+                    await trio.sleep(0.001)
+                    done.append((job.key or "", job.payload))
+                if len(done) == 60:
+                    nursery.cancel_scope.cancel()
+
+        for _ in range(3):
+            nursery.start_soon(work)
+    for key in ("k0", "k1", "k2"):
+        order = [number for name, number in done if name == key]
+        assert order == sorted(order)
+        assert len(order) == 20
+
+
+async def test_done_jobs_attempts_and_delays_survive_a_restart_of_the_bridge(tmp_path: Path) -> None:
+    async with open_network() as network, network.open_node("desk") as node:
+        async with bridge(network, tmp_path), node.queue("jobs", attempts=3, backoff=0.001) as jobs:
+            await node.wait_for("bridge")
+            for number in range(5):
+                await jobs.put(number)
+            await jobs.put("later", delay=3600)
+            worker = jobs.take(8)
+            for _ in range(4):
+                async with await first(worker) as job:
+                    if job.payload == 2:
+                        raise ValueError("two")
+            await until(node, done=3, retried=1)
+        async with bridge(network, tmp_path), node.queue("jobs", attempts=3) as jobs:
+            await node.wait_for("bridge")
+            found = await until(node, delayed=1, unread=0)
+            assert (found["done"], found["waiting"]) == (3, 2)
+            worker = jobs.take(8)
+            left = {(job.payload, job.attempt) for job in (await first(worker), await first(worker))}
+            assert left == {(2, 2), (4, 1)}
+
+
+async def test_what_is_at_work_while_the_bridge_restarts_is_done_once(tmp_path: Path) -> None:
+    async with open_network() as network, network.open_node("desk") as node, node.queue("jobs") as jobs:
+        begun: list[Any] = []
+        async with bridge(network, tmp_path):
+            await node.wait_for("bridge")
+            for number in range(4):
+                await jobs.put(number)
+            worker = jobs.take(2)
+            mine = [await first(worker), await first(worker)]
+        async with bridge(network, tmp_path), network.open_node("desk") as other, other.queue("jobs") as others:
+            await other.wait_for("bridge")
+            beside = others.take(8)
+            begun = [await first(beside), await first(beside)]
+            for job in (*mine, *begun):
+                await job.commit()
+            assert (await until(node, done=4))["lapsed"] == 0
+        assert sorted(job.payload for job in (*mine, *begun)) == [0, 1, 2, 3]
+
+
+async def test_a_queue_reads_its_topic_alone_and_begins_with_what_was_published_before(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("bridge") as serving,
+        open_bridge(serving, topics=[">"], directory=tmp_path, shards=[0, 1]),
+        network.open_node("desk") as node,
+    ):
+        async with node.confirming(timeout=60) as confirmed:
+            for number in range(3000):
+                await confirmed.publish("jobs" if number % 7 == 0 else "other", b"%d" % number, key=str(number))
+        async with node.queue("jobs") as jobs:
+            worker = jobs.take(500)
+            found = [await first(worker) for _ in range(429)]
+            for job in found:
+                job._leave(None)
+            await until(node, done=429, unread=0)
+        assert sorted(int(job.payload) for job in found) == list(range(0, 3000, 7))
+
+
+async def test_purging_forgets_what_waits(desk: tuple[Network, Node]) -> None:
+    _, node = desk
+    async with node.queue("jobs") as jobs:
+        for number in range(6):
+            await jobs.put(number)
+        worker = jobs.take(1)
+        job = await first(worker)
+        assert await node.request("bridge", {"group": "queue/jobs"}, operation="purge") == 6
+        await job.commit()
+        await jobs.put("new")
+        assert (await first(worker)).payload == "new"
+
+
+async def test_peeking_shows_the_jobs_in_the_order_of_the_log(desk: tuple[Network, Node]) -> None:
+    _, node = desk
+    async with node.queue("jobs", backoff=60) as jobs:
+        for number in range(3):
+            await jobs.put(str(number), delay=3600 if number == 2 else 0)
+        async with await first(jobs.take(1)):
+            raise ValueError("zero")
+        await until(node, delayed=2)
+        shown = await node.request("bridge", {"group": "queue/jobs", "most": 9}, operation="peek")
+    assert [(job["value"], job["attempts"], job["error"]) for job in shown] == [
+        (b"0", 1, "ValueError: zero"),
+        (b"1", 0, ""),
+        (b"2", 0, ""),
+    ]
+    assert math.isclose(shown[2]["due_in"], 3600, abs_tol=60)
+
+
+async def test_a_queue_belongs_to_the_cluster_that_takes_from_it_first(desk: tuple[Network, Node]) -> None:
+    network, node = desk
+    async with node.queue("jobs") as jobs:
+        await jobs.put(1)
+        await first(jobs.take(1))
+        async with network.open_node("others") as stranger, stranger.queue("jobs") as theirs:
+            await stranger.wait_for("bridge")
+            await theirs.put(2)
+            with pytest.raises(NotAllowed, match="belongs to cluster 'desk'"):
+                await first(theirs.take())
+
+
+async def test_a_topic_that_no_bridge_stores_has_no_queue(desk: tuple[Network, Node]) -> None:
+    _, node = desk
+    async with node.queue("elsewhere") as jobs:
+        with pytest.raises(NotSent, match="no durable subscriber"):
+            await jobs.put(1)
+
+
+async def test_members_that_do_not_divide_the_events_have_no_queues(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("bridge") as one,
+        open_bridge(one, topics=["jobs"], directory=tmp_path / "0", member="a"),
+        network.open_node("bridge") as other,
+        open_bridge(other, topics=["jobs"], directory=tmp_path / "1", member="b", shards=[1]),
+        network.open_node("desk") as node,
+        node.queue("jobs") as jobs,
+    ):
+        await node.wait_for("bridge", 2)
+        with pytest.raises(ConfigError, match="start them with --of"):
+            await first(jobs.take())
+
+
+async def test_members_that_divide_the_events_have_a_queue_together(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("bridge") as one,
+        open_bridge(one, topics=["jobs"], directory=tmp_path / "0", shards=[0], of=2),
+        network.open_node("bridge") as other,
+        open_bridge(other, topics=["jobs"], directory=tmp_path / "1", shards=[1], of=2),
+        network.open_node("desk") as node,
+        node.queue("jobs", attempts=1) as jobs,
+    ):
+        await node.wait_for("bridge", 2)
+        for number in range(20):
+            await jobs.put(number, key=str(number))
+        worker = jobs.take(8)
+        found: list[int] = []
+        while len(found) < 20:
+            async with await first(worker) as job:
+                found.append(job.payload)
+                raise ValueError("dead")
+        assert sorted(found) == list(range(20))
+        async with node.queue("jobs.dead") as dead:
+            taking = dead.take(8)
+            letters = []
+            for _ in range(20):
+                async with await first(taking) as letter:
+                    letters.append(letter.payload)
+            assert sorted(letters) == list(range(20))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"lease": 0}, "lease is 0"),
+        ({"attempts": 0}, "attempts is 0"),
+        ({"backoff": math.nan}, "backoff is nan"),
+        ({"dead": "jobs"}, "another topic"),
+        ({"dead": "a b"}, "dead is 'a b'"),
+        ({"bridge": ""}, "''"),
+    ],
+)
+async def test_what_a_queue_cannot_be_opened_with_is_an_error(options: dict[str, Any], message: str) -> None:
+    async with open_network() as network, network.open_node("desk") as node:
+        with pytest.raises(ConfigError, match=message):
+            async with node.queue("jobs", **options):
+                pass
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [({"delay": -1}, "delay"), ({"expires": -1}, "expires"), ({"priority": 10}, "priority")],
+)
+async def test_what_a_job_cannot_be_put_with_is_an_error(
+    desk: tuple[Network, Node], arguments: dict[str, Any], message: str
+) -> None:
+    _, node = desk
+    async with node.queue("jobs") as jobs:
+        with pytest.raises(ConfigError, match=message):
+            await jobs.put(1, **arguments)
+        with pytest.raises(ConfigError, match="limit"):
+            jobs.take(0)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"x",
+        {"done": [1]},
+        {"done": ["a", "b"]},
+        {"failed": [[1, 2, 3]]},
+        {"begun": {}},
+        {"failed": [[0, -1, 1, "", True]]},
+    ],
+)
+async def test_a_worker_that_reports_nonsense_is_told_so_and_hurts_nobody(
+    desk: tuple[Network, Node], message: Any
+) -> None:
+    _, node = desk
+    terms = {"group": "queue/jobs", "limit": 1, "lease": 5.0, "attempts": 2, "dead": "jobs.dead", "backoff": 1.0}
+    async with node.open_tunnel("bridge", operation="take") as tunnel:
+        await tunnel.send(terms)
+        assert set(await tunnel.receive()) == {"now"}
+        await tunnel.send(message)
+        with trio.fail_after(60):
+            assert (await tunnel.receive())["error"] == "bad_request"
+    async with node.queue("jobs") as jobs:
+        await jobs.put(1)
+        await (await first(jobs.take())).commit()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"limit": 0}, {"lease": "x"}, {"attempts": -1}, {"dead": "jobs"}, {"group": "jobs"}, {"group": "queue/a b"}],
+)
+async def test_a_worker_that_begins_with_nonsense_is_refused(
+    desk: tuple[Network, Node], change: dict[str, Any]
+) -> None:
+    _, node = desk
+    terms = {"group": "queue/jobs", "limit": 1, "lease": 5.0, "attempts": 2, "dead": "jobs.dead", "backoff": 1.0}
+    async with node.open_tunnel("bridge", operation="take") as tunnel:
+        await tunnel.send(terms | change)
+        assert (await tunnel.receive())["error"] == "bad_request"
+
+
+async def test_headers_that_make_no_sense_count_as_none(desk: tuple[Network, Node]) -> None:
+    _, node = desk
+    for name in ("job-delay", "job-priority", "expires"):
+        await node.publish("jobs", name, confirm=True, headers={name: "soon"})
+    await node.publish("jobs", "nan", confirm=True, headers={"job-delay": "nan", "expires": "nan"})
+    async with node.queue("jobs") as jobs:
+        worker = jobs.take()
+        found = [(await first(worker)).payload for _ in range(4)]
+    assert sorted(found) == ["expires", "job-delay", "job-priority", "nan"]
+
+
+async def test_a_bridge_that_is_away_is_said_once_and_waited_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_network() as network, network.open_node("desk") as node, node.queue("jobs") as jobs:
+        worker = jobs.take()
+        with caplog.at_level(logging.WARNING, "iris"), trio.move_on_after(0.7):
+            await anext(worker)
+        assert [record.message for record in caplog.records] == [
+            "queue jobs waits for bridge: is 'iris bridge --name bridge' running?"
+        ]
+        async with bridge(network, tmp_path):
+            await node.wait_for("bridge")
+            await jobs.put(1)
+            await (await first(worker)).commit()
+
+
+async def test_a_queue_whose_names_are_too_many_or_bad_is_refused(desk: tuple[Network, Node]) -> None:
+    _, node = desk
+    for payload in (None, {"group": "queue/"}, {"group": 3}):
+        with pytest.raises(RemoteError, match="bad_request"):
+            await node.request("bridge", payload, operation="queue")
+
+
+def test_a_journal_that_was_damaged_is_noticed(tmp_path: Path) -> None:
+    from iris.spark_bridge.errors import LogDamaged
+    from iris.spark_bridge.queues.journal import Retry, ShardChange
+
+    journal = QueueJournal(tmp_path)
+    retries = {7: Retry(2, 5, "an error that stands nowhere else")}
+    change = ShardChange(floor=3, done=3, dead=0, expired=0, blocks={}, retries=retries)
+    journal.write("jobs", {(0, "00" * 8): change})
+    loaded = journal.load("jobs", 0, "00" * 8)
+    assert loaded is not None
+    assert loaded.retries == retries
+    assert journal.load("jobs", 0, "11" * 8) is None
+    journal.close()
+    data = (tmp_path / "data.mdb").read_bytes()
+    at = data.index(b"an error that")
+    (tmp_path / "data.mdb").write_bytes(data[:at] + b"A" + data[at + 1 :])
+    journal = QueueJournal(tmp_path)
+    with pytest.raises(LogDamaged, match="not what was written"):
+        journal.load("jobs", 0, "00" * 8)
+    journal.close()

@@ -1,0 +1,63 @@
+"""Work queues in programs without an event loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import iris.sync
+from iris.spark_bridge.server.bridge import open_bridge
+from iris.sync.crossing import Block
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+
+
+def test_jobs_are_put_done_failed_and_given_back(tmp_path: Path) -> None:
+    with iris.sync.open_node("bridge") as serving:
+        bridge = Block(
+            serving._portal,
+            lambda: open_bridge(serving._inner, topics=["jobs"], directory=tmp_path / "log"),
+            lambda opened, _: opened,
+        )
+        with (
+            bridge,
+            iris.sync.open_node("workers") as node,
+            node.queue("jobs", attempts=2, backoff=0.01) as jobs,
+        ):
+            node.wait_for("bridge", timeout=60)
+            for number in range(3):
+                jobs.put(number, key="k", timeout=60)
+            taken = jobs.take(limit=4)
+            with next(taken) as job:
+                assert (job.payload, job.key, job.attempt, job.queue, job.is_lost) == (0, "k", 1, "jobs", False)
+                job.extend()
+            with next(taken) as job:
+                assert (job.payload, job.attempt) == (1, 1)
+                raise ValueError("one")
+            again = next(taken)
+            assert (again.payload, again.attempt) == (1, 2)
+            again.fail("still", permanent=True)
+            last = next(taken)
+            last.commit()
+            assert (last.payload, taken.in_hand) == (2, 0)
+            status = node.request("bridge", {"group": "queue/jobs"}, operation="queue")
+            assert (status["done"], status["dead"], status["waiting"]) == (2, 1, 0)
+
+
+def test_the_log_is_read_in_batches(tmp_path: Path) -> None:
+    with iris.sync.open_node("bridge") as serving:
+        bridge = Block(
+            serving._portal,
+            lambda: open_bridge(serving._inner, topics=[">"], directory=tmp_path / "log"),
+            lambda opened, _: opened,
+        )
+        with bridge, iris.sync.open_node("desk") as node, node.consume("orders.>", group="billing") as orders:
+            node.wait_for("bridge", timeout=60)
+            node.publish("orders.new", 1, confirm=True, timeout=60)
+            with next(orders) as batch:
+                assert [event.payload for event in batch] == [1]
+                assert (len(batch), batch.lag, batch.missed, orders.lag, orders.group) == (1, 0, 0, 0, "billing")
