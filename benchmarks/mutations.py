@@ -29,6 +29,8 @@ _AREAS: Final = {
     "iris/kernel": ("tests/kernel", "tests/cluster/mesh"),
     "iris/security": ("tests/security", "tests/cluster/mesh"),
     "iris/cluster": ("tests/cluster", "tests/node/members"),
+    "iris/cluster/directory": ("tests/cluster", "tests/federation"),
+    "iris/cluster/sites": ("tests/cluster", "tests/federation"),
     "iris/patterns": ("tests/patterns",),
     "iris/patterns/multicast": ("tests/patterns/multicast", "tests/node/requests"),
     "iris/patterns/pubsub": ("tests/patterns/pubsub", "tests/node/streams"),

@@ -1,4 +1,4 @@
-"""Figures of a tree: entries of folders, files, floors of imports, circles, class names that stand twice.
+"""Figures of a tree: entries of folders, floors, circles, class names that stand twice, lines of code.
 
 ``python docs/rooms.py [CHECKOUT]`` prints them.  A floor stands above all that it imports; a circle is a set of
 modules that import each other.  Every import counts, also those within functions and those for type checkers.
@@ -96,6 +96,19 @@ def twice(files: Iterable[Path]) -> list[str]:
     return sorted(name for name, count in names.items() if count > 1)
 
 
+def code_lines(path: Path) -> int:
+    """Return how many lines of a file have code: neither blank, nor a comment, nor of a text that is no value."""
+    text = path.read_text()
+    prose = {
+        line
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+    }
+    lines = enumerate(map(str.strip, text.splitlines()), 1)
+    return sum(bool(line) and not line.startswith("#") and number not in prose for number, line in lines)
+
+
 def entries(folder: Path) -> int:
     """Return how many entries ``ls`` shows in a folder that was never used."""
     return sum(path.name != "__pycache__" for path in folder.iterdir())
@@ -115,6 +128,16 @@ def main(root: Path) -> None:
     for layer in LAYERS:
         inside = rooms(graph, layer)
         print(f"| {layer} | {entries(root / 'iris' / layer)} | {floors(inside)} | {len(circles(inside))} |")
+    print("\n| package | lines | of them code |\n|---|---|---|")
+    packages: dict[str, list[Path]] = {}
+    for path in files.values():
+        first = path.relative_to(root / "iris").parts[0]
+        packages.setdefault(first, []).append(path)
+        packages.setdefault("all", []).append(path)
+    for name, paths in sorted(packages.items(), key=lambda item: -len(item[1])):
+        print(
+            f"| {name} | {sum(len(path.read_text().splitlines()) for path in paths)} | {sum(map(code_lines, paths))} |"
+        )
 
 
 if __name__ == "__main__":

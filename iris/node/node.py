@@ -852,7 +852,7 @@ class Node:
         """
         self._guard.check()
         if not self._joined.has(check_name(cluster, "cluster")):
-            raise ConfigError(f"this node is no member of cluster {cluster!r}: join it before you lead it")
+            raise ConfigError(f"this node is no member of cluster {cluster!r}: begin by node.join")
         return self.lease("leader", ttl=ttl, timeout=timeout, bridge=bridge, cluster=cluster)
 
     # -- clusters -------------------------------------------------------------------------------------------
@@ -913,7 +913,7 @@ class Node:
         if first is None:
             raise ConfigError(
                 f"the service is paused by {paused_by!r}, and the document {document!r} is not open here: "
-                f"join within the block of node.state({document!r})"
+                f"open node.state({document!r}) and join within its block"
             )
         return lambda: self._states.get(document, first).get(key)
 

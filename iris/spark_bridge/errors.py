@@ -48,3 +48,7 @@ class BridgeUnreachable(BridgeError):
 
 class PayloadUnfit(BridgeError):
     """A payload cannot be read with the columns of the user's schema.  Reading the same range again ends the same."""
+
+
+class RegistryUnreachable(BridgeError):
+    """A schema registry does not answer, or refuses to.  Nothing is skipped: the same range can be read later."""

@@ -175,7 +175,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return msgspec.json.decode(path.read_bytes(), type=cls)
         except (OSError, msgspec.DecodeError) as error:
-            raise ConfigError(f"{path} is no schedule of faults: {error}") from None
+            raise ConfigError(
+                f"{path} is no schedule of faults: take a file that a failed simulation has saved ({error})"
+            ) from None
 
 
 @final

@@ -10,6 +10,7 @@ import pytest
 import trio
 from pyspark.errors import AnalysisException, PythonException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 import iris
 from iris.cli.main import run_command
@@ -138,8 +139,10 @@ def test_payloads_become_the_columns_of_a_schema(spark: SparkSession, bridge: Br
     with pytest.raises(PythonException, match=r"event 1 of shard 0.*does not fit the schema"):
         reader.option("mode", "FAILFAST").load().collect()
     assert [row.n for row in reader.option("mode", "DROPMALFORMED").load().orderBy("_offset").collect()] == [1, 3]
-    with pytest.raises(Exception, match="column day of the schema is date32"):
-        spark.read.format("iris").schema("day DATE").load().collect()
+    with pytest.raises(Exception, match="column day of the schema is duration"):
+        spark.read.format("iris").schema("day INTERVAL DAY TO SECOND").load().collect()
+    with pytest.raises(Exception, match="option dateFormat is 'yyyy-DDD': the letter D is not understood"):
+        reader.option("dateFormat", "yyyy-DDD").load().collect()
     stream = spark.readStream.format("iris").schema("n INT, _value BINARY").load()
     output.run(stream.where("n > 1").select(stream["_value"].alias("value")))
     assert output.values == [b'{"n": 3}']
@@ -266,6 +269,64 @@ def test_a_running_query_gets_what_arrives_and_survives_the_bridges_death(
         assert seen == numbers(1, 10)
     finally:
         query.stop()
+
+
+def test_a_micro_batch_waits_for_enough_events_and_no_longer_than_it_is_told(
+    spark: SparkSession, bridge: BridgeProcess
+) -> None:
+    sizes: list[int] = []
+
+    def keep(batch: DataFrame, number: int) -> None:
+        sizes.append(batch.count())
+
+    def run(delay: str) -> StreamingQuery:
+        return stream(spark, minOffsetsPerTrigger="5", maxTriggerDelay=delay).writeStream.foreachBatch(keep).start()
+
+    publish(numbers(1, 3))
+    query = run("1h")
+    try:
+        query.processAllAvailable()  # the first micro-batch waits for nothing
+        publish(numbers(4, 5))
+        query.processAllAvailable()
+        assert sizes == [3]
+        publish(numbers(6, 8))
+        query.processAllAvailable()
+        assert sizes == [3, 5]
+        progress = query.lastProgress
+        assert progress is not None
+        figures = json.loads(progress.json)["sources"][0]["latestOffset"]
+        assert (figures["lag"], figures["lost"]) == (0, 0)
+        assert [offset for shard, offset in figures.items() if shard.startswith("0@")] == [8]
+    finally:
+        query.stop()
+    sizes.clear()
+    query = run("1s")
+    try:
+        query.processAllAvailable()
+        assert sizes == [8]
+        publish(numbers(9, 9))
+        publish(numbers(10, 10))
+        while sum(sizes) < 10:  # it does not count as available while it is held back
+            query.processAllAvailable()
+        assert len(sizes) <= 3
+    finally:
+        query.stop()
+
+
+def test_each_shard_may_begin_at_a_time_of_its_own(spark: SparkSession, bridge: BridgeProcess) -> None:
+    publish(numbers(1, 3))
+    publish(numbers(4, 5))
+    last = table(spark).where("offset = 3").first()
+    assert last is not None
+    time = json.dumps({"0": int(last.timestamp.timestamp() * 1000) + 1})
+    first = table(spark, endingOffsetsByTimestamp=time)
+    rest = table(spark, startingOffsetsByTimestamp=time)
+    assert first.count() + rest.count() == 5
+    assert 3 <= first.count() <= 5
+    later = {"startingOffsetsByTimestamp": '{"0": 4000000000000}'}
+    assert table(spark, **later).count() == 0
+    with pytest.raises(Exception, match=r"shard 0@.* holds no event that is as young"):
+        table(spark, **later, startingOffsetsByTimestampStrategy="error").count()
 
 
 # -- losses --------------------------------------------------------------------------------------------------

@@ -11,12 +11,16 @@ import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import final
+from typing import Final, final
+
+from tests.support.verbs import Verbs
 
 PATIENCE = 120.0
 """Seconds after which a process that should be done is taken to hang."""
 
 COMMAND = (sys.executable, "-m", "iris")
+
+_VERBS: Final = Verbs()
 
 
 @final
@@ -41,6 +45,10 @@ class Terminal:
 
     def run(self, *arguments: str, given: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
         """Run ``iris`` with ``arguments`` to its end, with ``given`` as its standard input."""
+        if self._command == COMMAND:
+            done = _VERBS.run(arguments, self.directory, self.environment, given or b"", PATIENCE)
+            if done is not None:
+                return done
         return subprocess.run(
             [*self._command, *arguments],
             cwd=self.directory,

@@ -16,7 +16,8 @@ import trio
 import iris
 import iris.testing
 from benchmarks.simulation.workload import MixedWorkload
-from iris.cluster.swim.state import StateExchange
+from iris.cluster.swim.records import MemberState
+from iris.cluster.swim.view import NodeState, View
 from iris.federation.gateway import Gateway
 from iris.kernel.wire import kinds
 from iris.patterns.pubsub.publish.acks import Acknowledgements
@@ -104,18 +105,18 @@ def double_retry(patch: Patch) -> None:
     patch.setattr(Requests, "request", always_idempotent)
 
 
-@planted()
+@planted(kinds=(Crash,))
 def stale_incarnation_accepted(patch: Patch) -> None:
-    """A record that is as old as the death of a member raises it from the dead."""
-    hear = StateExchange.hear
+    """The old record of a member that was declared dead raises it from the dead."""
+    bury = View.bury
 
-    def believe(self: StateExchange, record: Any, sender: Any, **options: Any) -> None:
-        member = self._ground.view.find(record.node)
-        if member is not None and not member.live and not record.leaving and not member.record.leaving:
-            member.record = dataclasses.replace(member.record, incarnation=record.incarnation - 1)
-        hear(self, record, sender, **options)
+    def raise_again(self: View, member: NodeState, state: MemberState, now: float) -> None:
+        bury(self, member, state, now)
+        if state is MemberState.DEAD:
+            self.renew(member, member.record)
+            member.state = MemberState.ALIVE
 
-    patch.setattr(StateExchange, "hear", believe)
+    patch.setattr(View, "bury", raise_again)
 
 
 @planted()

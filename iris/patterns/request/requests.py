@@ -218,7 +218,7 @@ class Requests:
         return reply
 
     def begin(self, call: Call, woken: Callable[[], None]) -> Begun | None:
-        """Send the first attempt of a request at once, for who is no task of trio.
+        """Send the first attempt of a request at once, for a caller that is no task of trio.
 
         Args:
             call: the request.

@@ -1,8 +1,8 @@
 """Shared state: documents that every member of a cluster has a copy of, and leases that one node has.
 
-Promises of documents: members that have the same writes are equal, whatever the order, and whoever was away; a read or
-write waits for nobody; what others send is checked before it touches the document, and bounded.  Not: one order of all
-writes.  Leases are never a matter of members among themselves: a bridge grants them, or nobody.
+Promises of documents: members that have the same writes are equal, whatever the order, and whatever they missed; a read
+or write waits for nobody; what others send is checked before it touches the document, and bounded.  Not: one order of
+all writes.  Leases are never a matter of members among themselves: a bridge grants them, or nobody.
 """
 
 from iris.patterns.state.lease import MAX_TTL, MIN_TTL, Lease, open_lease

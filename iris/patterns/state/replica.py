@@ -287,7 +287,7 @@ class Replica:
     def names(self) -> list[tuple[Kind, str]]:
         """Return the kind and name of every shared type that is in use, but for the registers."""
         found: list[tuple[Kind, str]] = []
-        for root in self.doc.keys():  # noqa: SIM118 -- no dict
+        for root in sorted(self.doc.keys()):
             kind, slash, name = root.partition("/")
             if slash and kind in _TYPES:
                 found.append((cast("Kind", kind), name))
@@ -352,14 +352,14 @@ def check_value(value: object, depth: int = 0) -> tuple[Any, int]:
         return value, 10
     if isinstance(value, int):
         if not -(2**63) <= value < 2**63:
-            raise ConfigError(f"{value} does not fit into a document: it takes whole numbers of 64 bits")
+            raise ConfigError(f"{value} does not fit into a document: use whole numbers of 64 bits")
         return value, 10
     if isinstance(value, str):
         return value, _size_of(value) + 4
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value), len(value) + 4
     if depth >= _MAX_DEPTH:
-        raise ConfigError(f"a value is nested deeper than {_MAX_DEPTH}: a document does not hold that")
+        raise ConfigError(f"a value is nested deeper than {_MAX_DEPTH}: use several keys")
     if isinstance(value, list | tuple):
         pairs = [check_value(one, depth + 1) for one in cast("list[object]", value)]
         return [one for one, _ in pairs], sum(size for _, size in pairs) + 4
@@ -368,7 +368,7 @@ def check_value(value: object, depth: int = 0) -> tuple[Any, int]:
         total = 4
         for key, one in cast("dict[object, object]", value).items():
             if not isinstance(key, str):
-                raise ConfigError(f"a key is {key!r}: the keys of a map in a document are text")
+                raise ConfigError(f"a key is {key!r}: use text for the keys of a map in a document")
             made[key], size = check_value(one, depth + 1)
             total += size + _size_of(key) + 4
         return made, total
@@ -392,7 +392,7 @@ def _size_of(text: str) -> int:
     try:
         return len(text.encode())
     except UnicodeEncodeError:
-        raise ConfigError(f"{text!r:.100} is no text: it has half of a character") from None
+        raise ConfigError(f"{text!r:.100} has half of a character: use whole ones, or bytes") from None
 
 
 __all__ = ("Kind", "MissingUpdates", "Replica", "check_document_key", "check_value", "plain")

@@ -5,7 +5,7 @@ it was away or a message was lost, it gets by comparing with others: every two s
 random, and at once when an edit comes that builds on what it lacks.  Two members compare by a tunnel: 16 bytes if they
 are equal, else what each has written so far, and then what the other one lacks.
 
-Whoever has proved the right to serve the cluster may read and write the document; nobody else gets anything of it.
+A node that has proved the right to serve the cluster may read and write the document; no other gets anything of it.
 """
 
 from __future__ import annotations
@@ -468,6 +468,8 @@ class SharedState(MutableMapping[str, Any]):
         """
         match payload:
             case [bytes() as needs, bytes() as update]:
+                if len(update) > _BROADCAST:
+                    raise RemoteProtocolError(f"an edit has {len(update)} bytes: above {_BROADCAST} it is announced")
                 extent = self._replica.extent_untrusted(update) if update else None
                 return _Edit(sender, read_vector_untrusted(needs), update, extent)
             case _:

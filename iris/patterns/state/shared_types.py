@@ -52,7 +52,7 @@ class SharedCounter:
         key = str(self._replica.number)
         total = _whole(self._root.get(key))
         if isinstance(number, bool) or not isinstance(number, int) or abs(total + number) > 2**53:
-            raise ConfigError(f"a counter takes whole numbers, of 53 bits together, and not {number!r}")
+            raise ConfigError(f"a counter does not take {number!r}: use whole numbers, of 53 bits together")
         with self._replica.edit(_OVERHEAD):
             self._root[key] = total + number
 
@@ -66,6 +66,8 @@ def _whole(value: object) -> int:
 @final
 class SharedMap(MutableMapping[str, Any]):
     """A map from text to values.  Of two writes to one key at the same time one counts, the same at all members.
+
+    It is iterated over in the order of its keys.
 
     Keys have 1 to 1,024 bytes.  Values are None, bool, int (64 bits), float, str, bytes, and lists and dicts of these,
     16 deep at most; a float that is a whole number comes back as an int.  Raises ConfigError for others, and Overloaded
@@ -111,7 +113,7 @@ class SharedMap(MutableMapping[str, Any]):
         return isinstance(key, str) and key in self._root
 
     def __iter__(self) -> Iterator[str]:
-        return iter(list(self._root.keys()))
+        return iter(sorted(self._root.keys()))  # the library's order differs from member to member
 
     def __len__(self) -> int:
         return len(self._root)
@@ -166,7 +168,7 @@ class SharedSet(MutableSet[Any]):
 def _element(value: object) -> str:
     if not _is_element(value):
         raise ConfigError(
-            f"a set in a document holds None, bool, int, float, str and tuples of these, not {value!r:.100}"
+            f"a set in a document does not hold {value!r:.100}: use None, bool, int, float, str and tuples of these"
         )
     if isinstance(value, float) and value.is_integer():
         value = int(value)  # equal to Python, and so one element
@@ -229,7 +231,7 @@ class SharedList(MutableSequence[Any]):
 
     def _position(self, index: object) -> int:
         if isinstance(index, bool) or not isinstance(index, int):
-            raise ConfigError(f"the index is {index!r}: a list in a document takes one whole number")
+            raise ConfigError(f"the index is {index!r}: use one whole number in a list of a document")
         length = len(self)
         if not -length <= index < length:
             raise IndexError(f"the list has {length} items")
@@ -318,5 +320,5 @@ class SharedText:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise ConfigError(f"a text takes text, and not {value!r:.100}")
+        raise ConfigError(f"a text does not take {value!r:.100}: use a str")
     return value

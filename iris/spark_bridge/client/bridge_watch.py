@@ -99,13 +99,7 @@ class BridgeWatch:
         """
         if trio.current_time() > self._surveyed + _SURVEY:
             await self.look(client)
-        members = {
-            address: {
-                shard: max(known.get(shard, 0), self._passed.get(shard, 0)) for shard in extents if self._matters(shard)
-            }
-            for address, extents in self._extents.items()
-        }
-        members = {address: asked for address, asked in members.items() if asked}
+        members = self._asked(known)
         if len(members) == 1:
             ((address, asked),) = members.items()
             await self._wait_member(client, address, asked, timeout, limit)
@@ -125,6 +119,31 @@ class BridgeWatch:
                 await self._wait_member(client, address, members[address], 0, limit)
         if limit is not None:
             await self._divide(client, members, limit)
+
+    async def count(self, client: BridgeClient, known: Mapping[str, int], most: int) -> int:
+        """Return how many wanted events are behind ``known``, about ``most`` at most; nothing is noted.
+
+        Raises:
+            BridgeUnreachable: see ``BridgeClient``.
+        """
+        total = 0
+        for address, asked in self._asked(known).items():
+            found = await client.wait_offsets(address, asked, 0, self._wanted, most)
+            for shard, extent in found.items():
+                if self._matters(shard) and extent.has_news:
+                    every = extent.next - max(asked.get(shard, 0), extent.earliest)
+                    total += every if extent.count is None else extent.count
+        return total
+
+    def _asked(self, known: Mapping[str, int]) -> dict[str, dict[str, int]]:
+        """Return, by member, from which offset of each of its shards on there may be something to read."""
+        members = {
+            address: {
+                shard: max(known.get(shard, 0), self._passed.get(shard, 0)) for shard in extents if self._matters(shard)
+            }
+            for address, extents in self._extents.items()
+        }
+        return {address: asked for address, asked in members.items() if asked}
 
     async def _wait_member(
         self, client: BridgeClient, address: str, asked: Mapping[str, int], timeout: float, limit: int | None

@@ -17,7 +17,16 @@ from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
 from iris.patterns.pubsub.interest import check_pattern, check_topic
 from iris.spark_bridge.client import EARLIEST, LATEST, Connection, Position, Where
-from iris.spark_bridge.datasource.payload_columns import CORRUPT, MODES, Mode, TypedColumns
+from iris.spark_bridge.datasource.payloads import (
+    CORRUPT,
+    MODES,
+    Encoding,
+    Mode,
+    PayloadFraming,
+    TimeFormats,
+    TypedColumns,
+    read_framing,
+)
 from iris.spark_bridge.log import JOB_PREFIX, QUERY
 
 _LAST_TIME: Final = 253_402_300_799_999
@@ -25,6 +34,14 @@ _LAST_TIME: Final = 253_402_300_799_999
 
 _MOST_PARTITIONS: Final = 100_000
 """Spark's driver keeps each task in memory, and plans them one after the other."""
+
+DEFAULT_DELAY: Final = 900.0
+"""Seconds; as Kafka's source."""
+
+Strategy = Literal["error", "latest"]
+
+_UNITS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_DURATION = re.compile(r"(?P<number>[0-9]{1,9})\s*(?P<unit>ms|s|min|m|h)", re.ASCII)
 
 _SHARD = re.compile(r"(0|[1-9][0-9]{0,9})(@[0-9a-f]{16})?\Z")
 
@@ -43,10 +60,19 @@ class SourceOptions:
     starting: Position = "earliest"
     starting_timestamp: int | None = None
     """Milliseconds since 1970; takes the place of ``starting``."""
+    starting_timestamps: Mapping[int, int] | None = None
+    """The same by number of shard; shards that are not named are read from their earliest event."""
     ending: Position = "latest"
     ending_timestamp: int | None = None
+    ending_timestamps: Mapping[int, int] | None = None
+    """The same by number of shard; shards that are not named are read to their latest event."""
+    timestamp_strategy: Strategy = "latest"
+    """What becomes of a shard without an event that is as young as where reading begins."""
     group: str | None = None
     max_offsets: int | None = None
+    min_offsets: int | None = None
+    """Events for which a micro-batch waits, but no longer than ``max_delay``."""
+    max_delay: float = DEFAULT_DELAY
     min_partitions: int | None = None
     inline_rows: int = 0
     """Events of the largest micro-batch of a query that needs no workers, see ``inline_source``; 0: it has workers."""
@@ -57,6 +83,12 @@ class SourceOptions:
     corrupt_column: str = CORRUPT
     mode: Mode = "PERMISSIVE"
     """What becomes of a payload that does not fit the user's schema."""
+    bad_topic: str | None = None
+    """Where such payloads go as dead letters; None: nowhere."""
+    formats: TimeFormats = dataclasses.field(default_factory=TimeFormats)
+    """How dates and timestamps are written in payloads."""
+    framing: PayloadFraming | None = None
+    """Of payloads in Avro or Protobuf; None: they are JSON or msgpack."""
     typed: TypedColumns | None = None
     """The user's schema, if there is one."""
 
@@ -73,8 +105,13 @@ _NAMES: Final = (
     "startingTimestamp",
     "endingOffsets",
     "endingTimestamp",
+    "startingOffsetsByTimestamp",
+    "endingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
     "group",
     "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
     "minPartitions",
     "inlineRows",
     "failOnDataLoss",
@@ -82,11 +119,42 @@ _NAMES: Final = (
     "localFiles",
     "mode",
     "columnNameOfCorruptRecord",
+    "badTopic",
+    "timestampFormat",
+    "timestampNTZFormat",
+    "dateFormat",
+    "timeZone",
+    "payloadFormat",
+    "payloadSchema",
+    "payloadMessage",
+    "schemaRegistry",
+    "schemaRegistryConfig",
 )
 
-_SCHEMA_ONLY: Final = ("mode", "columnNameOfCorruptRecord")
-_STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "group", "inlineRows")
-_BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp")
+_SCHEMA_ONLY: Final = (
+    "badTopic",
+    "payloadFormat",
+    "payloadSchema",
+    "payloadMessage",
+    "schemaRegistry",
+    "schemaRegistryConfig",
+    "mode",
+    "columnNameOfCorruptRecord",
+    "badTopic",
+    "timestampFormat",
+    "timestampNTZFormat",
+    "dateFormat",
+    "timeZone",
+)
+_STREAM_ONLY: Final = (
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "group",
+    "inlineRows",
+    "badTopic",
+)
+_BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 
 
 def parse_source_options(given: Mapping[str, str], *, streaming: bool | None = None) -> SourceOptions:
@@ -102,8 +170,8 @@ def parse_source_options(given: Mapping[str, str], *, streaming: bool | None = N
     """
     options = _Options(given, _NAMES)
     options.at_most_one("subscribe", "subscribePattern", "assign")
-    options.at_most_one("startingOffsets", "startingTimestamp")
-    options.at_most_one("endingOffsets", "endingTimestamp")
+    options.at_most_one("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp")
+    options.at_most_one("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
     if streaming is not None:
         for name in _BATCH_ONLY if streaming else _STREAM_ONLY:
             if options.has(name):
@@ -120,11 +188,34 @@ def parse_source_options(given: Mapping[str, str], *, streaming: bool | None = N
         raise ConfigError(
             "options startingTimestamp and endingTimestamp contradict each other: it ends before it begins"
         )
+    begins, ends = options.timestamps("startingOffsetsByTimestamp"), options.timestamps("endingOffsetsByTimestamp")
     shards = options.shards("assign")
-    for name, position in (("startingOffsets", starting), ("endingOffsets", ending)):
-        others = set(_shards_of(position)).difference(shards or _shards_of(position))
+    for name, named in (
+        ("startingOffsets", _shards_of(starting)),
+        ("endingOffsets", _shards_of(ending)),
+        ("startingOffsetsByTimestamp", [*(begins or ())]),
+        ("endingOffsetsByTimestamp", [*(ends or ())]),
+    ):
+        others = set(named).difference(shards or named)
         if others:
             raise ConfigError(f"options assign and {name} contradict each other: shard {min(others)} is not assigned")
+    if options.has("startingOffsetsByTimestampStrategy") and begin is None and begins is None:
+        raise ConfigError(
+            "option startingOffsetsByTimestampStrategy is about timestamps: give startingTimestamp or "
+            "startingOffsetsByTimestamp as well"
+        )
+    strategy = options.choice("startingOffsetsByTimestampStrategy", ("ERROR", "LATEST"), default="LATEST")
+    least, most = options.number("minOffsetsPerTrigger", least=1), options.number("maxOffsetsPerTrigger", least=1)
+    if least is not None and most is not None and least > most:
+        raise ConfigError("options minOffsetsPerTrigger and maxOffsetsPerTrigger contradict each other: least is more")
+    if options.has("maxTriggerDelay") and least is None:
+        raise ConfigError("option maxTriggerDelay is how long minOffsetsPerTrigger may wait: give that as well")
+    mode = cast("Mode", options.choice("mode", MODES, default="PERMISSIVE"))
+    inline_rows = options.number("inlineRows", least=0) or 0
+    if options.has("badTopic") and mode == "FAILFAST":
+        raise ConfigError("option badTopic is for queries that go on, and mode is FAILFAST: leave one of them out")
+    if options.has("badTopic") and inline_rows:
+        raise ConfigError("options badTopic and inlineRows contradict each other: workers publish dead letters")
     return SourceOptions(
         connection=_connection(options),
         topics=options.topics("subscribe"),
@@ -132,18 +223,44 @@ def parse_source_options(given: Mapping[str, str], *, streaming: bool | None = N
         shards=shards,
         starting=starting,
         starting_timestamp=begin,
+        starting_timestamps=begins,
         ending=ending,
         ending_timestamp=end,
+        ending_timestamps=ends,
+        timestamp_strategy=cast("Strategy", strategy.lower()),
         group=options.name("group"),
-        max_offsets=options.number("maxOffsetsPerTrigger", least=1),
+        max_offsets=most,
+        min_offsets=least,
+        max_delay=options.duration("maxTriggerDelay", DEFAULT_DELAY),
         min_partitions=options.number("minPartitions", least=1, most=_MOST_PARTITIONS),
-        inline_rows=options.number("inlineRows", least=0) or 0,
+        inline_rows=inline_rows,
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
         include_headers=options.flag("includeHeaders", default=True),
         local_files=options.flag("localFiles", default=True),
         corrupt_column=options.text("columnNameOfCorruptRecord") or CORRUPT,
-        mode=cast("Mode", options.choice("mode", MODES, default="PERMISSIVE")),
+        mode=mode,
+        bad_topic=options.topic("badTopic"),
+        formats=TimeFormats(
+            timestamp=options.text("timestampFormat"),
+            timestamp_ntz=options.text("timestampNTZFormat"),
+            date=options.text("dateFormat"),
+            zone=options.text("timeZone") or "UTC",
+        ),
+        framing=_framing(options),
     )
+
+
+def _framing(options: _Options) -> PayloadFraming | None:
+    """Read what is said of Avro or Protobuf; files are read here, where a query is planned."""
+    encoding = options.choice("payloadFormat", ("JSON", "AVRO", "PROTOBUF"), default="JSON").lower()
+    names = ("schemaRegistry", "schemaRegistryConfig", "payloadSchema", "payloadMessage")
+    if encoding == "json":
+        for name in names:
+            if options.has(name):
+                raise ConfigError(f"option {name} is about Avro and Protobuf: give payloadFormat as well")
+        return None
+    registry, settings, path, message = (options.text(name) for name in names)
+    return read_framing(cast("Encoding", encoding), registry=registry, settings=settings, path=path, message=message)
 
 
 def check_schema_options(given: Mapping[str, str]) -> None:
@@ -167,6 +284,8 @@ def check_shards(options: SourceOptions, present: Collection[int]) -> None:
         "assign": options.shards or (),
         "startingOffsets": _shards_of(options.starting),
         "endingOffsets": _shards_of(options.ending),
+        "startingOffsetsByTimestamp": options.starting_timestamps or (),
+        "endingOffsetsByTimestamp": options.ending_timestamps or (),
     }
     for name, numbers in named.items():
         missing = sorted(set(numbers).difference(present))
@@ -259,6 +378,34 @@ class _Options:
             raise ConfigError(f"option {name} is {value!r}: use seconds above 0")
         return seconds
 
+    def duration(self, name: str, default: float) -> float:
+        """Return seconds, of a number of seconds or of a text such as ``15m``."""
+        value = self.text(name)
+        if value is None:
+            return default
+        found = _DURATION.fullmatch(value.strip().lower())
+        if found is None:
+            raise ConfigError(
+                f"option {name} is {value!r}: use a whole number with a unit, such as 500ms, 30s, 15m or 1h"
+            )
+        return int(found["number"]) * _UNITS[found["unit"]]
+
+    def timestamps(self, name: str) -> dict[int, int] | None:
+        """Return milliseconds since 1970 by number of shard."""
+        value = self.text(name)
+        if value is None:
+            return None
+        wanted = 'milliseconds since 1970 by shard, such as {"0": 1735689600000}'
+        parsed = _json(name, value, wanted)
+        found = cast("dict[str, object]", parsed) if isinstance(parsed, dict) else {}
+        good = all(
+            shard.isdecimal() and int(shard) < 2**31 and type(time) is int and 0 <= time <= _LAST_TIME
+            for shard, time in found.items()
+        )
+        if not found or not good:
+            raise ConfigError(f"option {name} is {value!r}: use {wanted}")
+        return {int(shard): cast("int", time) for shard, time in found.items()}
+
     def flag(self, name: str, *, default: bool) -> bool:
         value = self.text(name)
         if value is None:
@@ -279,6 +426,13 @@ class _Options:
             return ()
         try:
             return tuple(check_pattern(topic.strip()) for topic in value.split(","))
+        except ConfigError as error:
+            raise ConfigError(f"option {name}: {error}") from None
+
+    def topic(self, name: str) -> str | None:
+        value = self.text(name)
+        try:
+            return None if value is None else check_topic(value)
         except ConfigError as error:
             raise ConfigError(f"option {name}: {error}") from None
 
@@ -376,12 +530,7 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
     options = _Options(given, (*names, *_SPARKS_OWN))
     if options.has("path"):
         raise ConfigError("format iris has no path: call start() or save() without one, and give the option topic")
-    topic = options.text("topic")
-    if topic is not None:
-        try:
-            check_topic(topic)
-        except ConfigError as error:
-            raise ConfigError(f"option topic: {error}") from None
+    topic = options.topic("topic")
     named = options.text("delivery") or "exactly-once"
     delivery = _DELIVERIES.get(named)
     if delivery is None:

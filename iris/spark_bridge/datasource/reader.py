@@ -14,6 +14,7 @@ from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import RequestTimeout
 from iris.spark_bridge.client import BlockingPortal, BridgeClient, check_chunk, portal_to
 from iris.spark_bridge.datasource.options import SourceOptions
+from iris.spark_bridge.datasource.payloads import TakeUnfit
 from iris.spark_bridge.datasource.worker import settle_in
 from iris.spark_bridge.errors import DataLost, LogDamaged
 from iris.spark_bridge.log import Chunk, FileRange, TopicFilter, read_file_range
@@ -28,8 +29,16 @@ _MOST_BYTES: Final = MIB
 """Of batches that were put together: what is larger leaves the processor's caches before Spark has read it."""
 
 
-def read_range(options: SourceOptions, *, address: str, shard: str, start: int, end: int) -> Iterator[pa.RecordBatch]:
-    """Yield the wanted events of a range.
+def read_range(
+    options: SourceOptions,
+    *,
+    address: str,
+    shard: str,
+    start: int,
+    end: int,
+    take_unfit: TakeUnfit | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """Yield the wanted events of a range; ``take_unfit`` is that of ``TypedColumns.parse``.
 
     Raises:
         DataLost: part of the range is gone, unless the options say that this is no error.
@@ -39,7 +48,7 @@ def read_range(options: SourceOptions, *, address: str, shard: str, start: int, 
     settle_in()
     portal = portal_to(options.connection)
     with closing(read_chunks(portal, options, address=address, shard=shard, start=start, end=end)) as chunks:
-        yield from to_batches(chunks, options, start=start, end=end)
+        yield from to_batches(chunks, options, start=start, end=end, take_unfit=take_unfit)
 
 
 def read_chunks(
@@ -119,14 +128,16 @@ async def _read_what_is_left(
             at = earliest
 
 
-def to_batches(chunks: Iterator[Chunk], options: SourceOptions, *, start: int, end: int) -> Iterator[pa.RecordBatch]:
+def to_batches(
+    chunks: Iterator[Chunk], options: SourceOptions, *, start: int, end: int, take_unfit: TakeUnfit | None = None
+) -> Iterator[pa.RecordBatch]:
     """Yield the events of chunks that are in the range and wanted, with the columns that are wanted.
 
     Raises:
         PayloadUnfit: see ``TypedColumns.parse``.
     """
     batches = _wanted_batches(chunks, options, start=start, end=end)
-    return batches if options.typed is None else map(options.typed.parse, batches)
+    return batches if options.typed is None else map(partial(options.typed.parse, take_unfit=take_unfit), batches)
 
 
 def _wanted_batches(

@@ -30,7 +30,7 @@ from iris.kernel.errors import ConfigError, RemoteError
 from iris.spark_bridge.client import BridgeClient, one_error, portal_to
 from iris.spark_bridge.datasource.driver_rows import merge_carried
 from iris.spark_bridge.datasource.options import SinkOptions
-from iris.spark_bridge.datasource.worker import settle_in
+from iris.spark_bridge.datasource.worker import errors_alone, settle_in
 from iris.spark_bridge.log import JOB_PREFIX
 from iris.spark_bridge.schema import SINK_SCHEMA, check_rows
 from iris.spark_bridge.staging import StagedPart, new_part, write_rows
@@ -38,7 +38,7 @@ from iris.spark_bridge.staging import StagedPart, new_part, write_rows
 _IN_MEMORY: Final = 16 * 1024 * 1024
 """Bytes of a task's rows that are kept in memory until they are sent; more go through a temporary file."""
 
-_FEW_BYTES: Final = 64 * KIB
+FEW_BYTES: Final = 64 * KIB
 """A task's rows that are not more go to the driver with its commit message, and with the commit to the bridge: without
 a tunnel, and without a file that is synchronized, with its directories, to be read once and deleted."""
 
@@ -131,10 +131,10 @@ def _write(iterator: Iterator[pa.RecordBatch], options: SinkOptions, query: str,
     part = new_part(query=query, batch=batch, partition=task.partitionId())
     with tempfile.SpooledTemporaryFile(max_size=_IN_MEMORY) as file:
         write_rows(file, rows)
-        if file.tell() <= _FEW_BYTES:
+        if file.tell() <= FEW_BYTES:
             file.seek(0)
             return DriverRows(part, file.read())
-        address = portal.call(partial(_stage, part=part, file=file))
+        address = portal.call(partial(stage_part, part=part, file=file))
     return Staged(address, part)
 
 
@@ -143,7 +143,8 @@ async def publish_rows(client: BridgeClient, *, rows: pa.RecordBatch) -> None:
     await client.publish(rows.to_pylist())
 
 
-async def _stage(client: BridgeClient, *, part: StagedPart, file: Any) -> str:
+async def stage_part(client: BridgeClient, *, part: StagedPart, file: Any) -> str:
+    """Stage a part at the member that commits its query, and return which that is."""
     address = await _address(client, part.query)
     await client.stage(address, part, file)
     return address
@@ -183,8 +184,10 @@ def _commit(messages: Sequence[WriterCommitMessage | None], options: SinkOptions
     portal_to(options.connection).call(partial(commit_parts, staged=staged, carried=carried))
 
 
-async def commit_parts(client: BridgeClient, *, staged: Sequence[Staged], carried: Sequence[DriverRows]) -> None:
+async def commit_parts(client: BridgeClient, *, staged: Sequence[Staged], carried: Sequence[DriverRows]) -> int | None:
     """Commit a batch: the parts that its tasks staged, and those that they sent to the driver.
+
+    Returns None if it was committed before.
 
     Errors are those of ``BridgeClient.commit``.
     """
@@ -207,7 +210,7 @@ async def commit_parts(client: BridgeClient, *, staged: Sequence[Staged], carrie
             for part, file in merged.items():
                 file.seek(0)
                 rows[part] = file.read()
-        await client.commit(address, query, batch, [*parts, *merged], rows)
+        return await client.commit(address, query, batch, [*parts, *merged], rows)
 
 
 async def _stage_all(client: BridgeClient, address: str, files: Mapping[StagedPart, IO[bytes]]) -> None:
@@ -250,6 +253,7 @@ class IrisStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, options: SinkOptions) -> None:
         self._options = options
 
+    @errors_alone()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override] # Spark's own
         """Write the rows of one task."""
         task = TaskContext.get()
@@ -260,10 +264,12 @@ class IrisStreamWriter(DataSourceStreamArrowWriter):
         assert batch is not None
         return _write(iterator, self._options, query, int(batch))
 
+    @errors_alone()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 -- Spark's
         """Commit a batch."""
         _commit(messages, self._options)
 
+    @errors_alone()
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803 -- Spark's
         """Give a batch up."""
         _abort(messages, self._options)
@@ -278,15 +284,18 @@ class IrisWriter(DataSourceArrowWriter):
         self._query = options.query or f"{JOB_PREFIX}{uuid.uuid4().hex}"
         self._batch = options.batch or 0
 
+    @errors_alone()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override] # Spark's own
         """Write the rows of one task."""
         return _write(iterator, self._options, self._query, self._batch)
 
+    @errors_alone()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit all rows."""
         settle_in()  # this is a worker, too, and is used again for the next batch
         _commit(messages, self._options)
 
+    @errors_alone()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Give all rows up."""
         _abort(messages, self._options)

@@ -11,11 +11,15 @@ How Spark uses this file (read in PySpark 4.3):
 from __future__ import annotations
 
 import dataclasses
+import math
+import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
 from typing import Any, Final, final
 
 import pyarrow as pa
+import trio
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -45,12 +49,14 @@ from iris.spark_bridge.client import (
     Range,
     advance,
     check_order,
+    number_of,
     parse_offsets,
     place,
     portal_to,
     ranges_between,
     split_ranges,
 )
+from iris.spark_bridge.datasource.dead_letters import dead_letters
 from iris.spark_bridge.datasource.inline_source import InlineStreamReader
 from iris.spark_bridge.datasource.losses import count_missing
 from iris.spark_bridge.datasource.options import (
@@ -61,15 +67,16 @@ from iris.spark_bridge.datasource.options import (
     parse_sink_options,
     parse_source_options,
 )
-from iris.spark_bridge.datasource.payload_columns import check_log_columns, typed_columns
+from iris.spark_bridge.datasource.payloads import check_log_columns, typed_columns
 from iris.spark_bridge.datasource.reader import read_range
 from iris.spark_bridge.datasource.sink import IrisStreamWriter, IrisWriter, check_columns
-from iris.spark_bridge.datasource.worker import settle_in
+from iris.spark_bridge.datasource.worker import errors_alone, settle_in
 from iris.spark_bridge.errors import BridgeUnreachable, DataLost, StoreFull
 from iris.spark_bridge.log import TopicFilter
 from iris.spark_bridge.schema import COLUMNS_WITHOUT_HEADERS, SCHEMA, SPARK_SCHEMA, SPARK_SCHEMA_WITHOUT_HEADERS
 
 _FIRST_POLL: Final = 0.25
+_HELD_LOOK: Final = 0.25
 _LONGEST_POLL: Final = 8.0
 """Seconds that Spark's question for new data waits for an event: twice as long each time that none came.  So an idle
 query wakes up Spark, its Python and the bridge once in eight seconds; an event ends the wait at once, and so does
@@ -88,6 +95,7 @@ class IrisSource(DataSource):
         """Return the name of the format."""
         return "iris"
 
+    @errors_alone()
     def schema(self) -> str:
         """Return the columns; see ``iris.spark_bridge.schema``.
 
@@ -101,15 +109,18 @@ class IrisSource(DataSource):
         check_shards(options, {shard.number for shard in shards})
         return SPARK_SCHEMA if options.include_headers else SPARK_SCHEMA_WITHOUT_HEADERS
 
+    @errors_alone()
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a table."""
         return IrisReader(_with_schema(parse_source_options(self._given, streaming=False), schema))
 
+    @errors_alone()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 -- Spark's name
         """Return the reader of a stream, or have Spark ask for a simple one."""
         reader, inline_rows = self._stream_reader(schema)
         return super().streamReader(schema) if inline_rows else reader
 
+    @errors_alone()
     def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:  # noqa: N802 -- Spark's name
         """Return the reader of a stream whose batches need no worker."""
         return InlineStreamReader(*self._stream_reader(schema))
@@ -121,10 +132,12 @@ class IrisSource(DataSource):
             rows = min(rows, options.max_offsets)
         return IrisStreamReader(options), rows
 
+    @errors_alone()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of a table; see ``iris.spark_bridge.datasource.sink``."""
         return IrisWriter(self._sink_options(schema, streaming=False, overwrite=overwrite))
 
+    @errors_alone()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 -- Spark's
         """Return the writer of a stream; see ``iris.spark_bridge.datasource.sink``."""
         return IrisStreamWriter(self._sink_options(schema, streaming=True, overwrite=overwrite))
@@ -149,7 +162,9 @@ def _with_schema(options: SourceOptions, schema: StructType) -> SourceOptions:
     if schema.names == list(SCHEMA.names if options.include_headers else COLUMNS_WITHOUT_HEADERS):
         check_log_columns(arrow)
         return options
-    typed = typed_columns(arrow, corrupt=options.corrupt_column, mode=options.mode)
+    typed = typed_columns(
+        arrow, corrupt=options.corrupt_column, mode=options.mode, formats=options.formats, framing=options.framing
+    )
     return dataclasses.replace(options, typed=typed)
 
 
@@ -157,25 +172,35 @@ def _with_schema(options: SourceOptions, schema: StructType) -> SourceOptions:
 class BridgePartition(InputPartition):
     """A range of one shard, for one task."""
 
-    def __init__(self, *, address: str, found: Range) -> None:
+    def __init__(self, *, address: str, found: Range, slot: int) -> None:
         super().__init__(f"{found.shard}: {found.start} to {found.end}")
         self.address = address
         self.range = found
+        self.slot = slot
+        """Number of the range among those of its shard."""
 
 
 def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, BridgePartition):
-        return iter(())  # Spark makes one without a range when there is none
+        return  # Spark makes one without a range when there is none
     found = partition.range
-    return read_range(options, address=partition.address, shard=found.shard, start=found.start, end=found.end)
+    read = partial(read_range, options, address=partition.address, shard=found.shard, start=found.start, end=found.end)
+    with errors_alone():
+        if options.bad_topic is None:
+            yield from read()
+        else:
+            with dead_letters(options, shard=found.shard, slot=partition.slot) as letters:
+                yield from read(take_unfit=letters.take)
 
 
 def _partitions(options: SourceOptions, watch: BridgeWatch, ranges: Sequence[Range]) -> list[InputPartition]:
     partitions: list[InputPartition] = []
+    slots: Counter[str] = Counter()
     for found in split_ranges(ranges, options.min_partitions):
+        slots[found.shard] += 1
         address = watch.address(found.shard)
         if address is not None:
-            partitions.append(BridgePartition(address=address, found=found))
+            partitions.append(BridgePartition(address=address, found=found, slot=slots[found.shard]))
         elif options.fail_on_data_loss:
             raise DataLost(
                 f"shard {found.shard} is not there: the log was wiped, or the bridge was told to forget the shard. Set "
@@ -191,6 +216,7 @@ class IrisReader(DataSourceReader):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
 
+    @errors_alone()
     def partitions(self) -> Sequence[InputPartition]:
         """Return the ranges to read."""
         options = self._options
@@ -198,7 +224,10 @@ class IrisReader(DataSourceReader):
         watch = BridgeWatch(options.shards)
         portal.call(watch.look)
         start = _starting(options, portal, watch)
-        if options.ending_timestamp is None:
+        if options.ending_timestamps is not None:
+            end = {shard: extent.next for shard, extent in watch.extents.items()}
+            end |= _at_times(portal, watch, options.ending_timestamps)
+        elif options.ending_timestamp is None:
             end = place(options.ending, watch.extents, option="endingOffsets", end=True)
         else:
             end = _at_time(portal, watch, options.ending_timestamp)
@@ -214,9 +243,30 @@ class IrisReader(DataSourceReader):
 
 
 def _starting(options: SourceOptions, portal: BlockingPortal, watch: BridgeWatch) -> dict[str, int]:
-    if options.starting_timestamp is None:
-        return place(options.starting, watch.extents, option="startingOffsets")
-    return _at_time(portal, watch, options.starting_timestamp)
+    extents = watch.extents
+    if options.starting_timestamps is not None:
+        named = _at_times(portal, watch, options.starting_timestamps)
+        start = {shard: extent.earliest for shard, extent in extents.items()} | named
+    elif options.starting_timestamp is not None:
+        start = named = _at_time(portal, watch, options.starting_timestamp)
+    else:
+        return place(options.starting, extents, option="startingOffsets")
+    late = [shard for shard, offset in named.items() if offset >= extents[shard].next]
+    if late and options.timestamp_strategy == "error":
+        raise ConfigError(
+            f"shard {late[0]} holds no event that is as young as where reading is to begin: give an earlier time, or "
+            "set startingOffsetsByTimestampStrategy to latest to wait for such events"
+        )
+    return start
+
+
+def _at_times(portal: BlockingPortal, watch: BridgeWatch, times: Mapping[int, int]) -> dict[str, int]:
+    """Return the offsets of shards by number, each at a time of its own."""
+    found: dict[str, int] = {}
+    for milliseconds in set(times.values()):
+        at_time = _at_time(portal, watch, milliseconds)
+        found |= {shard: offset for shard, offset in at_time.items() if times.get(number_of(shard)) == milliseconds}
+    return found
 
 
 def _at_time(portal: BlockingPortal, watch: BridgeWatch, milliseconds: int) -> dict[str, int]:
@@ -233,6 +283,14 @@ async def _move(client: BridgeClient, *, address: str, group: str, offsets: dict
     await client.move(address, group, offsets)
 
 
+def _behind(position: Mapping[str, int], extents: Mapping[str, Extent]) -> dict[str, int]:
+    """Return how many events of each shard are behind a position: no fewer than are wanted, and none if none is."""
+    return {
+        shard: max(0, extent.next - max(position.get(shard, 0), extent.first or extent.earliest))
+        for shard, extent in extents.items()
+    }
+
+
 @final
 class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads what arrives at a bridge."""
@@ -246,6 +304,11 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[str, Extent] | None = None
         self._known = False
         self._poll = _FIRST_POLL
+        self._planned = -math.inf
+        """When the last micro-batch was planned."""
+        self._read_to: Mapping[str, int] = {}
+        self._lost = 0
+        self._arrived: tuple[float, int] | None = None
 
     @property
     def _portal(self) -> BlockingPortal:
@@ -253,6 +316,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # -- in the process of the query's offsets --------------------------------------------------------------
 
+    @errors_alone()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's name
         """Return where a new query begins; the same whenever Spark asks, for a group even after a restart."""
         if self._initial is None:
@@ -283,11 +347,13 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the limit that the options set for each batch."""
         return ReadAllAvailable() if self._options.max_offsets is None else ReadMaxRows(self._options.max_offsets)
 
+    @errors_alone()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's name
         """Note the present end; nothing beyond it is read."""
         self._look()
         self._target = self._watch.extents
 
+    @errors_alone()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 -- Spark's name
         """Return the end of the next batch; waits for up to 8 s if there is nothing to read."""
         position = parse_offsets(start)
@@ -296,6 +362,12 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         self._portal.call(lambda client: self._watch.wait(client, position.next, poll, rows))
         self._known = True
+        if not self._portal.call(lambda client: self._wait_for_enough(client, position, poll)):
+            self._poll = min(2 * self._poll, _LONGEST_POLL)
+            self._read_to = position.next
+            return start
+        if self._options.min_offsets is not None:  # more may have come while it waited
+            self._portal.call(lambda client: self._watch.wait(client, position.next, 0.0, rows))
         extents = self._watch.extents
         if self._target is not None:
             # A shard that nobody knew but the checkpoint has come since.
@@ -310,16 +382,51 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not idle:
             missing = count_missing(self._options, self._portal, self._watch, ranges_between(position, end))
             end = dataclasses.replace(end, lost=saturated(end.lost + missing))
+            self._planned = time.monotonic()
         else:
             # Nothing that the group wants is unread up to there, so nothing has to be kept for it.
             self._move({shard: max(at, self._watch.passed.get(shard, 0)) for shard, at in position.next.items()})
+        self._read_to = end.next
+        self._lost = end.lost
         self._poll = min(2 * self._poll, _LONGEST_POLL) if idle else _FIRST_POLL
         return start if idle else end.to_json()
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 -- Spark's name
-        """Return what the bridge held when it was last looked at."""
-        return {shard: extent.next for shard, extent in self._watch.extents.items()} or None
+    async def _wait_for_enough(self, client: BridgeClient, position: Offsets, timeout: float) -> bool:
+        """Tell whether a micro-batch may be planned; for ``timeout`` seconds, look four times a second whether it may.
 
+        A bridge tells of the next event, and not of the n-th.
+        """
+        least = self._options.min_offsets
+        if least is None or self._target is not None:
+            return True
+        deadline = time.monotonic() + timeout
+        while True:
+            now, latest = time.monotonic(), self._planned + self._options.max_delay
+            waiting = least if now >= latest else await self._watch.count(client, position.next, least)
+            if waiting >= least:
+                return True
+            if not waiting or now >= deadline:
+                return False
+            await trio.sleep(min(_HELD_LOOK, latest - now))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 -- Spark's name
+        """Return what the bridge held when it was last looked at, and figures for the query's progress.
+
+        They stand there as ``sources[0].latestOffset``: next to the next offset of each shard, ``lag`` is how many
+        events the query has not planned yet, ``lost`` how many it went on without, and ``perSecond`` how many arrived
+        each second since the micro-batch before.
+        """
+        extents = self._watch.extents
+        if not extents:
+            return None
+        now, total = time.monotonic(), sum(extent.next for extent in extents.values())
+        figures: dict[str, Any] = {"lag": sum(_behind(self._read_to, extents).values()), "lost": self._lost}
+        if self._arrived is not None and now > self._arrived[0]:
+            figures["perSecond"] = round(max(0, total - self._arrived[1]) / (now - self._arrived[0]), 1)
+        self._arrived = now, total
+        return {shard: extent.next for shard, extent in extents.items()} | figures
+
+    @errors_alone()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the ranges of a batch; the same for the same offsets."""
         begin, stop = parse_offsets(start), parse_offsets(end)
@@ -329,6 +436,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ranges = ranges_between(begin, stop)
         return _partitions(self._options, self._watch, ranges)
 
+    @errors_alone()
     def commit(self, end: dict[str, Any]) -> None:
         """Write the group's progress down on the bridge, for ``iris bridge status`` and for retention."""
         self._move(parse_offsets(end).next)

@@ -1,10 +1,14 @@
-"""Worker set-up: what runs once in each Python process in which Spark runs tasks."""
+"""Worker set-up: what each Python process that Spark starts for the data source does at its beginning and its end."""
 
 from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
+
+from iris.kernel.errors import IrisError
 
 _TIMES: Final = 2
 """A first task imports more after its start, as Arrow does pandas: that took 12 ms in each task that followed."""
@@ -24,3 +28,17 @@ def settle_in() -> None:
         _settled[process] = times + 1
         gc.collect()
         gc.freeze()
+
+
+@contextmanager
+def errors_alone() -> Iterator[None]:
+    """Have Spark show an error of Iris by itself, without the traceback of this process; also a decorator.
+
+    Its message says what is wrong and what to do, and where in here it arose helps nobody.  Spark asks the environment
+    when it writes an error down, and ends the process then, so the tracebacks of other errors stay as they are.
+    """
+    try:
+        yield
+    except IrisError:
+        os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise

@@ -225,7 +225,7 @@ class LogCleaner:
     Args:
         index: of the log.
         files: its segments.
-        writing: is held by whoever changes the index.
+        writing: is held by the thread that changes the index.
         trim: removes the events of a shard below an offset.
         ended: shards whose last segment is not to grow any more; it adds to them.
         topics: of the segments that are appended to, by shard; it takes out those that are no longer what they were.

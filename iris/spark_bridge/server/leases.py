@@ -86,7 +86,7 @@ class LeaseTable:
     def acquire(self, name: str, holder: str, node: str, ttl: float, now: float) -> LeaseRecord | float:
         """Grant a lease, or return the seconds after which it is free at the latest.
 
-        Whoever has it already gets the same token again: its first answer may have been lost.
+        A holder that asks again gets the same token: its first answer may have been lost.
         """
         self._expire(now)
         held = self._held.get(name)

@@ -4,9 +4,9 @@ Promises: a part is on disk whole or not at all; a batch that is given up leaves
 end is refused, and others are not slowed.  Not here: the commit (iris.spark_bridge.server).
 """
 
-from iris.spark_bridge.staging.staging import StagedPart, Staging, new_part, write_rows
+from iris.spark_bridge.staging.staging import StagedPart, Staging, cut_rows, new_part, write_rows
 from iris.spark_bridge.staging.usage import Usage
 
 __all__ = (
-    "StagedPart", "Staging", "Usage", "new_part", "write_rows",
+    "StagedPart", "Staging", "Usage", "cut_rows", "new_part", "write_rows",
 )  # fmt: skip

@@ -98,7 +98,7 @@ async def test_a_flag_keeps_its_last_value_when_the_document_is_closed(network: 
 
 async def test_the_document_has_to_be_open(network: Network) -> None:
     async with network.open_node("checkout") as member:
-        with pytest.raises(ConfigError, match=r"join within the block of node\.state\('flags'\)"):
+        with pytest.raises(ConfigError, match=r"open node\.state\('flags'\) and join within its block"):
             async with member.join("checkout", checkout([])):
                 pass
     for wrong in ("checkout", "a b.c", ""):

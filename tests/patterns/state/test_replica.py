@@ -134,6 +134,14 @@ def test_an_edit_waits_for_what_its_writer_had_seen() -> None:
     assert dict(SharedMap(third, "values")) == {"stock": 5}
 
 
+def test_keys_are_in_one_order_everywhere() -> None:
+    one, other = replica(1), replica(2)
+    for key in ("b", "c", "a", "d"):
+        SharedMap(one, "values")[key] = key
+    give(one, other)
+    assert list(SharedMap(one, "values")) == list(SharedMap(other, "values")) == ["a", "b", "c", "d"]
+
+
 def test_several_edits_are_one_for_others() -> None:
     first, second = replica(1), replica(2)
     with first.edit():
@@ -264,7 +272,7 @@ def test_what_is_said_in_this_replicas_name_is_refused() -> None:
     ("value", "text"),
     [
         (2**63, "whole numbers of 64 bits"),
-        ({1: 2}, "the keys of a map in a document are text"),
+        ({1: 2}, "use text for the keys of a map in a document"),
         (object(), "does not hold a object"),
         ({"a"}, "does not hold a set"),
         ("\ud800", "half of a character"),

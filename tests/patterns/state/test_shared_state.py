@@ -202,6 +202,17 @@ async def test_what_is_written_last_is_given_on_when_the_block_ends(documents: D
     assert one["parting"] == 1
 
 
+async def test_a_large_edit_by_broadcast_is_refused_unread(documents: Documents) -> None:
+    """Reading it would hold up everything else that the node does."""
+    one, _ = await documents.open("one", "two")
+    await documents.nodes["two"].broadcast("prices", [b"\x00", bytes(300_000)])
+    await documents.nodes["two"].request("prices", b"\x00", operation="reached", prefer=documents.nodes["one"].id)
+    with trio.fail_after(5):
+        while not one.statistics().refused:  # noqa: ASYNC110 -- nobody is told
+            await trio.sleep(0.01)
+    assert one.statistics().refused == {"malformed": 1}
+
+
 async def test_a_large_edit_is_fetched(documents: Documents) -> None:
     one, two, three = await documents.open("one", "two", "three")
     one.text("t").append("x" * 3_000_000)

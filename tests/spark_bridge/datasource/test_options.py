@@ -53,6 +53,13 @@ def test_every_option_is_read_whatever_its_case() -> None:
     assert (options.mode, options.corrupt_column) == ("FAILFAST", "odd")
 
 
+@pytest.mark.parametrize(("text", "seconds"), [("500ms", 0.5), ("30s", 30), ("15m", 900), ("2 min", 120), ("1H", 3600)])
+def test_a_delay_has_a_unit(text: str, seconds: float) -> None:
+    given = {"minOffsetsPerTrigger": "7", "maxTriggerDelay": text}
+    options = parse_source_options(given, streaming=True)
+    assert (options.min_offsets, options.max_delay) == (7, seconds)
+
+
 def test_a_table_has_an_end() -> None:
     options = parse_source_options({"endingOffsets": '{"0": 7}', "assign": "[2, 0]"}, streaming=False)
     assert (options.ending, options.shards) == ({"0": 7}, (0, 2))
@@ -66,6 +73,20 @@ def test_a_table_has_an_end() -> None:
         ({"nonsense": "x"}, "no option nonsense: use bridge"),
         ({"mode": "strict"}, "option mode is 'strict': use PERMISSIVE, DROPMALFORMED or FAILFAST"),
         ({"subscribe": "a..b"}, "option subscribe"),
+        ({"badTopic": "a.*"}, "option badTopic"),
+        ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "least is more"),
+        ({"maxTriggerDelay": "5m"}, "maxTriggerDelay is how long minOffsetsPerTrigger may wait"),
+        ({"maxTriggerDelay": "5 parsecs", "minOffsetsPerTrigger": "5"}, "maxTriggerDelay is '5 parsecs': use a whole"),
+        (
+            {"startingOffsetsByTimestamp": "5"},
+            "startingOffsetsByTimestamp is '5': use milliseconds since 1970",
+        ),
+        ({"startingOffsetsByTimestamp": '{"0": -1}'}, "startingOffsetsByTimestamp .* use milliseconds"),
+        ({"startingOffsetsByTimestamp": '{"0": 1}', "assign": "[1]"}, "shard 0 is not assigned"),
+        ({"startingOffsetsByTimestamp": '{"0": 1}', "startingTimestamp": "1"}, "contradict each other"),
+        ({"startingOffsetsByTimestampStrategy": "error"}, "is about timestamps: give startingTimestamp"),
+        ({"badTopic": "a", "mode": "FAILFAST"}, "badTopic is for queries that go on, and mode is FAILFAST"),
+        ({"badTopic": "a", "inlineRows": "5"}, "badTopic and inlineRows contradict each other"),
         ({"subscribe": "a", "subscribePattern": "b"}, "subscribe and subscribePattern contradict"),
         ({"subscribePattern": "("}, "option subscribePattern.*regular expression"),
         ({"startingOffsets": "first"}, "option startingOffsets is 'first'"),

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from iris.kernel.config import MIB
 from iris.kernel.errors import ConfigError
 from iris.kernel.wire.kinds import Payload
-from iris.kernel.wire.payload import encode_payload, split_payload
-from iris.spark_bridge.datasource import payload_columns
-from iris.spark_bridge.datasource.payload_columns import Mode, check_log_columns, typed_columns
+from iris.kernel.wire.payload import encode_payload, join_payload, split_payload
+from iris.spark_bridge.datasource.payloads import Mode, TimeFormats, check_log_columns, typed_columns
+from iris.spark_bridge.datasource.payloads.decoding import PayloadDecoder
+from iris.spark_bridge.datasource.payloads.kinds import StructFields
 from iris.spark_bridge.errors import PayloadUnfit
 from iris.spark_bridge.schema import SCHEMA, decode_events, encode_events
 from tests.support.arrivals import fake_event
@@ -101,8 +102,8 @@ UNFIT = [
     b'{"a":1.5}',
     b'{"a":"1"}',
     b'{"a":99999999999999999999}',
-    b'{"b":5}',
-    b'{"a":1,"a":2}',
+    b"null",
+    b'{"a":1,}',
     b'{"b":"\xff"}',
     packed(5),
     packed([1]),
@@ -159,8 +160,11 @@ def test_each_row_is_its_own_payload(given_values: list[Any], as_msgpack: bool) 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ([("a", pa.date32())], "column a of the schema is date32"),
-        ([("a", pa.struct([pa.field("x", pa.map_(pa.string(), pa.string()))]))], "column a.x"),
+        ([("a", pa.duration("us"))], "column a of the schema is duration"),
+        (
+            [("a", pa.struct([pa.field("x", pa.map_(pa.int32(), pa.string()))]))],
+            "column a.x .* keys are int32",
+        ),
         ([("a", pa.int64()), ("_offset", pa.int32())], "column _offset of the schema is int32: the log's is int64"),
         ([("a", pa.int64()), ("_corrupt_record", pa.int32())], "use string or binary"),
         ([("_topic", pa.string())], "names no field of the payload"),
@@ -271,7 +275,7 @@ def test_a_number_that_its_column_cannot_hold_does_not_fit(payload: Payload) -> 
     raw = payload if isinstance(payload, bytes) else payload.data
     empty = {"real": None, "wide": None, "all": None}
     assert read([payload, b'{"wide":1e300}'], fields) == [
-        {**empty, "_corrupt_record": raw},
+        {**empty, "all": [{"x": None}] if payload == b'{"all":[{"x":1e39}]}' else None, "_corrupt_record": raw},
         {**empty, "wide": 1e300, "_corrupt_record": None},
     ]
 
@@ -297,15 +301,140 @@ def test_a_line_end_stands_between_values_and_not_within_a_string() -> None:
     ]
 
 
-def test_a_batch_of_payloads_that_do_not_fit_is_not_read_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-    parse = payload_columns._parse
+def test_only_payloads_that_are_refused_are_looked_at_by_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[bytes] = []
+    look = PayloadDecoder._convert_text
 
-    def counted(texts: pa.Array[Any], kind: pa.StructType) -> pa.StructArray:
-        sizes.append(len(texts))
-        return parse(texts, kind)
+    def counted(fields: StructFields, value: bytes) -> object:
+        looked_at.append(value)
+        return look(fields, value)
 
-    monkeypatch.setattr(payload_columns, "_parse", counted)
-    rows = read([b'{"a":1}', b"no json", b'{"a":"1"}', b'{"b":5}'] * 1000)
-    assert [row["a"] for row in rows] == [1, None, None, None] * 1000
-    assert sizes == [4000, 1000]
+    monkeypatch.setattr(PayloadDecoder, "_convert_text", staticmethod(counted))
+    rows = read([b'{"a":1}', b"no json", b'{"a":"1"}', b'{"b":5}', b'{"b":true}'] * 1000)
+    assert [row["a"] for row in rows] == [1, None, None, None, None] * 1000
+    assert [row["b"] for row in rows] == [None, None, None, "5", "true"] * 1000
+    assert looked_at == [b'{"a":"1"}', b'{"b":true}'] * 1000
+
+
+ALL_KINDS: list[tuple[str, pa.DataType]] = [
+    ("a", pa.int64()),
+    ("a name", pa.string()),
+    ("real", pa.float64()),
+    ("yes", pa.bool_()),
+    ("at", TIMESTAMP),
+    ("day", pa.date32()),
+    ("exact", pa.decimal128(10, 2)),
+    ("raw", pa.binary()),
+    ("list", pa.list_(pa.field("element", pa.int32()))),
+    ("lists", pa.list_(pa.field("element", pa.list_(pa.field("element", pa.date32()))))),
+    ("inner", pa.struct([pa.field("x", pa.string())])),
+    ("map", pa.map_(pa.string(), pa.struct([pa.field("x", pa.decimal128(4, 1))]))),
+    ("_corrupt_record", pa.binary()),
+]
+WHOLE: dict[str, Any] = {
+    "a": -5,
+    "a name": 'ü\n"\\',
+    "real": 2,
+    "yes": True,
+    "at": "2013-01-01T10:00:00Z",
+    "day": "2013-02-28",
+    "exact": 12.5,
+    "list": [1, None],
+    "lists": [["2013-01-01"], [], None, ["2013-01-02", "2013-01-03"]],
+    "inner": {"x": "y", "more": [{}]},
+    "map": {"k": {"x": 1.5}, "l": None, "m": {}},
+}
+
+
+def test_json_and_msgpack_of_all_kinds_are_the_same_beside_rows_that_are_not_whole() -> None:
+    payloads: list[Payload] = []
+    for whole in (WHOLE, {}, dict.fromkeys(WHOLE), WHOLE):
+        text = json.dumps({**whole, "raw": "AP8="} if whole is WHOLE else whole).encode()
+        payloads += [text, packed({**whole, "raw": b"\0\xff"} if whole is WHOLE else whole)]
+    first, same, *rest = read(payloads, ALL_KINDS)
+    assert first == same == rest[-1] == rest[-2]
+    assert rest[:-2] == [dict.fromkeys(dict(ALL_KINDS), None)] * 4
+    assert (first["raw"], str(first["day"]), str(first["exact"])) == (b"\0\xff", "2013-02-28", "12.50")
+    assert [len(inner) if inner is not None else None for inner in first["lists"]] == [1, 0, None, 2]
+    assert str(first["map"]) == "[('k', {'x': Decimal('1.5')}), ('l', None), ('m', {'x': None})]"
+
+
+@pytest.mark.parametrize(
+    ("payload", "left"),
+    [
+        ({"a": 1, "day": "2013-02-30"}, {"a": 1}),
+        ({"a": 1, "at": "2013-02-30T10:00:00Z", "day": "2013-02-28"}, {"a": 1, "day": "2013-02-28"}),
+        ({"a": 1, "exact": 1.255}, {"a": 1}),
+        ({"a": 1, "exact": 123456789}, {"a": 1}),
+        ({"a": 1, "lists": [["2013-01-01"], ["no date"]]}, {"a": 1}),
+        (
+            {"a": 1, "map": {"k": {"x": 1}, "l": {"x": 1000}}},
+            {"a": 1, "map": "[('k', {'x': Decimal('1.0')}), ('l', {'x': None})]"},
+        ),
+        ({"a": 1, "map": {"k": 5}}, {"a": 1}),
+        ({"a": 1, "list": [1, 2**31]}, {"a": 1}),
+        ({"a": "x", "list": [1]}, {"list": "[1]"}),
+    ],
+)
+def test_what_fits_of_a_payload_stays(payload: dict[str, Any], left: dict[str, Any]) -> None:
+    good = {"a": 2, "day": "2013-01-01", "exact": 1, "lists": [["2013-01-01"]], "map": {"k": None}}
+    payloads: list[Payload] = [json.dumps(good).encode(), json.dumps(payload).encode(), packed(payload), packed(good)]
+    before, *both, after = read(payloads, ALL_KINDS)
+    assert before == after
+    assert before["_corrupt_record"] is None
+    for row in both:
+        assert row.pop("_corrupt_record") is not None
+        found = {name: value for name, value in row.items() if value is not None}
+        assert {name: str(value) for name, value in found.items()} == {name: str(value) for name, value in left.items()}
+
+
+def test_bytes_that_are_text_are_text() -> None:
+    assert [row["b"] for row in read([packed({"b": b"x"}), packed({"b": "y"})])] == ["x", "y"]
+
+
+def test_times_are_read_as_their_formats_say() -> None:
+    formats = TimeFormats(timestamp="dd.MM.yyyy HH:mm[:ss.SSS]", date="d MMM yyyy", zone="Europe/Berlin")
+    fields = [pa.field("at", TIMESTAMP), pa.field("day", pa.date32()), pa.field("_corrupt_record", pa.string())]
+    typed = typed_columns(pa.schema(fields), corrupt="_corrupt_record", mode="PERMISSIVE", formats=formats)
+    payloads: list[Payload] = [
+        b'{"at":"05.07.2013 10:00","day":"5 Jul 2013"}',
+        packed({"at": "05.01.2013 10:00:01.250"}),
+        b'{"at":"2013-01-05T10:00:00Z"}',
+    ]
+    stored = encode_events([fake_event(payload) for payload in payloads], shard=3, first=40, timestamp=0)
+    first, second, third = typed.parse(decode_events(stored.serialize().to_pybytes())).to_pylist()
+    assert (first["at"].isoformat(), str(first["day"])) == ("2013-07-05T08:00:00+00:00", "2013-07-05")
+    assert second["at"].isoformat() == "2013-01-05T09:00:01.250000+00:00"
+    assert third == {"at": None, "day": None, "_corrupt_record": '{"at":"2013-01-05T10:00:00Z"}'}
+
+
+def raw(data: bytes) -> Payload:
+    """Return what a peer may send for a packed value."""
+    return join_payload(data, packed=True)
+
+
+def _mutate(data: bytes, at: int, byte: bytes) -> bytes:
+    return data[: at % (len(data) + 1)] + byte + data[at % (len(data) + 1) + 1 :]
+
+
+mutated = st.builds(
+    _mutate,
+    st.sampled_from(
+        [split_payload(packed(value))[0] for value in (WHOLE, {"a": 1, "a name": "x" * 40}, {"list": [1]})]
+    ),
+    st.integers(0, 300),
+    st.binary(max_size=2),
+)
+
+
+@settings(deadline=None, max_examples=200)
+@given(
+    st.lists(
+        mutated | st.binary(max_size=30) | st.sampled_from([b"\xdd\xff\xff\xff\xff", b"\x81" * 100_000]), min_size=1
+    )
+)
+def test_a_row_of_msgpack_is_the_same_alone_and_among_others(given_values: list[bytes]) -> None:
+    payloads = [raw(data) for data in given_values]
+    together = read(payloads, ALL_KINDS)
+    alone = [read([payload], ALL_KINDS)[0] for payload in payloads]
+    assert repr(together) == repr(alone)  # nan is not equal to itself
