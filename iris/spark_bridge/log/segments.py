@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final, Protocol, final
 
 from iris.spark_bridge.errors import LogDamaged, StoreFull
+from iris.spark_bridge.log.journal import Journal
 
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
 """Retention removes whole segments, and reading opens few of them."""
@@ -139,6 +140,8 @@ class SegmentFiles:
         self._disk = disk
         self._segment_bytes = segment_bytes
         self._active: dict[int, tuple[Path, int]] = {}
+        self.journal: Journal | None = None
+        """Gets what is written, for the copies of this log."""
 
     def path(self, shard: int, epoch: str, first: int) -> Path:
         """Return where the segment of ``shard`` that starts at offset ``first`` lies."""
@@ -184,6 +187,12 @@ class SegmentFiles:
             if is_full(error):
                 raise StoreFull(f"no room for events in {self._directory}: {error.strerror}") from None
             raise
+        if self.journal is not None:
+            self.journal.write(shard, epoch, first, position, parts)
+
+    def has(self, shard: int, epoch: str, first: int) -> bool:
+        """Tell whether there is a file for the segment of ``shard`` that starts at ``first``."""
+        return self.path(shard, epoch, first).exists()
 
     def sync(self, shard: int) -> None:
         """Wait until what was written to the shard's active segment is on the disk."""

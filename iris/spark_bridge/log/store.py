@@ -42,6 +42,7 @@ from iris.spark_bridge.log.dedup import PublisherWindow, admit_runs
 from iris.spark_bridge.log.index import ChunkPlace, Index, IndexView, ShardRecord
 from iris.spark_bridge.log.local_read import FileRange
 from iris.spark_bridge.log.numbering import PublisherNumberings
+from iris.spark_bridge.log.replication import Replication
 from iris.spark_bridge.log.retention import Retention, choose_expired
 from iris.spark_bridge.log.segments import Reserve, SegmentFiles
 from iris.spark_bridge.runs import count_events, cut_runs
@@ -131,6 +132,8 @@ class Store:
         with index.read() as view:
             self._gaps = GapBook(view.gaps())
         self._writing = threading.Lock()
+        self.replication: Final = Replication(index, files, self._writing)
+        """Makes copies of this log."""
         self._owned: Counter[tuple[str, str]] | None = None
         """How many names of each kind belong to each cluster; None: they are not counted."""
         self._sinks_complete = False
@@ -141,8 +144,12 @@ class Store:
 
     def shards(self) -> list[ShardState]:
         """Return every shard by number."""
+        return self.numbered_shards()[1]
+
+    def numbered_shards(self) -> tuple[int, list[ShardState]]:
+        """Return the number of the last change of this log, and every shard as it is after that."""
         with self._index.read() as view:
-            return [
+            return view.number, [
                 ShardState(
                     number=shard.number,
                     epoch=shard.epoch,
