@@ -9,14 +9,14 @@ from iris.spark_bridge.log.chunk_io import CHUNK_EVENTS, ROOM
 from iris.spark_bridge.log.journal import Change, decode_change_untrusted, encode_head
 from iris.spark_bridge.log.local_read import FileRange, file_range_untrusted, machine, read_file_range
 from iris.spark_bridge.log.recovery import open_store
-from iris.spark_bridge.log.replication import HeldShard, Replication
+from iris.spark_bridge.log.replication import Cut, HeldShard, Position, Replication
 from iris.spark_bridge.log.retention import Retention
 from iris.spark_bridge.log.segments import is_full, sync_directory
 from iris.spark_bridge.log.store import JOB_PREFIX, QUERY, Appended, ShardState, Store
 
 __all__ = (
-    "CHUNK_EVENTS", "HEADER_SIZE", "JOB_PREFIX", "QUERY", "ROOM", "Appended", "Change", "Chunk", "FileRange",
-    "HeldShard", "Replication", "Retention", "ShardState", "Store", "crc32", "decode_change_untrusted", "decode_frames",
-    "encode_head", "file_range_untrusted", "frame_header", "frame_size", "is_full", "machine", "open_store",
-    "read_file_range", "sync_directory",
+    "CHUNK_EVENTS", "HEADER_SIZE", "JOB_PREFIX", "QUERY", "ROOM", "Appended", "Change", "Chunk", "Cut", "FileRange",
+    "HeldShard", "Position", "Replication", "Retention", "ShardState", "Store", "crc32", "decode_change_untrusted",
+    "decode_frames", "encode_head", "file_range_untrusted", "frame_header", "frame_size", "is_full", "machine",
+    "open_store", "read_file_range", "sync_directory",
 )  # fmt: skip

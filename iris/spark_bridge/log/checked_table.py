@@ -168,9 +168,11 @@ class CheckedTable:
 
     def delete(self, key: bytes) -> bool:
         """Delete a record; tell whether it was there."""
-        if self._journal is not None:
+        deleted = self._transaction.delete(key, db=self._database)
+        # A transaction that deletes nothing changes nothing, and LMDB gives its number to the next one.
+        if deleted and self._journal is not None:
             self._journal.append((self._name, key, None))
-        return self._transaction.delete(key, db=self._database)
+        return deleted
 
     def clear(self, first: bytes, end: bytes) -> None:
         """Delete the records from the key ``first`` up to but not including ``end``."""

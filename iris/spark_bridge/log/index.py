@@ -129,11 +129,11 @@ class IndexView:
         self,
         transaction: lmdb.Transaction[bytes],
         databases: Mapping[str, lmdb._Database],
-        journal: list[Journaled] | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self._transaction = transaction
         tables = {
-            name: CheckedTable(transaction, database, name, None if name in _OWN else journal)
+            name: CheckedTable(transaction, database, name, _journal_of(journal, name))
             for name, database in databases.items()
         }
         self._by_name: Final[Mapping[str, CheckedTable]] = tables
@@ -570,7 +570,7 @@ class Index:
         try:
             with self._translated():
                 with self._environment.begin(write=True) as transaction:
-                    yield IndexView(transaction, self._databases, None if journal is None else journal.records)
+                    yield IndexView(transaction, self._databases, journal)
                     number = transaction.id()
                 with contextlib.suppress(OSError):  # committed is committed: an older note is what a power cut leaves
                     self._witness.note()
@@ -615,6 +615,12 @@ class Index:
         if self._witness is not None:
             self._witness.close()
         self._environment.close()
+
+
+def _journal_of(journal: Journal | None, table: str) -> list[Journaled] | None:
+    if journal is None:
+        return None
+    return journal.own if table in _OWN else journal.records
 
 
 def _gap_key(key: GapKey) -> bytes:

@@ -102,6 +102,8 @@ class Journal:
     def __init__(self, committed: Callable[[Change], None]) -> None:
         self._committed = committed
         self.records: list[Journaled] = []
+        self.own: list[Journaled] = []
+        """What copies do not repeat; they learn that there was a change."""
         self.writes: list[Write] = []
         self.data: list[bytes] = []
 
@@ -113,11 +115,11 @@ class Journal:
 
     def abandon(self) -> None:
         """The transaction was not committed."""
-        self.records, self.writes, self.data = [], [], []
+        self.records, self.own, self.writes, self.data = [], [], [], []
 
     def commit(self, number: int) -> None:
         """The transaction was committed as this number."""
-        records, writes, data = self.records, self.writes, self.data
+        records, own, writes, data = self.records, self.own, self.writes, self.data
         self.abandon()
-        if records:
+        if records or own:
             self._committed(Change(ChangeHead(number, True, (), records, writes), data))

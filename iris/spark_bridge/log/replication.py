@@ -66,6 +66,15 @@ class HeldShard(msgspec.Struct, frozen=True, array_like=True):
 
 
 @final
+class Position(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """How far a log is as a copy: term of its primary, the last change that was repeated, whether it is whole since."""
+
+    term: int
+    number: int
+    whole: bool
+
+
+@final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
     """How far a copy's shard is the same as the primary's, and what follows there.
@@ -105,23 +114,22 @@ class Replication:
         with self._index.read() as view:
             return view.replication(_STATE)
 
-    def put_state(self, state: bytes) -> None:
-        """Write down what this log is; on the disk when it returns.
+    def put_state(self, state: bytes, *, position: Position | None = None) -> None:
+        """Write down what this log is, and with it how far it is if that is given; on the disk when it returns.
 
         Raises:
             StoreFull: there is no room; it is what it was.
         """
         with self._writing, self._index.write() as view:
             view.put_replication(_STATE, state)
+            if position is not None:
+                view.put_replication(_POSITION, msgspec.msgpack.encode(position))
 
-    def position(self) -> tuple[int, bool]:
-        """Return the number of the last change that was repeated here, and whether this log is whole since."""
+    def position(self) -> Position:
+        """Return how far this log is as a copy."""
         with self._index.read() as view:
             record = view.replication(_POSITION)
-        if record is None:
-            return 0, False
-        number, whole = msgspec.msgpack.decode(record, type=tuple[int, bool])
-        return number, whole
+        return Position(0, 0, False) if record is None else msgspec.msgpack.decode(record, type=Position)
 
     def held(self) -> list[HeldShard]:
         """Return what this log has."""
@@ -211,22 +219,21 @@ class Replication:
         with self._index.read() as view:
             return sum(_bytes_from(view, number, offset) for number, offset in offsets.items())
 
-    def rest(self, offsets: Mapping[int, int], begin: Change | None, register: Callable[[int], None]) -> Change:
+    def rest(self, offsets: Mapping[int, int], begin: Change | None) -> Change:
         """Return the change by which a copy that has the events below ``offsets`` becomes as this log is now.
 
         Args:
             offsets: by shard.
             begin: made by the copy together with it; None: it was made.
-            register: called with the number of the last change that is part of this one; all later ones are journaled
-                after it.
+
+        Changes with a greater number than this one has are not part of it.
 
         Raises:
             LogDamaged: see ``piece``.
         """
         with ExitStack() as stack:
-            with self._writing:
+            with self._writing:  # what has been committed has been journaled, too
                 view = stack.enter_context(self._index.snapshot())
-                register(view.number)
             records: list[Journaled] = []
             writes: list[Write] = []
             data: list[bytes] = []
@@ -279,8 +286,8 @@ class Replication:
 
     # -- a copy ---------------------------------------------------------------------------------------------
 
-    def repeat(self, changes: Sequence[Change]) -> None:
-        """Make changes of the primary, all or none; they are on the disk when it returns.
+    def repeat(self, changes: Sequence[Change], *, term: int) -> None:
+        """Make changes of the primary of a term, all or none; they are on the disk when it returns.
 
         Raises:
             StoreFull: there is no room; nothing was changed.
@@ -310,7 +317,7 @@ class Replication:
                 for change in changes:
                     gone |= view.repeat(change.head)
                 last = changes[-1].head
-                view.put_replication(_POSITION, msgspec.msgpack.encode((last.number, last.whole)))
+                view.put_replication(_POSITION, msgspec.msgpack.encode(Position(term, last.number, last.whole)))
             self._tidy(gone, written, epochs)
 
     def _tidy(

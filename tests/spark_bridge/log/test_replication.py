@@ -10,6 +10,7 @@ import pytest
 
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.log.journal import Change, ChangeHead, Write, decode_change_untrusted, encode_head
+from iris.spark_bridge.log.replication import Position
 from iris.spark_bridge.log.retention import Retention
 from iris.spark_bridge.log.store import Store
 from tests.support.arrivals import fake_event, fill, make_store, numbered, stored
@@ -48,7 +49,7 @@ def travelled(change: Change) -> Change:
 def catch_up(primary: Store, copy: Store, *, forks: dict[int, int] | None = None, steps: int | None = None) -> int:
     """Let a copy become as its primary is, through pieces; return the number of its last change."""
     cuts = primary.replication.cuts(copy.replication.held(), forks or {})
-    copy.replication.repeat([travelled(primary.replication.begin(cuts))])
+    copy.replication.repeat([travelled(primary.replication.begin(cuts))], term=1)
     offsets = {cut.shard.number: cut.offset for cut in cuts}
     for number in offsets:
         while True:
@@ -59,9 +60,9 @@ def catch_up(primary: Store, copy: Store, *, forks: dict[int, int] | None = None
                 if not steps:
                     return 0
                 steps -= 1
-            copy.replication.repeat([travelled(change)])
-    rest = primary.replication.rest(offsets, None, lambda _: None)
-    copy.replication.repeat([travelled(rest)])
+            copy.replication.repeat([travelled(change)], term=1)
+    rest = primary.replication.rest(offsets, None)
+    copy.replication.repeat([travelled(rest)], term=1)
     return rest.head.number
 
 
@@ -79,7 +80,7 @@ def test_a_copy_is_the_same_as_its_primary(primary: Store, open_copy: Callable[[
     copy = open_copy()
     catch_up(primary, copy)
     assert contents(copy) == contents(primary)
-    assert copy.replication.position() == (primary.replication.number(), True)
+    assert copy.replication.position() == Position(1, primary.replication.number(), True)
     assert contents(open_copy()) == contents(primary)
 
 
@@ -94,11 +95,11 @@ def test_a_copy_repeats_each_transaction(primary: Store, open_copy: Callable[[],
     primary.trim(0, 100)
     primary.retain(Retention(max_bytes=SEGMENT), now=31)
     primary.drop_cursor("group")
-    copy.replication.repeat([travelled(change) for change in changes[:7]])
+    copy.replication.repeat([travelled(change) for change in changes[:7]], term=1)
     for change in changes[7:]:
-        copy.replication.repeat([travelled(change)])
+        copy.replication.repeat([travelled(change)], term=1)
     assert contents(copy) == contents(primary)
-    assert copy.replication.position() == (primary.replication.number(), True)
+    assert copy.replication.position() == Position(1, primary.replication.number(), True)
     segments = sorted(path.name for path in (copy._directory / "segments").iterdir())
     assert segments == sorted(path.name for path in (primary._directory / "segments").iterdir())
     # A repeat that reaches the copy is one there, too.
@@ -121,6 +122,21 @@ def test_what_was_not_committed_is_not_repeated(primary: Store) -> None:
     assert "cursors" not in {table for table, _, _ in change.head.records}
 
 
+def test_each_change_has_a_number_of_its_own(primary: Store) -> None:
+    changes: list[Change] = []
+    primary.replication.listen(changes.append)
+    primary.keep_subscribers([])  # changes nothing
+    primary.drop_cursor("none")
+    primary.move_cursor("group", {"0@x": 1}, now=1)
+    primary.replication.put_state(b"{}")  # concerns no copy, and has a number that copies have to reach
+    assert primary.drop_cursor("group")
+    numbers = [change.head.number for change in changes]
+    assert len(numbers) == 3
+    assert numbers == sorted(set(numbers))
+    assert numbers[-1] == primary.replication.number()
+    assert changes[1].head.records == []
+
+
 def test_a_copy_that_was_away_catches_up(primary: Store, open_copy: Callable[[], Store]) -> None:
     fill(primary, 13)
     copy = open_copy()
@@ -137,14 +153,14 @@ def test_a_copy_that_died_on_the_way_says_so_and_goes_on(primary: Store, open_co
     for steps in (0, 1, 2, 3):
         copy = open_copy()
         catch_up(primary, copy, steps=steps)
-        assert not copy.replication.position()[1]
+        assert not copy.replication.position().whole
     before = copy.replication.held()[0].next
     assert 0 < before < 600
     copy = open_copy()
     cuts = primary.replication.cuts(copy.replication.held(), {})
     assert cuts[0].offset == before
     catch_up(primary, copy)
-    assert copy.replication.position()[1]
+    assert copy.replication.position().whole
     assert contents(copy) == contents(primary)
 
 
@@ -191,17 +207,17 @@ def test_damage_on_the_way_is_noticed(primary: Store, open_copy: Callable[[], St
     flipped = bytearray(change.data[0])
     flipped[-1] ^= 1
     with pytest.raises(LogDamaged, match="checksum"):
-        copy.replication.repeat([Change(change.head, [bytes(flipped)])])
+        copy.replication.repeat([Change(change.head, [bytes(flipped)])], term=1)
     table, key, sealed = change.head.records[0]
     assert sealed is not None
     wrong = msgspec.structs.replace(change.head, records=[(table, key, sealed[:-1] + b"\0")])
     with pytest.raises(LogDamaged, match="not what was written"):
-        copy.replication.repeat([Change(wrong, change.data)])
+        copy.replication.repeat([Change(wrong, change.data)], term=1)
     foreign = msgspec.structs.replace(change.head, records=[("replication", b"state", b"")])
     with pytest.raises(LogDamaged, match="which a copy has not"):
-        copy.replication.repeat([Change(foreign, change.data)])
+        copy.replication.repeat([Change(foreign, change.data)], term=1)
     assert contents(copy) == before
-    copy.replication.repeat([change])
+    copy.replication.repeat([change], term=1)
     assert contents(copy) == contents(primary)
 
 

@@ -231,7 +231,10 @@ def make_former(directory: Path) -> None:
     store.pin_cursor("g", {"0@x": 1}, now=1)
     store.close()
     with lmdb.open(str(directory / "index"), max_dbs=16, map_size=64 * 1024 * 1024) as environment:
-        later = [environment.open_db(name) for name in (b"owners", b"numberings", b"gaps", b"subscribers", b"members")]
+        later = [
+            environment.open_db(name)
+            for name in (b"owners", b"numberings", b"gaps", b"subscribers", b"members", b"replication")
+        ]
         with environment.begin(write=True) as transaction:
             for table in later:
                 transaction.drop(table)

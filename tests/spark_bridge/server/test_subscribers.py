@@ -137,7 +137,9 @@ def make_former(directory: Path) -> None:
     """Make a log as the version before this one left it."""
     open_store(directory, shards=[0], entropy=os.urandom).close()
     with lmdb.open(str(directory / "index"), max_dbs=16, map_size=64 * 1024 * 1024) as environment:
-        later = [environment.open_db(name) for name in (b"numberings", b"gaps", b"subscribers", b"members")]
+        later = [
+            environment.open_db(name) for name in (b"numberings", b"gaps", b"subscribers", b"members", b"replication")
+        ]
         with environment.begin(write=True) as transaction:
             for table in later:
                 transaction.drop(table)
