@@ -294,7 +294,7 @@ class BridgeCopy:
     async def _confirm(self, tunnel: Tunnel) -> None:
         """Tell the primary what is on the disk."""
         position, revision = self._position, self._state.revision
-        shards = await trio.to_thread.run_sync(self._store.shards)
+        shards = self._store.shards()  # a look at the index
         await tunnel.send(
             {
                 "number": position.number if position.term == self._followed else 0,

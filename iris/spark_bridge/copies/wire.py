@@ -15,7 +15,7 @@ either     {error: code, message: text}                            why it ends
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, cast
 
 import trio
@@ -34,8 +34,8 @@ _MOST: Final = 1024 * MIB
 
 async def send_bytes(tunnel: Tunnel, data: bytes) -> None:
     """Send bytes, in messages of 256 KiB."""
-    for position in range(0, len(data), _PIECE):
-        await tunnel.send(data[position : position + _PIECE])
+    for piece in _pieces((data,)):
+        await tunnel.send(piece)
 
 
 async def receive_bytes(tunnel: Tunnel, size: int) -> bytes:
@@ -63,16 +63,26 @@ async def send_change(tunnel: Tunnel, change: Change) -> None:
     """Send a change."""
     head = encode_head(change.head)
     await tunnel.send({"change": len(head), "size": len(head) + sum(map(len, change.data))})
-    # Small ones in one message: a message for each part would cost more than the copying.
-    together: list[bytes] = []
-    size = 0
-    for part in (head, *change.data):
-        together.append(part)
-        size += len(part)
-        if size >= _PIECE:
-            await send_bytes(tunnel, b"".join(together))
-            together, size = [], 0
-    await send_bytes(tunnel, b"".join(together))
+    for piece in _pieces((head, *change.data)):
+        await tunnel.send(piece)
+
+
+def _pieces(parts: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+    """Yield the bytes of parts in pieces of 256 KiB; each byte is copied once."""
+    together: list[memoryview] = []
+    room = _PIECE
+    for part in parts:
+        rest = memoryview(part)
+        while len(rest) >= room:
+            together.append(rest[:room])
+            yield b"".join(together)
+            rest = rest[room:]
+            together, room = [], _PIECE
+        if rest:
+            together.append(rest)
+            room -= len(rest)
+    if together:
+        yield b"".join(together)
 
 
 async def receive_change(tunnel: Tunnel, fields: Mapping[str, object]) -> Change:
@@ -85,6 +95,8 @@ async def receive_change(tunnel: Tunnel, fields: Mapping[str, object]) -> Change
     if not head <= size <= _MOST:
         raise RemoteProtocolError(f"a change of {size} bytes: at most {_MOST} are taken")
     data = await receive_bytes(tunnel, size)
+    if head < _PIECE:
+        return decode_change_untrusted(data, head)
     return await trio.to_thread.run_sync(decode_change_untrusted, data, head)
 
 

@@ -8,6 +8,7 @@ here.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Final, final
 
@@ -49,11 +50,17 @@ class ChangeHead(msgspec.Struct, frozen=True, array_like=True):
 
 
 @final
-class Change(msgspec.Struct, frozen=True):
-    """What a copy does in one transaction."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Change:
+    """What a copy does in one transaction.
+
+    Attributes:
+        head: what it is.
+        data: the bytes of its chunks, in parts that lie anywhere.
+    """
 
     head: ChangeHead
-    data: Sequence[bytes]
+    data: Sequence[bytes | memoryview]
 
     @property
     def size(self) -> int:
@@ -71,7 +78,7 @@ def encode_head(head: ChangeHead) -> bytes:
 
 
 def decode_change_untrusted(data: bytes, head_size: int) -> Change:
-    """Read a change: its head and the bytes of its chunks.
+    """Read a change: its head and the bytes of its chunks, a part for each write.
 
     Raises:
         LogDamaged: it is something else.
@@ -81,10 +88,10 @@ def decode_change_untrusted(data: bytes, head_size: int) -> Change:
         head = _HEAD.decode(view[:head_size])
     except msgspec.MsgspecError as error:
         raise LogDamaged(f"a change that the primary sent cannot be read: {error}") from None
-    parts: list[bytes] = []
+    parts: list[bytes | memoryview] = []
     at = head_size
     for write in head.writes:
-        parts.append(bytes(view[at : at + write.size]))
+        parts.append(view[at : at + write.size])
         at += write.size
     if at != len(data) or any(write.size < 0 or write.position < 0 for write in head.writes):
         raise LogDamaged("a change that the primary sent is not as long as it says")
@@ -105,13 +112,12 @@ class Journal:
         self.own: list[Journaled] = []
         """What copies do not repeat; they learn that there was a change."""
         self.writes: list[Write] = []
-        self.data: list[bytes] = []
+        self.data: list[bytes | memoryview] = []
 
     def write(self, shard: int, epoch: str, segment: int, position: int, parts: Sequence[bytes | memoryview]) -> None:
         """Note what was written into a segment."""
-        data = b"".join(parts)
-        self.writes.append(Write(shard, epoch, segment, position, len(data)))
-        self.data.append(data)
+        self.writes.append(Write(shard, epoch, segment, position, sum(map(len, parts))))
+        self.data += parts
 
     def abandon(self) -> None:
         """The transaction was not committed."""

@@ -236,7 +236,7 @@ class Replication:
                 view = stack.enter_context(self._index.snapshot())
             records: list[Journaled] = []
             writes: list[Write] = []
-            data: list[bytes] = []
+            data: list[bytes | memoryview] = []
             cleared: list[tuple[str, bytes, bytes]] = [(name, *_ALL) for name in REPLACED]
             if begin is not None:
                 cleared += begin.head.cleared

@@ -203,7 +203,7 @@ def test_damage_on_the_way_is_noticed(primary: Store, open_copy: Callable[[], St
     changes: list[Change] = []
     primary.replication.listen(changes.append)
     primary.append({0: [fake_event(b"a" * 100)]}, now=1)
-    (change,) = changes
+    change = travelled(changes[0])
     flipped = bytearray(change.data[0])
     flipped[-1] ^= 1
     with pytest.raises(LogDamaged, match="checksum"):
