@@ -151,9 +151,12 @@ class PrimaryCopies:
         return self._copied if self._settings.min_copies else math.inf
 
     def describe(self) -> str:
-        """Say how many copies are there, of how many that are needed."""
+        """Say what is waited for."""
         here = sum(follower.takes_part and follower.name in self._state.counted for follower in self._all())
-        return f"{here} of the {self._settings.min_copies} copies that it needs are in step"
+        needed = max(self._settings.min_copies, self._state.settings.min_copies)
+        if here >= needed:
+            return "its copies have not written it yet"
+        return f"{here} of the {needed} copies that it needs are in step"
 
     def _all(self) -> list[_Follower]:
         return list(self._followers.values())

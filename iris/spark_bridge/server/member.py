@@ -392,7 +392,7 @@ class BridgeMember:
             if not waiting.explained and waiting.since <= before:
                 waiting.explained = True
                 for subscription, ranges in waiting.ranges.items():
-                    subscription._explain_delay(ranges, f"{self.copies.describe()}, and it waits for them")
+                    subscription._explain_delay(ranges, self.copies.describe())
 
     async def _commit(self, *, retry: bool) -> None:
         """Write a group, then confirm it.  On a full disk: again and again, or not at all."""
