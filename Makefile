@@ -5,12 +5,14 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+SEEDS ?= 20
+HOURS ?= 1
 
 # Where this is set, each process that is started compiles the whole of Iris anew: a third of a second.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-long check lint types layers coverage bench faults simulate docs dist clean
+.PHONY: help demo test test-long check lint types layers coverage bench faults simulate membership docs dist clean
 
 help:
 	@echo "make demo      the airport: every pattern and Spark on real data, with a check of every number"
@@ -19,7 +21,8 @@ help:
 	@echo "make check     lint, types, layers, tests"
 	@echo "make coverage  tests, with the lines and branches that none of them reaches"
 	@echo "make bench     Iris beside its peers, written to docs/explanation/benchmarks.md"
-	@echo "make simulate  membership under faults, thousands of nodes on one heap"
+	@echo "make simulate  every pattern, two sites and a bridge under faults: SEEDS=20 HOURS=1"
+	@echo "make membership  membership under faults, thousands of nodes on one heap"
 	@echo "make faults    real faults between network namespaces (Linux, root)"
 	@echo "make docs      the site: build/site/index.html, with the reference, links and examples checked"
 	@echo "make dist      wheel and sdist in dist/, checked; the wheel runs the first example in an empty environment"
@@ -60,6 +63,9 @@ faults: $(VENV)/.ready-test
 	$(BIN)/python -m pytest -m faults $(ARGS)
 
 simulate: $(VENV)/.ready-test
+	$(BIN)/python -m benchmarks.simulation --seeds $(SEEDS) --hours $(HOURS) $(ARGS)
+
+membership: $(VENV)/.ready-test
 	$(BIN)/python -m benchmarks.membership $(ARGS)
 
 docs: $(VENV)/.ready-docs

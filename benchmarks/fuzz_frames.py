@@ -29,8 +29,8 @@ from msgspec.msgpack import Ext
 from trio.testing import MockClock
 
 from benchmarks import fuzz_mesh, fuzz_node
+from benchmarks.damage import malformed
 from benchmarks.messages import fields_of
-from benchmarks.mutation import malformed
 from iris.kernel import wire
 from iris.kernel.errors import AuthenticationError, RemoteProtocolError
 from iris.kernel.wire import kinds

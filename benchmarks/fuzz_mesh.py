@@ -22,7 +22,7 @@ from typing import Final, final
 
 import trio
 
-from benchmarks.mutation import damaged, malformed
+from benchmarks.damage import damaged, malformed
 from iris.cluster.mesh.mesh import Mesh, open_mesh
 from iris.cluster.mesh.peer import Peer
 from iris.kernel import wire

@@ -25,8 +25,8 @@ import trio
 
 import iris
 import iris.testing
+from benchmarks.damage import changed_field, damaged, malformed
 from benchmarks.messages import made_up, raw, torn
-from benchmarks.mutation import changed_field, damaged, malformed
 from iris.cluster.mesh.mesh import Mesh
 from iris.cluster.mesh.peer import Peer
 from iris.federation.gateway import Gateway, open_gateway

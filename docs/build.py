@@ -103,6 +103,8 @@ def broken_links(page: Path) -> Iterator[str]:
 
 def broken_blocks(page: Path) -> Iterator[str]:
     """Name every code block of ``page`` that is of no known kind, or not what it says."""
+    for indented in re.findall(r"(?:(?<=\n\n)|\A) {4}(.*)", FENCE.sub("", page.read_text())):
+        yield f"{page.relative_to(ROOT)}: put a fence around what is indented, which no test sees: {indented}"
     for block in blocks(page):
         if block.language not in LANGUAGES:
             yield f"{block.place}: docs/pages.py knows no block of {block.language or 'no language'}"

@@ -23,17 +23,16 @@ from typing import Final
 ROOT: Final = Path(__file__).resolve().parents[1]
 LANGUAGES: Final = frozenset({"python", "output", "console", "js", "sh", "toml", "json", "ini", "yaml", "text"})
 NOT_RUN: Final = {
-    "make": "each verb sets up what it needs and takes minutes; CI runs them",
-    "iris demo": "a minute with Spark; tests/demo runs it with fewer rows",
-    "python -m benchmarks": "minutes to hours; tests/benchmarks runs a small version of each case",
-    "spark-submit": "needs a cluster of Spark; tests/spark_bridge starts one",
-    "python3 -m venv": "makes an environment; `make dist` does",
+    "make": "sets up what it needs and takes minutes; CI runs `make test`",
+    "iris demo": "a minute with Spark; a test runs it with fewer rows",
+    "python -m benchmarks": "minutes to hours; a test runs a small version of each case",
+    "spark-submit": "needs a cluster of Spark; `benchmarks/bridge/cluster.py` starts one",
+    "python3 -m venv": "makes an environment, as `make dist` does",
     ". .venv/bin/activate": "the same",
-    "iris dash": "serves a page until it is stopped; tests/cli/operators/dash opens it in a browser",
     "ssh": "needs a second machine",
-    "pip install": "needs the index; `make dist` installs the wheel into an empty environment",
+    "pip install": "needs the index of packages; `make dist` installs the wheel into an empty environment",
 }
-"""How the commands of ``sh`` blocks begin, and why no test runs them as they stand."""
+"""How the commands of ``sh`` blocks begin, and why no test runs them as they stand; docs/howto/index.md shows it."""
 
 FENCE: Final = re.compile(r"^(```+)([^\n`]*)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
 _DIRECTIVE: Final = re.compile(r"\{([\w-]+)\}\s*(.*)")

@@ -16,6 +16,7 @@ from iris.kernel.errors import (
     DeliveryError,
     EventsLost,
     IrisError,
+    LeaseLost,
     LocalProtocolError,
     MemberLost,
     NoSuchCluster,
@@ -48,6 +49,10 @@ from iris.patterns.pubsub.subscribe.events import Event
 from iris.patterns.pubsub.subscribe.subscription import Subscription, SubscriptionLimits, SubscriptionStatistics
 from iris.patterns.service.service import Limits, Requester, Service, operation
 from iris.patterns.service.worker_pool import ServiceStatistics
+from iris.patterns.state.lease import Lease
+from iris.patterns.state.shared_state import SharedState, StateStatistics
+from iris.patterns.state.shared_types import SharedCounter, SharedList, SharedMap, SharedSet, SharedText
+from iris.patterns.state.watch import StateChange, StateWatch
 from iris.patterns.tunnel.table import TunnelsStatistics
 from iris.patterns.tunnel.tunnel import FileSummary, Tunnel, TunnelStatistics, TunnelStream
 from iris.security.files.credential_file import CredentialWatch
@@ -77,6 +82,8 @@ __all__ = [
     "FileSummary",
     "IrisError",
     "LatencyStatistics",
+    "Lease",
+    "LeaseLost",
     "Limits",
     "LinkStatistics",
     "LocalProtocolError",
@@ -104,6 +111,15 @@ __all__ = [
     "Service",
     "ServiceStatistics",
     "Share",
+    "SharedCounter",
+    "SharedList",
+    "SharedMap",
+    "SharedSet",
+    "SharedState",
+    "SharedText",
+    "StateChange",
+    "StateStatistics",
+    "StateWatch",
     "Subscription",
     "SubscriptionLimits",
     "SubscriptionStatistics",

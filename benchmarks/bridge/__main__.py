@@ -1,4 +1,4 @@
-"""``python -m benchmarks.bridge kills|rates|latency``: the figures of docs/explanation/measured/spark.md."""
+"""``python -m benchmarks.bridge kills|rates|latency|topics``: the figures of docs/explanation/measured/spark.md."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ def main() -> None:
     latency = verbs.add_parser("latency", help="the way of one event through Spark, and what Spark alone takes for it")
     latency.add_argument("--default", action="store_true", help="a session without latency=True")
     latency.add_argument("--sink", action="store_true", help="only to our sink and a subscriber behind it")
+    topics = verbs.add_parser("topics", help="10,000 topics beside one, and a query on a silent topic")
+    topics.add_argument("--events", type=int, default=60_000, help="that are published in each round")
+    topics.add_argument("--elsewhere", type=int, default=1_000_000, help="while a query waits for another topic")
     given = parser.parse_args()
     if given.verb == "kills":
         sys.exit(_kill(given))
@@ -39,6 +42,12 @@ def main() -> None:
     row("what", "figure", "target")
     row("---", "---", "---")
     row("load of the machine before", _load())
+    if given.verb == "topics":
+        from benchmarks.bridge.topics import measure_topics
+
+        measure_topics(given.events, given.elsewhere)
+        row("load of the machine behind", _load())
+        return
     publishing(given.events)
     opening()
     if not given.without_spark:

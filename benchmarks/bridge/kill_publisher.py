@@ -37,7 +37,7 @@ async def _publish(first: int, file: int, rate: float) -> None:
 
 
 def _write_down(file: int, confirmed: int) -> None:
-    # One write of a few bytes: whoever kills this process leaves the old figure or the new one.
+    # One write of a few bytes: a kill of this process leaves the old figure or the new one.
     os.pwrite(file, b"%0*d" % (_WIDTH, confirmed), 0)
 
 

@@ -95,9 +95,9 @@ async def cut_once(
 ) -> None:
     """Cut ``_AT_ONCE`` tunnels to a new member ``after`` so many seconds; add to ``seen`` how their ends saw it.
 
-    An end may come to be after the cut: what was on its way then still arrives.  And whoever opens waits for an answer
-    for a shorter time than it takes to hold a node dead.  So all ends that have come to be are waited for, and what
-    they saw is noted before the member leaves, which would end them as well.
+    An end may come to be after the cut: what was on its way then still arrives.  And a node that opens waits for an
+    answer for a shorter time than it takes to hold a node dead.  So all ends that have come to be are waited for, and
+    what they saw is noted before the member leaves, which would end them as well.
     """
     near = [End(rng) for _ in range(_AT_ONCE)]
     far: list[End] = []

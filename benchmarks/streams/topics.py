@@ -61,7 +61,7 @@ async def _table(task: Mapping[str, Any]) -> None:
     refused = ""
     patterns = PATTERNS[task["kind"]]()
     for version in itertools.count(1):
-        more = tuple(kinds.Terms(pattern, None, False, False, ()) for pattern in itertools.islice(patterns, 64))
+        more = tuple(kinds.InterestEntry(pattern, None, False, False, ()) for pattern in itertools.islice(patterns, 64))
         if not more or size >= task["bytes"]:
             break
         data = wire.encode_batch([kinds.Interest(version, False, more, ())])

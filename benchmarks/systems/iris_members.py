@@ -133,7 +133,7 @@ async def _ask(
     async def client() -> None:
         nonlocal answered, asked
         while (before := perf_counter()) < end:
-            await requests.request(CLUSTER, payload, timeout=5.0)
+            await requests.request(requests.call(CLUSTER, payload, timeout=5.0))
             asked += 1
             answered += before >= begin
 

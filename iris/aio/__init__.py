@@ -16,10 +16,12 @@ Not here: ``Tunnel.as_stream``, whose streams are trio's.
 
 from trio import BusyResourceError, ClosedResourceError, EndOfChannel
 
-from iris.aio.handles import Answers, ClusterMembership, ConfirmedEvents, Subscription, Tunnel, Watch
+from iris.aio.handles import (
+    Answers, ClusterMembership, ConfirmedEvents, Lease, SharedState, StateWatch, Subscription, Tunnel, Watch,
+)  # fmt: skip
 from iris.aio.node import Node, lifespan, open_node
 
 __all__ = (
     "Answers", "BusyResourceError", "ClosedResourceError", "ClusterMembership", "ConfirmedEvents", "EndOfChannel",
-    "Node", "Subscription", "Tunnel", "Watch", "lifespan", "open_node",
+    "Lease", "Node", "SharedState", "StateWatch", "Subscription", "Tunnel", "Watch", "lifespan", "open_node",
 )  # fmt: skip

@@ -28,12 +28,17 @@ import outcome
 import trio
 
 from iris.aio.polling import Polling
-from iris.kernel.tasks import Call, CallTasks
+from iris.kernel.tasks import CallTasks, OutsideCall
 
 T = TypeVar("T")
 
 _here: Final = threading.local()
 """The guest of each thread: ``_here.guest``."""
+
+
+def _owner(loop: asyncio.AbstractEventLoop) -> Any:
+    """Return what has the guest of a loop: its thread, or itself if it is one of a simulation, which trio runs."""
+    return loop if hasattr(loop, "start_trio") else _here
 
 
 @final
@@ -91,7 +96,8 @@ class Guest:
         Raises:
             RuntimeError: trio runs in this thread already.
         """
-        if trio.lowlevel.in_trio_run():
+        start_trio: Callable[..., None] | None = getattr(loop, "start_trio", None)
+        if trio.lowlevel.in_trio_run() and start_trio is None:
             raise RuntimeError("trio runs in this thread already: use iris.open_node in place of iris.aio.open_node")
         self.loop: Final = loop
         self.deadlines: Final[dict[asyncio.Task[Any] | None, float]] = {}
@@ -111,6 +117,14 @@ class Guest:
         self._keeper: Final = self._keep()
         self._polling: Polling | None = None
         """None where trio waits for input and output by a thread."""
+        self._takes_interrupts: Final = (
+            start_trio is None
+            and threading.current_thread() is threading.main_thread()
+            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        )
+        if start_trio is not None:
+            start_trio(self._run, self._end)
+            return
         context = Context()
 
         def soon(function: Callable[[], object]) -> None:
@@ -125,10 +139,6 @@ class Guest:
             except RuntimeError:  # it is closed
                 return
 
-        self._takes_interrupts: Final = (
-            threading.current_thread() is threading.main_thread()
-            and signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        )
         if self._takes_interrupts:  # and trio will not
             signal.signal(signal.SIGINT, self._interrupt)
         self._step(
@@ -168,7 +178,7 @@ class Guest:
         """When the handler that the current task runs has no more time, on trio's clock."""
         return self.deadlines.get(asyncio.current_task(), inf)
 
-    def begin(self, function: Callable[[], Awaitable[Any]], ended: Callable[[], None]) -> Call:
+    def begin(self, function: Callable[[], Awaitable[Any]], ended: Callable[[], None]) -> OutsideCall:
         """Begin a call.
 
         Raises:
@@ -176,7 +186,7 @@ class Guest:
         """
         self.check()
         assert self._calls is not None
-        call = Call(function, ended, self.deadline)
+        call = OutsideCall(function, ended, self.deadline)
         self._calls.begin(call)
         return call
 
@@ -285,7 +295,7 @@ class Guest:
 
     def _end(self, came: outcome.Outcome[None]) -> None:
         self._calls = None
-        _here.guest = None
+        _owner(self.loop).guest = None
         if self._takes_interrupts and signal.getsignal(signal.SIGINT) == self._interrupt:
             signal.signal(signal.SIGINT, signal.default_int_handler)
         self._began.tell()
@@ -318,10 +328,11 @@ async def enter_guest() -> Guest:
             "iris.aio.open_node is for a running asyncio event loop, and there is none: with trio use iris.open_node, "
             "without an event loop iris.sync.open_node"
         ) from None
+    owner = _owner(loop)
     while True:
-        guest: Guest | None = getattr(_here, "guest", None)
+        guest: Guest | None = getattr(owner, "guest", None)
         if guest is None:
-            guest = _here.guest = Guest(loop)
+            guest = owner.guest = Guest(loop)
         elif guest.loop is not loop:
             if not guest.loop.is_closed():
                 raise RuntimeError("another event loop of this thread has a node open: leave that block first")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from types import TracebackType
 from typing import Any, Self, final
 
@@ -21,6 +21,10 @@ from iris.patterns.multicast import StopReason
 from iris.patterns.pubsub.publish import ConfirmedEvents as TrioConfirmed
 from iris.patterns.pubsub.subscribe import Event, Overflow
 from iris.patterns.pubsub.subscribe import Subscription as TrioSubscription
+from iris.patterns.state import Lease as TrioLease
+from iris.patterns.state import SharedState as TrioState
+from iris.patterns.state import StateChange
+from iris.patterns.state import StateWatch as TrioStateWatch
 from iris.patterns.tunnel import Tunnel as TrioTunnel
 
 
@@ -118,6 +122,53 @@ class Watch(Source[TrioWatch, Change]):
 
 
 @final
+class StateWatch(Source[TrioStateWatch, StateChange]):
+    """See ``iris.StateWatch``: the changes of what a pattern matches in a document."""
+
+    __slots__ = ()
+
+    pattern = Shown[str]()
+
+
+@final
+class SharedState(Handle[TrioState], MutableMapping[str, Any]):
+    """See ``iris.SharedState``: a document that every member of a cluster has a copy of."""
+
+    __slots__ = ()
+
+    name = Shown[str]()
+    counter = direct(TrioState.counter)
+    set = direct(TrioState.set)
+    map = direct(TrioState.map)
+    list = direct(TrioState.list)
+    text = direct(TrioState.text)
+    edit = direct(TrioState.edit)
+    settled = awaited(TrioState.settled)
+    statistics = direct(TrioState.statistics)
+    update = direct(TrioState.update)  # type: ignore[arg-type, assignment]
+    __getitem__ = direct(TrioState.__getitem__)
+    __setitem__ = direct(TrioState.__setitem__)
+    __delitem__ = direct(TrioState.__delitem__)
+    __contains__ = direct(TrioState.__contains__)
+    __iter__ = direct(TrioState.__iter__)
+    __len__ = direct(TrioState.__len__)
+
+    def watch(self, pattern: str = ">") -> StateWatch:
+        """See ``iris.SharedState.watch``."""
+        return StateWatch(self._inner.watch(pattern), self._guest)
+
+
+@final
+class Lease(Handle[TrioLease]):
+    """See ``iris.Lease``: the right to do something alone."""
+
+    __slots__ = ()
+
+    name = Shown[str]()
+    token = Shown[int]()
+
+
+@final
 class ConfirmedEvents(Handle[TrioConfirmed]):
     """See ``iris.ConfirmedEvents``: publishes events that are all confirmed when the block ends."""
 
@@ -140,5 +191,6 @@ class ClusterMembership(Handle[TrioMembership]):
 
 
 __all__ = (
-    "Answers", "ClusterMembership", "ConfirmedEvents", "Subscription", "Tunnel", "Watch",
+    "Answers", "ClusterMembership", "ConfirmedEvents", "Lease", "SharedState", "StateWatch", "Subscription", "Tunnel",
+    "Watch",
 )  # fmt: skip

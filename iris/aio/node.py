@@ -12,7 +12,16 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, final
 from iris.aio.crossing import Block, Handle, awaited, block, direct
 from iris.aio.guest import Guest, Waiter, enter_guest
 from iris.aio.handlers import served_by_asyncio
-from iris.aio.handles import Answers, ClusterMembership, ConfirmedEvents, Subscription, Tunnel, Watch
+from iris.aio.handles import (
+    Answers,
+    ClusterMembership,
+    ConfirmedEvents,
+    Lease,
+    SharedState,
+    Subscription,
+    Tunnel,
+    Watch,
+)
 from iris.cluster.membership import Member
 from iris.kernel.names import NodeId
 from iris.node.node import Node as TrioNode
@@ -122,6 +131,9 @@ class Node(Handle[TrioNode]):
     durable_subscribers = direct(TrioNode.durable_subscribers)
     forget_subscriber = awaited(TrioNode.forget_subscriber)
     open_tunnel = block(TrioNode.open_tunnel, Tunnel)
+    state = block(TrioNode.state, SharedState)
+    lease = block(TrioNode.lease, Lease)
+    leader = block(TrioNode.leader, Lease)
     clusters = direct(TrioNode.clusters)
     members = direct(TrioNode.members)
     nodes = direct(TrioNode.nodes)

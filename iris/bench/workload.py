@@ -293,4 +293,4 @@ async def shake_hands(node: iris.Node, addresses: Sequence[str], task: Task) -> 
 
 
 UNLIMITED = iris.Config(handshake_rate=1e6, handshake_burst=1_000_000, half_open_per_address=1024)
-"""For a node that all come to from one address: such a one may otherwise begin 50 handshakes a second."""
+"""For a node that all come to from one address: it may otherwise begin 50 handshakes a second."""

@@ -18,7 +18,19 @@ from iris.patterns.pubsub.interest import MAX_SHARDS
 
 HOUR = 3600.0
 _PRIMARY = (
-    *("topics", "clusters", "name", "member", "shards", "of", "readers", "keep_hours", "keep_mib", "keep_unread"),
+    *(
+        "topics",
+        "clusters",
+        "name",
+        "member",
+        "shards",
+        "of",
+        "readers",
+        "keep_hours",
+        "keep_mib",
+        "keep_unread",
+        "rules",
+    ),
     "min_copies",
 )
 """Options that a copy takes over from its primary."""
@@ -69,6 +81,14 @@ MIB = 1024 * 1024
 @click.option("--keep-mib", type=POSITIVE, metavar="N", help="Let the oldest go, but keep so much.")
 @click.option("--keep-unread", is_flag=True, help="But never what a group has still to read.")
 @click.option(
+    "--retain",
+    "rules",
+    multiple=True,
+    metavar="PATTERN=LIMITS",
+    help="Topics that are kept otherwise, as 'prices.>=24h', 'logs.*=7d,10GiB' or 'state.>=last' (the last value of "
+    "each key); the first that matches counts; may be repeated.",
+)
+@click.option(
     "--staged-mib",
     type=POSITIVE,
     metavar="N",
@@ -107,6 +127,7 @@ def bridge(
     keep_hours: float | None,
     keep_mib: float | None,
     keep_unread: bool,
+    rules: tuple[str, ...],
     staged_mib: float | None,
     min_copies: int,
     followed: str | None,
@@ -131,12 +152,13 @@ def bridge(
     if followed is not None:
         return run_until_interrupted(partial(_follow, connection, followed, copy, directory, staged_mib))
     with needing_spark():
-        from iris.spark_bridge.log import Retention
+        from iris.spark_bridge.log import Retention, parse_rule
         from iris.spark_bridge.server.bridge import BRIDGE_CONFIG, open_bridge
     retention = Retention(
         max_age=None if keep_hours is None else keep_hours * HOUR,
         max_bytes=None if keep_mib is None else int(keep_mib * MIB),
         keep_unread=keep_unread,
+        rules=tuple(map(parse_rule, rules)),
     )
 
     async def store(interruption: Interruption) -> None:

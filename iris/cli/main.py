@@ -30,6 +30,7 @@ VERBS = {
     "pub": "iris.cli.messaging",
     "sub": "iris.cli.messaging",
     "tunnel": "iris.cli.messaging",
+    "state": "iris.cli.messaging",
     "top": "iris.cli.operators.top",
     "dash": "iris.cli.operators.dash.command",
     "ping": "iris.cli.operators.ping",
@@ -57,6 +58,7 @@ SUMMARIES = {
     "pub": "Publish an event under a topic.",
     "sub": "Print the events of the topics that match patterns.",
     "tunnel": "Connect standard input and output to a member.",
+    "state": "Read, change and follow the document of a cluster.",
     "top": "Show rates, latency, queues and losses of all nodes, live.",
     "dash": "Show the same in a browser, with charts.",
     "ping": "Print round trip times to a node or a cluster.",
@@ -222,7 +224,7 @@ def _status_of(error: BaseException) -> int | None:
             _complain("; ".join((str(error), *getattr(error, "__notes__", ()))))
             return FAILED
         case BrokenPipeError():
-            # Whoever read our output has seen enough.
+            # The reader of our output has seen enough.
             _drop_output()
             return FAILED
         case OSError():

@@ -3,12 +3,14 @@
 - ``iris pub`` publishes one event, or one for each line of standard input; ``iris sub`` prints events as they arrive.
 - ``iris request`` asks one member of a cluster.
 - ``iris broadcast`` sends to every member of a cluster, ``iris survey`` asks every member.
+- ``iris state`` reads, changes and follows a document that the members of a cluster have in common.
 - ``iris tunnel`` is standard input and output as a two-way channel to one member of a cluster.
 """
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -315,3 +317,111 @@ def tunnel(connection: NodeOptions, cluster: str, operation: str | None, timeout
                 await trio.to_thread.run_sync(write_chunk, data, abandon_on_cancel=True)
 
     return run_until_done(connect)
+
+
+@click.group()
+def state() -> None:
+    """Read, change and follow the document of a cluster.
+
+    The command is a member of the cluster meanwhile, so it needs the right to serve it.
+    """
+
+
+@contextlib.asynccontextmanager
+async def _open_state(connection: NodeOptions, cluster: str, wait: float) -> AsyncGenerator[iris.SharedState]:
+    """Open the document of a cluster that has other members.
+
+    Raises:
+        NoSuchCluster: it has none, so there is no document.
+    """
+    async with connection.open(cluster) as node:
+        if wait and not node.members(cluster):
+            with contextlib.suppress(iris.RequestTimeout):
+                await node.wait_for(cluster, timeout=wait)
+        if not node.members(cluster):
+            raise iris.NoSuchCluster(f"no reachable member has the document {cluster!r}")
+        async with node.state(cluster) as document:
+            yield document
+
+
+@state.command()
+@click.argument("cluster")
+@click.argument("key", required=False)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@takes_wait
+@connected
+def get(connection: NodeOptions, cluster: str, key: str | None, wait: float, as_json: bool) -> int:
+    """Print the value of KEY in the document of CLUSTER, or of all keys, each on a line."""
+
+    async def read() -> int:
+        async with _open_state(connection, cluster, wait) as document:
+            values = dict(document)
+        if key is not None and key not in values:
+            note(f"the document {cluster!r} has no key {key!r}")
+            return 1
+        if key is not None and not as_json:
+            write_payload(values[key])
+            return 0
+        for name in sorted(values) if key is None else [key]:
+            if as_json:
+                write_object({"key": name, **as_fields(values[name])})
+            else:
+                write_line(f"{name} {as_text(values[name])}")
+        return 0
+
+    return run_until_done(read)
+
+
+@state.command("set")
+@click.argument("cluster")
+@click.argument("key")
+@takes_payload
+@takes_wait
+@connected
+def set_value(connection: NodeOptions, cluster: str, key: str, payload: str, json_payload: bool, wait: float) -> int:
+    """Set KEY in the document of CLUSTER; it is done when another member has it.
+
+    PAYLOAD is a text; @FILE sends the bytes of a file, - those of standard input.
+    """
+    value = read_payload(payload, json_payload)
+
+    async def write() -> None:
+        async with _open_state(connection, cluster, wait) as document:
+            document[key] = value
+            await document.settled(2)
+
+    return run_until_done(write)
+
+
+@state.command()
+@click.argument("cluster")
+@click.argument("pattern", default=">")
+@click.option("--count", type=click.IntRange(1), help="End after this many changes.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each change.")
+@takes_wait
+@connected
+def watch(connection: NodeOptions, cluster: str, pattern: str, count: int | None, wait: float, as_json: bool) -> int:
+    """Print the keys in the document of CLUSTER that match PATTERN, and each change of them, until Ctrl-C.
+
+    In a pattern, * stands for one word of a key and > for all that follow.
+    """
+
+    async def follow() -> None:
+        async with _open_state(connection, cluster, wait) as document, open_lines() as lines:
+            printed = 0
+            async for change in document.watch(pattern):
+                if as_json:
+                    shown = {} if change.removed else as_fields(change.value)
+                    fields = {"key": change.key, "kind": change.kind, **shown, "removed": change.removed}
+                    await lines.write_object(fields)
+                elif change.removed:
+                    await lines.write(f"{change.key} (removed)")
+                else:
+                    kind = "" if change.kind == "value" else f" ({change.kind})"
+                    text = as_text(change.value) if change.kind in ("value", "counter") else ""
+                    await lines.write(f"{change.key}{kind} {text}".rstrip())
+                printed += 1
+                if printed == count:
+                    return
+
+    return run_until_done(follow, endless=True)

@@ -13,6 +13,8 @@ import iris
 from iris.cli.connection import Interruption, NodeOptions, connected, metrics_option, run_until_interrupted
 from iris.cli.terminal import POSITIVE, note
 
+_IRIS = Path(iris.__file__).parent
+
 
 @click.command()
 @click.argument("target", metavar="MODULE:SERVICE")
@@ -55,7 +57,8 @@ def load_service(target: str) -> iris.Service:
     """Import the service called ``MODULE:SERVICE``.
 
     Raises:
-        click.UsageError: there is no such module or service, or the module fails when it is imported.
+        click.UsageError: there is no such module or service.
+        ConfigError: the module fails when it is imported.
     """
     module_name, colon, attribute = target.partition(":")
     if not (module_name and colon and attribute) or module_name.startswith("."):
@@ -70,9 +73,9 @@ def load_service(target: str) -> iris.Service:
             raise click.UsageError(
                 f"there is no module {module_name} in {directory} or among the installed ones"
             ) from None
-        raise click.UsageError(f"{module_name} needs the module {error.name}, which is not installed") from None
+        raise iris.ConfigError(f"{module_name} needs the module {error.name}, which is not installed") from None
     except Exception as error:  # noqa: BLE001 - whatever the user's module raises
-        raise click.UsageError(f"{module_name} fails when it is imported: {_where(error)}") from None
+        raise iris.ConfigError(f"{module_name} fails when it is imported: {_where(error)}") from None
     service = getattr(module, attribute, None)
     if not isinstance(service, iris.Service):
         there = ", ".join(name for name, value in vars(module).items() if isinstance(value, iris.Service))
@@ -84,5 +87,7 @@ def _where(error: Exception) -> str:
     """Return what happened and the line of the user's code where it did."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}"
-    frame = traceback.extract_tb(error.__traceback__)[-1]
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not Path(frame.filename).is_relative_to(_IRIS)]
+    frame = own[-1] if isinstance(error, iris.IrisError) and own else frames[-1]
     return f"{frame.filename}:{frame.lineno}: {type(error).__name__}: {error}"

@@ -97,7 +97,7 @@ class AddressRules:
         Raises:
             NotSent: it may not, with the reason.
         """
-        # The address and not the name: whoever owns a name can have it stand for any address, also for one of the
+        # The address and not the name: the owner of a name can have it stand for any address, also for one of the
         # user's own network, by the time it is dialled.
         if not self._networks and told is None:
             return

@@ -21,7 +21,7 @@ import trio
 from iris.cluster.address_rules import is_told_form
 
 AT_ONCE: Final = 32
-"""Look-ups that have a thread at one time.  Others wait for theirs, and whoever waits for them gives up as before."""
+"""Look-ups that have a thread at one time.  Others wait for theirs, and their callers give up as before."""
 
 _limiter: Final[trio.lowlevel.RunVar[trio.CapacityLimiter]] = trio.lowlevel.RunVar("iris look-ups")
 

@@ -52,7 +52,7 @@ def fair_share(wanted: Mapping[G, Sequence[tuple[T, int]]], *, places: int, weig
     """Choose what fits into so many places and so much weight; a pure function.
 
     Whose part is the smallest so far, in places or in weight, whichever is the greater part of all, is next (dominant
-    resource fairness, Ghodsi et al., NSDI 2011).  So whoever wants very much gets what others leave.
+    resource fairness, Ghodsi et al., NSDI 2011).  So an origin that wants very much gets what others leave.
 
     Args:
         wanted: what each wants, with what it weighs; the first ones first.  Nothing is wanted twice.

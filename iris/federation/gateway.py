@@ -135,6 +135,7 @@ class Gateway:
         self._reports = ReportSchedule()
         self._stale: set[NodeId] = set()
         self._wakeup = Wakeup()
+        self._follows = True
         self._lost = trio.lowlevel.ParkingLot()
         self._directory.permit(self._lists.may_import)
         self._allowed = kinds.Allowed(policy.exports, policy.export_topics, policy.import_topics)
@@ -240,7 +241,8 @@ class Gateway:
         self._directory.forget(peer.node)
 
     def news(self) -> None:
-        """Something has changed that may have to be advertised."""
+        """Something has changed that may have to be advertised, and that the directory follows."""
+        self._follows = True
         self._wakeup.wake()
 
     async def run(self, nursery: trio.Nursery) -> None:
@@ -256,7 +258,7 @@ class Gateway:
 
     async def _watch_members(self) -> None:
         while True:
-            self.news()
+            self._wakeup.wake()  # no more: what follows the directory is news of the membership, without end
             await self._membership.wait_news()
 
     def _tell(self) -> None:
@@ -276,7 +278,9 @@ class Gateway:
         if self._stale or self._advertising.is_behind:
             self._wakeup.wake()
         self._reports.untold(self._advertising.left_out, self._advertising.cut)
-        self._sites.changed()
+        if self._follows:
+            self._follows = False
+            self._sites.changed()
 
     def _tell_neighbour(self, neighbour: NodeId, changed: set[Hop] | None) -> None:
         """Advertise to it what has changed, or all."""

@@ -1,7 +1,7 @@
 """Buffer pool: reused memory for the bodies of large frames.
 
-New memory for a frame of 256 KiB is cleared before it is filled, and copied again by whoever changes a byte of it or
-takes a part out.  A buffer of the pool saves both: 20 us each where other processes have used the caches meanwhile.
+New memory for a frame of 256 KiB is cleared before it is filled, and copied again by the code that changes a byte of it
+or takes a part out.  A buffer of the pool saves both: 20 us each where other processes have used the caches meanwhile.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Every error that Iris raises, in one tree.
 
 Each docstring draws three boundaries: whose fault it is, whether the object in hand is still usable, and
-whether the operation may simply be tried again.  A resource that is misused (used after close, used by two
+whether the operation may be tried again.  A resource that is misused (used after close, used by two
 tasks at once) raises trio's own ``ClosedResourceError``, ``BrokenResourceError`` or ``BusyResourceError``.
 """
 
@@ -101,6 +101,14 @@ class RequestTimeout(DeliveryError, TimeoutError):
     """The time given had passed before the outcome was known.  The handler, if it runs, is being cancelled.
 
     It is a ``TimeoutError`` of Python, too, and so an ``OSError``: an ``except OSError`` catches it.
+    """
+
+
+class LeaseLost(DeliveryError):
+    """A lease was over before the block that held it, which was cancelled: another node may have it by now.
+
+    What the block had begun may go on beside what the next holder does, unless the resource checks the token.  Trying
+    again asks for the lease anew.
     """
 
 

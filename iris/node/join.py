@@ -109,7 +109,7 @@ class Joined:
     """The clusters that one node has joined.
 
     Args:
-        check_peer: raises AuthenticationError for whoever is revoked.
+        check_peer: raises AuthenticationError for a peer that is revoked.
     """
 
     def __init__(

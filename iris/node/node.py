@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
@@ -17,7 +18,7 @@ from iris.cluster.membership import Departure, Member, Membership, NodeInfo, Rev
 from iris.cluster.mesh import Mesh
 from iris.cluster.sites import Sites, open_with_all, open_with_one, reach_one
 from iris.kernel.config import Config
-from iris.kernel.errors import RemoteError, RequestTimeout
+from iris.kernel.errors import ConfigError, RemoteError, RequestTimeout
 from iris.kernel.names import NodeId, check_address, check_name
 from iris.kernel.tasks import protected_context
 from iris.node.arguments import (
@@ -59,7 +60,17 @@ from iris.patterns.pubsub.interest import DurableSubscriber, Share
 from iris.patterns.pubsub.publish import ConfirmedEvents, open_confirmed_events
 from iris.patterns.pubsub.subscribe import Overflow, Subscription, SubscriptionLimits
 from iris.patterns.request import Begun, Requests
-from iris.patterns.service import Limits, Server, Service, Tunnels
+from iris.patterns.service import Limits, Server, Service, Tunnels, callers
+from iris.patterns.state import (
+    MAX_BYTES,
+    MAX_KEYS,
+    MAX_TTL,
+    MIN_TTL,
+    Lease,
+    SharedState,
+    StateMembers,
+    open_lease,
+)
 from iris.patterns.tunnel import Tunnel
 from iris.security.files import CredentialWatch
 from iris.security.identity import Credential
@@ -122,6 +133,8 @@ class Node:
         """Joins calls and handlers to traces, in a program that has imported opentelemetry."""
         self._reports: dict[str, Callable[[], Any]] = {}
         """What is built on this node and counts as well: "gateway" and "bridge", with what returns or awaits it."""
+        self._states: dict[str, SharedState] = {}
+        """The documents that are open here, by cluster."""
         self._drained: set[str] = set()
         """The clusters that an operator has drained here."""
         self._requests = Requests(mesh, membership, config)
@@ -215,7 +228,7 @@ class Node:
             wanted = prefer if prefer is None and prefer_site is None else check_preference(prefer, prefer_site)
             if self._sites is not None and (prefer_site or self._sites.matters(cluster)):
                 timeout = await reach_one(self._sites, cluster, prefer_site, timeout)
-            came: Any = await self._requests.request(
+            call = self._requests.call(
                 cluster,
                 payload,
                 timeout=timeout,
@@ -225,8 +238,8 @@ class Node:
                 prefer=wanted,
                 headers=headers,
                 priority=check_priority(priority),
-                hedge=hedge,
             )
+            came: Any = await self._requests.request(call, hedge)
             value: R = came if convert is None else converted_reply(convert, came, cluster)
         except BaseException as error:
             if span is not None:
@@ -251,8 +264,9 @@ class Node:
         headers: Mapping[str, str] | None,
         priority: PriorityName | None,
     ) -> Begun | TracedRequest | None:
-        """As ``request``, without waiting, for who is no task of trio; None if it has to wait for anything but a reply.
+        """As ``request``, without waiting, for callers outside of trio's tasks.
 
+        None if it has to wait for anything but a reply.
         See ``Requests.begin``.
         """
         self._guard.check()
@@ -262,10 +276,9 @@ class Node:
         span: OpenSpan | None = None
         if self._tracing is not None:
             span, headers = self._tracing.begin_call("request", cluster, operation, headers)
-        begun = self._requests.begin(
+        call = self._requests.call(
             cluster,
             payload,
-            woken,
             timeout=check_timeout(timeout),
             idempotent=idempotent,
             operation=operation,
@@ -275,6 +288,7 @@ class Node:
             priority=check_priority(priority),
             until=until,
         )
+        begun = self._requests.begin(call, woken)
         return begun if begun is None or span is None else span.following(begun)
 
     # -- broadcast and survey -------------------------------------------------------------------------------
@@ -593,6 +607,158 @@ class Node:
         tracing = self._tracing
         return opening(headers) if tracing is None else tracing.within("tunnel", cluster, operation, headers, opening)
 
+    # -- shared state ---------------------------------------------------------------------------------------
+
+    @protected_context
+    async def state(
+        self,
+        cluster: str,
+        *,
+        path: Path | str | None = None,
+        max_keys: int = MAX_KEYS,
+        max_bytes: int = MAX_BYTES,
+        allow: Iterable[str] = (),
+        timeout: float = 10.0,
+        credential: Credential | CredentialWatch | Path | str | None = None,
+    ) -> AsyncIterator[SharedState]:
+        """Have a document in common with the other members of a cluster, and be one of them, until the block ends.
+
+        Example::
+
+            async with node.state("prices") as state:
+                state["eur"] = 1.07
+                async for change in state.watch("fx.*"):
+                    print(change.key, change.value)
+
+        Entering the block returns when this node has what one other member has; at once if there is none.  Nodes that
+        may serve the cluster may read and write the document, and no others.  The cluster is for the document alone: a
+        service needs another one.  A document lives as long as one member has it, or a copy on disk.
+
+        Args:
+            cluster: its name, and that of the document.
+            path: of a file of this machine, for this node alone: the document is read from it, and written to it
+                within a second after each change and when the block ends.
+            max_keys: in each of its maps and sets.
+            max_bytes: of the document.  What this node would write beyond is refused, and so is what others send once
+                it has twice as many.  Give the same to all members.
+            allow: clusters whose nodes may read and write the document without being members, by the tunnel ``join``:
+                those of doors, for programs that speak Yjs.
+            timeout: seconds within which another member has to give the document.
+            credential: as for ``join``.
+
+        Raises:
+            ConfigError: this node has no right to the name, serves it already, others serve something else under it,
+                the file is damaged, or pycrdt is not installed.
+            RequestTimeout: there are other members, and none of them gave the document in time.
+
+        Leaving the block gives what was written last to another member, within a second.  Cancelling it does the same;
+        what no other member got is lost then, unless it is on disk.
+        """
+        self._guard.check()
+        check_name(cluster, "cluster")
+        state = SharedState(
+            StateMembers(
+                cluster,
+                self.id,
+                self._membership,
+                self._broadcasts,
+                self._surveys,
+                self._tunnels,
+                members=lambda name: [member.node for member in self.members(name)],
+                sites=self._sites,
+            ),
+            int.from_bytes(self._environment.entropy(8)) >> 11,
+            max_keys=check_count(max_keys, "max_keys"),
+            max_bytes=check_count(max_bytes, "max_bytes"),
+            path=None if path is None else Path(path),
+            allow=callers(allow) or frozenset(),
+            random=self._environment.random,
+            check_open=self._guard.check,
+        )
+        await state._load()
+        async with self.join(cluster, state._service(), credential=credential):
+            self._states[cluster] = state
+            try:
+                async with state._running(check_timeout(timeout)):
+                    yield state
+            finally:
+                del self._states[cluster]
+
+    def lease(
+        self,
+        name: str,
+        *,
+        ttl: float = 10.0,
+        timeout: float = math.inf,
+        bridge: str = "bridge",
+        cluster: str | None = None,
+    ) -> AbstractAsyncContextManager[Lease]:
+        """Be the only node that does something, until the block ends.
+
+        Example::
+
+            async with node.lease("scheduler", ttl=10) as lease:
+                await database.run(job, token=lease.token)
+
+        Entering the block waits until no other node has the lease.  A bridge grants it, and has it on disk before it
+        says so; without one there are no leases.  The lease is renewed every third of ``ttl``.  If that fails for so
+        long, or another node has it, the block is cancelled.  A node that is frozen may notice too late: so give
+        ``lease.token`` to what only the holder may change, and have that refuse smaller ones than it has seen.
+
+        Args:
+            name: of the lease, within the cluster.
+            ttl: seconds, 1 to 3,600, after which another node may have it when this one is gone or cut off.
+            timeout: seconds to wait for it.
+            bridge: cluster of the bridge that grants it.
+            cluster: whose lease it is: each cluster has its own.  By default the one that this node speaks for; or one
+                that it is a member of.
+
+        Raises:
+            NoSuchCluster: no bridge can be reached.
+            RequestTimeout: the lease was not free in time.
+            NotAllowed: this node is no member of the cluster.
+            RemoteError: the bridge has no room, or cannot write; the message says which.
+            LeaseLost: when the block is left; it was cancelled, or ended after the lease.
+            ConfigError: the name or ``ttl`` is malformed.
+
+        Leaving the block gives the lease back.  Cancelling the waiting leaves nothing behind.
+        """
+        self._guard.check()
+        check_name(name, "lease")
+        check_name(bridge, "cluster")
+        seconds = check_timeout(ttl, "ttl")
+        if not MIN_TTL <= seconds <= MAX_TTL:
+            raise ConfigError(f"ttl is {ttl!r}: use {MIN_TTL:g} to {MAX_TTL:g} seconds")
+
+        async def ask(granting: str, operation: str, fields: Mapping[str, Any], within: float) -> Any:
+            return await self.request(granting, dict(fields), operation=operation, timeout=within, idempotent=True)
+
+        return open_lease(
+            ask,
+            bridge,
+            self.name if cluster is None else check_name(cluster, "cluster"),
+            name,
+            seconds,
+            check_timeout(timeout),
+            self._environment.entropy(16),
+            self._environment.random,
+        )
+
+    def leader(
+        self, cluster: str, *, ttl: float = 10.0, timeout: float = math.inf, bridge: str = "bridge"
+    ) -> AbstractAsyncContextManager[Lease]:
+        """Be the leader of a cluster that this node is a member of, until the block ends: its lease ``leader``.
+
+        Entering the block waits until the cluster has no other leader.  The rest is as for ``lease``.
+
+        Raises:
+            ConfigError: this node is no member of the cluster: join it first.
+        """
+        self._guard.check()
+        if not self._joined.has(check_name(cluster, "cluster")):
+            raise ConfigError(f"this node is no member of cluster {cluster!r}: join it before you lead it")
+        return self.lease("leader", ttl=ttl, timeout=timeout, bridge=bridge, cluster=cluster)
+
     # -- clusters -------------------------------------------------------------------------------------------
 
     @protected_context
@@ -616,14 +782,17 @@ class Node:
             credential: portable, or such a file's path; proves the right to a name that is not the node's own.
 
         Raises:
-            ConfigError: this node is a member already, or has no right to the name.
+            ConfigError: this node is a member already, has no right to the name, or has not opened the document that
+                pauses the service.
 
         Cancelling the block skips the draining: callers of what still runs get an error.
         """
         self._guard.check()
         check_name(cluster, "cluster")
         limits = Limits() if limits is None else check_is(limits, Limits, "limits")
-        async with self._serving.serve(cluster, check_is(service, Service, "service"), limits) as membership:
+        flag = self._flag(check_is(service, Service, "service").paused_by)
+        async with self._serving.serve(cluster, service, limits) as membership:
+            membership.flag = flag
             try:
                 await self._joined.enter(cluster, credential)
                 yield ClusterMembership(cluster, membership.statistics)
@@ -634,6 +803,23 @@ class Node:
             finally:
                 self._drained.discard(cluster)
                 self._joined.leave(cluster)
+
+    def _flag(self, paused_by: str | None) -> Callable[[], object] | None:
+        """Return what tells whether a service is paused; None if it never is.
+
+        Raises:
+            ConfigError: the document is not open here.
+        """
+        if paused_by is None:
+            return None
+        document, _, key = paused_by.rpartition(".")
+        first = self._states.get(document)
+        if first is None:
+            raise ConfigError(
+                f"the service is paused by {paused_by!r}, and the document {document!r} is not open here: "
+                f"join within the block of node.state({document!r})"
+            )
+        return lambda: self._states.get(document, first).get(key)
 
     def clusters(self) -> tuple[str, ...]:
         """Return the name of every cluster that has members here or is exported by another site, sorted."""
@@ -718,7 +904,7 @@ class Node:
     def statistics(self) -> NodeStatistics:
         """Return a snapshot of every counter."""
         parts = self._requests, self._broadcasts, self._relays, self._pubsub, self._serving, self._tunnels
-        return gather_statistics(self._mesh, self._membership, *parts)
+        return gather_statistics(self._mesh, self._membership, *parts, self._states)
 
     def _trace(self, tracing: Tracing) -> None:
         """Join calls and handlers to traces from now on."""
@@ -812,7 +998,8 @@ class Node:
         """
         self._guard.check()
         order = DrainOrder(cluster=cluster, draining=draining)
-        await self._requests.request(DRAIN, order, timeout=timeout, member=member, idempotent=True)
+        call = self._requests.call(DRAIN, order, timeout=timeout, member=member, idempotent=True)
+        await self._requests.request(call)
 
     async def _ask_topics(self, member: NodeId, timeout: float) -> TopicsReport:
         """Return what another node subscribes to and publishes on; raises as ``request`` does."""
@@ -823,7 +1010,8 @@ class Node:
     async def _ask_node(self, member: NodeId, operation: str, timeout: float) -> Any:
         """Ask one node, whether it serves a cluster or none; raises as ``request`` does."""
         self._guard.check()
-        return await self._requests.request(NODES, None, timeout=timeout, operation=operation, member=member)
+        call = self._requests.call(NODES, None, timeout=timeout, operation=operation, member=member)
+        return await self._requests.request(call)
 
     @property
     def _parts(self) -> NodeParts:

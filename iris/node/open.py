@@ -6,6 +6,7 @@ import logging
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -37,6 +38,9 @@ from iris.security.files import CredentialWatch, open_local_realm, private_home
 from iris.security.identity import Credential, NodeIdentity, PeerIdentity
 
 _log: Final = logging.getLogger("iris")
+
+OPENER: Final[ContextVar[Callable[..., AbstractAsyncContextManager[Node]]]] = ContextVar("OPENER")
+"""What opens nodes in place of ``open_node``, with its arguments: a simulation, for the programs that run in it."""
 
 DEFAULT_NAME: Final = "local"
 """The cluster of nodes of the local realm that give no name."""
@@ -100,7 +104,7 @@ async def open_node(
         lan: find nodes of the realm on the local network, and be found there (multicast DNS).  Only with a credential,
             and if the node listens at an address that others can reach.
         operators: answer nodes that the owner has given the right to ask (``iris top``): counters, latencies, host,
-            process and version, docs/operating.md.
+            process and version, docs/howto/operate/look.md.
         dial_only: listen nowhere, and dial both directions of every link: for a node behind NAT or a firewall.  It
             links to nodes that listen at a ``ws://`` address; with others, and with other such nodes, it speaks through
             one of those.  Only with a credential, and with seeds, because nobody can dial it.
@@ -117,6 +121,20 @@ async def open_node(
     Cancelling it ends the node in the same way, goodbye included, but does not wait for handlers that still run.
     """
     check_trio()
+    opener = OPENER.get(None)
+    if opener is not None and environment is None:
+        async with opener(
+            name,
+            credential=credential,
+            site=site,
+            prefer_site=prefer_site,
+            config=config,
+            operators=operators,
+            dial_only=dial_only,
+            dial_networks=dial_networks,
+        ) as node:
+            yield node
+        return
     config = Config() if config is None else check_is(config, Config, "config")
     environment = environment or Environment()
     check_flags(lan=lan, operators=operators, dial_only=dial_only)

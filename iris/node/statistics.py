@@ -18,6 +18,7 @@ from iris.patterns.pubsub.publish import PublishStatistics
 from iris.patterns.pubsub.subscribe import SubscriptionStatistics
 from iris.patterns.request import Requests
 from iris.patterns.service import Server, ServiceStatistics, Tunnels
+from iris.patterns.state import SharedState, StateStatistics
 from iris.patterns.tunnel import TunnelsStatistics
 
 NODES: Final = "iris.nodes"
@@ -58,6 +59,8 @@ class NodeStatistics:
     subscriptions: Mapping[str, tuple[SubscriptionStatistics, ...]]
     services: Mapping[str, ServiceStatistics]
     tunnels: TunnelsStatistics
+    states: Mapping[str, StateStatistics]
+    """Of the documents that are open here, by cluster."""
     subscriptions_ended: SubscriptionStatistics | None
     """Counters of the subscriptions that are no more, together; None: there was none."""
     links: Mapping[NodeId, LinkStatistics]
@@ -80,6 +83,7 @@ def gather_statistics(
     pubsub: PubSub,
     serving: Server,
     tunnels: Tunnels,
+    states: Mapping[str, SharedState],
 ) -> NodeStatistics:
     """Return a snapshot of every counter."""
     subscriptions: dict[str, tuple[SubscriptionStatistics, ...]] = {}
@@ -103,6 +107,7 @@ def gather_statistics(
         subscriptions=subscriptions,
         services={name: member.statistics() for name, member in serving.memberships.items() if name not in RESERVED},
         tunnels=tunnels.statistics(),
+        states={name: state.statistics() for name, state in states.items()},
         subscriptions_ended=pubsub.ended,
         links={node: peer.link.statistics() for node, peer in mesh.peers.items()},
         links_ended=mesh.ended_links,

@@ -239,7 +239,9 @@ def _enum(kind: type[enum.Enum], value: Any) -> enum.Enum:
     try:
         return kind(value)
     except Exception:  # noqa: BLE001 -- it may have its own way to find one
-        raise Mismatch(f"expected a value of {kind.__name__}, got {_describe(value)}") from None
+        values = [_describe(one.value).partition(" ")[2] or "..." for one in islice(kind, _MOST_NAMES)]
+        shown = ", ".join([*values, "..."] if len(kind) > _MOST_NAMES else values)
+        raise Mismatch(f"expected a value of {kind.__name__} ({shown}), got {_describe(value)}") from None
 
 
 def _attempt(convert: Converter, value: Any) -> Mismatch | tuple[Any, int]:

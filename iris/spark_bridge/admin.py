@@ -34,7 +34,7 @@ from iris.spark_bridge.client import (
 from iris.spark_bridge.copies import primary_cluster
 from iris.spark_bridge.datasource import SourceOptions, to_batches
 from iris.spark_bridge.gaps import Gap
-from iris.spark_bridge.log import open_store
+from iris.spark_bridge.log import TopicFilter, open_store
 from iris.spark_bridge.schema import HEADER_ENCODING, PACKED
 
 _POLL: Final = 1.0
@@ -181,7 +181,8 @@ async def _read_range(
     address = watch.address(found.shard)
     if address is None:
         raise ConfigError(f"shard {found.shard} is not there any more")
-    async with aclosing(client.read(address, found.shard, found.start, found.end, options.topics)) as parts:
+    wanted = TopicFilter(options.topics)
+    async with aclosing(client.read(address, found.shard, found.start, found.end, wanted)) as parts:
         async for chunks in parts:
             for batch in to_batches(iter(chunks), options, start=found.start, end=found.end):
                 for event in as_objects(batch, found.shard):

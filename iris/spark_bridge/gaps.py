@@ -4,7 +4,7 @@ A gap stands before the event at its offset.  A shard has a bounded number of ga
 publishers.  Beyond the bound the next gap is merged with the last, which then reaches from one offset to another.
 Retention removes gaps with the events around them.
 
-Publishers choose their numbers, so whoever may publish on a topic can pretend that events of it are missing.  That
+Publishers choose their numbers, so a node that may publish on a topic can pretend that events of it are missing.  That
 concerns readers of this topic only, and takes no room from the gaps of other clusters.
 """
 

@@ -54,6 +54,14 @@ def count_events(runs: Iterable[EventRun]) -> int:
     return sum(len(run.payloads) for run in runs)
 
 
+def count_topics(runs: Iterable[EventRun]) -> dict[str, int]:
+    """Return how many events runs have of each topic."""
+    counts: dict[str, int] = {}
+    for run in runs:
+        counts[run.topic] = counts.get(run.topic, 0) + len(run.payloads)
+    return counts
+
+
 def cut_runs(runs: Sequence[EventRun], *, max_events: int, max_bytes: int) -> Iterator[list[EventRun]]:
     """Cut runs into parts of at most so many events and bytes; a larger event is a part of its own."""
     part: list[EventRun] = []

@@ -93,6 +93,19 @@ def direct(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any
     return call
 
 
+def shared(
+    method: Callable[Concatenate[Any, P], T], handle: Callable[[T, Portal], W]
+) -> Callable[Concatenate[Any, P], W]:
+    """Return the method of a ``Handle`` that calls a plain one of what is in it; ``handle`` makes what it returns."""
+    plain = direct(method)
+
+    @wraps(method)
+    def call(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> W:
+        return handle(plain(self, *args, **kwargs), self._portal)
+
+    return call
+
+
 async def plainly(function: Callable[..., T], *args: object) -> T:
     """Call a plain function."""
     return function(*args)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping, MutableSequence, MutableSet
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, final
@@ -21,8 +21,17 @@ from iris.patterns.multicast import StopReason
 from iris.patterns.pubsub.publish import ConfirmedEvents as TrioConfirmed
 from iris.patterns.pubsub.subscribe import Event, Overflow
 from iris.patterns.pubsub.subscribe import Subscription as TrioSubscription
+from iris.patterns.state import Lease as TrioLease
+from iris.patterns.state import SharedCounter as TrioCounter
+from iris.patterns.state import SharedList as TrioList
+from iris.patterns.state import SharedMap as TrioMap
+from iris.patterns.state import SharedSet as TrioSet
+from iris.patterns.state import SharedState as TrioState
+from iris.patterns.state import SharedText as TrioText
+from iris.patterns.state import StateChange
+from iris.patterns.state import StateWatch as TrioStateWatch
 from iris.patterns.tunnel import Tunnel as TrioTunnel
-from iris.sync.crossing import Handle, Source, awaited, direct, plainly
+from iris.sync.crossing import Handle, Source, awaited, direct, plainly, shared
 
 _AT_A_TIME: Final = 256
 """Events that cross to the thread that takes them at a time."""
@@ -122,6 +131,120 @@ class Watch(Source[TrioWatch, Change]):
 
 
 @final
+class StateWatch(Source[TrioStateWatch, StateChange]):
+    """See ``iris.StateWatch``: the changes of what a pattern matches in a document."""
+
+    __slots__ = ()
+
+    pattern = Shown[str]()
+
+
+@final
+class SharedCounter(Handle[TrioCounter]):
+    """See ``iris.SharedCounter``: a number that members add to."""
+
+    __slots__ = ()
+
+    add = direct(TrioCounter.add)
+    __int__ = direct(TrioCounter.__int__)
+
+    @property
+    def value(self) -> int:
+        """What all members have added together."""
+        return int(self)
+
+
+@final
+class SharedMap(Handle[TrioMap], MutableMapping[str, Any]):
+    """See ``iris.SharedMap``: a map from text to values."""
+
+    __slots__ = ()
+
+    update = direct(TrioMap.update)  # type: ignore[arg-type, assignment]
+    __getitem__ = direct(TrioMap.__getitem__)
+    __setitem__ = direct(TrioMap.__setitem__)
+    __delitem__ = direct(TrioMap.__delitem__)
+    __contains__ = direct(TrioMap.__contains__)
+    __iter__ = direct(TrioMap.__iter__)
+    __len__ = direct(TrioMap.__len__)
+
+
+@final
+class SharedSet(Handle[TrioSet], MutableSet[Any]):
+    """See ``iris.SharedSet``: a set of values."""
+
+    __slots__ = ()
+
+    add = direct(TrioSet.add)
+    discard = direct(TrioSet.discard)
+    __contains__ = direct(TrioSet.__contains__)
+    __iter__ = direct(TrioSet.__iter__)
+    __len__ = direct(TrioSet.__len__)
+
+
+@final
+class SharedList(Handle[TrioList], MutableSequence[Any]):
+    """See ``iris.SharedList``: a list of values."""
+
+    __slots__ = ()
+
+    insert = direct(TrioList.insert)
+    extend = direct(TrioList.extend)
+    __getitem__ = direct(TrioList.__getitem__)  # type: ignore[assignment]
+    __setitem__ = direct(TrioList.__setitem__)  # type: ignore[assignment]
+    __delitem__ = direct(TrioList.__delitem__)  # type: ignore[assignment]
+    __len__ = direct(TrioList.__len__)
+
+
+@final
+class SharedText(Handle[TrioText]):
+    """See ``iris.SharedText``: a text that several write at a time."""
+
+    __slots__ = ()
+
+    insert = direct(TrioText.insert)
+    append = direct(TrioText.append)
+    delete = direct(TrioText.delete)
+    __getitem__ = direct(TrioText.__getitem__)
+    __str__ = direct(TrioText.__str__)
+    __len__ = direct(TrioText.__len__)
+
+
+@final
+class SharedState(Handle[TrioState], MutableMapping[str, Any]):
+    """See ``iris.SharedState``: a document that every member of a cluster has a copy of."""
+
+    __slots__ = ()
+
+    name = Shown[str]()
+    counter = shared(TrioState.counter, SharedCounter)
+    set = shared(TrioState.set, SharedSet)
+    map = shared(TrioState.map, SharedMap)
+    list = shared(TrioState.list, SharedList)
+    text = shared(TrioState.text, SharedText)
+    watch = shared(TrioState.watch, StateWatch)
+    settled = awaited(TrioState.settled)
+    statistics = direct(TrioState.statistics)
+    update = direct(TrioState.update)  # type: ignore[arg-type, assignment]
+    __getitem__ = direct(TrioState.__getitem__)
+    __setitem__ = direct(TrioState.__setitem__)
+    __delitem__ = direct(TrioState.__delitem__)
+    __contains__ = direct(TrioState.__contains__)
+    __iter__ = direct(TrioState.__iter__)
+    __len__ = direct(TrioState.__len__)
+
+
+@final
+class Lease(Handle[TrioLease]):
+    """See ``iris.Lease``: the right to do something alone."""
+
+    __slots__ = ()
+
+    name = Shown[str]()
+    token = Shown[int]()
+
+
+@final
 class ConfirmedEvents(Handle[TrioConfirmed]):
     """See ``iris.ConfirmedEvents``: publishes events that are all confirmed when the block ends."""
 
@@ -144,5 +267,6 @@ class ClusterMembership(Handle[TrioMembership]):
 
 
 __all__ = (
-    "Answers", "ClusterMembership", "ConfirmedEvents", "Subscription", "Tunnel", "Watch",
+    "Answers", "ClusterMembership", "ConfirmedEvents", "Lease", "SharedCounter", "SharedList", "SharedMap", "SharedSet",
+    "SharedState", "SharedText", "StateWatch", "Subscription", "Tunnel", "Watch",
 )  # fmt: skip

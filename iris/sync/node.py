@@ -20,7 +20,16 @@ from iris.security.files import CredentialWatch
 from iris.security.identity import Credential
 from iris.sync.crossing import Block, Handle, awaited, block, direct
 from iris.sync.handlers import served_by_threads
-from iris.sync.handles import Answers, ClusterMembership, ConfirmedEvents, Subscription, Tunnel, Watch
+from iris.sync.handles import (
+    Answers,
+    ClusterMembership,
+    ConfirmedEvents,
+    Lease,
+    SharedState,
+    Subscription,
+    Tunnel,
+    Watch,
+)
 from iris.sync.portal import Portal
 
 if TYPE_CHECKING:
@@ -92,6 +101,9 @@ class Node(Handle[TrioNode]):
     durable_subscribers = direct(TrioNode.durable_subscribers)
     forget_subscriber = awaited(TrioNode.forget_subscriber)
     open_tunnel = block(TrioNode.open_tunnel, Tunnel)
+    state = block(TrioNode.state, SharedState)
+    lease = block(TrioNode.lease, Lease)
+    leader = block(TrioNode.leader, Lease)
     clusters = direct(TrioNode.clusters)
     members = direct(TrioNode.members)
     nodes = direct(TrioNode.nodes)

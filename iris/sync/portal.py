@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar, final
 
 import trio
 
-from iris.kernel.tasks import Call, CallTasks
+from iris.kernel.tasks import CallTasks, OutsideCall
 
 T = TypeVar("T")
 
@@ -114,33 +114,33 @@ class Portal:
             raise RuntimeError("this is the thread of the node itself, where nothing may wait: call it from another")
 
     @staticmethod
-    def new_call(function: Callable[[], Awaitable[Any]], ended: Callable[[], None]) -> Call:
+    def new_call(function: Callable[[], Awaitable[Any]], ended: Callable[[], None]) -> OutsideCall:
         """Return a call that is to begin; one of a handler has no more time than is left to that."""
-        return Call(function, ended, handler_deadline.get())
+        return OutsideCall(function, ended, handler_deadline.get())
 
     @staticmethod
     def deadline_here() -> float:
         """Return the deadline of this task of a run, for ``handler_deadline``."""
         return time.monotonic() + (trio.current_effective_deadline() - trio.current_time())
 
-    def begin(self, call: Call) -> None:
+    def begin(self, call: OutsideCall) -> None:
         """Begin a call, after ``check``; it may be over at once, because the run has ended."""
         if not self.do(self._begin, call):
             call.drop()
 
-    def _begin(self, call: Call) -> None:
+    def _begin(self, call: OutsideCall) -> None:
         if self.calls is None:
             call.drop()
         else:
             call.deadline = trio.current_time() + (call.deadline - time.monotonic())
             self.calls.begin(call)
 
-    def cancel(self, call: Call, ended: Waiter) -> None:
+    def cancel(self, call: OutsideCall, ended: Waiter) -> None:
         """Cancel a call and wait for its end, also if ``begin`` was not reached.  Ctrl-C ends the wait."""
         if self.do(self._cancel, call, ended):
             ended.wait()
 
-    def _cancel(self, call: Call, ended: Waiter) -> None:
+    def _cancel(self, call: OutsideCall, ended: Waiter) -> None:
         call.cancel()
         if not call.begun:
             ended.tell()

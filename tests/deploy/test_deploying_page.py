@@ -1,4 +1,4 @@
-"""docs/deploying.md: its ports are those of the files, and the files leave room for its figures."""
+"""The pages on deploying: their ports are those of the files, and the files leave room for their figures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 
 from tests.support.deployments import DEPLOY, ROOT, manifests
 
-PAGE = (ROOT / "docs" / "deploying.md").read_text()
+PAGES = (ROOT / "docs" / "howto" / "operate" / "deploy.md", ROOT / "docs" / "reference" / "ports.md")
+PAGE = "".join(page.read_text() for page in PAGES)
 WORKLOADS = [one for (kind, _), one in manifests().items() if kind in ("StatefulSet", "Deployment")]
 CONTAINERS = [one for work in WORKLOADS for one in work["spec"]["template"]["spec"]["containers"]]
 

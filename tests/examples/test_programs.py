@@ -39,6 +39,7 @@ PRINTED = {
 SERVERS = {
     "django_site": [sys.executable, "django_site.py", "runserver", "--noreload", "127.0.0.1:{port}"],
     "web": [sys.executable, "-m", "uvicorn", "web:app", "--port", "{port}"],
+    "web_errors": [sys.executable, "-m", "uvicorn", "web_errors:app", "--port", "{port}"],
 }
 
 

@@ -354,7 +354,7 @@ def test_a_gateway_speaks_for_its_site_as_long_as_it_can_be_reached() -> None:
     first, second, third = gateways = [Hop("end", NodeId(f"{100 + place:032x}")) for place in range(3)]
     directory, _ = told_backwards(gateways, lambda place: [other for other in range(3) if other != place])
     tell(directory, B, second, [], version=2)
-    assert set(directory.origins()) == set(gateways), "whoever is accepted stays"
+    assert set(directory.origins()) == set(gateways), "those who are accepted stay"
     directory.receive_route_untrusted(B, RouteAdvertisement(third, ()).message(), 0.0)
     assert set(directory.origins()) == {first, second}
 

@@ -158,7 +158,7 @@ def test_whatever_a_neighbour_tells_the_memory_stays_within_its_share(seed: int)
 
 
 def test_neighbours_of_one_owner_have_so_many_shares_together_and_harm_nobody_else() -> None:
-    """Whoever has the credential of a gateway can come as any number of them."""
+    """The holder of the credential of a gateway can come as any number of them."""
     directory = SiteDirectory(Hop("home", A), max_origins=4, max_weight=20 * KIB)
     directory.add(C, 0.0, local=False, owner="honest")
     lead(directory, C, "other", Hop("other", C))

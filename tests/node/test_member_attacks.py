@@ -280,7 +280,7 @@ def subscribing(front: Front) -> Iterator[bytes]:
     for begin in range(8):
         messages: list[Message] = []
         for start in range(0, 2000, 500):
-            terms = tuple(kinds.Terms(pattern, None, False, False, ()) for pattern in WIDE[start : start + 500])
+            terms = tuple(kinds.InterestEntry(pattern, None, False, False, ()) for pattern in WIDE[start : start + 500])
             messages += [
                 kinds.Interest(100 + begin, begin % 2 == 0, terms, ()),
                 kinds.Interest(0, False, (), terms),

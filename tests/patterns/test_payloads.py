@@ -172,7 +172,7 @@ def test_what_fits_becomes_what_was_declared(annotation: Any, payload: object, v
         (tuple[int, str], [1, 2], "payload[1]: expected str"),
         (dict[str, int], {"a": "x"}, "payload.a: expected int, got str 'x'"),
         (dict[str, int], [], "expected dict, got list []"),
-        (Color, "green", "expected a value of Color, got str 'green'"),
+        (Color, "green", "expected a value of Color ('red', 'blue'), got str 'green'"),
         (Color, [1], "expected a value of Color"),
         (Point, b"x", "payload: expected dict, got bytes"),
         (Point, {}, "payload: x missing"),

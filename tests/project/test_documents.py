@@ -58,3 +58,18 @@ def test_every_public_name_is_in_the_api_reference_once() -> None:
     text = "".join(page.read_text() for page in (ROOT / "docs" / "reference" / "api").glob("*.md"))
     named = re.findall(r"auto(?:class|function|exception):: iris\.(\w+)$", text, re.MULTILINE)
     assert sorted(named) == sorted(iris.__all__)
+
+
+KINDS = {"concepts", "explanation", "howto", "reference", "tutorial"}
+"""Of pages: a page is of one kind, and stands in its folder."""
+LONGEST = 2_500
+"""Words of a page that people read from its beginning."""
+
+
+def test_every_page_is_of_one_kind_and_the_wire_and_calls_are_short_enough_to_read() -> None:
+    docs = ROOT / "docs"
+    assert {page.name for page in docs.glob("*.md")} == {"index.md"}
+    assert {page.relative_to(docs).parts[0] for page in docs.rglob("*/*.md")} == KINDS
+    read = [*(docs / "reference" / "wire").glob("*.md"), *(docs / "reference" / "calls").glob("*.md")]
+    assert len(read) > 8
+    assert {page.name: words for page in read if (words := len(page.read_text().split())) > LONGEST} == {}

@@ -13,7 +13,7 @@ import iris.sync
 
 CLASSES = ("Answers", "ClusterMembership", "ConfirmedEvents", "Node", "Subscription", "Tunnel", "Watch")
 NOT_HERE = {"as_stream", "close"}
-"""Streams are trio's; ``Answers.close`` is for who gathers them; a plain tunnel is closed by ``close``."""
+"""Streams are trio's; ``Answers.close`` is for the code that gathers them; a plain tunnel is closed by ``close``."""
 FOR_TRIO = {"aclose": "close"}
 
 

@@ -103,8 +103,8 @@ def test_every_type_in_a_public_signature_has_a_public_name() -> None:
 MEMBERS = {
     iris.Node: {
         "broadcast", "clusters", "confirming", "durable_subscribers", "forget_retained", "forget_subscriber", "join",
-        "members", "nodes", "open_tunnel", "publish", "request", "revoke", "statistics", "subscribe", "survey",
-        "wait_for", "watch",
+        "leader", "lease", "members", "nodes", "open_tunnel", "publish", "request", "revoke", "state", "statistics",
+        "subscribe", "survey", "wait_for", "watch",
     },
     iris.Subscription: {"confirm", "receive_batch", "statistics"},
     iris.Tunnel: {

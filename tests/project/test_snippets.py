@@ -46,7 +46,8 @@ def is_snippet(block: Block) -> bool:
 
 SESSIONS = {name: page for name, page in PAGES.items() if any(map(is_snippet, page))}
 ELSEWHERE = {
-    "docs/doors.md": "tests/doors/process/test_page_of_doors.py",
+    "docs/howto/doors/nng.md": "tests/doors/nng/test_programs.py",
+    "docs/howto/doors/open.md": "tests/doors/process/test_page_of_doors.py",
     "docs/howto/spark/lake.md": "tests/spark_bridge/test_lake_page.py",
 }
 """Pages whose terminals need programs that others wrote, and the test that runs them where these are installed."""
@@ -172,6 +173,13 @@ def test_the_terminals_of_a_page_show_what_it_says(name: str) -> None:
     run_console(CONSOLES[name])
 
 
+def test_every_script_that_a_page_shows_is_run() -> None:
+    tests = "".join(path.read_text() for path in (ROOT / "tests" / "deploy").glob("test_*.py"))
+    scripts = [block.file for page in PAGES.values() for block in page if block.language == "sh" and block.file]
+    assert scripts
+    assert [script for script in scripts if script.name not in tests] == []
+
+
 def test_every_program_that_a_page_shows_is_run() -> None:
     """By the output under it, by a terminal, or by a test that names it."""
     tests = "".join(
@@ -193,12 +201,14 @@ def test_a_command_that_is_not_run_has_a_reason() -> None:
         (block.place, line)
         for page in PAGES.values()
         for block in page
-        if block.language == "sh"
+        if block.language == "sh" and block.file is None
         for line in re.sub(r"\\\n\s*", "", block.code).splitlines()
         if line and not line.startswith("#")
     }
     assert begun
     assert [(place, line) for place, line in begun if not line.startswith(tuple(NOT_RUN))] == []
+    shown = re.findall(r"^\| `([^`]+)` \| (.+) \|$", (ROOT / "docs" / "howto" / "index.md").read_text(), re.MULTILINE)
+    assert dict(shown) == NOT_RUN
     assert [start for start in NOT_RUN if not any(line.startswith(start) for _, line in begun)] == []
 
 

@@ -105,7 +105,7 @@ def test_a_flipped_bit_is_never_silent() -> None:
     "table",
     [
         *("shards", "chunks", "segments", "blocks", "publishers", "cursors", "sinks", "owners", "numberings", "gaps"),
-        *("subscribers", "members"),
+        *("subscribers", "members", "topics", "contents", "removals"),
     ],
 )
 def test_a_flipped_bit_in_the_name_of_a_table_is_no_empty_table(tmp_path: Path, table: str) -> None:

@@ -206,6 +206,46 @@ def test_a_group_begins_where_it_began_first(spark: SparkSession, bridge: Bridge
     assert output.values == numbers(6, 9)
 
 
+@pytest.mark.parametrize("options", [{}, {"inlineRows": "100"}, {"localFiles": "false", "group": "g"}])
+def test_a_query_on_a_silent_topic_has_no_batches_whatever_else_arrives(
+    spark: SparkSession, bridge: BridgeProcess, tmp_path: Path, options: dict[str, str]
+) -> None:
+    publish([b"before"], topic="noise")
+    seen: list[list[bytes]] = []
+
+    def keep(batch: DataFrame, number: int) -> None:
+        seen.append([bytes(row.value) for row in batch.select("value").collect()])
+
+    frame = stream(spark, subscribe="silent.*", **options)
+    query = frame.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "c")).start()
+    try:
+        query.processAllAvailable()
+        assert seen == [[]], "Spark begins each query with a batch, whether there is something or not"
+        seen.clear()
+        for turn in range(5):
+            publish(numbers(1, 50), topic=f"noise.{turn}")
+        query.processAllAvailable()
+        assert seen == []
+        publish([b"heard"], topic="silent.x")
+        query.processAllAvailable()
+        assert seen == [[b"heard"]]
+        written = json.loads((tmp_path / "c" / "offsets" / "1").read_text().splitlines()[-1])
+        assert [end for shard, end in written.items() if "@" in shard] == [252], "behind what was passed over, too"
+    finally:
+        query.stop()
+
+
+def test_a_limit_counts_what_is_read_and_not_what_is_passed_by(
+    spark: SparkSession, bridge: BridgeProcess, output: Output
+) -> None:
+    for turn in range(4):
+        publish(numbers(1, 40), topic="noise")
+        publish(numbers(turn * 5 + 1, turn * 5 + 5), topic="a")
+    output.run(stream(spark, subscribe="a", maxOffsetsPerTrigger="7"))
+    assert [len(batch) for batch in output.batches.values()] == [7, 7, 6]
+    assert output.values == numbers(1, 20)
+
+
 def test_a_running_query_gets_what_arrives_and_survives_the_bridges_death(
     spark: SparkSession, bridge: BridgeProcess, tmp_path: Path
 ) -> None:

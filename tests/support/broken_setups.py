@@ -146,7 +146,7 @@ class Setup:
     """A set-up that is broken in one way.
 
     Args:
-        symptom: what is wrong, as docs/doctor.md has it.
+        symptom: what is wrong, as docs/reference/doctor.md has it.
         codes: of all findings that are not ok; the first is the one that names the break.
         make: breaks it; None: nothing is to be done beyond ``arguments`` or ``prefix``.
         prefix: a command that runs ``iris doctor``.

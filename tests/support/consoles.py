@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shutil
@@ -16,8 +17,17 @@ from tempfile import TemporaryDirectory
 from typing import Final, final
 
 from docs.pages import Block, matches
+from tests.support.ports import free_port
 
 PATIENCE: Final = 600.0  # a busy machine starts Spark in minutes
+PROGRAMS: Final = {
+    "iris": "-m iris",
+    "python": "",
+    "pytest": "-m pytest -p no:cacheprovider",
+    "uvicorn": "-m uvicorn",
+}
+"""What terminals have as commands, and how this Python runs it."""
+PORT: Final = re.compile(r"\b1[78]\d{3}\b")
 STAYS: Final = "leave it running"
 """A caption with these words: the last command of the block goes on until the page ends."""
 
@@ -77,10 +87,17 @@ class Running:
 def run_console(blocks: Iterable[Block]) -> None:
     """Run the terminals of a page, one block after another, in a realm of their own.
 
-    They begin in a folder with the programs that stand in the folder of each program that the page shows.
+    They begin in a folder with the programs that stand in the folder of each program that the page shows.  Ports from
+    17000 to 18999 stand for free ones, so that pages can run beside each other.
     """
+    blocks = list(blocks)
+    named = {port for block in blocks if block.language == "console" for port in PORT.findall(block.code)}
+    ports = {port: str(free_port()) for port in named}
+    blocks = [
+        dataclasses.replace(one, code=PORT.sub(lambda port: ports.get(port[0], port[0]), one.code)) for one in blocks
+    ]
     with TemporaryDirectory(prefix="iris") as directory:  # short: the path of a socket has at most 107 bytes
-        _run_console(list(blocks), Path(directory))
+        _run_console(blocks, Path(directory))
 
 
 def _run_console(blocks: list[Block], directory: Path) -> None:
@@ -90,7 +107,7 @@ def _run_console(blocks: list[Block], directory: Path) -> None:
     for source in {block.file.parent for block in blocks if block.file is not None}:
         for file in source.glob("*.py"):
             shutil.copy(file, work)
-    for name, what in (("iris", "-m iris"), ("python", ""), ("pytest", "-m pytest -p no:cacheprovider")):
+    for name, what in PROGRAMS.items():
         (programs / name).write_text(f'#!/bin/sh\nexec "{sys.executable}" {what} "$@"\n')
         (programs / name).chmod(0o755)
     root = Path(__file__).resolve().parents[2]

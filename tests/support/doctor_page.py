@@ -1,4 +1,4 @@
-"""docs/doctor.md as tests read it."""
+"""docs/reference/doctor.md as tests read it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "doctor.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "reference" / "doctor.md").read_text()
 
 
 class Row(NamedTuple):

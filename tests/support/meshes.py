@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Final, final
+from typing import Any, Final, final
 
 import trio
 
@@ -158,6 +158,10 @@ class MeshNode:
     def peer(self, other: MeshNode) -> Peer:
         """Return what this node knows of another one that it is linked to."""
         return self.mesh.peers[other.id]
+
+    async def request(self, cluster: str, payload: object, **options: Any) -> Any:
+        """Ask a member of a cluster; see ``Requests.call``."""
+        return await self.requests.request(self.requests.call(cluster, payload, **options))
 
     @asynccontextmanager
     async def serve(self, service: Service, *, concurrency: int = 256, queue: int = 1024) -> AsyncIterator[WorkerPool]:

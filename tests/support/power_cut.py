@@ -76,6 +76,7 @@ class TornDisk:
         self._real.close(descriptor)
 
     def remove(self, path: Path) -> None:
+        self._tick()
         self._real.remove(path)
 
     def lose(self) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from iris.kernel.config import Config
 from iris.kernel.wire import kinds
 from iris.patterns.tunnel.machine import TunnelMachine
-from iris.patterns.tunnel.states import State
+from iris.patterns.tunnel.states import TunnelState
 
 SMALL = Config(tunnel_window=8192, tunnel_chunk=1024, max_payload=12_000)
 """Limits small enough that a few messages reach them."""
@@ -33,7 +33,7 @@ class TwoMachines:
         self.ends = [opener, taker]
 
     @property
-    def states(self) -> list[State]:
+    def states(self) -> list[TunnelState]:
         return [machine.state for machine in self.ends]
 
     def put(self, end: int, frames: int = 1_000_000) -> None:

@@ -129,6 +129,8 @@ def _described(served: dict[str, Any]) -> Iterator[str]:
             yield printable_line(f"{name or '(no operation)'}{operation['signature']}")
             if operation["doc"]:
                 yield printable_line(f"    {operation['doc']}")
+            if "payload" in operation:  # members of older versions do not say it
+                yield printable_line(f"    Payload: {operation['payload']}")
         for name in served["tunnels"]:
             yield printable_line(f"tunnel {name or '(no operation)'}")
         if served["broadcasts"]:

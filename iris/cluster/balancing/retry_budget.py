@@ -14,8 +14,8 @@ from typing import final
 class RetryBudget:
     """The retries and hedges that may still be sent.
 
-    Requests are counted by whoever makes them and brought here only when an extra one is wanted: nothing is spent on
-    requests that need none.
+    Requests are counted by the code that makes them and brought here only when an extra one is wanted: nothing is spent
+    on requests that need none.
 
     Args:
         share: of a token for each request.

@@ -1,8 +1,8 @@
 """Path-vector directory: which sites there are, which gateway leads to them, and what they export.  Sans-IO.
 
 Every node of a site has one.  Its neighbours are the gateways of its own site; those of a gateway are also the
-gateways of other sites that it is linked to.  A route is a path vector, as in BGP (RFC 4271): whoever would be on a
-path twice does not take it, so rings and meshes of sites need no tree.
+gateways of other sites that it is linked to.  A route is a path vector, as in BGP (RFC 4271): a gateway that would be
+on a path twice does not take it, so rings and meshes of sites need no tree.
 
 Rules of this file:
 
@@ -239,8 +239,8 @@ class SiteDirectory:
     def _settle(self, origin: Hop) -> None:
         """Work out again which gateways speak for a site, after one of them has changed.
 
-        Whoever speaks for a site does so for as long as it can be reached.  So the companions of one gateway are looked
-        at when it changes and when it is accepted, and no others.
+        A gateway that speaks for a site does so for as long as it can be reached.  So the companions of one gateway are
+        looked at when it changes and when it is accepted, and no others.
         """
         site = origin.site
         present = self._present.get(site, {})

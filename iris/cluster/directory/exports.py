@@ -10,7 +10,7 @@ from iris.cluster.directory.messages import CLUSTER, COMPANION, TOPIC, Export, E
 from iris.kernel.names import NodeId
 
 _HISTORY: Final = 64
-"""Changes that are remembered, and entries in them, or as many as there are now: whoever is further behind is told
+"""Changes that are remembered, and entries in them, or as many as there are now: a node that is further behind is told
 everything, which is no more."""
 
 

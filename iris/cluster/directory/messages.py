@@ -1,7 +1,7 @@
 """Route advertisements and exports: what gateways send of sites, as messages.
 
-An *origin* is one gateway of one site.  It numbers the versions of what it exports; whoever passes that on changes
-nothing of it.  A *path* names every gateway on the way, so that nobody takes a route that leads through itself.
+An *origin* is one gateway of one site.  It numbers the versions of what it exports; a gateway that passes that on
+changes nothing of it.  A *path* names every gateway on the way, so that nobody takes a route that leads through itself.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ MAX_WEIGHT: Final = 128 * MIB
 SHARES: Final = 8
 ORIGIN_SHARES: Final = 64
 """So many of these shares of memory, and of these gateways, all the neighbours of one owner have together: a cluster of
-this realm, or another realm.  Whoever has a cluster's key can come as any number of gateways.  Each honest one tells
+this realm, or another realm.  The holder of a cluster's key can come as any number of gateways.  Each honest one tells
 half of a share at most; in a full mesh of 200 sites all of them tell of 40,000."""
 
 UPDATES: Final = 2_000

@@ -1,4 +1,4 @@
-"""Site tag: the site that a node names in handshakes, and the rule by it for who may be linked directly.
+"""Site tag: the site that a node names in handshakes, and the rule that says which nodes may be linked directly.
 
 Nodes link to nodes of their own site.  Gateways also link to gateways of other sites, at addresses of their own; their
 tag then begins with ``>``.  Nodes reached through gateways may be anywhere: there the ends do not choose.

@@ -1,8 +1,8 @@
 """Address book: addresses at which nodes of a realm were reached, kept in a file beyond the life of this node.
 
-An entry only suggests where to dial: whoever answers there has to pass the handshake.  Of more addresses than there is
-room for, those stay that were seen over the longest time: the many that commands leave behind, which live for a second,
-must not push out the few of servers.
+An entry only suggests where to dial: the node that answers there has to pass the handshake.  Of more addresses than
+there is room for, those stay that were seen over the longest time: the many that commands leave behind, which live for
+a second, must not push out the few of servers.
 
 The file is shared by the nodes of one user; each reads before it writes what the others wrote.  A file that is damaged,
 too large, open to others or locked by a process that is stopped costs its entries and one line in the log, never the
@@ -149,7 +149,7 @@ class AddressFile:
                 self._complain(f"{_WHAT} {self._path}: {error}; a new one replaces it")
 
     def save(self, book: AddressBook, wall_now: float) -> None:
-        """Write the book, with what others have added to the file since; it takes a second at the most.
+        """Write the book, with what others have added to the file since; it takes at most a second.
 
         Where another process holds the lock, nothing is written: the book stays unsaved, for the next time.
         """

@@ -24,7 +24,7 @@ from iris.kernel.names import NodeId
 
 
 @final
-class Source(enum.IntEnum):
+class AddressSource(enum.IntEnum):
     """Who says that there is a node; the best one first."""
 
     SEED = 0
@@ -37,14 +37,14 @@ class Source(enum.IntEnum):
 
 PAUSES: Final = MappingProxyType(
     {
-        Source.SEED: (0.25, 0.5, 1.0, 2.0, 5.0),
-        Source.LAN: (1.0, 5.0, 15.0, 60.0),
-        Source.BOOK: (2.0, 5.0, 15.0, 60.0, 300.0),
+        AddressSource.SEED: (0.25, 0.5, 1.0, 2.0, 5.0),
+        AddressSource.LAN: (1.0, 5.0, 15.0, 60.0),
+        AddressSource.BOOK: (2.0, 5.0, 15.0, 60.0, 300.0),
     }
 )
 """Seconds between attempts; the last one repeats."""
 
-AT_ONCE: Final = MappingProxyType({Source.SEED: 64, Source.LAN: 8, Source.BOOK: 4})
+AT_ONCE: Final = MappingProxyType({AddressSource.SEED: 64, AddressSource.LAN: 8, AddressSource.BOOK: 4})
 """Addresses of a source that are dialled at one time."""
 
 CLAIMED: Final = 600.0
@@ -53,8 +53,8 @@ right: nodes have several addresses, and each is dialled by half of the others."
 
 LAN_RATE: Final = 4.0
 LAN_BURST: Final = 64
-"""Dials per second, and at once, to what is announced on the local network: whoever announces ever other addresses
-there has a node dial them, and they may be anybody's."""
+"""Dials per second, and at once, to what is announced on the local network: a stranger who announces ever other
+addresses there has a node dial them, and they may be anybody's."""
 
 MAX_OFFERED: Final = 512
 """Addresses of one source that are remembered."""
@@ -63,7 +63,7 @@ MAX_OFFERED: Final = 512
 @final
 @dataclasses.dataclass(slots=True)
 class _Candidate:
-    source: Source
+    source: AddressSource
     due: float
     since: float
     """When it was offered, or dialled last."""
@@ -84,7 +84,7 @@ class Candidates:
     def __repr__(self) -> str:
         return f"<Candidates: {len(self._held)}>"
 
-    def offer(self, source: Source, urls: Iterable[str], now: float) -> None:
+    def offer(self, source: AddressSource, urls: Iterable[str], now: float) -> None:
         """Take what a source says now, in place of what it said before."""
         offered = dict.fromkeys(list(urls)[:MAX_OFFERED])
         for url in [url for url, held in self._held.items() if held.source is source and url not in offered]:
@@ -101,7 +101,7 @@ class Candidates:
         now: float,
         linked: Container[NodeId],
         known: Container[str],
-        sources: Iterable[Source] = tuple(Source),
+        sources: Iterable[AddressSource] = tuple(AddressSource),
         *,
         claimed: Container[str] = (),
     ) -> list[str]:
@@ -123,7 +123,7 @@ class Candidates:
             ]
             # The one that has waited longest first: so each has its turn, however many there are.
             for _, url in sorted(waiting, key=lambda pair: pair[0])[: max(0, room)]:
-                if source is Source.LAN and not self._lan_dials.take(0, now):
+                if source is AddressSource.LAN and not self._lan_dials.take(0, now):
                     break
                 chosen.append(url)
         for url in chosen:
@@ -145,7 +145,7 @@ class Candidates:
             return candidate.until if candidate.node in linked else 0.0
         if url in known:
             return math.inf
-        return candidate.since + CLAIMED if url in claimed and candidate.source is not Source.SEED else 0.0
+        return candidate.since + CLAIMED if url in claimed and candidate.source is not AddressSource.SEED else 0.0
 
     def next_due(self, linked: Container[NodeId], known: Container[str], claimed: Container[str] = ()) -> float:
         """Return when ``due`` is worth a call again, as far as it depends on time."""

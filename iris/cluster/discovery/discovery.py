@@ -15,7 +15,7 @@ import trio
 
 from iris.cluster.addresses import is_lasting
 from iris.cluster.discovery.address_book import AddressBook, AddressFile
-from iris.cluster.discovery.candidates import Candidates, Source
+from iris.cluster.discovery.candidates import AddressSource, Candidates
 from iris.cluster.discovery.dns import Resolve, names_a_host
 from iris.cluster.discovery.local_network import LocalNetwork
 from iris.cluster.discovery.registry import Registry
@@ -115,13 +115,13 @@ class Discovery:
         Returns at the latest after the time that a handshake may take, and the exchange of what is known.
         """
         async with trio.open_nursery() as nursery:
-            self._dial(nursery, (Source.SEED,))
+            self._dial(nursery, (AddressSource.SEED,))
             nursery.start_soon(self._look_at_registry)
         if self._lan is not None and not self._mesh.peers:
             if not self._lan.urls():
                 await self._lan.wait_news(_LAN_PATIENCE)
             async with trio.open_nursery() as nursery:
-                self._dial(nursery, (Source.LAN,))
+                self._dial(nursery, (AddressSource.LAN,))
         if not self._mesh.peers:
             await self._look_at_book()
 
@@ -134,7 +134,7 @@ class Discovery:
                 soonest = self._candidates.next_due(self._mesh.peers, self._known(), self._claimed())
                 pause = min(max(soonest - now, _SHORTEST), _INTERVAL)
                 await trio.sleep(pause)
-                self._dial(nursery, Source)
+                self._dial(nursery, AddressSource)
                 self._dial_strangers(nursery)
                 await self._stay_announced()
 
@@ -143,23 +143,25 @@ class Discovery:
     def _gather(self) -> None:
         """Ask every source for its addresses."""
         now = trio.current_time()
-        self._candidates.offer(Source.SEED, self._seeds, now)
+        self._candidates.offer(AddressSource.SEED, self._seeds, now)
         if self._lan is not None:
-            self._candidates.offer(Source.LAN, self._lan.urls(), now)
+            self._candidates.offer(AddressSource.LAN, self._lan.urls(), now)
             if self._lan.left_out:
                 self._mesh.refusals["announcement on the local network, of too many"] += self._lan.left_out
                 self._lan.left_out = 0
-        self._candidates.offer(Source.BOOK, self._book.urls(), now)
+        self._candidates.offer(AddressSource.BOOK, self._book.urls(), now)
 
     def _known(self) -> set[str]:
-        """Return the addresses that need not be tried, since whoever answers there is linked."""
+        """Return the addresses that need not be tried, since the node that answers there is linked."""
         return {peer.reached for peer in self._mesh.peers.values()}.union(self._mesh.advertised)
 
     def _claimed(self) -> set[str]:
         """Return the addresses that linked nodes say they have.  A seed's may be among them, and not be theirs."""
         return {url for peer in self._mesh.peers.values() for url in peer.addresses}
 
-    def _dial(self, nursery: trio.Nursery, sources: Iterable[Source], found: Callable[[], None] = lambda: None) -> None:
+    def _dial(
+        self, nursery: trio.Nursery, sources: Iterable[AddressSource], found: Callable[[], None] = lambda: None
+    ) -> None:
         self._gather()
         now = trio.current_time()
         for url in self._candidates.due(now, self._mesh.peers, self._known(), sources, claimed=self._claimed()):
@@ -191,7 +193,7 @@ class Discovery:
         until = trio.current_time() + self._mesh.turns.patience()
         async with trio.open_nursery() as nursery:
             while trio.current_time() < until:
-                self._dial(nursery, (Source.BOOK,), found=nursery.cancel_scope.cancel)
+                self._dial(nursery, (AddressSource.BOOK,), found=nursery.cancel_scope.cancel)
                 if not nursery.child_tasks:
                     break
                 with trio.move_on_at(until):
@@ -353,7 +355,7 @@ class Discovery:
     async def save(self) -> None:
         """Put the book into its file, if there is something new in it.
 
-        It takes a second at the most where another process holds the file's lock; cancelling it leaves a thread that
+        It takes at most a second where another process holds the file's lock; cancelling it leaves a thread that
         ends by itself.
         """
         if self._file is not None and self._book.unsaved:

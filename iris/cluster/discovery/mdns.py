@@ -1,8 +1,8 @@
 """Multicast DNS (RFC 6762): nodes of a realm find each other on a local network, through the ``zeroconf`` package.
 
 What is announced is opaque: a hash of the realm's fingerprint, a random name, and addresses.  No cluster is named.
-What is found is only an address to dial, and anybody on the network can say anything: whoever answers there has to
-pass the handshake, and only a few are remembered (``iris.cluster.discovery.mdns_records``).
+What is found is only an address to dial, and anybody on the network can say anything: the node that answers there has
+to pass the handshake, and only a few are remembered (``iris.cluster.discovery.mdns_records``).
 
 The package runs in threads of its own.  It is imported with the first use, since it costs 4 MiB and a node of the
 local realm does without (``iris.cluster.discovery.mdns_service``).

@@ -1,7 +1,7 @@
 """Local registry: a directory with one small file for each node, by which the nodes of one machine find each other.
 
 The directory belongs to the user and is closed to others, but nothing in it is believed: a file only suggests an
-address to dial, and whoever answers there has to pass the handshake.
+address to dial, and the node that answers there has to pass the handshake.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Registry:
         return removed
 
     def sweep(self) -> None:
-        """Remove the directory if nothing is left in it.  Whoever comes later makes it again."""
+        """Remove the directory if nothing is left in it.  A node that comes later makes it again."""
         with contextlib.suppress(OSError):
             self._directory.rmdir()
 
@@ -89,23 +89,36 @@ class Registry:
         complete costs the names in one directory.
         """
         found: dict[NodeId, tuple[str, ...]] = {}
-        try:
-            names = os.listdir(self._directory)  # noqa: PTH208 -- every two seconds; paths would be five times as dear
-        except OSError:
-            return found
-        nodes = [name[: -len(_SUFFIX)] for name in names if name.endswith(_SUFFIX)]
-        unknown = sorted(node for node in nodes if NodeId(node) not in besides and is_node_id(node))
+        unknown = sorted(node for node in self._nodes() if node not in besides)
         self._random.shuffle(unknown)
         for node in unknown:
             if len(found) >= limit:
                 break
-            try:
-                with (self._directory / f"{node}{_SUFFIX}").open() as file:
-                    entry = json.loads(file.read(_MAX_ENTRY))
-                addresses: object = entry["addresses"]
-                if isinstance(addresses, list) and entry.get("site", "") == self._site:
-                    urls = cast("list[object]", addresses)
-                    found[NodeId(node)] = tuple(url for url in urls if isinstance(url, str))
-            except (OSError, ValueError, KeyError, TypeError, RecursionError):
-                continue
+            site, addresses = self._entry(node)
+            if site == self._site:
+                found[node] = addresses
         return found
+
+    def sites(self) -> set[str]:
+        """Return the sites of the nodes that have announced themselves; "" is one without a name."""
+        return {site for node in self._nodes() if isinstance(site := self._entry(node)[0], str)}
+
+    def _nodes(self) -> list[NodeId]:
+        try:
+            names = os.listdir(self._directory)  # noqa: PTH208 -- every two seconds; paths would be five times as dear
+        except OSError:
+            return []
+        nodes = [name[: -len(_SUFFIX)] for name in names if name.endswith(_SUFFIX)]
+        return [NodeId(node) for node in nodes if is_node_id(node)]
+
+    def _entry(self, node: NodeId) -> tuple[str | None, tuple[str, ...]]:
+        """Return the site and the addresses of a node; no site if its entry cannot be read."""
+        try:
+            with (self._directory / f"{node}{_SUFFIX}").open() as file:
+                entry = json.loads(file.read(_MAX_ENTRY))
+            addresses, site = entry["addresses"], entry.get("site", "")
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None, ()
+        if not isinstance(addresses, list) or not isinstance(site, str):
+            return None, ()
+        return site, tuple(url for url in cast("list[object]", addresses) if isinstance(url, str))

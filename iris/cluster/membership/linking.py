@@ -29,7 +29,7 @@ _PAUSES: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
 
 _RETRIES: Final = 50.0
 """Attempts per second, beyond the first one for each node, to link to members of one cluster: where more of them cannot
-be reached than that is enough for, the pauses are longer.  An attempt takes 0.3 ms, and whoever holds the cluster's key
+be reached than that is enough for, the pauses are longer.  An attempt takes 0.3 ms, and a holder of the cluster's key
 can make up thousands of members."""
 
 _COURTESY: Final = 0.5
@@ -199,6 +199,15 @@ class Linking:
                 self._nursery.start_soon(self._link, node, wait)
         return wait
 
+    def _taken(self) -> set[str]:
+        """Return the addresses of the nodes that are linked.
+
+        A node that was started anew has another identity at the same address: the one that is dead is not there, and
+        each try to reach it would be a handshake with the other.
+        """
+        records = map(self._record, self._mesh.peers)
+        return {address for record in records if record is not None for address in record.addresses}
+
     async def _link(self, node: NodeId, wait: _Wait) -> None:
         """Dial a node until it is linked or no longer alive; one held dead, to which something is to be sent, once.
 
@@ -216,6 +225,11 @@ class Linking:
                 through_others = (via_url(node),) if self._mesh.dial_only else ()
                 try:
                     urls = dict.fromkeys((*record.addresses, *through_others))
+                    if not self._is_alive(node):
+                        taken = self._taken()
+                        urls = dict.fromkeys(url for url in urls if url not in taken)
+                        if not urls:
+                            return
                     # Who has a credential can make up any number of nodes, but not of another cluster's.
                     await self._mesh.connect(urls, expected=node, source=f"cluster {record.name}", hearsay=True)
                 except Refused:

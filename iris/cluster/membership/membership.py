@@ -58,7 +58,8 @@ _HELD_BACK_SIZE: Final = 4096
 
 _SILENCE: Final = 0.4
 """Of the time that a handshake may take, 2 s of 5: for so long no member has to be linked for a node that is opened to
-wait for the others no more.  A handshake over a path of 300 ms takes 1.5 s, the courtesy to who may dial included."""
+wait for the others no more.  A handshake over a path of 300 ms takes 1.5 s, the courtesy to the one that may dial
+included."""
 
 _LOOK: Final = 0.25
 """Of ``Config.probe_timeout``: how often it is looked who owes an answer, while somebody does."""
@@ -217,7 +218,7 @@ class Membership:
         await self._changed.park()
 
     def news(self) -> None:
-        """Have whoever waits for members look again."""
+        """Have those who wait for members look again."""
         self._changed.unpark_all()
 
     def on_suspected(self, listener: Callable[[NodeId], None]) -> None:

@@ -8,11 +8,11 @@ Rules of this file:
 
 - A list may be large, and the message that asks for it is small.  ``RevocationPacing`` says how often one peer can have
   it sent.
-- A peer that has shown a list is not sent that one, and nodes of other realms are sent none.  Whoever was expelled from
-  its realm gets nothing through the gateways of that any more.
+- A peer that has shown a list is not sent that one, and nodes of other realms are sent none.  A node that was expelled
+  from its realm gets nothing through the gateways of that any more.
 - Whom the list names gets it once more, as the last message, or as the only one when it comes again: the owner's
   signature proves to that node that it is revoked.
-- Whatever rests on somebody's certificates is verified again when a list comes: links here, the rest by whoever asked
+- Whatever rests on somebody's certificates is verified again when a list comes: links here, the rest by those who asked
   for it with ``on_newer``.
 """
 
@@ -34,7 +34,7 @@ from iris.kernel.names import NodeId
 from iris.kernel.token_bucket import TokenBucket
 from iris.kernel.wire import Message, kinds
 from iris.security.files import load_revocations, save_revocations
-from iris.security.identity import PeerIdentity, RevocationList, Revocations
+from iris.security.identity import NewestRevocations, PeerIdentity, RevocationList
 
 _log: Final = logging.getLogger("iris")
 
@@ -43,7 +43,7 @@ LOOK: Final = 1.0
 
 _FAREWELLS: Final = 64
 _FAREWELL_RATE: Final = 1.0
-"""Revoked nodes that are shown the list at once, and each second.  Whoever has the key of a revoked cluster can come as
+"""Revoked nodes that are shown the list at once, and each second.  A holder of the key of a revoked cluster can come as
 ever other nodes; at 256 KiB for a list that would be worth his while."""
 
 LOCAL_LOOK: Final = 10.0
@@ -79,7 +79,7 @@ class RevocationExchange:
         self._looking = trio.Lock()
         self._seen = self._state()
         known = None if path is None else load_revocations(path, realm)
-        self.revocations: Final = Revocations(realm, known)
+        self.revocations: Final = NewestRevocations(realm, known)
         mesh.check_peer = self.revocations.check
         mesh.expelled = lambda: self.revocations.reason(mesh.identity.public())
         self._farewells = TokenBucket(_FAREWELLS, _FAREWELL_RATE, trio.current_time())

@@ -4,7 +4,7 @@ A member that owes an answer and says nothing may be dead, or gray (alive for pr
 evidence before its next probe is due.  A long request to a member that is quiet otherwise looks the same.  Asking it
 costs one probe, and as long as it answers these the probes become rarer, down to one in four times the patience.
 
-Misbehaviour is what peers say of members that cannot be: it is reported to whoever runs this node.
+Misbehaviour is what peers say of members that cannot be: it is reported to the operator of this node.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class Unanswered:
 _log: Final = logging.getLogger("iris")
 
 TOLD_AGAIN: Final = 600.0
-"""Seconds after which the same kind of misbehaviour is reported once more, whoever shows it.  Where one node is
-revoked, many others still send its record for a moment."""
+"""Seconds after which the same kind of misbehaviour is reported once more, no matter which peer shows it.  Where one
+node is revoked, many others still send its record for a moment."""
 
 
 @final

@@ -6,13 +6,13 @@ what a message means: each kind has one registered handler.
 """
 
 from iris.cluster.mesh.control import let_flushers_run
-from iris.cluster.mesh.dispatch import MessageReceiver
+from iris.cluster.mesh.dispatch import Dispatcher, MessageReceiver
 from iris.cluster.mesh.handshakes import NoWayBack, TurnedAway
 from iris.cluster.mesh.mesh import Mesh, open_mesh
 from iris.cluster.mesh.peer import Peer
 from iris.cluster.mesh.reader import InboxReader, InboxWaiter
 
 __all__ = (
-    "InboxReader", "InboxWaiter", "Mesh", "MessageReceiver", "NoWayBack", "Peer", "TurnedAway", "let_flushers_run",
-    "open_mesh",
+    "Dispatcher", "InboxReader", "InboxWaiter", "Mesh", "MessageReceiver", "NoWayBack", "Peer", "TurnedAway",
+    "let_flushers_run", "open_mesh",
 )  # fmt: skip

@@ -154,7 +154,7 @@ class PingBarrier:
             peer.link.post(kinds.Ping(0), 0, CONTROL_RESERVE)
 
     def release(self, node: NodeId) -> None:
-        """Release whoever waits for a node that was removed."""
+        """Release those who wait for a node that was removed."""
         for waited_for, done in self._waiting.values():
             if waited_for == node:
                 done.set()

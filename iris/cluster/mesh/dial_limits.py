@@ -1,6 +1,6 @@
 """Dial limits: a token bucket for dials in vain that others bring about, for each pair of source and host.  Sans-IO.
 
-Whoever holds a cluster's key can make up any number of nodes, each at an address of his choice, and all nodes that hear
+The holder of a cluster's key can make up any number of nodes, each at an address of his choice, and all nodes that hear
 of them would dial that one: it may be anybody's.  So each dial takes a token from the bucket of its source and host; a
 node that is found there puts it back.  Where nodes are, nothing is held up, however many they are; where none are, it
 ends with the bucket.

@@ -1,7 +1,7 @@
 """Dialer with a concurrency limit: links to nodes by their addresses, some handshakes at a time, fairly by source.
 
 Of several addresses of one node those that do not answer delay none of the others: they are dialled beside each other,
-the next one a quarter of a second later at the most (``iris.kernel.tasks.happy_eyeballs``).  Relayed connections come
+the next one at most a quarter of a second later (``iris.kernel.tasks.happy_eyeballs``).  Relayed connections come
 after the addresses of the node itself, each with a handshake's time of its own.
 
 ``DialLimiter`` bounds how many handshakes a node begins at a time, and how long each of them may take.  Where many
@@ -9,9 +9,9 @@ nodes meet at once, on processors that they share, all the handshakes together m
 for an answer.  Then all are given up and begun anew, and none ever ends: 60 nodes that started together on two cores
 never converged.  With few of them under way at each node, each is done in time, and the rest wait.
 
-Those wait by their source, the node that sent the address: for each source in turn one is let in.  Whoever has a
+Those wait by their source, the node that sent the address: for each source in turn one is let in.  A node that has a
 credential can make up thousands of nodes that nobody finds at their addresses, and each takes a second; nodes of other
-clusters, seeds and peers whose connection broke wait for one of those at the most, not for all.
+clusters, seeds and peers whose connection broke wait for at most one of those, not for all.
 """
 
 from __future__ import annotations

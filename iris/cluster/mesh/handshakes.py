@@ -41,8 +41,9 @@ _PATIENCE: Final = (0.2, 0.4)
 """Shares of the time that a handshake may take after which a first frame is sent again, and then once more: 1 and 2 s.
 Up to a quarter is added at random, so that nodes that were sent away together do not come back together.
 
-A node whose own first frame comes back to it does not believe at once that it has dialled itself: whoever listens to
-the network can send it a copy.  It gives up when the connection ends as well, or nobody has answered by then."""
+A node whose own first frame comes back to it does not believe at once that it has dialled itself: a stranger who
+listens to the network can send it a copy.  It gives up when the connection ends as well, or nobody has answered by
+then."""
 
 _CARRIED_PATIENCE: Final = (0.05, *_PATIENCE)
 """The same between sites, where a gateway that dies takes frames with it before anybody knows: also after 0.25 s.

@@ -240,7 +240,7 @@ class Mesh:
 
         Args:
             urls: in the order in which they are preferred.
-            expected: the node; None: whoever is there.
+            expected: the node; None: the one that is there.
             realm_id: the fingerprint of its realm; empty: this node's own.
             source: who told of it: those of one have their turns behind each other, and not before those of another.
             hearsay: that is not the user, so that ``AddressRules`` hold for the addresses, and ``DialLimits``.
@@ -277,7 +277,8 @@ class Mesh:
         Args:
             frame: what came.
             kind: of the message, Forward or Carry.
-            carrier: whose limits on strangers count for it; None: those of all together, for who can be trusted.
+            carrier: whose limits on strangers count for it; None: those of all together, for carriers that can be
+            trusted.
 
         Raises:
             RemoteProtocolError: see ``check_not_nested``.
@@ -409,21 +410,21 @@ class Mesh:
         work.is_frame = False
 
     def _receive_untrusted(self, frame: bytes | memoryview) -> None:
-        """Take a frame, whatever it is; nothing is raised, for whoever sent it must not be able to end this node."""
+        """Take a frame, whatever it is; nothing is raised, for its sender must not be able to end this node."""
         try:
             self._receive(frame)
         except (RemoteProtocolError, AuthenticationError) as error:
             self.refusals[type(error).__name__] += 1
             self._inbound.refused()
-        except Exception as error:  # noqa: BLE001 -- whoever it was is not known, or gone
+        except Exception as error:  # noqa: BLE001 -- the sender is not known, or gone
             self.note_unexpected("frame of a stranger", error)
             self._inbound.refused()
 
     def note_unexpected(self, what: str, error: Exception) -> None:
         """Count and log an unexpected error in what others have brought about.
 
-        It is a bug of this program.  Whoever has found it can bring it about again and again, so it is logged now and
-        then: ``what`` is one of few texts.
+        It is a bug of this program.  A peer that has found it can bring it about again and again, so it is logged now
+        and then: ``what`` is one of few texts.
         """
         self.refusals[f"unexpected error: {what}"] += 1
         now = trio.current_time()
@@ -567,7 +568,7 @@ class Mesh:
 
     def drop(self, node: NodeId, reason: str) -> None:
         """Give a peer up: end its link and sessions.  Messages still waiting are counted as lost."""
-        # Out of the table first: whoever is called below, and asks for the node, must find it gone.
+        # Out of the table first: observers that are called below, and ask for the node, must find it gone.
         peer = self._peers.pop(node, None)
         if peer is None:
             return

@@ -25,7 +25,7 @@ FREE: Final = 60
 
 EVERY: Final = 1.0
 """Seconds after which one more break is free, so that a node whose links live for so long is never waited for; and for
-which a node is waited for at the most.  With five a tunnel through a network that broke all connections ten times a
+which a node is waited for at most.  With five a tunnel through a network that broke all connections ten times a
 second was lost, because its member was given up meanwhile."""
 
 _REMEMBERED: Final = 1024

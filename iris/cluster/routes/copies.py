@@ -1,7 +1,7 @@
 """Copy route: one sealed copy of an event for all nodes behind the same gateway, who divide it among them.
 
-A copy is sealed for a set of nodes (``iris.security.channel.sender_key``) and names them by site.  Whoever hands it on
-sends one message over each link that leads to some of them, so it crosses a link between sites once.  To the
+A copy is sealed for a set of nodes (``iris.security.channel.sender_key``) and names them by site.  A gateway that hands
+it on sends one message over each link that leads to some of them, so it crosses a link between sites once.  To the
 publisher's queue this is a connection like any other; it has no end, and finds the best route anew for each frame.
 """
 
@@ -82,7 +82,7 @@ class CopyRoute:
         self._paused_until = -math.inf
         self._resumed = trio.lowlevel.ParkingLot()
         self.suppress_stall_until: Callable[[float], None] = lambda _: None
-        """Called with the end of each pause: whoever waits for this connection is not to give it up before."""
+        """Called with the end of each pause: a task that waits for this connection is not to give it up before."""
 
     def __repr__(self) -> str:
         return f"<CopyRoute from {self._own[0]}>"

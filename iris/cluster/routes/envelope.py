@@ -1,4 +1,4 @@
-"""Envelope of a forwarded frame, as it stands in a batch: whoever passes one on, or takes it out, need not decode it.
+"""Envelope of a forwarded frame, as it stands in a batch: a node that passes it on or takes it out need not decode it.
 
 A batch that is a single Carry begins with ``0x91``, ``0x97``, the kind and the hops.  Then come, each in its msgpack
 form, the site and the node that the frame is for, those that it is from (together the *envelope*), and the frame, to

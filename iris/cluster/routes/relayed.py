@@ -23,8 +23,8 @@ class RelayedObserver:
 
     Args:
         link: returns the link that frames leave over, if there still is one.
-        on_broken: called when the connection breaks, for whoever uses it.
-        on_closed: called when it ends, for whoever made it.
+        on_broken: called when the connection breaks, for its user.
+        on_closed: called when it ends, for its maker.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class RelayedObserver:
         return link
 
     def break_off(self) -> None:
-        """What lies between is gone, or does not reach the node: whoever uses the connection is notified."""
+        """What lies between is gone, or does not reach the node: the user of the connection is notified."""
         if not self.closed:
             self.close()
             self._on_broken()

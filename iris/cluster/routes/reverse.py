@@ -21,7 +21,7 @@ _TWO_WAY: Final = ("ws://", "mem://")
 
 
 def reverse_url(token: bytes) -> str:
-    """Return the address of whoever dials a reverse connection with this token of 16 bytes."""
+    """Return the address of the node that dials a reverse connection with this token of 16 bytes."""
     return SCHEME + token.hex()
 
 

@@ -6,7 +6,7 @@ A node that is starved of CPU or network sees everybody else fail.  The score co
 are sent less often and waited for longer, and gossip is sent less often, by the factor ``1 + score``.
 
 Beside it stands how late this node has done lately what was due: where processors are short, everything that takes
-several processes takes so many times that, and whoever waits for it has to wait longer.
+several processes takes so many times that, and a node that waits for it has to wait longer.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Rules of this file:
 - Each node passes on the first claims it receives, as many as are needed, and no more.
 - Death is each node's own conclusion, from claims and its own clock; nobody is told "dead" and believes it.
 - Nobody concludes it without having asked.  Gossip misses a given member once in 10^5 times; over months that happens.
-  So whoever has not heard a contradiction when it should be here asks the suspect itself, and again until the end:
+  So a node that has not heard a contradiction when it is due asks the suspect itself, and again until the end:
   of one that lives, 5 % loss leaves one in a thousand of these series without an answer.
 """
 

@@ -44,7 +44,7 @@ class ProbeVerdict(enum.IntEnum):
 
 
 @final
-class Probe:
+class OpenProbe:
     """A probe of one member."""
 
     __slots__ = ("alone", "helpers", "reached", "reports", "sent", "target", "timeout", "timer", "widened")
@@ -62,7 +62,7 @@ class Probe:
         self.reached = False
 
     def __repr__(self) -> str:
-        return f"<Probe of {self.target[:8]}>"
+        return f"<probe of {self.target[:8]}>"
 
     @property
     def deadline(self) -> float:
@@ -140,7 +140,7 @@ _SETTLING: Final = 5.0
 to everybody and answers late where processors are short; a suspicion would cost it, and all others, more of them."""
 
 _BUSY: Final = 0.1
-"""Seconds of queue delay from which a member is asked again each interval: whoever avoids it learns when to stop."""
+"""Seconds of queue delay from which a member is asked again each interval: one that avoids it learns when to stop."""
 
 _RELAYS: Final = 256
 """Probes made for others at one time; further requests are not answered."""
@@ -159,7 +159,7 @@ class FailureDetector:
         self._suspects = suspects
         self._order = ProbeOrder(ground.random)
         self._sequence = 0
-        self._probes: dict[int, Probe] = {}
+        self._probes: dict[int, OpenProbe] = {}
         self._probing: dict[NodeId, int] = {}
         self._relays: dict[int, tuple[NodeId, int, NodeId]] = {}
         self._broken: dict[NodeId, None] = {}
@@ -196,7 +196,7 @@ class FailureDetector:
         self._broken.pop(node, None)
 
     def doubt(self, member: NodeState) -> None:
-        """An answer from this member is overdue: probe it now, whoever's turn it is."""
+        """An answer from this member is overdue: probe it now, no matter whose turn it is."""
         if member.record.node not in self._probing and len(self._probes) <= self._ground.config.doubts:
             self._start(member)
 
@@ -299,7 +299,7 @@ class FailureDetector:
         self._sequence += 1
         sequence = self._sequence
         timeout = ground.config.probe_timeout * ground.health.factor + _LATER * ground.health.lateness
-        probe = Probe(node, ground.now, timeout, alone=alone)
+        probe = OpenProbe(node, ground.now, timeout, alone=alone)
         self._probes[sequence] = probe
         self._probing[node] = sequence
         self._ping(member, sequence)
@@ -367,7 +367,7 @@ class FailureDetector:
             if member is not None and member.state is MemberState.ALIVE and not member.unreachable
         ]
 
-    def _over(self, probe: Probe) -> None:
+    def _over(self, probe: OpenProbe) -> None:
         ground = self._ground
         self._end(probe.target)
         member = ground.view.find(probe.target)

@@ -1,4 +1,4 @@
-"""Record quota of each cluster's key: whoever holds one can make up any number of nodes.  Sans-IO.
+"""Record quota of each cluster's key: a holder of one can make up any number of nodes.  Sans-IO.
 
 A record is counted from when its node is met until it is forgotten, alive or gone.  Where a key has all that it may
 have, those go first that are gone already, the one met longest ago before the others.  For a node that sends its record

@@ -119,7 +119,7 @@ class Swim:
 
     @property
     def queue_delay(self) -> float:
-        """Seconds that work waits for a handler here; sent to whoever probes.  The shell keeps it up to date."""
+        """Seconds that work waits for a handler here; sent to members that probe.  The shell keeps it up to date."""
         return self._prober.queue_delay
 
     @queue_delay.setter
@@ -275,7 +275,7 @@ class Swim:
         self._advance(now)
         while (action := self._ground.timers.pop(self._ground.now)) is not None:
             # A node that leaves still spreads that it leaves, and probes nobody any more: who does not answer it now
-            # may simply have ended the link.
+            # may have ended the link.
             if not self._ground.own.leaving or action == self._gossip_due:
                 action()
         return self._flush()

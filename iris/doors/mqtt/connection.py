@@ -18,7 +18,7 @@ from iris.doors.mqtt.packets import (
     Connect,
     Disconnect,
     Parting,
-    Ping,
+    PingRequest,
     Property,
     Publish,
     Reason,
@@ -194,7 +194,7 @@ class MqttConnection:
                 packet = decode(first, body, self._level)
                 if not isinstance(packet, Publish | Subscribe | Unsubscribe):
                     self._release(len(body))
-                if isinstance(packet, Ping):
+                if isinstance(packet, PingRequest):
                     await self._wire.send(writing.PINGRESP)
                     await asyncio.sleep(0)  # of many that are here already, others wait for one only
                 elif isinstance(packet, Disconnect):

@@ -139,7 +139,7 @@ class Unsubscribe:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Ping:
+class PingRequest:
     """A PINGREQ."""
 
 
@@ -149,5 +149,5 @@ class Disconnect:
     wants_will: bool
 
 
-Packet = Publish | Subscribe | Unsubscribe | Ping | Disconnect
+Packet = Publish | Subscribe | Unsubscribe | PingRequest | Disconnect
 """What a client may send once it is connected."""

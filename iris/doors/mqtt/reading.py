@@ -17,7 +17,7 @@ from iris.doors.mqtt.packets import (
     Filter,
     Packet,
     Parting,
-    Ping,
+    PingRequest,
     Properties,
     Property,
     Publish,
@@ -276,7 +276,7 @@ def decode(first: int, body: bytes, level: int) -> Packet:
                 texts.append(fields.text())
             packet = Unsubscribe(packet_id, tuple(texts))
         case 0xC0:
-            packet = Ping()
+            packet = PingRequest()
         case 0xE0:
             reason = fields.byte() if level == V5 and fields.left else 0
             if fields.left and level == V5:

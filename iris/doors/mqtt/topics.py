@@ -24,7 +24,7 @@ _UNTELLABLE: Final = re.compile(r"[/+#]|^\$")
 
 @final
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RequestedTopic:
     """What one filter asks for: the events of all patterns, together with others of a group."""
 
     patterns: tuple[str, ...]
@@ -50,7 +50,7 @@ def name_of(topic: str) -> str | None:
     return None if _UNTELLABLE.search(topic) else topic.replace(".", "/")
 
 
-def wanted_of(text: str, *, sharing: bool) -> Wanted:
+def wanted_of(text: str, *, sharing: bool) -> RequestedTopic:
     """Return what a filter of MQTT asks for.
 
     Args:
@@ -71,4 +71,4 @@ def wanted_of(text: str, *, sharing: bool) -> Wanted:
     patterns = (deeper,) if has_rest and not tokens else (parent, deeper) if has_rest else (parent,)
     if told or rest.startswith("$") or not all(map(is_pattern, patterns)):
         raise Problem(400, "bad_topic", f"{text!r:.300} is no filter here: no empty levels, dots, spaces or $")
-    return Wanted(patterns, group)
+    return RequestedTopic(patterns, group)

@@ -123,7 +123,7 @@ class Endpoint:
         return f"{scheme}://{rest.rpartition(':')[0]}:{port}"
 
     def send_to_all(self, data: bytes) -> None:
-        """Send to whoever is connected and takes it; PUB waits for nobody.
+        """Send to those who are connected and take it; PUB waits for nobody.
 
         Connections that are slow share what waits for them, which is bounded in messages and in bytes.
         """

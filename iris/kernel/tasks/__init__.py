@@ -6,12 +6,12 @@ block owns its tasks.
 """
 
 from iris.kernel.tasks.background import open_background
-from iris.kernel.tasks.calls import Call, CallTasks, HeldBlock
+from iris.kernel.tasks.calls import OutsideCall, CallTasks, HeldBlock
 from iris.kernel.tasks.happy_eyeballs import AT_ONCE, first_of
 from iris.kernel.tasks.interrupts import interruptible, protected_context
 from iris.kernel.tasks.wakeup import Wakeup
 
 __all__ = (
-    "AT_ONCE", "Call", "CallTasks", "HeldBlock", "Wakeup", "first_of", "interruptible", "open_background",
+    "AT_ONCE", "OutsideCall", "CallTasks", "HeldBlock", "Wakeup", "first_of", "interruptible", "open_background",
     "protected_context",
 )  # fmt: skip

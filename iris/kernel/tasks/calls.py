@@ -26,7 +26,7 @@ _KEPT: Final = 128
 
 
 @final
-class Call:
+class OutsideCall:
     """One call from outside.
 
     Args:
@@ -107,7 +107,7 @@ class CallTasks:
         self._nursery: Final = nursery
         self._idle: Final[list[trio.lowlevel.Task]] = []
 
-    def begin(self, call: Call) -> None:
+    def begin(self, call: OutsideCall) -> None:
         """Begin a call.  In the thread of the run only, but from anywhere in it."""
         call.begun = True
         if self._idle:
@@ -117,7 +117,7 @@ class CallTasks:
         else:
             call._context.run(self._nursery.start_soon, self._serve, call)
 
-    async def _serve(self, call: Call) -> None:
+    async def _serve(self, call: OutsideCall) -> None:
         task = trio.lowlevel.current_task()
 
         def abort(_: object) -> trio.lowlevel.Abort:

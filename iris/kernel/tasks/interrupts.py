@@ -21,7 +21,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import wraps
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_ITERABLE_COROUTINE
 from types import CodeType, FunctionType, ModuleType, TracebackType
-from typing import Any, Final, ParamSpec, TypeVar, cast, final
+from typing import Any, Final, NoReturn, ParamSpec, TypeVar, cast, final
 
 import trio
 
@@ -122,19 +122,25 @@ def protected_context(
 
     @wraps(function)
     def enter(*args: _P.args, **kwargs: _P.kwargs) -> AbstractAsyncContextManager[_T]:
-        return _Block(opened(*args, **kwargs))
+        return _Block(opened(*args, **kwargs), function.__name__)
 
     return enter
 
 
 @final
 class _Block(AbstractAsyncContextManager[_T]):
-    """A block that users enter."""
+    """A block that users enter.
 
-    __slots__ = ("_block",)
+    Args:
+        block: that is entered.
+        name: of the function that opens it, for errors.
+    """
 
-    def __init__(self, block: AbstractAsyncContextManager[_T]) -> None:
+    __slots__ = ("_block", "_name")
+
+    def __init__(self, block: AbstractAsyncContextManager[_T], name: str) -> None:
         self._block: Final = block
+        self._name: Final = name
 
     @trio.lowlevel.enable_ki_protection
     async def __aenter__(self) -> _T:
@@ -145,3 +151,20 @@ class _Block(AbstractAsyncContextManager[_T]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         return await self._block.__aexit__(kind, error, traceback)
+
+    # Python would name this class in its errors, and not what to write.
+
+    def __await__(self) -> NoReturn:
+        self._refuse("await")
+
+    def __aiter__(self) -> NoReturn:
+        self._refuse("async for")
+
+    def __enter__(self) -> NoReturn:
+        self._refuse("with", ", or iris.sync in a program without async")
+
+    def __exit__(self, *_: object) -> None:
+        """Needed for ``__enter__`` to be called at all."""
+
+    def _refuse(self, used: str, otherwise: str = "") -> NoReturn:
+        raise TypeError(f"{self._name}(...) opens a block and is not for {used!r}: use 'async with'{otherwise}")

@@ -23,7 +23,7 @@ from iris.kernel.transport.sp import ANSWER, GREETING
 T = TypeVar("T")
 
 _UNSENT: Final = 128 * KIB
-"""Bytes that the system takes beyond what is on the way: so much bulk stands before a request at the most.
+"""Bytes that the system takes beyond what is on the way: at most so much bulk stands before a request.
 
 For somebody who does not read, on loopback, it takes 250 KiB with this limit and 3.8 MB without; frames of 64 KiB
 go at 660 to 840 MiB/s with it and 440 to 580 without.  A smaller buffer (SO_SNDBUF) would limit what is on the way,
@@ -86,7 +86,7 @@ async def open_greeted(
 ) -> tuple[socket.socket, T]:
     """Connect to a port, exchange headers by ``greet``, and return its result, too; see ``open_connection``.
 
-    ``greet`` raises ``OSError`` if whoever listens there is not meant.
+    ``greet`` raises ``OSError`` if what listens there is not meant.
     """
     try:
         addresses = await _look_up(host, port, dials.look_ups)

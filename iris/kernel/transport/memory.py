@@ -2,6 +2,9 @@
 
 It keeps what the real network promises and nothing more.  Frames of one connection arrive in order; when a connection
 breaks, frames in transit may be lost; a slow reader holds up its writers.  Everything random comes from the given seed.
+
+``partition`` loses what is sent across it.  A link that is ``blocked`` keeps it, as TCP does: it arrives when the link
+is open again, unless the connection was given up before.
 """
 
 from __future__ import annotations
@@ -10,6 +13,7 @@ import dataclasses
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import Context, copy_context
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -32,6 +36,26 @@ def check_memory_url(url: str) -> str:
     if not url.startswith(_SCHEME) or url == _SCHEME:
         raise ConfigError(f"{url!r} is not an address of a memory network: use mem://NAME")
     return url
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkFault:
+    """What is wrong with the way from one host to another."""
+
+    blocked: bool = False
+    """Nothing arrives, and connections cannot be made; what was sent arrives later."""
+    loss: float = 0.0
+    """Probability that a frame vanishes silently."""
+    delay: tuple[float, float] = (0.0, 0.0)
+    """Least and greatest seconds that a frame takes in addition."""
+
+
+FrameObserver = Callable[[str, str, int, str], None]
+"""Called with each frame that is sent: the host it comes from, that it goes to, its bytes, and what becomes of it:
+``sent``, ``held`` or ``lost``."""
+
+_SOUND: Final = LinkFault()
 
 
 @final
@@ -67,6 +91,8 @@ class MemoryNetwork:
         self.calling: Final[dict[str, MemoryIncoming]] = {}
         """Who dials one, by token."""
         self._cut: set[tuple[str, str]] = set()
+        self._faults: dict[tuple[str, str], LinkFault] = {}
+        self.observer: FrameObserver | None = None
         self._names = 0
 
     def transport(self, host: str, max_frame: int = MAX_FRAME) -> MemoryTransport:
@@ -95,6 +121,33 @@ class MemoryNetwork:
     def heal(self) -> None:
         """End every partition."""
         self._cut.clear()
+
+    def set_faults(self, faults: dict[tuple[str, str], LinkFault]) -> None:
+        """Have these links be faulty from now on, by the hosts that they go from and to, and all others be sound."""
+        self._faults = faults
+        for transport in self._transports:
+            transport.links_changed()
+
+    def fault(self, source: str, target: str) -> LinkFault:
+        """Return what is wrong between two hosts."""
+        return self._faults.get((source, target), _SOUND)
+
+    def pause(self, host: str) -> None:
+        """Have a host read nothing, see ``MemoryTransport.pause``; transports that it opens meanwhile do."""
+        for transport in self._transports:
+            if transport.host == host:
+                transport.pause()
+
+    def resume(self, host: str) -> None:
+        """Have it read again."""
+        for transport in self._transports:
+            if transport.host == host:
+                transport.resume()
+
+    def break_links(self, one: str, other: str) -> None:
+        """Break every connection between two hosts, both ways; they can be made anew at once."""
+        for transport in self._transports:
+            transport.break_links({one, other} - {transport.host})
 
     def crash(self, host: str) -> None:
         """Kill a host as SIGKILL kills a process: its peers' connections break at once, dialling it is refused."""
@@ -138,7 +191,7 @@ class MemoryNetwork:
 
     def is_cut(self, source: str, target: str) -> bool:
         """Tell whether a partition lies between two hosts."""
-        return (source, target) in self._cut
+        return (source, target) in self._cut or (bool(self._faults) and self.fault(source, target).blocked)
 
 
 @final
@@ -158,6 +211,8 @@ class MemoryTransport:
         self._reverse: dict[MemoryOutgoing, MemoryIncoming] = {}
         self._observer: ConnectionObserver | None = None
         self._source = 0
+        self.context: Final = copy_context()
+        """That of the node: what it is told by others happens in it."""
         self.closed = False
         self.paused = False
 
@@ -216,7 +271,18 @@ class MemoryTransport:
         if reverse is not None:
             self._reverse[way] = reverse
         if self._observer is not None:
-            self._observer.connection_opened(way.number, way.host)
+            self.context.copy().run(self._observer.connection_opened, way.number, way.host)
+
+    def links_changed(self) -> None:
+        """Send what was held back on links that are open again."""
+        for way in sorted(self._outward, key=lambda way: way.number):
+            way.send_held()
+
+    def break_links(self, hosts: set[str]) -> None:
+        """Break the connections that this transport has opened to some hosts."""
+        for way in sorted(self._outward, key=lambda way: way.number):
+            if way.target_host in hosts:
+                way.break_soon()
 
     def deliver(self, arrival: _Arrival) -> None:
         """Take a frame that becomes readable at its due time."""
@@ -289,10 +355,10 @@ class MemoryTransport:
         if way in self._inward:
             self._inward.remove(way)
             if self._observer is not None and not self.closed:
-                self._observer.connection_closed(way.number)
+                self.context.copy().run(self._observer.connection_closed, way.number)
         reverse = self._reverse.pop(way, None)
         if reverse is not None and not self.closed:
-            reverse.broken()
+            self.context.copy().run(reverse.broken)
 
     def close(self) -> None:
         """See ``Transport.close``.  Peers see their connections break."""
@@ -329,6 +395,9 @@ class MemoryOutgoing:
         self._on_broken = on_broken
         self._in_transit = self._bytes_in_transit = 0
         self._due = 0.0
+        self._held: list[bytes] = []
+        """What was sent while the link was blocked."""
+        self._context: Final[Context] = source.context
         self._room = trio.lowlevel.ParkingLot()
         self.closed = False
 
@@ -337,6 +406,11 @@ class MemoryOutgoing:
         """The host that opened the connection."""
         return self._source.host
 
+    @property
+    def target_host(self) -> str:
+        """The host that it goes to."""
+        return self._target.host
+
     def send_nowait(self, frame: bytes) -> bool:
         """See ``OutgoingConnection.send_nowait``."""
         if self.closed:
@@ -344,18 +418,47 @@ class MemoryOutgoing:
         network = self._network
         if self._is_full:
             return False
-        if network.is_cut(self._source.host, self._target.host):
-            return True
-        if network.loss and network.random.random() < network.loss:
-            return True
+        source, target = self._source.host, self._target.host
+        fault = network.fault(source, target)
         if len(frame) > self._target.max_frame:
             self.break_soon()
             return True
-        self._due = max(self._due, trio.current_time() + network.random.uniform(*network.latency))
-        self._in_transit += 1
-        self._bytes_in_transit += len(frame)
-        self._target.deliver(_Arrival(due=self._due, frame=bytes(frame), way=self))
+        if fault.blocked or self._held:
+            fate = "held"
+            self._in_transit += 1
+            self._bytes_in_transit += len(frame)
+            self._held.append(bytes(frame))
+        elif network.is_cut(source, target) or self._is_lost(fault.loss):
+            fate = "lost"
+        else:
+            fate = "sent"
+            self._in_transit += 1
+            self._bytes_in_transit += len(frame)
+            self._deliver(bytes(frame), fault)
+        if network.observer is not None:
+            network.observer(source, target, len(frame), fate)
         return True
+
+    def _is_lost(self, loss: float) -> bool:
+        network = self._network
+        loss = max(loss, network.loss)
+        return bool(loss) and network.random.random() < loss
+
+    def _deliver(self, frame: bytes, fault: LinkFault) -> None:
+        network = self._network
+        least, greatest = network.latency
+        more = fault.delay
+        delay = network.random.uniform(least + more[0], greatest + more[1])
+        self._due = max(self._due, trio.current_time() + delay)
+        self._target.deliver(_Arrival(due=self._due, frame=frame, way=self))
+
+    def send_held(self) -> None:
+        """Send what was held back, if the link is open again."""
+        fault = self._network.fault(self._source.host, self._target.host)
+        if self._held and not fault.blocked:
+            held, self._held = self._held, []
+            for frame in held:
+                self._deliver(frame, fault)
 
     def break_soon(self) -> None:
         """Break off from outside of whatever is sending now."""
@@ -387,7 +490,7 @@ class MemoryOutgoing:
         """End the connection from the far side: its owner is notified."""
         if not self.closed:
             self.close()
-            self._on_broken()
+            self._context.copy().run(self._on_broken)
 
     def close(self) -> None:
         """See ``OutgoingConnection.close``."""

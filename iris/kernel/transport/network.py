@@ -177,7 +177,7 @@ class NetworkTransport:
         connection, messages = await self._arrivals.wait_reverse(token)
         with contextlib.suppress(OSError):  # it broke; the sender finds out
             prepare_to_send(connection)
-        return self._way_by(connection, "whoever dials a reverse connection", messages.encode, on_broken, messages)
+        return self._way_by(connection, "the dialler of a reverse connection", messages.encode, on_broken, messages)
 
     def dial_reverse(self, url: str, token: str, on_broken: Callable[[], None]) -> ReverseIncoming:
         """See ``Transport.dial_reverse``."""

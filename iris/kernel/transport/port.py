@@ -68,7 +68,7 @@ class ConnectionObserver(Protocol):
         ...
 
     def connection_closed(self, connection: int) -> None:
-        """The connection is gone, whoever ended it.  Frames that came by it may still be in the inbox.
+        """The connection is gone, no matter which end ended it.  Frames that came by it may still be in the inbox.
 
         That others have ended one may be noticed only while somebody receives, or waits for something to receive.
         """

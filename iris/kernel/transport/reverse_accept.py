@@ -73,6 +73,6 @@ class PendingReverseTable:
         awaited = self._awaited.get(token)
         if awaited is None or awaited.is_claimed:
             return None
-        # From here on the token is used up.  Whoever shows it later is refused, and cannot put itself between the ends.
+        # The token is used up now.  A node that shows it later is refused, and cannot put itself between the ends.
         awaited.is_claimed = True
         return awaited

@@ -108,7 +108,7 @@ class WebSocketFraming:
 
     def encode(self, frame: bytes) -> tuple[bytes, ...]:
         """Return what goes on the wire for a frame, in pieces."""
-        self._idle = 0  # to who only sends, pings are all that ever comes
+        self._idle = 0  # to an end that only sends, pings are all that ever comes
         if len(frame) <= _FRAGMENT:
             return (Frame(Opcode.BINARY, frame).serialize(mask=self._is_client),)
         pieces: list[bytes] = []

@@ -77,7 +77,7 @@ class StreamOutgoing:
         self._broken = broken
         self._heard = heard
         self._rest: list[memoryview] = []
-        """What has not been taken of the last frame: this much waits here at the most."""
+        """What has not been taken of the last frame: at most this much waits here."""
         self._room_told = False
         self._waiting = False
         self._others: trio.lowlevel.ParkingLot | None = None  # made on first need: an idle link has none

@@ -344,7 +344,7 @@ class GroupSettled(Message, tag=0x39):
 # -- publish/subscribe: 0x40 - 0x4f ------------------------------------------------------------------------
 
 
-class Terms(NamedTuple):
+class InterestEntry(NamedTuple):
     """One entry of a node's interest."""
 
     pattern: Name
@@ -356,7 +356,7 @@ class Terms(NamedTuple):
     """Of a group that divides events by shard: how many shards it has, then this node's.  Empty: any member will do."""
 
 
-ManyTerms = Annotated[tuple[Terms, ...], Meta(max_length=MAX_ARRAY)]
+ManyTerms = Annotated[tuple[InterestEntry, ...], Meta(max_length=MAX_ARRAY)]
 
 
 class Interest(Message, tag=0x40):

@@ -29,7 +29,7 @@ from iris.kernel.wire import kinds
 from iris.node.arguments import check_request, check_timeout, check_wait
 from iris.node.node import Node
 from iris.patterns.picker import nobody_serves
-from iris.patterns.request import Begun, failure_of, too_large
+from iris.patterns.request import Begun, failure_of
 
 _ROUNDS: Final = 3
 
@@ -44,7 +44,7 @@ class TraceHop:
 
     kind: Literal["gateway", "member"]
     node: NodeId | None
-    """None: whoever is there has not answered."""
+    """None: the node that is there has not answered."""
     site: str
     """Empty for none; in another realm ``REALM/SITE``."""
     round_trip: float | None
@@ -107,20 +107,15 @@ async def trace_request(
     numbers = node._environment.random  # as OpenTelemetry makes them: they are no secret
     trace_id, ended = numbers.randbytes(16).hex(), trio.Event()
     asked = trio.current_time()
-    begun = node._requests.begin(
+    call = node._requests.call(
         cluster,
         payload,
-        ended.set,
         timeout=timeout,
-        idempotent=False,
         operation=operation,
-        key=None,
         headers={"traceparent": f"00-{trace_id}-{numbers.randbytes(8).hex()}-01", **(headers or {})},
-        prefer=None,
-        priority=None,
-        until=trio.current_effective_deadline(),
         timed=True,
     )
+    begun = node._requests.begin(call, ended.set)
     if begun is None:
         raise nobody_serves(cluster, node._mesh, node._membership)
     try:
@@ -161,10 +156,8 @@ async def _error_of(begun: Begun, cluster: str, timeout: float) -> str | None:
     match outcome:
         case None:
             return f"no reply from cluster {cluster!r} within {timeout:g} s"
-        case kinds.Failure(code="too_large"):
-            return str(too_large(cluster, outcome.text))
         case kinds.Failure():
-            return str(failure_of(cluster, member, outcome.code, outcome.text, outcome.retry_after))
+            return str(failure_of(cluster, member, outcome))
         case _:
             return f"node {member}, a member of {cluster!r}, was lost: {outcome}"
 

@@ -1,9 +1,9 @@
 """The metrics: their names, types, labels and meaning, and where each value is taken from.
 
-``FAMILIES`` is the list that docs/observing.md and the dashboard are compared with.  Values are read from snapshots, so
-that another thread may write them out.  Labels are what the program itself has named (clusters that it joins or asks,
-operations that it serves, shards) and reasons, which are words of Iris; each list of them is cut off at a bound.  No
-label is the id of a peer.
+``FAMILIES`` is the list that docs/reference/telemetry.md and the dashboard are compared with.  Values are read from
+snapshots, so that another thread may write them out.  Labels are what the program itself has named (clusters that it
+joins or asks, operations that it serves, shards) and reasons, which are words of Iris; each list of them is cut off at
+a bound.  No label is the id of a peer.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from iris.patterns.counters import PatternStatistics
 from iris.patterns.latency import OTHERS, LatencyStatistics
 from iris.patterns.pubsub.subscribe import SubscriptionStatistics
 from iris.patterns.service import ServiceStatistics
+from iris.patterns.state import StateStatistics
 
 _MAX_LABELS: Final = 128
 """Values of one label that are told apart: reasons, clusters that are served, groups of a bridge's readers."""
@@ -116,6 +117,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "iris_service_queue_delay_seconds": _gauge("How long requests waited for a handler lately.", "cluster"),
     "iris_service_concurrency": _gauge("Handlers of requests that may run at the same time now.", "cluster"),
     "iris_service_shed_total": _counter("Refused requests that would have waited too long.", "cluster"),
+    "iris_service_paused_total": _counter("Refused because the service was paused.", "cluster"),
     "iris_service_repeats_total": _counter("Requests that were known already, and not run again.", "cluster"),
     # Events.
     "iris_events_published_total": _counter("Events published."),
@@ -133,6 +135,15 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "iris_tunnels_accepted_total": _counter("Tunnels of others that this node took."),
     "iris_tunnels_refused_total": _counter("Tunnels of others that this node did not take."),
     "iris_tunnels_ended_total": _counter("Ends of tunnels that are no more.", "reason"),
+    # Documents.
+    "iris_state_keys": _gauge("Values in a document.", "cluster"),
+    "iris_state_bytes": _gauge("Bytes of a document, at most.", "cluster"),
+    "iris_state_writers": _gauge("Replicas that have written in it, those that are gone included.", "cluster"),
+    "iris_state_edits_total": _counter("Edits of a document that were sent, and that came.", "cluster", "what"),
+    "iris_state_comparisons_total": _counter("Comparisons of a document with members.", "cluster", "outcome"),
+    "iris_state_exchanged_bytes_total": _counter("Bytes that came by comparing.", "cluster"),
+    "iris_state_failed_saves_total": _counter("Times that the copy on disk was not written.", "cluster"),
+    "iris_state_refused_total": _counter("Updates of a document that were refused.", "cluster", "reason"),
     # A gateway.
     "iris_gateway_sites": _gauge("Other sites that can be reached."),
     "iris_gateway_neighbours": _gauge("Gateways of other sites that are linked."),
@@ -203,6 +214,8 @@ def samples(snapshot: NodeSnapshot) -> Iterator[Sample]:
     yield Sample("iris_tunnels_refused_total", (), tunnels.refused)
     for reason, count in bounded(tunnels.ended).items():
         yield Sample("iris_tunnels_ended_total", (reason,), count)
+    for cluster, state in list(statistics.states.items())[:_MAX_LABELS]:
+        yield from _of_state(cluster, state)
     if "gateway" in snapshot.reports:
         yield from _of_gateway(snapshot.reports["gateway"])
     if "bridge" in snapshot.reports:
@@ -247,6 +260,19 @@ def _of_links(statistics: NodeStatistics) -> Iterator[Sample]:
         yield Sample("iris_link_messages_total", (outcome,), sum(getattr(link, outcome) for link in links))
     yield Sample("iris_link_sent_frames_total", (), sum(link.frames_sent for link in links))
     yield Sample("iris_link_sent_bytes_total", (), sum(link.bytes_sent for link in links))
+
+
+def _of_state(cluster: str, state: StateStatistics) -> Iterator[Sample]:
+    for gauge in ("keys", "bytes", "writers"):
+        yield Sample(f"iris_state_{gauge}", (cluster,), getattr(state, gauge))
+    for what in ("edits", "announced", "unsent", "received", "applied", "early"):
+        yield Sample("iris_state_edits_total", (cluster, what), getattr(state, what))
+    for outcome in ("compared", "uncompared"):
+        yield Sample("iris_state_comparisons_total", (cluster, outcome), getattr(state, outcome))
+    yield Sample("iris_state_exchanged_bytes_total", (cluster,), state.exchanged)
+    yield Sample("iris_state_failed_saves_total", (cluster,), state.unsaved)
+    for reason, count in bounded(state.refused).items():
+        yield Sample("iris_state_refused_total", (cluster, reason), count)
 
 
 def _of_pattern(pattern: str, good: str, counters: PatternStatistics) -> Iterator[Sample]:
@@ -297,6 +323,7 @@ def _of_service(cluster: str, service: ServiceStatistics) -> Iterator[Sample]:
     yield Sample("iris_service_queue_delay_seconds", (cluster,), service.queue_delay)
     yield Sample("iris_service_concurrency", (cluster,), service.concurrency)
     yield Sample("iris_service_shed_total", (cluster,), service.shed)
+    yield Sample("iris_service_paused_total", (cluster,), service.paused)
     yield Sample("iris_service_repeats_total", (cluster,), service.repeated)
 
 

@@ -1,8 +1,8 @@
 """Logs: the lines of the ``iris`` loggers, as text or JSON, and no cause more than once a second.
 
 Every event is one record of the loggers ``iris`` and ``iris.handlers``, and has its fields in ``extra``: what they mean
-is in docs/observing.md.  Published as ``iris.logs``: a program that sets logging up by itself uses ``JsonFormatter``
-and ``LimitedHandler`` as it likes.
+is in docs/reference/telemetry.md.  Published as ``iris.logs``: a program that sets logging up by itself uses
+``JsonFormatter`` and ``LimitedHandler`` as it likes.
 """
 
 from __future__ import annotations

@@ -56,9 +56,9 @@ def serve(node: Any, host: str = "127.0.0.1", port: int = PORT, *, member: bool 
             async with node.join("orders", service):
                 await trio.sleep_forever()
 
-    ``GET /metrics`` has what docs/observing.md lists.  ``GET /healthz`` has status 200 if new work may come to this
-    node, else 503 and the reason: that it is a member of no cluster, that it drains, or that it is closed.  Both are
-    open to everybody who reaches the address; no payload, key or credential is in them.
+    ``GET /metrics`` has what docs/reference/telemetry.md lists.  ``GET /healthz`` has status 200 if new work may come
+    to this node, else 503 and the reason: that it is a member of no cluster, that it drains, or that it is closed.
+    Both are open to everybody who reaches the address; no payload, key or credential is in them.
 
     Args:
         node: of ``iris``, ``iris.aio`` or ``iris.sync``; with the last it is a plain ``with`` block.

@@ -1,12 +1,12 @@
 """Tracing: W3C Trace Context in the headers of messages, spans at both ends, by the API of OpenTelemetry.
 
 Iris joins traces and begins none.  A call made within a span has a span of its own below it, and so has the handler
-below that; a call outside of every span, and a request without a ``traceparent``, have none.  So whoever begins a
+below that; a call outside of every span, and a request without a ``traceparent``, have none.  So what begins a
 trace, a web framework or the program itself, decides what is sampled: within a trace that is not, its headers are
 handed on and nothing is recorded.
 
 That is what most requests are, so the sampler's decision is looked at before anything is made: the caller writes one
-header, the member keeps it unread.  docs/observing.md says what it costs.
+header, the member keeps it unread.  docs/explanation/measured/telemetry.md says what it costs.
 
 This module is imported when a node opens in a program that has imported opentelemetry.  Spans have the names and
 attributes of OpenTelemetry's semantic conventions: those of RPC for requests, surveys and tunnels, those of messaging
@@ -105,7 +105,7 @@ class OpenSpan:
         self.end(error)
 
     def following(self, begun: Begun) -> TracedRequest:
-        """Return a request that was begun for who is no task of trio, the end of which ends this span."""
+        """Return a request that was begun for a caller outside of trio's tasks, the end of which ends this span."""
         return TracedRequest(begun, self)
 
 

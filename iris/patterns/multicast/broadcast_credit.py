@@ -209,7 +209,7 @@ class ReceiveWindow:
     Attributes:
         seen: the end of what has arrived.
         queued: the cost of what waits.
-        waiting: that itself, with the cost of each, the oldest first; kept by who owns the window.
+        waiting: that itself, with the cost of each, the oldest first; kept by the owner of the window.
         size: what was granted last.
         freed: the cost of what was taken since the last report.
         refused: how many broadcasts were.
@@ -233,7 +233,7 @@ class ReceiveWindows:
 
     Args:
         window: the greatest one; what a sender has waiting beyond it is refused.
-        limit: of all together.  Half of it is for whoever comes; the other half is divided among all that have
+        limit: of all together.  Half of it is for newcomers; the other half is divided among all that have
             something waiting, so that nobody can take the room of the others.
     """
 

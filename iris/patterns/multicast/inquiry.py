@@ -5,24 +5,21 @@ The scatter costs the same for any number of members.  Replies arrive one by one
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final, final
 
 import trio
 
 from iris.cluster.mesh import Mesh
-from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import IrisError, NotSent, RemoteError, Unknown
 from iris.kernel.link import CONTROL_RESERVE
-from iris.kernel.names import NodeId, cluster_of
+from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from iris.patterns.counters import Tally
 from iris.patterns.multicast.relay import RelayPlan, Relays
-from iris.patterns.payloads import encoded
-from iris.patterns.priority import Priority, served_priority
-from iris.patterns.request import NOT_HERE, PRIORITY_SHIFT, TOO_LARGE, Requests, budget_of, failure_of, too_large
+from iris.patterns.request import NOT_HERE, Call, Requests, failure_of
 
 _LOOK_EVERY: Final = 5.0
 """Seconds after which members that have not answered are asked whether they have the request: the node that was to
@@ -39,7 +36,7 @@ class Inquiry:
     Args:
         requests: gives the number, takes the answers, keeps the counters.
         relays: carry it.
-        cluster: whose members they are.
+        call: what is asked.
         members: whom to ask; all of them at this site, and none of them this node.
         answered: called with each member that replies, and the reply.
         failed: called with each other one, and why.
@@ -51,7 +48,7 @@ class Inquiry:
         requests: Requests,
         relays: Relays,
         config: Config,
-        cluster: str,
+        call: Call,
         members: Sequence[NodeId],
         *,
         answered: Callable[[NodeId, Any], None],
@@ -61,7 +58,7 @@ class Inquiry:
         self._requests = requests
         self._relays = relays
         self._config = config
-        self._cluster = cluster
+        self._call = call
         self._members = members
         self._answered = answered
         self._failed = failed
@@ -70,28 +67,14 @@ class Inquiry:
         self._done = trio.Event()
         self._pause = trio.CancelScope()
 
-    async def ask(
-        self,
-        payload: object,
-        *,
-        timeout: float,
-        operation: str | None,
-        headers: Mapping[str, str] | None,
-        priority: Priority | None,
-    ) -> None:
+    async def ask(self) -> None:
         """Ask, and wait until all have answered or failed.
 
-        Members have ``timeout`` seconds; who waits here for no longer than that cancels it.  The members that are
-        still at work then get a CANCEL.  Without a priority it is that of the request that is served here.
+        Members have what is left of the call's time; who waits here for no longer than that cancels it.  The members
+        that are still at work then get a CANCEL.
         """
         requests, tally = self._requests, self._requests.tally
-        body = encoded(payload, self._config.max_payload)
-        flat = wire.encode_headers(headers, self._config.max_headers)
-        deadline = min(trio.current_time() + timeout, trio.current_effective_deadline())
-        budget = budget_of(deadline - trio.current_time())
         number = requests.number()
-        name = cluster_of(self._cluster)
-        flags = (served_priority.get() if priority is None else priority) << PRIORITY_SHIFT
         tally.sent += len(self._members)
         for member in self._members:
             if self._mesh.peer(member) is None:
@@ -100,8 +83,7 @@ class Inquiry:
         requests.gathering[number] = self._receive
         try:
             if self._waiting:
-                request = kinds.Request(number, name, operation, budget, flags, flat, body)
-                self._relays.send(tree, request, Tally())
+                self._relays.send(tree, self._call.message(number, trio.current_time()), Tally())
                 while not self._done.is_set():
                     with trio.CancelScope(deadline=trio.current_time() + _LOOK_EVERY) as self._pause:
                         await self._done.wait()
@@ -134,10 +116,11 @@ class Inquiry:
             self._pause.deadline = min(self._pause.deadline, trio.current_time() + _LOOK_SOON)
         if member not in self._waiting:
             return
+        cluster = self._call.cluster
         match outcome:
             case kinds.Reply(payload=reply):
                 try:
-                    value = self._requests.decode_reply_untrusted(reply, self._cluster, member)
+                    value = self._requests.decode_reply_untrusted(reply, cluster, member)
                 except RemoteError as error:
                     self._end(member, error)
                 else:
@@ -146,14 +129,12 @@ class Inquiry:
                     self._answered(member, value)
                     self._look()
             case kinds.Failure(code=code) if code == NOT_HERE:
-                text = f"node {member} of cluster {self._cluster!r} does not have the request, and no reply has come"
+                text = f"node {member} of cluster {cluster!r} does not have the request, and no reply has come"
                 self._end(member, Unknown(f"{text}: it ran never or once; a node that handed it on may be lost"))
-            case kinds.Failure(code=code, text=text, retry_after=retry_after) if code == TOO_LARGE and retry_after >= 0:
-                self._end(member, too_large(self._cluster, text))
-            case kinds.Failure(code=code, text=text, retry_after=retry_after):
-                self._end(member, failure_of(self._cluster, member, code, text, retry_after))
+            case kinds.Failure():
+                self._end(member, failure_of(cluster, member, outcome))
             case _:
-                self._end(member, Unknown(f"node {member} of cluster {self._cluster!r} was lost while it was asked"))
+                self._end(member, Unknown(f"node {member} of cluster {cluster!r} was lost while it was asked"))
 
     def _end(self, member: NodeId, error: IrisError) -> None:
         del self._waiting[member]

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, Final, Literal, final
 
 import trio
+from msgspec.structs import replace
 
 from iris.cluster.mesh import Mesh
 from iris.kernel.config import Config
@@ -181,7 +182,9 @@ class Surveys:
     ) -> AsyncIterator[Answers]:
         """See ``Node.survey``.  ``timeout`` is what is left of that in ``rules``."""
         rules = dataclasses.replace(rules, timeout=timeout)
-        self._requests.check(payload, headers)
+        call = self._requests.call(
+            cluster, payload, timeout=timeout, operation=operation, headers=headers, priority=priority
+        )
         members = tuple(self._directory.member_ids(cluster))
         if not members:
             raise nobody_serves(cluster, self._mesh, self._directory)
@@ -189,10 +192,7 @@ class Surveys:
 
         async def ask(member: NodeId) -> None:
             try:
-                reply = await self._requests.request(
-                    cluster, payload, member=member, timeout=timeout, operation=operation, headers=headers,
-                    priority=priority,
-                )  # fmt: skip
+                reply = await self._requests.request(replace(call, only=member, tried=set()))
             except IrisError as error:
                 answers._take_failure(member, error)
             else:
@@ -205,12 +205,10 @@ class Surveys:
         ways: list[Callable[[], Awaitable[None]]] = [partial(ask, member) for member in alone]
         if many:
             inquiry = Inquiry(
-                self._mesh, self._requests, self._relays, self._config, cluster, many,
+                self._mesh, self._requests, self._relays, self._config, call, many,
                 answered=answers._take_answer, failed=answers._take_failure,
             )  # fmt: skip
-            ways.append(
-                partial(inquiry.ask, payload, timeout=timeout, operation=operation, headers=headers, priority=priority)
-            )
+            ways.append(inquiry.ask)
         try:
             async with open_background() as nursery:
                 nursery.start_soon(answers._gather, *ways)

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from typing import Final, final
+from collections.abc import Callable
+from typing import final
 
 import trio
-from msgspec.structs import replace
 
 from iris.cluster.mesh import InboxWaiter
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
-from iris.patterns.picker import Picker
-
-_MAX_BUDGET_MS: Final = 2**32 - 1
-
+from iris.patterns.request.call import Call
 
 Outcome = kinds.Reply | kinds.Failure | str
 """What came of an attempt; a text says how its member was lost."""
@@ -25,54 +21,29 @@ class Attempt:
     """One attempt of a request, waiting for its outcome.
 
     Args:
-        member: who was asked.
-        message: the request.
-        size: its bytes, as the link counts them.
-        deadline: when its caller stops waiting, in trio's time.
-        idempotent: whether it may run twice.
-        picker: chooses another member; None if only this one may be asked.
-        tried: members that were asked already.
+        call: the request.
+        identifier: its id, the same at every member.
+        member: who is asked.
+        started: when, in trio's time.
 
     Attributes:
+        picker: chose the member; None if only this one may be asked.
         outcome: what came back; None as long as nothing has, and if the time is over.
         times: seconds that it waited for a handler at its member and that this took, if it was to be timed.
         woken: called by ``end``, where no task waits.
     """
 
     __slots__ = (
-        "_follower",
-        "_is_over",
-        "_task",
-        "deadline",
-        "idempotent",
-        "member",
-        "message",
-        "outcome",
-        "picker",
-        "size",
-        "times",
-        "tried",
+        "_follower", "_is_over", "_task", "call", "identifier", "member", "outcome", "picker", "started", "times",
         "woken",
-    )
+    )  # fmt: skip
 
-    def __init__(
-        self,
-        member: NodeId,
-        message: kinds.Request,
-        size: int,
-        deadline: float,
-        *,
-        idempotent: bool,
-        picker: Picker | None,
-        tried: Collection[NodeId],
-    ) -> None:
+    def __init__(self, call: Call, identifier: int, member: NodeId, started: float) -> None:
+        self.call = call
+        self.identifier = identifier
         self.member = member
-        self.deadline = deadline
-        self.picker = picker
-        self.tried = tried
-        self.message = message
-        self.size = size
-        self.idempotent = idempotent
+        self.picker = call.picker
+        self.started = started
         self.outcome: Outcome | None = None
         self.times: tuple[float, float] | None = None
         self._is_over = False
@@ -114,20 +85,11 @@ class Attempt:
 
     def can_retry_elsewhere(self) -> bool:
         """Whether it may be asked elsewhere as soon as its member is in doubt, and can be."""
-        if not self.idempotent or self.outcome is not None:
+        if not self.call.idempotent or self.outcome is not None:
             return False
-        return self.picker is None or self.picker.has_other(self.tried)
-
-    def retransmission(self, now: float) -> kinds.Request:
-        """Return the retransmission: the same request, with the time that is left."""
-        return replace(self.message, budget=budget_of(self.deadline - now))
+        return self.picker is None or self.picker.has_other(self.call.tried)
 
     def _abort(self, _: object) -> trio.lowlevel.Abort:
         """Called by trio when the wait is cancelled: nobody may wake the task any more."""
         self._task = None
         return trio.lowlevel.Abort.SUCCEEDED
-
-
-def budget_of(seconds: float) -> int:
-    """Return what a member may use of the time left, in milliseconds: a little less, for the transit takes some."""
-    return _MAX_BUDGET_MS if seconds > _MAX_BUDGET_MS / 1000 else max(1, int(seconds * 1000 + 1e-6) - 1)

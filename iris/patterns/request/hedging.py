@@ -15,7 +15,6 @@ import trio
 
 from iris.cluster.balancing import RetryBudget
 from iris.kernel.errors import IrisError
-from iris.kernel.names import NodeId
 
 _SHARE: Final = 0.05
 _RESERVE: Final = 20.0
@@ -52,16 +51,16 @@ class Hedging:
 
     async def ask(
         self,
-        ask: Callable[[set[NodeId]], Awaitable[Any]],
+        ask: Callable[[], Awaitable[Any]],
         delay: float,
-        has_other: Callable[[set[NodeId]], bool],
+        has_other: Callable[[], bool],
     ) -> Any:
         """Call ``ask``, and once more if it has not returned after ``delay`` seconds; return the first result.
 
         Args:
-            ask: makes the request to a member that is not in the set, and adds it.
+            ask: makes the request to a member that was not asked yet.
             delay: seconds.
-            has_other: tells whether there is a member that is not in the set.
+            has_other: tells whether there is one.
 
         Raises:
             IrisError: what the first call raised, when both have failed or there was no second one.
@@ -69,7 +68,6 @@ class Hedging:
         Cancelling it cancels both.
         """
         self.requests += 1
-        tried: set[NodeId] = set()
         replies: list[Any] = []
         failures: list[IrisError] = []
         ended = trio.Event()
@@ -77,7 +75,7 @@ class Hedging:
 
             async def run(number: int) -> None:
                 try:
-                    reply = await ask(tried)
+                    reply = await ask()
                 except IrisError as error:
                     # The first one's error is the caller's, whenever it comes: the second one was our idea.
                     failures.insert(0 if number == 1 else len(failures), error)
@@ -90,7 +88,7 @@ class Hedging:
             nursery.start_soon(run, 1)
             with trio.move_on_after(delay):
                 await ended.wait()
-            late = not ended.is_set() and has_other(tried)
+            late = not ended.is_set() and has_other()
             if late and self._allowance.take(self.requests, trio.current_time()):
                 self.second += 1
                 nursery.start_soon(run, 2)

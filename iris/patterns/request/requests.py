@@ -26,7 +26,6 @@ import itertools
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final, final
 
 import trio
@@ -37,6 +36,7 @@ from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import (
     DeliveryError,
+    IrisError,
     MemberLost,
     NotAllowed,
     NotSent,
@@ -53,26 +53,20 @@ from iris.kernel.wire import kinds
 from iris.patterns.counters import Tally
 from iris.patterns.latency import OTHERS, LatencyTable
 from iris.patterns.payloads import encoded
-from iris.patterns.picker import MemberDirectory, Picker, nobody_serves
+from iris.patterns.picker import MemberDirectory, nobody_serves
 from iris.patterns.priority import Priority, served_priority
 from iris.patterns.receive_limits import Arriving
-from iris.patterns.request.attempt import Attempt, Outcome, budget_of
+from iris.patterns.request.attempt import Attempt
+from iris.patterns.request.call import IDEMPOTENT, PRIORITY_SHIFT, TIMED, Call
 from iris.patterns.request.deadlines import Deadlines
 from iris.patterns.request.hedging import Hedging
-
-IDEMPOTENT: Final = 1
-"""Flag of a request: members remember its reply until its deadline."""
-
-PRIORITY_SHIFT: Final = 1
-"""The flags hold a ``Priority`` from this bit on."""
-
-TIMED: Final = 8
-"""Flag of a request: before its reply the member says how long it waited there and ran."""
 
 OVERLOADED: Final = "overloaded"
 DRAINING: Final = "draining"
 NOT_A_MEMBER: Final = "not_a_member"
 NOT_ALLOWED: Final = "not_allowed"
+PAUSED: Final = "paused"
+"""A flag has the members refuse everything for now; see ``Service``."""
 EXPIRED: Final = "expired"
 MEMBER_LEFT: Final = "member_left"
 NOT_HERE: Final = "not_here"
@@ -87,8 +81,8 @@ REPLY_MALFORMED: Final = "reply_malformed"
 OF_HANDLER: Final = -1
 """In a failure, where the time is after which to try again: the handler ran, and the code is its own."""
 
-_ELSEWHERE: Final = frozenset({OVERLOADED, DRAINING, NOT_A_MEMBER})
-"""Failures after which the handler certainly did not run, so that another member may be asked."""
+ELSEWHERE: Final = frozenset({OVERLOADED, DRAINING, NOT_A_MEMBER})
+"""Refusals of a request or tunnel after which the handler did not run, so that another member may be asked."""
 
 _MAX_ATTEMPTS: Final = 4
 """Members that are asked without a pause."""
@@ -155,7 +149,7 @@ class Requests:
 
     # -- asking ---------------------------------------------------------------------------------------------
 
-    async def request(
+    def call(
         self,
         cluster: str,
         payload: object,
@@ -168,103 +162,84 @@ class Requests:
         member: NodeId | None = None,
         prefer: NodeId | AtSite | None = None,
         priority: Priority | None = None,
-        hedge: float | None = None,
-    ) -> Any:
-        """See ``Node.request``.  With ``member`` only that one is asked."""
-        body = encoded(payload, self._config.max_payload)
-        flat = wire.encode_headers(headers, self._config.max_headers)
-        picker = self._directory.picker(cluster)
-        if picker is None and member is None and not (idempotent and self._directory.had_members(cluster)):
-            check_address(cluster)
-            nobody = nobody_serves(cluster, self._mesh, self._directory)
-            self._failed(cluster, operation, type(nobody).__name__)
-            raise nobody
-        # What the caller's own scope leaves is all that the handler may use: nested requests inherit it.
-        now = trio.current_time()
-        deadline = min(now + timeout, trio.current_effective_deadline())
-        flags = IDEMPOTENT if idempotent else 0
-        flags |= (served_priority.get() if priority is None else priority) << PRIORITY_SHIFT
-        self.tally.sent += 1
-        try:
-            if hedge is None:
-                reply = await self._ask(
-                    cluster, body, deadline, timeout, picker, member, flags, operation, key, prefer, flat, set(), now
-                )
-            else:
-
-                async def ask(tried: set[NodeId]) -> Any:
-                    return await self._ask(
-                        cluster, body, deadline, timeout, picker, member, flags, operation, key, prefer, flat, tried
-                    )
-
-                def has_other(tried: set[NodeId]) -> bool:
-                    return picker is not None and len(tried) < _MAX_ATTEMPTS and picker.has_other(tried)
-
-                hedging = self._hedges.setdefault(cluster, Hedging())
-                reply = await hedging.ask(ask, hedge, has_other)
-        except BaseException as error:
-            self.count(error)
-            self._measure(cluster, operation, now, error)
-            raise
-        self.tally.answered += 1
-        self._measure(cluster, operation, now)
-        return reply
-
-    def begin(
-        self,
-        cluster: str,
-        payload: object,
-        woken: Callable[[], None],
-        *,
-        timeout: float,
-        idempotent: bool,
-        operation: str | None,
-        key: str | None,
-        headers: Mapping[str, str] | None,
-        prefer: NodeId | AtSite | None,
-        priority: Priority | None,
-        until: float,
+        until: float | None = None,
         timed: bool = False,
-    ) -> Begun | None:
-        """As ``request``, for who is no task of trio: send the first attempt at once.
+    ) -> Call:
+        """Encode a request; see ``Node.request``.
 
         Args:
-            woken: called when its outcome is known.
-            until: when the time of the caller is over, in trio's time.
+            member: who is asked, and nobody else.
+            until: when the time of the caller is over, in trio's time; None: when that of the task's scope is.
             timed: the member is to say how long it takes: ``Attempt.times``.
 
-        Returns:
-            None if there is nobody to ask at once: then nothing was begun.
-
         Raises:
-            PayloadTooLarge, LocalProtocolError: see ``request``.
+            PayloadTooLarge, LocalProtocolError: the payload or the headers cannot be sent.
         """
         body = encoded(payload, self._config.max_payload)
         flat = wire.encode_headers(headers, self._config.max_headers)
-        picker, now, tried = self._directory.picker(cluster), trio.current_time(), set[NodeId]()
-        deadline = min(now + timeout, until)
-        member = None if picker is None else picker.pick(exclude=tried, key=key, prefer=prefer, now=now)
-        if picker is None or member is None or deadline <= now:
-            return None
-        flags = IDEMPOTENT if idempotent else 0
-        flags |= TIMED if timed else 0
-        flags |= (served_priority.get() if priority is None else priority) << PRIORITY_SHIFT
-        identifier = next(self._ids)
-        self._deadlines.add(deadline, identifier)
-        tried.add(member)
+        size = wire.payload_size(body)
+        if flat is not None:
+            size += wire.headers_size(flat)
+        flags = (served_priority.get() if priority is None else priority) << PRIORITY_SHIFT
+        if idempotent:
+            flags |= IDEMPOTENT
+        if timed:
+            flags |= TIMED
+        # What the caller's own scope leaves is all that the handler may use: nested requests inherit it.
+        now = trio.current_time()
+        deadline = min(now + timeout, trio.current_effective_deadline() if until is None else until)
+        return Call(
+            cluster, cluster_of(cluster), body, flat, size, operation, key, prefer, member, flags, timeout, now,
+            deadline, self._directory.picker(cluster), set(),
+        )  # fmt: skip
+
+    async def request(self, call: Call, hedge: float | None = None) -> Any:
+        """Make a request and return the reply; see ``Node.request``."""
+        if (
+            call.picker is None
+            and call.only is None
+            and not (call.idempotent and self._directory.had_members(call.cluster))
+        ):
+            check_address(call.cluster)
+            nobody = nobody_serves(call.cluster, self._mesh, self._directory)
+            self.latency.failed(call.label, call.operation, type(nobody).__name__)
+            raise nobody
+        self.tally.sent += 1
         try:
-            attempt = self._send(
-                identifier, member, cluster_of(cluster), operation, deadline, now, flags, flat, body, picker, tried
-            )
+            if hedge is None:
+                reply = await self._ask(call, now=call.started)
+            else:
+                hedging = self._hedges.setdefault(call.cluster, Hedging())
+                reply = await hedging.ask(lambda: self._ask(call), hedge, lambda: _has_other(call))
+        except BaseException as error:
+            self._close(call, error)
+            raise
+        self._close(call)
+        return reply
+
+    def begin(self, call: Call, woken: Callable[[], None]) -> Begun | None:
+        """Send the first attempt of a request at once, for a caller that is no task of trio.
+
+        Args:
+            call: the request.
+            woken: called when the outcome of the attempt is known.
+
+        Returns:
+            None if there is nobody to ask at once: then nothing was begun.
+        """
+        now, picker = call.started, call.picker
+        member = None if picker is None else picker.pick(key=call.key, prefer=call.prefer, now=now)
+        if member is None or call.deadline <= now:
+            return None
+        identifier = self._number(call)
+        try:
+            attempt = self._send(call, identifier, member, now)
         except NotSent:
             return None
         self.tally.sent += 1
         attempt.woken = woken
-        self._watch(identifier, attempt, picker)
-        ask = partial(
-            self._ask, cluster, body, deadline, timeout, picker, None, flags, operation, key, prefer, flat, tried
-        )
-        return Begun(self, identifier, attempt, picker, now, cluster, ask)
+        self._watch(attempt)
+        return Begun(self, attempt)
 
     def decode_reply_untrusted(self, payload: wire.Payload, cluster: str, member: NodeId) -> Any:
         """Return what a member has replied.
@@ -299,241 +274,210 @@ class Requests:
             case _:
                 self.tally.lost["unexpected error"] += 1
 
-    def _measure(self, cluster: str, operation: str | None, asked: float, error: BaseException | None = None) -> None:
-        if isinstance(error, RemoteError) and error.code == NO_SUCH_OPERATION:
-            operation = OTHERS  # a name that nobody serves is anybody's to invent, and would take the place of another
-        if error is None or isinstance(error, RemoteError):  # the attempt that was answered has looked at the clock
-            self.latency.record(cluster.partition("@")[0], operation, self._ended - asked)
-        if error is not None:
-            self._failed(cluster, operation, type(error).__name__)
-
-    def _failed(self, cluster: str, operation: str | None, reason: str) -> None:
-        self.latency.failed(cluster.partition("@")[0], operation, reason)
+    def _close(self, call: Call, error: BaseException | None = None) -> None:
+        """Count a request by what its caller gets, and how long that took: the answered attempt has read the clock."""
+        operation = call.operation
+        if error is None:
+            self.tally.answered += 1
+        else:
+            self.count(error)
+            if isinstance(error, RemoteError) and error.code == NO_SUCH_OPERATION:
+                operation = OTHERS  # a name that nobody serves is anybody's to invent, and would displace another
+            self.latency.failed(call.label, operation, type(error).__name__)
+        if error is None or isinstance(error, RemoteError):
+            self.latency.record(call.label, operation, self._ended - call.started)
 
     @property
     def hedged(self) -> int:
         """Requests that a second member was asked as well."""
         return sum(hedging.second for hedging in self._hedges.values())
 
-    def check(self, payload: object, headers: Mapping[str, str] | None) -> None:
-        """Raise what ``request`` would raise for a payload or headers that cannot be sent."""
-        encoded(payload, self._config.max_payload)
-        wire.encode_headers(headers, self._config.max_headers)
+    async def _ask(self, call: Call, now: float | None = None, first: Attempt | None = None) -> Any:
+        """Ask one member after the other until one has the reply.
 
-    async def _ask(
-        self,
-        cluster: str,
-        payload: wire.Payload,
-        deadline: float,
-        timeout: float,
-        picker: Picker | None,
-        only: NodeId | None,
-        flags: int,
-        operation: str | None,
-        key: str | None,
-        prefer: NodeId | AtSite | None,
-        headers: wire.Headers,
-        tried: set[NodeId],
-        now: float | None = None,
-        first: Begun | None = None,
-    ) -> Any:
-        if first is None:
-            identifier = next(self._ids)
-            self._deadlines.add(deadline, identifier)
-        else:  # its outcome is known
-            identifier = first.identifier
-        name = cluster_of(cluster)  # at which site is of no interest to the member
-        idempotent = bool(flags & IDEMPOTENT)
-        failure: DeliveryError | None = None
+        Args:
+            call: the request.
+            now: the time, if it was looked at just now.
+            first: an attempt that was made already, and has its outcome.
+        """
+        cluster, tried = call.cluster, call.tried
+        identifier = self._number(call) if first is None else first.identifier
+        failure: IrisError | None = None
         lost: MemberLost | None = None
         """Of the last member that may have run it."""
         rounds = 0
         """Pauses so far."""
         mine: set[NodeId] = set()
         """Those of ``tried`` that were asked here since the last pause: a hedged request is asked from two tasks."""
-        member: NodeId | None
-        outcome: Outcome | None
         try:
             while True:
                 if first is not None:
-                    member = first.attempt.member
-                    outcome, first = first.attempt.outcome, None
-                    tried.add(member)
+                    attempt, first = first, None
+                    member = attempt.member
                     mine.add(member)
                 else:
                     if now is None:  # a look takes 1 us
                         now = trio.current_time()
-                    if now >= deadline:
+                    if now >= call.deadline:
                         break
-                    member = None
-                    if only is not None:
-                        member = None if len(tried) else only
-                    elif picker is not None and len(tried) < _MAX_ATTEMPTS:
-                        member = picker.pick(exclude=tried, key=key, prefer=prefer, now=now)
-                    if member is not None and failure is not None and picker is not None:
+                    choice = self._choose(call, now)
+                    if choice is not None and failure is not None and call.picker is not None:
                         # What did not run because of the load is repeated only as far as the load allows; what was lost
                         # always, at first.
-                        if picker.may_repeat(now, forced=not (rounds or isinstance(failure, Overloaded))):
+                        if call.picker.may_repeat(now, forced=not (rounds or isinstance(failure, Overloaded))):
                             self.repeated += 1
                             self.moved += isinstance(failure, MemberLost)
                         elif rounds or lost is not None:
-                            member = None
+                            choice = None
                         else:
                             self.not_repeated += 1
                             break
-                    if member is None:
-                        if only is not None or not idempotent or (lost is None and isinstance(failure, Overloaded)):
+                    if choice is None:
+                        if call.only is not None or not call.idempotent:
+                            break
+                        if lost is None and isinstance(failure, Overloaded):
                             break
                         if failure is None and not self._directory.had_members(cluster):
                             break
-                        pause: float = min(_PAUSE * 2 ** min(rounds, 8), _LONGEST_PAUSE) * (
-                            0.5 + identifier * _SPREAD % 1
-                        )
+                        pause = min(_PAUSE * 2 ** min(rounds, 8), _LONGEST_PAUSE) * (0.5 + identifier * _SPREAD % 1)
                         rounds += 1
-                        picker = await self._pause(cluster, tried, min(deadline, now + pause))
+                        await self._pause(call, min(call.deadline, now + pause))
                         tried.difference_update(mine)
                         mine.clear()
                         now = None
                         continue
-                    tried.add(member)
+                    member = choice
                     mine.add(member)
                     try:
-                        waiter = self._send(
-                            identifier, member, name, operation, deadline, now, flags, headers, payload, picker, tried
-                        )
+                        attempt = self._send(call, identifier, member, now)
                     except NotSent as error:
                         # The link did not take the request, so it did not run: any request may go to another member.
                         failure, now = error, None
                         continue
                     # From here on the request may have been run. Unless this member refuses it, only idempotent=True
                     # sends it again.
-                    outcome = await self._wait(identifier, waiter, now, deadline, picker)
+                    await self._wait(attempt)
                 now = None
+                outcome = attempt.outcome
                 if outcome is None:
-                    raise await self._timed_out(cluster, timeout, lost or failure)
+                    raise await self._timed_out(call, lost or failure)
                 if isinstance(outcome, kinds.Reply):
                     return self.decode_reply_untrusted(outcome.payload, cluster, member)
                 if isinstance(outcome, kinds.Failure):
-                    if outcome.code == TOO_LARGE and outcome.retry_after >= 0:
-                        raise too_large(cluster, outcome.text)
-                    failure = failure_of(cluster, member, outcome.code, outcome.text, outcome.retry_after)
+                    failure = failure_of(cluster, member, outcome)
                     # The handler ran, and this is its own error: another member would only run it a second time.
                     if outcome.retry_after < 0:
                         raise failure
-                    if outcome.code == MEMBER_LEFT and idempotent:
+                    if outcome.code == MEMBER_LEFT and call.idempotent:
                         failure = lost = MemberLost(f"node {member} left the cluster {cluster!r} while the request ran")
-                    elif outcome.code not in _ELSEWHERE:
+                    elif outcome.code not in ELSEWHERE:
                         raise failure
                 else:
                     # The member had the request when it was lost: nobody can say how far it ran.
                     failure = lost = MemberLost(f"node {member}, a member of {cluster!r}, was lost: {outcome}")
-                    if not idempotent:
+                    if not call.idempotent:
                         raise Unknown(
                             f"node {member} of cluster {cluster!r} was lost while it had the request: it ran never "
                             "or once; use idempotent=True to have such requests repeated"
                         )
         finally:
             self._cancel_left(identifier)
-        if failure is None and (rounds or now < deadline):
+        if failure is None and (rounds or now < call.deadline):
             await trio.lowlevel.checkpoint()  # it may be the end of the caller's own scope
             raise nobody_serves(cluster, self._mesh, self._directory)
-        if now >= deadline:
-            raise await self._timed_out(cluster, timeout, lost or failure)
+        if now >= call.deadline:
+            raise await self._timed_out(call, lost or failure)
         assert failure is not None
         if lost is not None and failure is not lost:  # that the last one refused does not mean that it did not run
             raise lost from failure
         raise failure
 
-    async def _timed_out(self, cluster: str, timeout: float, failure: DeliveryError | None) -> RequestTimeout:
+    def _choose(self, call: Call, now: float) -> NodeId | None:
+        """Return the member to ask next; None: nobody is left, or enough were asked."""
+        if call.only is not None:
+            return None if call.tried else call.only
+        if call.picker is None or len(call.tried) >= _MAX_ATTEMPTS:
+            return None
+        return call.picker.pick(exclude=call.tried, key=call.key, prefer=call.prefer, now=now)
+
+    def _number(self, call: Call) -> int:
+        """Return the id of a request, whose deadline is watched from now on."""
+        identifier = next(self._ids)
+        self._deadlines.add(call.deadline, identifier)
+        return identifier
+
+    async def _timed_out(self, call: Call, failure: IrisError | None) -> RequestTimeout:
         """Return the error of a request whose time is over.
 
         It may be the end of the caller's own scope: then that ends the caller, and not an error.
         """
         await trio.lowlevel.checkpoint()
         error = RequestTimeout(
-            f"no reply from cluster {cluster!r} within {timeout:g} s" + ("" if failure is None else f"; {failure}")
+            f"no reply from cluster {call.cluster!r} within {call.timeout:g} s" + (f"; {failure}" if failure else "")
         )
         error.__cause__ = failure
         return error
 
-    async def _pause(self, cluster: str, tried: set[NodeId], until: float) -> Picker | None:
-        """Wait for a member that was not asked yet, until a time, and return the picker then."""
-        directory = self._directory
+    async def _pause(self, call: Call, until: float) -> None:
+        """Wait for a member that was not asked yet, until a time, and look again who chooses the members."""
+        directory, cluster = self._directory, call.cluster
         with trio.move_on_at(until):
             while True:
                 await directory.wait_news()
                 picker = directory.picker(cluster)
-                if picker is not None and picker.has_other(tried):
+                if picker is not None and picker.has_other(call.tried):
                     break
         if self.reach is not None:
             await self.reach(cluster, max(until - trio.current_time(), _PAUSE))
-        return directory.picker(cluster)
+        call.picker = directory.picker(cluster)
 
-    def _send(
-        self,
-        identifier: int,
-        member: NodeId,
-        cluster: str,
-        operation: str | None,
-        deadline: float,
-        now: float,
-        flags: int,
-        headers: wire.Headers,
-        payload: wire.Payload,
-        picker: Picker | None,
-        tried: set[NodeId],
-    ) -> Attempt:
+    def _send(self, call: Call, identifier: int, member: NodeId, now: float) -> Attempt:
         """Send one attempt.
 
         Raises:
             NotSent: the link does not take it, so it does not run.
         """
-        message = kinds.Request(identifier, cluster, operation, budget_of(deadline - now), flags, headers, payload)
-        size = wire.payload_size(payload)
-        if headers is not None:
-            size += wire.headers_size(headers)
-        idempotent = bool(flags & IDEMPOTENT)
-        attempt = Attempt(member, message, size, deadline, idempotent=idempotent, picker=picker, tried=tried)
-        self._mesh.post(member, message, size, flush=True)
+        call.tried.add(member)
+        attempt = Attempt(call, identifier, member, now)
+        self._mesh.post(member, call.message(identifier, now), call.size, flush=True)
         return attempt
 
-    async def _wait(
-        self, identifier: int, waiter: Attempt, started: float, deadline: float, picker: Picker | None
-    ) -> Outcome | None:
-        """Wait for the outcome of one attempt; None when the deadline passed.
+    async def _wait(self, attempt: Attempt) -> None:
+        """Wait until the outcome of an attempt is known, or its deadline has passed.
 
         However it ends, the member gets a CANCEL when the request ends, unless it has answered, and nothing stays
         registered.  The CANCEL is not sent earlier: asked once more, the member has the request running or its outcome.
         """
-        self._watch(identifier, waiter, picker)
+        self._watch(attempt)
         try:
             alone = len(self._waiting) == 1
-            self._follower.keen = alone and started - self._ended < _AT_ONCE
-            await waiter.wait(self._follower if alone else None)
+            self._follower.keen = alone and attempt.started - self._ended < _AT_ONCE
+            await attempt.wait(self._follower if alone else None)
         finally:
-            self._unwatch(identifier, waiter, started, deadline, picker)
-        return waiter.outcome
+            self._unwatch(attempt)
 
-    def _watch(self, identifier: int, waiter: Attempt, picker: Picker | None) -> None:
-        self._waiting[identifier] = waiter
-        if picker is not None:
-            picker.started(waiter.member)
+    def _watch(self, attempt: Attempt) -> None:
+        self._waiting[attempt.identifier] = attempt
+        if attempt.picker is not None:
+            attempt.picker.started(attempt.member)
 
-    def _unwatch(
-        self, identifier: int, waiter: Attempt, started: float, deadline: float, picker: Picker | None
-    ) -> None:
-        del self._waiting[identifier]
-        outcome = waiter.outcome
+    def _unwatch(self, attempt: Attempt) -> None:
+        del self._waiting[attempt.identifier]
+        outcome = attempt.outcome
         replied = isinstance(outcome, kinds.Reply)
         answered = replied or isinstance(outcome, kinds.Failure)
         now = self._ended = trio.current_time()
-        if picker is not None:
-            silent = outcome is None and now >= deadline
-            picker.finished(
-                waiter.member, now - started, ok=replied, answered=answered or (False if silent else None), now=now
+        if attempt.picker is not None:
+            silent = outcome is None and now >= attempt.call.deadline
+            attempt.picker.finished(
+                attempt.member,
+                now - attempt.started,
+                ok=replied,
+                answered=answered or (False if silent else None),
+                now=now,
             )
         if not answered:
-            self._left.setdefault(identifier, set()).add(waiter.member)
+            self._left.setdefault(attempt.identifier, set()).add(attempt.member)
 
     def _cancel_left(self, identifier: int) -> None:
         for left in self._left.pop(identifier, ()):
@@ -602,11 +546,12 @@ class Requests:
         """
         now = trio.current_time()
         for identifier, waiter in list(self._waiting.items()):
-            if waiter.member != peer.node or waiter.outcome is not None or waiter.deadline <= now:
+            if waiter.member != peer.node or waiter.outcome is not None or waiter.call.deadline <= now:
                 continue
             try:
-                if waiter.idempotent:
-                    peer.link.post(waiter.retransmission(now), waiter.size)
+                call = waiter.call
+                if call.idempotent:
+                    peer.link.post(call.message(identifier, now), call.size)
                 else:
                     peer.link.post(kinds.Awaited(identifier), 0, CONTROL_RESERVE)
             except NotSent:
@@ -638,48 +583,32 @@ class Requests:
 
 @final
 class Begun:
-    """A request whose first attempt is on its way, for who is no task of trio.  Made by ``Requests.begin``.
+    """A request whose first attempt is on its way, for callers outside of trio's tasks.  Made by ``Requests.begin``.
 
     Once ``woken`` was called ``reply`` ends it, or if there is none ``go_on``; and ``abandon`` at any time.
     """
 
-    __slots__ = (
-        "_ask", "_cluster", "_is_counted", "_is_settled", "_picker", "_requests", "_started", "attempt", "identifier",
-    )  # fmt: skip
+    __slots__ = ("_is_counted", "_is_settled", "_requests", "attempt")
 
-    def __init__(
-        self,
-        requests: Requests,
-        identifier: int,
-        attempt: Attempt,
-        picker: Picker,
-        started: float,
-        cluster: str,
-        ask: Callable[[None, Begun], Awaitable[Any]],
-    ) -> None:
+    def __init__(self, requests: Requests, attempt: Attempt) -> None:
         self._requests = requests
-        self._picker = picker
-        self._started = started
-        self._cluster = cluster
-        self._ask = ask
         self._is_settled = self._is_counted = False
-        self.identifier = identifier
         self.attempt = attempt
 
     def _settle(self) -> None:
         if not self._is_settled:
             self._is_settled = True
-            attempt = self.attempt
-            self._requests._unwatch(self.identifier, attempt, self._started, attempt.deadline, self._picker)
+            self._requests._unwatch(self.attempt)
 
     def abandon(self) -> None:
         """The caller was cancelled, or cannot go on.  Of a request that has ended nothing is left to abandon."""
         self._settle()
-        self._requests._cancel_left(self.identifier)
+        requests, call = self._requests, self.attempt.call
+        requests._cancel_left(self.attempt.identifier)
         if not self._is_counted:
             self._is_counted = True
-            self._requests.tally.expired += 1
-            self._requests._failed(self._cluster, self.attempt.message.operation, "Cancelled")
+            requests.tally.expired += 1
+            requests.latency.failed(call.label, call.operation, "Cancelled")
 
     def reply(self) -> tuple[Any] | None:
         """Return the reply; None if there is none, and ``go_on`` says what becomes of the request.
@@ -688,52 +617,41 @@ class Begun:
             RemoteError: it cannot be read.
         """
         self._settle()
-        outcome, requests = self.attempt.outcome, self._requests
+        attempt, requests = self.attempt, self._requests
+        outcome = attempt.outcome
         if not isinstance(outcome, kinds.Reply):
             return None
         self._is_counted = True
-        operation = self.attempt.message.operation
-        requests._measure(self._cluster, operation, self._started)
         try:
-            reply = requests.decode_reply_untrusted(outcome.payload, self._cluster, self.attempt.member)
+            reply = requests.decode_reply_untrusted(outcome.payload, attempt.call.cluster, attempt.member)
         except RemoteError as error:
-            requests.count(error)
-            requests._failed(self._cluster, operation, type(error).__name__)
+            requests._close(attempt.call, error)
             raise
-        requests.tally.answered += 1
+        requests._close(attempt.call)
         return (reply,)
 
     async def go_on(self) -> Any:
         """Do what follows the first attempt: try another member, or raise; see ``Requests.request``."""
         self._is_counted = True
-        requests, operation = self._requests, self.attempt.message.operation
+        requests, call = self._requests, self.attempt.call
         try:
-            reply = await self._ask(None, self)
+            reply = await requests._ask(call, first=self.attempt)
         except BaseException as error:
-            requests.count(error)
-            requests._measure(self._cluster, operation, self._started, error)
+            requests._close(call, error)
             raise
-        requests.tally.answered += 1
-        requests._measure(self._cluster, operation, self._started)
+        requests._close(call)
         return reply
 
 
-def too_large(cluster: str, text: str) -> PayloadTooLarge:
-    """Return the error of what is too large for the member that it was sent to, which has answered ``text``."""
-    return PayloadTooLarge(f"cluster {cluster!r} refuses {text}; send larger things through a tunnel")
+def _has_other(call: Call) -> bool:
+    return call.picker is not None and len(call.tried) < _MAX_ATTEMPTS and call.picker.has_other(call.tried)
 
 
-def failure_of(cluster: str, member: NodeId, code: str, text: str, retry_after_ms: int) -> DeliveryError:
+def failure_of(cluster: str, member: NodeId, failure: kinds.Failure) -> IrisError:
     """Return the error that a member's answer stands for."""
-    if retry_after_ms < 0:
-        return RemoteError(code, text)
-    match code:
-        case "overloaded":
-            return Overloaded(
-                f"cluster {cluster!r} is overloaded (node {member}: {text})", retry_after=retry_after_ms / 1000
-            )
-        case "draining" | "not_a_member":
-            return NotSent(f"node {member} no longer serves the cluster {cluster!r}")
+    if failure.retry_after < 0:
+        return RemoteError(failure.code, failure.text)
+    match failure.code:
         case "member_left":
             return Unknown(
                 f"node {member} left the cluster {cluster!r} while the request ran: it ran in part or not at all; use "
@@ -744,7 +662,20 @@ def failure_of(cluster: str, member: NodeId, code: str, text: str, retry_after_m
                 f"node {member} of cluster {cluster!r} does not have the request (any more), and no reply has come: it "
                 "ran never or once; use idempotent=True to have such requests repeated"
             )
+        case code:
+            return refusal_of(cluster, member, code, failure.text, failure.retry_after / 1000)
+
+
+def refusal_of(cluster: str, member: NodeId, code: str, text: str, retry_after: float) -> IrisError:
+    """Return the error of a request or tunnel that a member does not take; it may be tried again in so many seconds."""
+    match code:
+        case "overloaded":
+            return Overloaded(f"cluster {cluster!r} is overloaded (node {member}: {text})", retry_after=retry_after)
+        case "draining" | "not_a_member":
+            return NotSent(f"node {member} no longer serves the cluster {cluster!r}")
         case "not_allowed":
             return NotAllowed(text)
+        case "too_large":
+            return PayloadTooLarge(f"cluster {cluster!r} refuses {text}; send larger things through a tunnel")
         case _:
             return RemoteError(code, text)

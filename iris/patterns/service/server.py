@@ -31,6 +31,7 @@ from iris.patterns.request import (
     NOT_HERE,
     OF_HANDLER,
     OVERLOADED,
+    PAUSED,
     PRIORITY_SHIFT,
     TIMED,
     TOO_LARGE,
@@ -43,7 +44,7 @@ _DID_NOT_RUN: Final = frozenset({OVERLOADED, DRAINING, EXPIRED, MEMBER_LEFT})
 """Failures that are no outcome of a handler."""
 
 _ORPHANED: Final = 60.0
-"""Seconds for which an idempotent request runs on when its caller is held for dead: if it lives, it asks again."""
+"""Seconds for which an idempotent request runs on when its caller is presumed dead: if it lives, it asks again."""
 
 NO_ROOM: Final = "reply_dropped"
 """Code of the error when a handler's reply found no room on the link to its caller."""
@@ -53,6 +54,11 @@ def refusal_text(cluster: str, peer: Peer) -> str:
     """Return the text of a refusal: who was refused by whom."""
     realm = f" of realm {peer.identity.foreign_id}" if peer.other_realm else ""
     return f"cluster {cluster!r} does not serve cluster {peer.identity.cluster!r}{realm} (node {peer.node})"
+
+
+def paused_text(service: Service) -> str:
+    """Return the text of a refusal by a service that is paused."""
+    return f"cluster {service.name!r} is paused: {service.paused_by} is set"
 
 
 @final
@@ -140,6 +146,10 @@ class Server:
         if not (membership.service.allows(peer.identity) and peer.may_ask(cluster)):
             self._fail(peer, identifier, NOT_ALLOWED, refusal_text(cluster, peer))
             return
+        if membership.is_paused():
+            membership.refuse_paused()
+            self._fail(peer, identifier, PAUSED, paused_text(membership.service))
+            return
         excess = self._arriving.excess_of(payload, headers)
         if excess is not None:
             self._arriving.refused("request", excess, peer.node, peer.identity.caller, cluster)
@@ -201,6 +211,10 @@ class Server:
             return
         if not (membership.service.allows(peer.identity) and peer.may_ask(cluster)):
             self._mesh.refusals["broadcast not allowed"] += 1
+            membership.broadcasts.refuse(peer.node, begin + price)
+            return
+        if membership.is_paused():
+            membership.paused += 1
             membership.broadcasts.refuse(peer.node, begin + price)
             return
         sender = Sender(peer.identity.caller, peer.node)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Final, Protocol, Self, TypeVar, cast, final, overload
+from typing import Any, ClassVar, Final, NoReturn, Protocol, Self, TypeVar, cast, final, overload
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
@@ -62,7 +63,7 @@ def _version() -> str:
 DESCRIBE: Final = "iris.describe"
 """Operation that every member serves: what ``Service.describe`` returns."""
 _OURS: Final = "iris."
-_ATTRIBUTES: Final = ("allow", "broadcasts", "name", "requests", "tracebacks", "tunnels")
+_ATTRIBUTES: Final = ("allow", "broadcasts", "name", "paused_by", "requests", "tracebacks", "tunnels")
 
 
 class Requester(Protocol):
@@ -131,6 +132,12 @@ class ServiceClient:
     def __repr__(self) -> str:
         return f"<ServiceClient: {', '.join(vars(self))}>"
 
+    def __getattr__(self, name: str) -> NoReturn:
+        """Say which operations there are; only called for what is none."""
+        close = difflib.get_close_matches(name, vars(self), n=1)
+        hint = f"did you mean {close[0]!r}" if close else f"it has {', '.join(vars(self)) or 'none'}"
+        raise AttributeError(f"the service has no operation {name!r}: {hint}", name=name, obj=self)
+
 
 def _ask(ask: Callable[..., Any], name: str, signature: Signature, /, *args: Any, **kwargs: Any) -> Any:
     return ask(signature.payload(name, args, kwargs), operation=name, reply=signature.reply)
@@ -186,6 +193,9 @@ class Service:
             ``REALM/CLUSTER``; None: every node of the own realm, and those of other realms that its owner allows.
         tracebacks: tell callers where in the handler an error was raised.  For development: a traceback shows them
             the inside of this program.
+        paused_by: ``DOCUMENT.KEY``: while that value of a document (``iris.Node.state``) is true, members that have
+            the document open refuse requests, broadcasts and tunnels at once; callers get ``RemoteError`` with the code
+            ``paused``.
 
     Raises:
         ConfigError: the name is not valid, or an operation gets a second handler.
@@ -202,7 +212,12 @@ class Service:
                 raise ConfigError(f"{cls.__name__}.{name}: a Service has something of this name: use another one")
 
     def __init__(
-        self, name: str | None = None, *, allow: Iterable[str] | None = None, tracebacks: bool = False
+        self,
+        name: str | None = None,
+        *,
+        allow: Iterable[str] | None = None,
+        tracebacks: bool = False,
+        paused_by: str | None = None,
     ) -> None:
         if name is None and self._cluster is None:
             raise ConfigError('a service needs a name: Service("quotes"), or class Quotes(Service, cluster="quotes")')
@@ -211,6 +226,9 @@ class Service:
         if not isinstance(tracebacks, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"tracebacks is {tracebacks!r}: use True or False")
         self.tracebacks = tracebacks
+        if paused_by is not None and "." not in check_name(paused_by, "flag"):
+            raise ConfigError(f"paused_by is {paused_by!r}: use DOCUMENT.KEY, as in 'flags.checkout'")
+        self.paused_by: str | None = paused_by
         self.requests: dict[str | None, RequestHandler] = {}
         self.tunnels: dict[str | None, TunnelHandler] = {}
         self.broadcasts: list[BroadcastHandler] = []
@@ -253,12 +271,14 @@ class Service:
             timeout, idempotent, wait: of each request, see ``iris.Node.request``.
 
         Raises:
-            ConfigError: the class names no cluster, and none is given.
+            ConfigError: the class names no cluster, and none is given; or ``node`` is no node.
             Its methods raise TypeError for arguments that do not fit, and what ``iris.Node.request`` raises.
         """
         cluster = cluster or cls._cluster
         if cluster is None:
             raise ConfigError(f"{cls.__name__} names no cluster: give one to client")
+        if not callable(getattr(node, "request", None)):
+            raise ConfigError(f"{cls.__name__}.client got {node!r}: give it a node, as open_node returns it")
         ask = partial(node.request, cluster, timeout=timeout, idempotent=idempotent, wait=wait)
         return cast("Self", ServiceClient(cls, ask))
 
@@ -272,7 +292,8 @@ class Service:
             "service": self.name,
             "iris": _version(),
             "operations": {
-                name: {"signature": str(signature), "doc": doc} for name, (signature, doc) in self._described.items()
+                name: {"signature": str(signature), "payload": signature.takes, "doc": doc}
+                for name, (signature, doc) in self._described.items()
             },
             "tunnels": [name or "" for name in self.tunnels],
             "broadcasts": len(self.broadcasts),
@@ -367,7 +388,7 @@ class Service:
         tunnel: Callable[[TunnelHandler], TunnelHandler],
     ) -> Service:
         """Return a service like this one whose handlers are made of this one's, but for those that run in threads."""
-        service = Service(self.name, allow=self.allow, tracebacks=self.tracebacks)
+        service = Service(self.name, allow=self.allow, tracebacks=self.tracebacks, paused_by=self.paused_by)
         for name, handler in self.requests.items():
             service.requests[name] = handler if isinstance(handler, InThread) else request(handler)
         service.tunnels = {name: tunnel(handler) for name, handler in self.tunnels.items()}

@@ -84,6 +84,17 @@ class Signature:
         return f"({', '.join(map(str, self.arguments)) or ('' if self.is_empty else 'payload')}){returns}"
 
     @property
+    def takes(self) -> str:
+        """What a caller without the class sends as the payload, in words."""
+        if self.is_empty:
+            return "none"
+        if not self.arguments:
+            return "any value"
+        (first, *_) = self.arguments
+        names = [one.name for one in self.arguments] if self.by_name else _field_names(first.type)
+        return f"a map of {', '.join(names)}" if names else type_name(first.type)
+
+    @property
     def reply(self) -> Any:
         """What a caller's reply is converted to; None if nothing is known of it."""
         return None if self.returns in (EMPTY, Any, object) else self.returns or type(None)
@@ -158,6 +169,11 @@ def signature_of(handler: Callable[..., Any], *, operation: bool = False) -> Sig
         return Signature((), None, returns, is_empty=True)
     first, *others = parameters
     types = {first.name: _resolved(handler, first.annotation)}
+    untyped = [one.name for one in parameters if one.annotation is EMPTY and one.default is EMPTY]
+    if operation and untyped:
+        raise ConfigError(
+            f"{handler_name(handler)}: {untyped[0]} has no type: annotate it, with iris.Request if it is the request"
+        )
     untold = (EMPTY, Request) if operation else (EMPTY, Request, Any, object)
     alone = first.kind in _BY_POSITION and all(one.default is not EMPTY for one in others)
     if alone and types[first.name] in untold:
@@ -242,6 +258,14 @@ def fields_of(annotation: Any, found: dict[str, dict[str, str]]) -> None:
             fields_of(hints.get(field.name, Any), found)
     for one in typing.get_args(annotation):
         fields_of(one, found)
+
+
+def _field_names(annotation: Any) -> list[str]:
+    """Return the fields of a dataclass or model, as a payload names them; none of another type."""
+    if dataclasses.is_dataclass(annotation):
+        return [field.name for field in dataclasses.fields(annotation) if field.init]
+    of_model = getattr(annotation, "__struct_fields__", None) or getattr(annotation, "model_fields", None)
+    return list(of_model or ())
 
 
 def hints_of(annotation: Any) -> dict[str, Any]:

@@ -12,12 +12,8 @@ from iris.cluster.mesh import Mesh, Peer
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import (
-    DeliveryError,
-    NotAllowed,
+    IrisError,
     NotSent,
-    Overloaded,
-    PayloadTooLarge,
-    RemoteError,
     RemoteProtocolError,
     RequestTimeout,
     TunnelBroken,
@@ -30,27 +26,25 @@ from iris.patterns.picker import MemberDirectory, Picker, nobody_serves
 from iris.patterns.receive_limits import Arriving
 from iris.patterns.request import (
     DRAINING,
+    ELSEWHERE,
     NO_SUCH_OPERATION,
     NOT_A_MEMBER,
     NOT_ALLOWED,
-    OVERLOADED,
+    PAUSED,
     TOO_LARGE,
-    too_large,
+    refusal_of,
 )
-from iris.patterns.service.server import Server, refusal_text
+from iris.patterns.service.server import Server, paused_text, refusal_text
 from iris.patterns.tunnel import (
     CloseCode,
     Ending,
     Refusal,
-    State,
     Tunnel,
     TunnelEndpoint,
     TunnelsStatistics,
+    TunnelState,
     TunnelTable,
 )
-
-_ELSEWHERE: Final = frozenset({OVERLOADED, DRAINING, NOT_A_MEMBER})
-"""Refusals after which another member may take the tunnel."""
 
 _LOST: Final = frozenset({CloseCode.LOST, CloseCode.SILENT})
 
@@ -123,7 +117,7 @@ class Tunnels:
             raise nobody_serves(cluster, self._mesh, self._directory)
         deadline = trio.current_time() + timeout
         tried: set[NodeId] = set()
-        failure: DeliveryError | PayloadTooLarge | None = None
+        failure: IrisError | None = None
         for _ in range(_MAX_ATTEMPTS):
             member = picker.pick(exclude=tried, prefer=prefer)
             if member is None:
@@ -139,8 +133,8 @@ class Tunnels:
                 return self._wrap(end, cluster, operation, wire.decode_headers_untrusted(headers))
             match end.machine.refusal, end.machine.ending:
                 case Refusal() as refusal, _:
-                    failure = _failure(cluster, member, refusal)
-                    if refusal.code not in _ELSEWHERE:
+                    failure = refusal_of(cluster, member, refusal.code, refusal.text, refusal.retry_after)
+                    if refusal.code not in ELSEWHERE:
                         raise failure
                 case _, Ending(code=CloseCode.ABORTED, by_peer=False):
                     raise RequestTimeout(f"no member of cluster {cluster!r} took the tunnel within {timeout:g} s")
@@ -164,11 +158,11 @@ class Tunnels:
         finished = False
         try:
             with trio.move_on_at(deadline):
-                await end.wait(lambda: machine.state is not State.OPENING)
+                await end.wait(lambda: machine.state is not TunnelState.OPENING)
             finished = True
         finally:
             # Cancelled just as the acceptance arrives, the tunnel is open and nobody has it.
-            answered = finished and machine.state is not State.OPENING
+            answered = finished and machine.state is not TunnelState.OPENING
             if not answered and machine.ending is None:
                 machine.close(CloseCode.ABORTED, "the one who asked for it no longer waits")
                 end.settle()
@@ -186,6 +180,9 @@ class Tunnels:
         if peer is None or not (membership.service.allows(peer.identity) and peer.may_ask(opening.cluster)):
             text = "the caller is unknown" if peer is None else refusal_text(opening.cluster, peer)
             return Refusal(code=NOT_ALLOWED, text=text)
+        if membership.is_paused():
+            membership.paused += 1
+            return Refusal(code=PAUSED, text=paused_text(membership.service))
         handler = membership.service.tunnels.get(opening.operation)
         if handler is None:
             wanted = "tunnels" if opening.operation is None else f"tunnels for {opening.operation!r}"
@@ -237,19 +234,3 @@ class Tunnels:
     def peer_removed(self, peer: Peer, reason: str) -> None:
         """Every tunnel with the node is broken."""
         self._table.node_lost(peer.node, reason)
-
-
-def _failure(cluster: str, member: NodeId, refusal: Refusal) -> DeliveryError | PayloadTooLarge:
-    match refusal.code:
-        case "overloaded":
-            return Overloaded(
-                f"cluster {cluster!r} is overloaded (node {member}: {refusal.text})", retry_after=refusal.retry_after
-            )
-        case "draining" | "not_a_member":
-            return NotSent(f"node {member} no longer serves the cluster {cluster!r}")
-        case "not_allowed":
-            return NotAllowed(refusal.text)
-        case "too_large":
-            return too_large(cluster, refusal.text)
-        case _:
-            return RemoteError(refusal.code, refusal.text)

@@ -117,6 +117,8 @@ class ServiceStatistics:
     refused: int
     shed: int
     """Those of the refused that would have waited, or had waited, for too long."""
+    paused: int
+    """Requests, broadcasts and tunnels that were refused because the service was paused."""
     repeated: int
     """Idempotent requests that were known already; not counted in ``received``."""
     running: int
@@ -185,6 +187,9 @@ class WorkerPool:
         self.cluster: Final = cluster
         self.service: Final = service
         self.draining = False
+        self.flag: Callable[[], object] | None = None
+        """Says whether the service is paused; None: it never is."""
+        self.paused = 0
         self.observer: Observer | None = None
         """Looks on while handlers run."""
         self._waits = QueueDelay()
@@ -214,7 +219,7 @@ class WorkerPool:
         self._drained = trio.Event()
         self.failures: Final = FailureLog(cluster)
         self._context = copy_context()
-        """What every handler begins with, whoever asks and whatever ran before: that of who joined the cluster."""
+        """What every handler begins with, for any caller: that of the code that joined the cluster."""
         self._context.run(served_priority.set, Priority.NORMAL)
         self._context.run(serving_log.set, self.failures)
 
@@ -231,6 +236,7 @@ class WorkerPool:
             cancelled=self._cancelled,
             refused=self._refused,
             shed=self._shedding.shed,
+            paused=self.paused,
             repeated=self.repeated,
             running=len(self._running),
             queued=self.queued,
@@ -272,6 +278,16 @@ class WorkerPool:
         else:
             return self._enqueue(job)
         return True
+
+    def is_paused(self) -> bool:
+        """Tell whether the service is to refuse everything for now."""
+        return self.flag is not None and bool(self.flag())
+
+    def refuse_paused(self) -> None:
+        """Count a request that was refused because the service is paused."""
+        self.received += 1
+        self._refused += 1
+        self.paused += 1
 
     def _enqueue(self, job: PendingRequest) -> bool:
         size = wire.payload_size(job.payload)

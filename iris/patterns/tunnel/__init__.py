@@ -7,11 +7,11 @@ truncation; memory is bounded by the window.  Not here: survival of either proce
 from iris.patterns.tunnel.endpoint import TunnelEndpoint
 from iris.patterns.tunnel.machine import Ending
 from iris.patterns.tunnel.messages import CloseCode, Refusal
-from iris.patterns.tunnel.states import State
+from iris.patterns.tunnel.states import TunnelState
 from iris.patterns.tunnel.table import TunnelTable, TunnelsStatistics
 from iris.patterns.tunnel.tunnel import FileSummary, Tunnel, TunnelStatistics, TunnelStream
 
 __all__ = (
-    "CloseCode", "Ending", "FileSummary", "Refusal", "State", "Tunnel", "TunnelEndpoint", "TunnelStatistics",
+    "CloseCode", "Ending", "FileSummary", "Refusal", "TunnelState", "Tunnel", "TunnelEndpoint", "TunnelStatistics",
     "TunnelStream", "TunnelTable", "TunnelsStatistics",
 )  # fmt: skip

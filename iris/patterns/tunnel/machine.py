@@ -33,7 +33,7 @@ from iris.patterns.tunnel.messages import (
 )
 from iris.patterns.tunnel.receive_half import Budget, ReceivingHalf
 from iris.patterns.tunnel.send_half import END_OF_FILE, Piece, SendingHalf
-from iris.patterns.tunnel.states import Input, State, following
+from iris.patterns.tunnel.states import Input, TunnelState, following
 
 _ASKS_BEFORE_SILENT: Final = 3
 """A process that was stopped for a while finds all times long past; it asks again before it gives up."""
@@ -126,7 +126,7 @@ class TunnelMachine:
         budget: Budget | None = None,
     ) -> None:
         full = max(config.tunnel_window, SMALLEST_WINDOW)
-        self.state = State.OPENING if opening is not None else State.OPEN
+        self.state = TunnelState.OPENING if opening is not None else TunnelState.OPEN
         self.sending: Final = SendingHalf(bound=2 * full, piece=config.tunnel_chunk)
         self._window = full if window is None else window
         self.receiving: Final = ReceivingHalf(window=self._window, limit=config.max_payload, budget=budget)
@@ -203,7 +203,7 @@ class TunnelMachine:
     def close(self, code: CloseCode, reason: str) -> None:
         """End the tunnel here and drop what is unread.  A second call has no effect."""
         self.receiving.discard()
-        if self.state is not State.CLOSED:
+        if self.state is not TunnelState.CLOSED:
             self._end(Input.CLOSE, code, reason, by_peer=False)
 
     @property
@@ -213,22 +213,22 @@ class TunnelMachine:
 
     def lost(self, reason: str) -> None:
         """The node at the other end was given up.  Should it live after all, it gets the farewell when it asks."""
-        if self.state is not State.CLOSED:
+        if self.state is not TunnelState.CLOSED:
             words = f"the other end had given this node up: {reason}"
             self.farewell = close_message(self._identifier, CloseCode.LOST, self.receiving.received, words)
             self._end(Input.LOST, CloseCode.LOST, reason, by_peer=True)
 
     def reset(self) -> None:
         """Messages on the link, in either direction, may be lost: compare the progress with the other end."""
-        if self.state is State.OPENING:
+        if self.state is TunnelState.OPENING:
             self._opening_due = True
-        elif self.state is not State.CLOSED:
+        elif self.state is not TunnelState.CLOSED:
             self._ask_due = True
             self.receiving.ask_again()
 
     def opened_again(self) -> None:
         """The opener has not received the acceptance."""
-        if self.state is not State.CLOSED:
+        if self.state is not TunnelState.CLOSED:
             self._accept_due = self._ask_due = True
 
     # -- what is put on the link ----------------------------------------------------------------------------
@@ -241,9 +241,9 @@ class TunnelMachine:
     @property
     def has_news(self) -> bool:
         """Whether ``take`` would give something else than data."""
-        if self.state is State.OPENING:
+        if self.state is TunnelState.OPENING:
             return self._opening_due
-        if self.state is State.CLOSED:
+        if self.state is TunnelState.CLOSED:
             return False
         return (
             self._accept_due
@@ -259,8 +259,8 @@ class TunnelMachine:
         With ``data`` False chunks stay here.
         """
         state = self.state
-        if state is State.CLOSED or state is State.OPENING:
-            if not self._opening_due or state is State.CLOSED:
+        if state is TunnelState.CLOSED or state is TunnelState.OPENING:
+            if not self._opening_due or state is TunnelState.CLOSED:
                 return None
             self._opening_due = False
             assert self._opening is not None
@@ -297,7 +297,7 @@ class TunnelMachine:
 
     def receive(self, message: kinds.OfTunnel, now: float) -> None:
         """Take a message of the other end.  If it breaks the protocol, the tunnel ends with the reason."""
-        if self.state is State.CLOSED:
+        if self.state is TunnelState.CLOSED:
             return
         self._heard = now
         self._asks = 0
@@ -324,7 +324,7 @@ class TunnelMachine:
                         self._ack_due |= self.receiving.is_repeated(sequence)
             case kinds.TunnelAck(received=received, flags=flags):
                 self.state = following(self.state, Input.ACK)
-                if self.state is not State.OPENING:
+                if self.state is not TunnelState.OPENING:
                     if self.sending.acknowledge(received, message.granted):
                         self._moved = now
                     if flags & RESEND:
@@ -341,7 +341,7 @@ class TunnelMachine:
                     self._ack_due = True
             case kinds.TunnelAccept():
                 self._opener_only()
-                if self.state is State.OPENING:
+                if self.state is TunnelState.OPENING:
                     self.begin(message.window, message.limit)
                     # What came before the acceptance was dropped; if anything did, its sender has to learn of it.
                     self._ask_due = self.receiving.chunks_stray > 0
@@ -354,7 +354,7 @@ class TunnelMachine:
                 self.refusal = refusal
                 self._end(Input.REFUSE, CloseCode.REFUSED, refusal.text or refusal.code, by_peer=True)
             case kinds.TunnelClose(received=received):
-                if self.state is not State.OPENING:
+                if self.state is not TunnelState.OPENING:
                     # What had arrived before the peer closed counts as delivered and not as lost.
                     self.sending.acknowledge(received, 0)
                 self._end(Input.PEER_CLOSE, CloseCode(message.code), readable(message.reason), by_peer=True)
@@ -363,7 +363,7 @@ class TunnelMachine:
 
     def _takes(self, input_: Input, sequence: int) -> bool:
         """Tell whether a numbered message is to be handed to the receiving half."""
-        if self.state is State.OPENING:
+        if self.state is TunnelState.OPENING:
             self.state = following(self.state, input_)
             self.receiving.chunks_stray += 1
             return False
@@ -391,19 +391,19 @@ class TunnelMachine:
     @property
     def deadline(self) -> float:
         """When to call ``expire``."""
-        if self.state is State.CLOSED:
+        if self.state is TunnelState.CLOSED:
             return float("inf")
         return min(self._next_ask, self._moved + self._config.tunnel_idle)
 
     @property
     def _next_ask(self) -> float:
-        expects = self.state is State.OPENING or self._asks or self.sending.is_waiting or self.receiving.has_gap
+        expects = self.state is TunnelState.OPENING or self._asks or self.sending.is_waiting or self.receiving.has_gap
         pause = self._config.tunnel_retry if expects else self._config.tunnel_keepalive
         return max(self._heard, self._asked) + pause
 
     def expire(self, now: float) -> None:
         """Ask the other end if an answer is overdue; end the tunnel if too much is."""
-        if self.state is State.CLOSED:
+        if self.state is TunnelState.CLOSED:
             return
         if self._touched:
             self._touched = False
@@ -418,7 +418,7 @@ class TunnelMachine:
         elif now >= self._next_ask:
             self._asked = now
             self._asks += 1
-            if self.state is State.OPENING:
+            if self.state is TunnelState.OPENING:
                 self._opening_due = True
             else:
                 self._ask_due = True

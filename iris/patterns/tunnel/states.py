@@ -19,7 +19,7 @@ from typing import Final
 from iris.kernel.errors import LocalProtocolError, RemoteProtocolError
 
 
-class State(enum.Enum):
+class TunnelState(enum.Enum):
     """State of one end of a tunnel."""
 
     OPENING = "opening"
@@ -57,53 +57,53 @@ class Input(enum.Enum):
 
 LOCAL_INPUTS: Final = frozenset({Input.SEND, Input.SEND_EOF, Input.CLOSE})
 
-_ALWAYS: Final[Mapping[Input, State]] = {
-    Input.CLOSE: State.CLOSED,
-    Input.PEER_CLOSE: State.CLOSED,
-    Input.LOST: State.CLOSED,
+_ALWAYS: Final[Mapping[Input, TunnelState]] = {
+    Input.CLOSE: TunnelState.CLOSED,
+    Input.PEER_CLOSE: TunnelState.CLOSED,
+    Input.LOST: TunnelState.CLOSED,
 }
 
 
-def _stay(state: State, *inputs: Input) -> dict[Input, State]:
+def _stay(state: TunnelState, *inputs: Input) -> dict[Input, TunnelState]:
     return dict.fromkeys(inputs, state)
 
 
-TRANSITIONS: Final[Mapping[State, Mapping[Input, State]]] = {
-    State.OPENING: {
+TRANSITIONS: Final[Mapping[TunnelState, Mapping[Input, TunnelState]]] = {
+    TunnelState.OPENING: {
         **_ALWAYS,
-        Input.ACCEPT: State.OPEN,
-        Input.REFUSE: State.CLOSED,
+        Input.ACCEPT: TunnelState.OPEN,
+        Input.REFUSE: TunnelState.CLOSED,
         # The acceptance was lost and what followed it was not: dropped here, asked for again later.
-        **_stay(State.OPENING, Input.CHUNK, Input.REPEATED, Input.END_OF_FILE, Input.ACK, Input.RESET),
+        **_stay(TunnelState.OPENING, Input.CHUNK, Input.REPEATED, Input.END_OF_FILE, Input.ACK, Input.RESET),
     },
-    State.OPEN: {
+    TunnelState.OPEN: {
         **_ALWAYS,
-        Input.SEND_EOF: State.SENT_EOF,
-        Input.END_OF_FILE: State.GOT_EOF,
-        **_stay(State.OPEN, Input.SEND, Input.ACCEPT, Input.CHUNK, Input.REPEATED, Input.ACK, Input.RESET),
+        Input.SEND_EOF: TunnelState.SENT_EOF,
+        Input.END_OF_FILE: TunnelState.GOT_EOF,
+        **_stay(TunnelState.OPEN, Input.SEND, Input.ACCEPT, Input.CHUNK, Input.REPEATED, Input.ACK, Input.RESET),
     },
-    State.SENT_EOF: {
+    TunnelState.SENT_EOF: {
         **_ALWAYS,
-        Input.END_OF_FILE: State.ENDED,
+        Input.END_OF_FILE: TunnelState.ENDED,
         **_stay(
-            State.SENT_EOF,
+            TunnelState.SENT_EOF,
             Input.SEND_EOF, Input.ACCEPT, Input.CHUNK, Input.REPEATED, Input.ACK, Input.RESET,
         ),
     },
-    State.GOT_EOF: {
+    TunnelState.GOT_EOF: {
         **_ALWAYS,
-        Input.SEND_EOF: State.ENDED,
-        **_stay(State.GOT_EOF, Input.SEND, Input.ACCEPT, Input.REPEATED, Input.ACK, Input.RESET),
+        Input.SEND_EOF: TunnelState.ENDED,
+        **_stay(TunnelState.GOT_EOF, Input.SEND, Input.ACCEPT, Input.REPEATED, Input.ACK, Input.RESET),
     },
-    State.ENDED: {
+    TunnelState.ENDED: {
         **_ALWAYS,
-        **_stay(State.ENDED, Input.SEND_EOF, Input.ACCEPT, Input.REPEATED, Input.ACK, Input.RESET),
+        **_stay(TunnelState.ENDED, Input.SEND_EOF, Input.ACCEPT, Input.REPEATED, Input.ACK, Input.RESET),
     },
-    State.CLOSED: _stay(State.CLOSED, *(input_ for input_ in Input if input_ not in {Input.SEND, Input.SEND_EOF})),
+    TunnelState.CLOSED: _stay(TunnelState.CLOSED, *(one for one in Input if one not in {Input.SEND, Input.SEND_EOF})),
 }  # fmt: skip
 
 
-def following(state: State, input_: Input) -> State:
+def following(state: TunnelState, input_: Input) -> TunnelState:
     """Return the state after ``input_``.
 
     Raises:

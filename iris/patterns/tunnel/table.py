@@ -216,7 +216,7 @@ class TunnelTable:
     # -- this side ------------------------------------------------------------------------------------------
 
     def open(self, node: NodeId, cluster: str, operation: str | None, headers: Headers) -> TunnelEndpoint:
-        """Ask ``node`` for a tunnel; the end is ``State.OPENING`` until it answers.
+        """Ask ``node`` for a tunnel; the end is ``TunnelState.OPENING`` until it answers.
 
         Raises:
             NotSent: there is no way to that node now.

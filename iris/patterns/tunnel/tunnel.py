@@ -18,7 +18,7 @@ from iris.patterns.tunnel.file_transfer import FileSummary as FileSummary
 from iris.patterns.tunnel.file_transfer import Progress, receive_file, send_file
 from iris.patterns.tunnel.machine import TunnelStatistics as TunnelStatistics
 from iris.patterns.tunnel.messages import CloseCode
-from iris.patterns.tunnel.states import State
+from iris.patterns.tunnel.states import TunnelState
 
 _TURN: Final = 64
 """Units of work between two checkpoints, a unit being one message or 4 KiB of it: some 200 us."""
@@ -26,7 +26,7 @@ _TURN: Final = 64
 _STREAM_PIECE: Final = 32 * 1024
 """Bytes that a stream hands over at a time: one chunk."""
 
-_HALF_CLOSED: Final = frozenset({State.SENT_EOF, State.ENDED})
+_HALF_CLOSED: Final = frozenset({TunnelState.SENT_EOF, TunnelState.ENDED})
 
 
 @final

@@ -7,10 +7,10 @@ own no connection, no clock and no task.
 
 from iris.security.channel.admission import Admission, StrangerConnections
 from iris.security.channel.handshake import EPHEMERAL, Established, Initiator, NotAdmitted, Responder
-from iris.security.channel.sender_key import KEY_SIZE, CopyHeader, ReceiverKey, SenderKey, read_copy_header_untrusted
+from iris.security.channel.sender_key import KEY_SIZE, CopyHeader, ReceiverKey, SendingKey, read_copy_header_untrusted
 from iris.security.channel.session import Session
 
 __all__ = (
     "EPHEMERAL", "KEY_SIZE", "Admission", "CopyHeader", "Established", "Initiator", "NotAdmitted", "ReceiverKey",
-    "Responder", "SenderKey", "Session", "StrangerConnections", "read_copy_header_untrusted",
+    "Responder", "SendingKey", "Session", "StrangerConnections", "read_copy_header_untrusted",
 )  # fmt: skip

@@ -29,10 +29,10 @@ Where there are too many, the newest evicts the oldest: see ``iris.kernel.slots`
 An address is what strangers cannot choose freely: ``address_key`` makes it of an IP address.  None stands for peers
 that the operating system vouches for (ipc sockets in a directory of this user): they share only the limit in all.
 
-Replays are bounded.  Whoever has listened to the network can send first frames again, and each is good for a dial to
-where its sender once was.  So each frame is taken as often as honest nodes send one and no more, for as long as it is
-remembered.  Dials on behalf of strangers have slots of their own, far fewer than a transport can make dials: neither
-this node's own dials nor those for honest strangers wait behind addresses where nobody is.
+Replays are bounded.  A stranger who has listened to the network can send first frames again, and each is good for a
+dial to where its sender once was.  So each frame is taken as often as honest nodes send one and no more, for as long as
+it is remembered.  Dials on behalf of strangers have slots of their own, far fewer than a transport can make dials:
+neither this node's own dials nor those for honest strangers wait behind addresses where nobody is.
 
 The rate of an address counts handshakes that were begun, which cost a node half a millisecond.  Junk is not counted
 there, or one who knows nothing could keep out the honest ones behind his address; it costs 15 us, and its connection.

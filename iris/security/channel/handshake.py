@@ -322,14 +322,14 @@ class Initiator(_Side):
         # responder's the payload below does not open, so nothing has to be compared here.
         noise.psks[2] = Secret(self._decapsulation_key.decapsulate(message[:CIPHERTEXT_SIZE]))
         payload = noise.read_message(message[CIPHERTEXT_SIZE:])
-        # From here on the answer is genuine, and any error is final: whoever made it knows the gate secret and our
+        # From here on the answer is genuine, and any error is final: its maker knows the gate secret and our
         # ephemeral key, so no better answer will come.  Until here junk has changed nothing.
         self.over = True
         # Genuine is not yet authenticated: only the chain says which node this is, and that the static key is its own.
         peer, hello = self._read_certificates_untrusted(payload, noise.rs, remote_index, wall_now)
         if self._expected is not None and peer.node_id != self._expected:
             raise AuthenticationError(f"node {peer.node_id} of cluster {peer.cluster!r} answered for {self._expected}")
-        # From here on the peer is authenticated.  Only now does this node say who it is: whoever merely answers at an
+        # From here on the peer is authenticated.  Only now does this node say who it is: a stranger that answers at an
         # address must not learn the cluster and the permissions of those that dial it.
         header = HEADER.pack(HANDSHAKE_FINISH, VERSION, 0, remote_index, self._index)
         last = header + noise.write_message(self._certificates(wall_now))

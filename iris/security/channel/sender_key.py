@@ -1,7 +1,7 @@
 """Sender keys: one frame sealed once for several receivers, so that one copy of it crosses a link between sites.
 
 A publisher makes a key for one set of receivers and hands it to each of them over their sessions.  When the set
-changes there is another key, so whoever has gone opens nothing that came after.  Rules of this file:
+changes there is another key, so a node that has gone opens nothing that came after.  Rules of this file:
 
 - A frame is a header of 24 bytes, the sealed body and a signature.  The header is the associated data, and the number
   of the frame in it the nonce.  A publisher numbers the frames of all its keys together: a nonce never repeats, and a
@@ -63,7 +63,7 @@ def read_copy_header_untrusted(frame: bytes) -> CopyHeader:
 
 
 @final
-class SenderKey:
+class SendingKey:
     """A sender key at its publisher.
 
     Args:
@@ -86,7 +86,7 @@ class SenderKey:
         poison_after_fork(self)
 
     def __repr__(self) -> str:
-        return f"<SenderKey {self.number}, {self.frames} frames>"
+        return f"<SendingKey {self.number}, {self.frames} frames>"
 
     def __reduce__(self) -> str:
         raise TypeError("a sender key is not copied or pickled")

@@ -291,7 +291,7 @@ class Session:
             return  # seal() meets the stand-in for the cipher next
         if self._seal_epoch == MAX_EPOCH:
             raise LocalProtocolError("this session has used up its epochs")
-        # One way: whoever takes the new key from memory cannot open what was sealed under the old one.  The counter
+        # One way: a thief of the new key cannot open what was sealed under the old one.  The counter
         # goes on, so frames of two epochs never share a number and stay in one order.
         key = noise.next_key(self._cipher, self._seal_key)
         self._seal_aead = self._cipher(key)

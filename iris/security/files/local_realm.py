@@ -13,7 +13,7 @@ directories of 0700::
     clusters/NAME.json a credential for each name that was ever asked for
     lock               held while one of the others is being made
 
-Whoever can read these files is the user.  Processes that start at the same moment get the same realm: files are
+A reader of these files is the user.  Processes that start at the same moment get the same realm: files are
 made under the lock, and appear whole.
 """
 
@@ -54,7 +54,7 @@ _WHAT: Final = "local realm"
 _MENDED: Final = "set IRIS_HOME to a directory that this user can write"
 
 _EVERYTHING: Final = Rights(serves=(">",), publishes=None, subscribes=None, gateway=True)
-"""One user's programs trust each other: whoever could misuse a certificate could read the root key as well."""
+"""One user's programs trust each other: a program that could misuse a certificate could read the root key as well."""
 
 _RUNTIME: Final = "runtime directory"
 _INSTEAD: Final = "set XDG_RUNTIME_DIR to a directory of this user with mode 0700"

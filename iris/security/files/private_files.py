@@ -67,7 +67,7 @@ def read_private(path: Path, what: str, *, mounted: bool = False) -> bytes:
     linked = _check_links(path, what, mounted=mounted)
     descriptor = _open_private(path, what, linked=linked)
     try:
-        # Of the open file and not of the path: whoever may write the directory can put another file there meanwhile.
+        # Of the open file and not of the path: a user who may write the directory can put another file there meanwhile.
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise ConfigError(f"{what} {path}: not a plain file")

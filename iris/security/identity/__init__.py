@@ -21,7 +21,7 @@ from iris.security.identity.realm_bundle import (
     issue_bundle, join_trusted, pair_secret, read_bundle_untrusted,
 )  # fmt: skip
 from iris.security.identity.revocation import (
-    MAX_LIST, WHAT, RevocationList, Revocations, issue_revocations, read_revocations_untrusted,
+    MAX_LIST, WHAT, RevocationList, NewestRevocations, issue_revocations, read_revocations_untrusted,
 )  # fmt: skip
 from iris.security.identity.signing import SigningKey
 
@@ -29,8 +29,8 @@ __all__ = (
     "CLOCK_TOLERANCE", "EVERYTHING", "GATE_SECRET_SIZE", "MAX_BUNDLE", "MAX_GATE_SECRETS", "MAX_LIST", "MAX_PATTERNS",
     "MAX_REALMS", "MAX_SIGNED", "PAIR_SECRET_SIZE", "WHAT", "ClusterCertificate", "Credential", "ForeignRealm",
     "NodeDelegation", "NodeIdentity", "OutOfDate", "Patterns", "PeerIdentity", "RealmBundle", "RevocationList",
-    "Revocations", "Rights", "SealedKeys", "SigningKey", "TrustedRealm", "check_patterns", "check_validity", "covers",
-    "encode_foreign", "issue_bundle", "issue_certificate", "issue_revocations", "join_trusted", "pair_secret",
+    "NewestRevocations", "Rights", "SealedKeys", "SigningKey", "TrustedRealm", "check_patterns", "check_validity",
+    "covers", "encode_foreign", "issue_bundle", "issue_certificate", "issue_revocations", "join_trusted", "pair_secret",
     "read_bundle_untrusted", "read_certificate_untrusted", "read_delegation_untrusted", "read_peer_untrusted",
     "read_revocations_untrusted", "realm_fingerprint", "seal_credential", "verify_peer_untrusted",
 )  # fmt: skip

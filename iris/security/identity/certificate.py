@@ -32,11 +32,11 @@ CLOCK_TOLERANCE: Final = 300
 """Seconds by which clocks may disagree without a fresh certificate or delegation being refused."""
 
 DELEGATION_LIFETIME: Final = 24 * 3600
-"""Seconds that a node's delegation lasts unless it is issued for longer: one day's work for who steals a node key."""
+"""Seconds that a node's delegation lasts unless it is issued for longer: one day's work for the thief of a node key."""
 
 LONGEST_DELEGATION: Final = 2 * DELEGATION_LIFETIME
 """Seconds from the start to the end of a delegation for one node id, which is one boot; who receives one that is for
-longer refuses it.  Whoever had a cluster's key for a moment, and made a delegation then, is out two days later."""
+longer refuses it.  A thief who had a cluster's key for a moment, and made a delegation then, is out two days later."""
 
 LONGEST_SEALED: Final = 400 * 24 * 3600
 """The same for one that names half of a node id, which is for one machine: a year, and time to renew it."""
@@ -67,7 +67,7 @@ class ClusterCertificate:
 def node_digits(static_key: bytes, signing_key: bytes) -> str:
     """Return the id of the node with these public keys.
 
-    Whoever signs delegations cannot choose it: a holder of one cluster's key cannot speak as a node of another.
+    The signer of delegations cannot choose it: a holder of one cluster's key cannot speak as a node of another.
     """
     return hashlib.sha256(b"iris node 1\0" + static_key + signing_key).hexdigest()[:32]
 
@@ -265,7 +265,7 @@ def _read_delegation(signed: bytes, of_cluster: str, cluster_key: bytes) -> Node
             and len(static_key) == 32
             and len(signing_key) == signing.PUBLIC_KEY_SIZE
         ):
-            # Looked at here and not only by the issuer: whoever has stolen a cluster's key issues by himself.
+            # Looked at here and not only by the issuer: a thief of a cluster's key issues without it.
             if not_after - not_before > (longest := _longest_delegation(node.hex())):
                 raise AuthenticationError(f"{what}: made for more than {longest // 86_400} days")
             return NodeDelegation(

@@ -7,7 +7,7 @@ Use::
     identity = credential.renew_identity(identity, wall_now)  # before ``identity.expires``; the node id stays
     delegation = credential.delegate(identity, wall_now)  # lets this node serve the credential's cluster too
 
-A *portable* credential holds the cluster's key: whoever has it can act as that cluster, and makes its own delegation at
+A *portable* credential holds the cluster's key: its holder can act as that cluster, and makes its own delegation at
 each boot.  A *sealed* one holds the keys and the delegation of one node: who steals it can pose as that node until the
 delegation ends or is revoked, and cannot make others.
 """

@@ -2,7 +2,7 @@
 
 Use::
 
-    revocations = Revocations(identity.realm, load_revocations(path, identity.realm))
+    revocations = NewestRevocations(identity.realm, load_revocations(path, identity.realm))
     initiator = Initiator(..., admit=revocations.check)  # and Responder(...)
     if revocations.receive_untrusted(signed):  # from gossip or a file; True: it is newer
         save_revocations(path, revocations.current)
@@ -81,7 +81,7 @@ class RevocationList:
 
 
 @final
-class Revocations:
+class NewestRevocations:
     """The newest revocation list that this node has seen.  Sans-IO.
 
     Attributes:

@@ -36,7 +36,7 @@ _MAX_NONCE: Final = 2**64 - 1
 _FIRST_NONCE: Final = bytes(12)
 
 
-class Digest(Protocol):
+class Hashed(Protocol):
     """What hashlib returns."""
 
     def digest(self) -> bytes:
@@ -46,7 +46,7 @@ class Digest(Protocol):
 
 Aead = AESGCM | ChaCha20Poly1305
 CIPHERS: Final[Mapping[str, type[Aead]]] = {"AESGCM": AESGCM, "ChaChaPoly": ChaCha20Poly1305}
-HASHES: Final[Mapping[str, tuple[Callable[[bytes], Digest], hashes.HashAlgorithm]]] = {
+HASHES: Final[Mapping[str, tuple[Callable[[bytes], Hashed], hashes.HashAlgorithm]]] = {
     "SHA256": (hashlib.sha256, hashes.SHA256()),
     "SHA512": (hashlib.sha512, hashes.SHA512()),
     "BLAKE2s": (hashlib.blake2s, hashes.BLAKE2s(32)),
@@ -293,7 +293,7 @@ class HandshakeState:
         )
         copied.psks = dict(self.psks)
         copied.s, copied.rs, copied.e, copied.re = self.s, self.rs, None, None
-        copied.ss = self.ss  # whoever goes on from it makes a copy first
+        copied.ss = self.ss  # a handshake that goes on from it makes a copy first
         return copied
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, final
@@ -9,7 +10,8 @@ from typing import Final, final
 import trio
 
 from iris.spark_bridge.client.client import BridgeClient, one_error
-from iris.spark_bridge.client.offsets import Extent, number_of
+from iris.spark_bridge.client.offsets import Extent, divide, number_of
+from iris.spark_bridge.log import EVERYTHING, TopicFilter
 
 _SURVEY: Final = 10.0
 """Seconds after which members are looked for again, at the next question; so a new one is seen within some 20 s."""
@@ -21,10 +23,14 @@ class BridgeWatch:
 
     Args:
         numbers: of the shards that matter; None: all.
+        wanted: topics whose events matter.
     """
 
-    def __init__(self, numbers: Collection[int] | None) -> None:
+    def __init__(self, numbers: Collection[int] | None, wanted: TopicFilter = EVERYTHING) -> None:
         self._numbers = numbers
+        self._wanted = wanted
+        self._passed: dict[str, int] = {}
+        """By shard, the offset below which nothing is wanted that was not read: it need not be looked at again."""
         self._expected: set[int] = set()
         self._extents: dict[str, dict[str, Extent]] = {}
         self._surveyed = -float("inf")
@@ -36,8 +42,16 @@ class BridgeWatch:
             shard: extent
             for extents in self._extents.values()
             for shard, extent in extents.items()
-            if self._numbers is None or number_of(shard) in self._numbers
+            if self._matters(shard)
         }
+
+    def _matters(self, shard: str) -> bool:
+        return self._numbers is None or number_of(shard) in self._numbers
+
+    @property
+    def passed(self) -> Mapping[str, int]:
+        """By shard, the offset below which nothing was wanted that had not been read when it was looked at last."""
+        return self._passed
 
     def expect(self, shards: Iterable[str]) -> None:
         """Let ``look`` fail as long as one of these is not there: a query has read from it."""
@@ -69,36 +83,69 @@ class BridgeWatch:
             self._extents.setdefault(shard.address, {})[shard.id] = extent
         self._surveyed = trio.current_time()
 
-    async def wait(self, client: BridgeClient, known: Mapping[str, int], timeout: float) -> None:
-        """Look again; if no shard's next offset differs from ``known``, wait for that, or ``timeout`` seconds.
+    async def wait(
+        self, client: BridgeClient, known: Mapping[str, int], timeout: float, limit: int | None = None
+    ) -> None:
+        """Look again; if nothing wanted is behind ``known`` in any shard, wait for that, or ``timeout`` seconds.
+
+        Args:
+            client: asks.
+            known: by shard, the offset to which the caller has come.
+            timeout: seconds.
+            limit: how many events of all shards are to be read at most.
 
         Raises:
             BridgeUnreachable: see ``BridgeClient``.
         """
         if trio.current_time() > self._surveyed + _SURVEY:
             await self.look(client)
-        members = list(self._extents.items())
+        members = {
+            address: {
+                shard: max(known.get(shard, 0), self._passed.get(shard, 0)) for shard in extents if self._matters(shard)
+            }
+            for address, extents in self._extents.items()
+        }
+        members = {address: asked for address, asked in members.items() if asked}
         if len(members) == 1:
-            await self._wait_member(client, *members[0], known, timeout, trio.CancelScope())
-            return
-        with one_error():
-            async with trio.open_nursery() as nursery:
-                for address, extents in members:
-                    nursery.start_soon(
-                        self._wait_member, client, address, extents, known, timeout, nursery.cancel_scope
-                    )
+            ((address, asked),) = members.items()
+            await self._wait_member(client, address, asked, timeout, limit)
+        else:
+            answered: set[str] = set()
+            with one_error():
+                async with trio.open_nursery() as nursery:
+
+                    async def wait_member(address: str, asked: Mapping[str, int]) -> None:
+                        if await self._wait_member(client, address, asked, timeout, limit):
+                            nursery.cancel_scope.cancel()
+                        answered.add(address)
+
+                    for address, asked in members.items():
+                        nursery.start_soon(wait_member, address, asked)
+            for address in members.keys() - answered:
+                await self._wait_member(client, address, members[address], 0, limit)
+        if limit is not None:
+            await self._divide(client, members, limit)
 
     async def _wait_member(
-        self,
-        client: BridgeClient,
-        address: str,
-        before: Mapping[str, Extent],
-        known: Mapping[str, int],
-        timeout: float,
-        others: trio.CancelScope,
-    ) -> None:
-        wanted = {shard: known.get(shard, 0) for shard in before}
-        found = await client.wait_offsets(address, wanted, timeout)
+        self, client: BridgeClient, address: str, asked: Mapping[str, int], timeout: float, limit: int | None
+    ) -> bool:
+        """Ask one member; tell whether it has news."""
+        found = await client.wait_offsets(address, asked, timeout, self._wanted, limit)
         self._extents[address] = found
-        if {shard: extent.next for shard, extent in self._extents[address].items()} != wanted:
-            others.cancel()
+        self._passed |= {shard: extent.first for shard, extent in found.items() if extent.first is not None}
+        return found.keys() != asked.keys() or any(extent.has_news for extent in found.values())
+
+    async def _divide(self, client: BridgeClient, members: Mapping[str, Mapping[str, int]], limit: int) -> None:
+        """Let each shard be read as far as its share of the limit goes, in proportion to what waits in each."""
+        waiting = {shard: extent.count or 0 for shard, extent in self.extents.items() if extent.has_news}
+        shares = divide(waiting, limit)
+        for address, asked in members.items():
+            extents = self._extents[address]
+            for shard, share in shares.items():
+                if shard in extents and share < waiting[shard]:
+                    if share:
+                        again = await client.wait_offsets(address, asked, 0, self._wanted, share)
+                        upto = again[shard].upto if shard in again else extents[shard].first
+                    else:
+                        upto = extents[shard].first
+                    extents[shard] = dataclasses.replace(extents[shard], count=share, upto=upto)

@@ -41,9 +41,11 @@ from iris.spark_bridge.errors import (
 )
 from iris.spark_bridge.gaps import GAPS_AT_ONCE, Gap
 from iris.spark_bridge.log import (
+    EVERYTHING,
     HEADER_SIZE,
     Chunk,
     FileRange,
+    TopicFilter,
     decode_frames,
     file_range_untrusted,
     frame_size,
@@ -209,7 +211,7 @@ class BridgeClient:
         return asked, shards
 
     async def present(self) -> MemberShards:
-        """Return the shards that the present members have and know, whoever is missing.
+        """Return the shards that the present members have and know, no matter who is missing.
 
         Raises:
             BridgeUnreachable: not every one of them answered in time, or there is none.
@@ -230,12 +232,30 @@ class BridgeClient:
             raise trio.TooSlowError
         return frozenset(answers.asked), MemberShards(shards=shards, known=known)
 
-    async def wait_offsets(self, address: str, known: Mapping[str, int], timeout: float) -> dict[str, Extent]:
+    async def wait_offsets(
+        self,
+        address: str,
+        known: Mapping[str, int],
+        timeout: float,
+        wanted: TopicFilter = EVERYTHING,
+        limit: int | None = None,
+    ) -> dict[str, Extent]:
         """Return what a member's shards hold.
 
-        Returns when a next offset is not the one in ``known``, or after ``timeout`` seconds.
+        Returns when an event is behind ``known`` that is wanted, or after ``timeout`` seconds.
+
+        Args:
+            address: of the member.
+            known: by shard, the offset to which the caller has come.
+            timeout: seconds, 0 for an answer at once.
+            wanted: topics.
+            limit: how many events of each shard are counted at most; None: whether there is one.
+
+        Raises:
+            NotAllowed: this node may not subscribe to one of the topics.
         """
-        reply = await self._ask(address, "offsets", {"known": dict(known), "timeout": timeout}, timeout=timeout + 5)
+        fields = {"known": dict(known), "timeout": timeout, "limit": limit, **_selection(wanted)}
+        reply = await self._ask(address, "offsets", fields, timeout=timeout + 5)
         return {shard: _extent_untrusted(extent) for shard, extent in _by_shard_untrusted(reply).items()}
 
     async def gaps(
@@ -264,8 +284,10 @@ class BridgeClient:
             found |= _offsets_untrusted(await self._ask(address, "times", {"timestamp": timestamp}))
         return found
 
-    async def locate(self, address: str, shard: str, start: int, end: int) -> FileRange | None:
-        """Return the file in which a range begins, if the member is on this machine.
+    async def locate(
+        self, address: str, shard: str, start: int, end: int, wanted: TopicFilter = EVERYTHING
+    ) -> FileRange | None:
+        """Return the file in which the wanted events of a range begin, if the member is on this machine.
 
         Raises:
             DataLost, LogDamaged, BridgeUnreachable: see ``read``.
@@ -273,7 +295,8 @@ class BridgeClient:
         here = machine()
         if here is None:
             return None
-        found = await self._ask(address, "locate", {"shard": shard, "start": start, "end": end, "machine": here})
+        fields = {"shard": shard, "start": start, "end": end, "machine": here, **_selection(wanted)}
+        found = await self._ask(address, "locate", fields)
         return None if found is None else file_range_untrusted(found)
 
     async def pin(self, address: str, group: str, start: Mapping[str, int]) -> dict[str, int]:
@@ -409,7 +432,7 @@ class BridgeClient:
         return BridgeUnreachable(f"bridge {self._bridge!r} cannot be reached after {self._patience:g} s: {reason}")
 
     async def read(
-        self, address: str, shard: str, start: int, end: int, topics: Sequence[str] = ()
+        self, address: str, shard: str, start: int, end: int, wanted: TopicFilter = EVERYTHING
     ) -> AsyncGenerator[list[Chunk]]:
         """Yield the chunks that hold a range, verified and in order, as they arrive.
 
@@ -420,8 +443,8 @@ class BridgeClient:
             shard: its id.
             start: offset of the first event.
             end: the offset behind the last one.
-            topics: patterns of the topics whose events are wanted; none for all.  The others are left out if this node
-                may not subscribe to all topics; what it may have then is what it names here.
+            wanted: topics.  Events of others may be left out, and are if this node may not subscribe to all topics;
+                what it may have then is what it names here.
 
         Raises:
             NotAllowed: this node may not have the events of one of the topics.
@@ -433,7 +456,7 @@ class BridgeClient:
         deadline = trio.current_time() + self._patience
         while at < end:
             try:
-                async with aclosing(self._read_once(address, shard, at, end, topics)) as batches:
+                async with aclosing(self._read_once(address, shard, at, end, wanted)) as batches:
                     async for chunks in batches:
                         for chunk in chunks:
                             check_chunk(chunk, shard, at)
@@ -454,10 +477,10 @@ class BridgeClient:
                 await trio.sleep(_PAUSE)
 
     async def _read_once(
-        self, address: str, shard: str, start: int, end: int, topics: Sequence[str]
+        self, address: str, shard: str, start: int, end: int, wanted: TopicFilter
     ) -> AsyncGenerator[list[Chunk]]:
         async with self._node.open_tunnel(address, operation="read") as tunnel:
-            await tunnel.send({"shard": shard, "start": start, "end": end, "topics": list(topics)})
+            await tunnel.send({"shard": shard, "start": start, "end": end, **_selection(wanted)})
             frames = FrameBuffer()
             async for payload in tunnel:
                 if isinstance(payload, bytes):
@@ -466,6 +489,11 @@ class BridgeClient:
                         yield chunks
                 else:
                     raise _told(payload)
+
+
+def _selection(wanted: TopicFilter) -> dict[str, object]:
+    """Return how a bridge is told of the wanted topics: of all, where it does not match the expression."""
+    return {"topics": list(wanted.patterns), "regex": wanted.regex if wanted.is_linear else None}
 
 
 def check_chunk(chunk: Chunk, shard: str, offset: int) -> None:
@@ -616,8 +644,14 @@ def _offsets_untrusted(reply: object) -> dict[str, int]:
 
 def _extent_untrusted(extent: object) -> Extent:
     match extent:
-        case [int(earliest), int(following), int(gap)] if 0 <= earliest <= following < 2**63 and -1 <= gap < 2**63:
-            return Extent(earliest=earliest, next=following, gap=gap)
+        case [int(earliest), int(following), int(gap), int(first), int(count), int(upto)] if (
+            0 <= earliest <= following < 2**63
+            and -1 <= gap < 2**63
+            and 0 <= count < 2**63
+            and 0 <= first <= following
+            and 0 <= upto <= following
+        ):
+            return Extent(earliest=earliest, next=following, gap=gap, first=first, count=count, upto=upto)
         case _:
             raise _not_understood()
 

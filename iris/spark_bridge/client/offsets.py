@@ -98,12 +98,26 @@ def _are_offsets(value: object) -> bool:
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """What a shard holds now: events ``earliest`` up to but not including ``next``."""
+    """What a shard holds now for a query: events ``earliest`` up to but not including ``next``.
+
+    Of a query of some topics, events below ``earliest`` that it wants may have been removed.
+    """
 
     earliest: int
     next: int
     gap: int = -1
     """The greatest offset before which events are missing; -1: none are."""
+    first: int | None = None
+    """Below it there is no event that is wanted and was not read; ``next``: nothing is to be read.  None: not known."""
+    count: int | None = None
+    """Events that are to be read up to ``upto``; 1 may stand for any number.  None: as many as there are offsets."""
+    upto: int | None = None
+    """Where the next batch may end; None: at ``next``."""
+
+    @property
+    def has_news(self) -> bool:
+        """Whether something is to be read."""
+        return self.first is None or self.first < self.next
 
 
 @final
@@ -168,11 +182,11 @@ def check_order(start: Mapping[str, int], end: Mapping[str, int], *, options: st
             )
 
 
-def advance(start: Offsets, extents: Mapping[str, Extent], *, limit: int | None, fail_on_data_loss: bool) -> Offsets:
-    """Return the end of the batch that begins at ``start``: all events, or about ``limit`` of them.
+def advance(start: Offsets, extents: Mapping[str, Extent], *, fail_on_data_loss: bool) -> Offsets:
+    """Return the end of the batch that begins at ``start``, as far as ``extents`` let it go.
 
-    A limit is divided in proportion to what waits in each shard.  Returns ``start`` itself if nothing waits and it need
-    not go back.
+    Shards in which nothing is to be read go along with the others.  Returns ``start`` itself if that is so in all of
+    them and the batch need not go back.
 
     Raises:
         DataLost: a log was wiped, or events that were not read yet were trimmed, and that is to be an error.
@@ -209,19 +223,29 @@ def advance(start: Offsets, extents: Mapping[str, Extent], *, limit: int | None,
     for shard, extent in extents.items():
         if shard not in begins:
             begins[shard] = began[shard] = extent.earliest
-    waiting = {
-        shard: max(0, extents[shard].next - offset) if shard in extents else 0 for shard, offset in begins.items()
-    }
+    ends = {shard: _end(extents.get(shard), offset) for shard, offset in begins.items()}
+    waiting = any(
+        extents[shard].has_news and ends[shard] > offset for shard, offset in begins.items() if shard in extents
+    )
     behind = any(began[shard] < offset for shard, offset in start.next.items() if shard in began)
-    if not any(waiting.values()) and not behind:
+    if not waiting and not behind:
         return start
-    shares = waiting if limit is None else divide(waiting, limit)
-    following = {shard: offset + shares[shard] for shard, offset in begins.items()}
-    return Offsets(next=following, began=began, lost=start.lost)
+    return Offsets(next=ends, began=began, lost=start.lost)
+
+
+def _end(extent: Extent | None, offset: int) -> int:
+    if extent is None:
+        return offset
+    return max(offset, extent.next if extent.upto is None else min(extent.upto, extent.next))
 
 
 def divide(waiting: Mapping[str, int], limit: int) -> dict[str, int]:
-    """Divide ``limit`` in proportion; the shares are whole and add up to it, or to all if that is less."""
+    """Divide ``limit`` in proportion; the shares are whole and add up to it, or to all if that is less.
+
+    Args:
+        waiting: by shard, how many events are to be read.
+        limit: how many may be.
+    """
     total = sum(waiting.values())
     if total <= limit:
         return dict(waiting)

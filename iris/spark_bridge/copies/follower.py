@@ -71,7 +71,7 @@ class BridgeCopy:
         self._state = state
         self._position = store.replication.position()
         self._turn = trio.Lock()
-        """Held by whoever changes what this copy is."""
+        """Held by the task that changes what this copy is."""
         self._following: trio.CancelScope | None = None
         self._followed = 0
         self._promoted = trio.Event()
@@ -110,7 +110,7 @@ class BridgeCopy:
     # -- being asked ----------------------------------------------------------------------------------------
 
     def service(self) -> Service:
-        """Return what promotions ask, and whoever looks."""
+        """Return what promotions ask."""
         service = Service(copies_cluster(self._bridge, self._shard))
         service.request("state")(self._answer_state)
         service.request("promise")(self._answer_promise)

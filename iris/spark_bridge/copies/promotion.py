@@ -1,7 +1,7 @@
 """Promotion: makes a copy the primary, if nothing that was confirmed is lost by it, or if that is accepted.
 
 Nothing here decides that a primary is gone: a person does, or an outside lease (one of Kubernetes, a lock of etcd)
-whose holder runs ``iris bridge promote``.  Whoever it is, and however often, at most one log has a term, and a primary
+whose holder runs ``iris bridge promote``.  However often it is run, at most one log has a term, and a primary
 of an earlier one confirms nothing any more.
 """
 

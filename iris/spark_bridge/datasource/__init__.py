@@ -5,8 +5,8 @@ is an error.  Not here: connections and retries (iris.spark_bridge.client).
 """
 
 from iris.spark_bridge.datasource.options import SourceOptions
-from iris.spark_bridge.datasource.reader import TopicFilter, keep_topics, to_batches
+from iris.spark_bridge.datasource.reader import to_batches
 
 __all__ = (
-    "SourceOptions", "TopicFilter", "keep_topics", "to_batches",
+    "SourceOptions", "to_batches",
 )  # fmt: skip

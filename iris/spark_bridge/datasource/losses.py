@@ -12,9 +12,9 @@ from typing import Final
 from iris.kernel.wire import saturated
 from iris.spark_bridge.client import BlockingPortal, BridgeClient, BridgeWatch, Range
 from iris.spark_bridge.datasource.options import SourceOptions
-from iris.spark_bridge.datasource.reader import TopicFilter
 from iris.spark_bridge.errors import DataLost
 from iris.spark_bridge.gaps import Gap
+from iris.spark_bridge.log import TopicFilter
 
 _log: Final = logging.getLogger("iris")
 

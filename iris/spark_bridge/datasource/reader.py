@@ -1,99 +1,23 @@
-"""Partition reader: a Spark task reads its range of a shard as chunks and turns them into record batches.
-
-The topic filter drops the rows of a chunk whose topics the query did not ask for.
-"""
+"""Partition reader: a Spark task reads its range of a shard as chunks and turns them into record batches."""
 
 from __future__ import annotations
 
 import bisect
-import dataclasses
-import re
 from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
 from contextlib import aclosing, closing
 from functools import partial
-from typing import Final, final
+from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import RequestTimeout
-from iris.patterns.pubsub.interest import Matcher
 from iris.spark_bridge.client import BlockingPortal, BridgeClient, check_chunk, portal_to
 from iris.spark_bridge.datasource.options import SourceOptions
 from iris.spark_bridge.datasource.worker import settle_in
 from iris.spark_bridge.errors import DataLost, LogDamaged
-from iris.spark_bridge.log import Chunk, FileRange, frame_header, read_file_range
+from iris.spark_bridge.log import Chunk, FileRange, TopicFilter, read_file_range
 from iris.spark_bridge.schema import COLUMNS_WITHOUT_HEADERS, decode_events
-
-_REMEMBERED = 65536
-
-
-@final
-class TopicFilter:
-    """Keeps the rows whose topic matches.
-
-    Args:
-        patterns: of topics, with ``*`` and ``>``.
-        regex: a regular expression for the whole topic, in the place of patterns.
-    """
-
-    def __init__(self, patterns: Sequence[str] = (), regex: str | None = None) -> None:
-        self._matcher: Matcher[bool] | None = None
-        self._regex = None if regex is None else re.compile(regex)
-        if patterns:
-            self._matcher = Matcher()
-            for pattern in patterns:
-                self._matcher.add(pattern, True)
-        self._known: dict[str, bool] = {}
-
-    def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the wanted rows; the batch itself if it wants all of them."""
-        if self._matcher is None and self._regex is None:
-            return batch
-        column = batch.column("topic")
-        topics: list[str] = pc.unique(column).to_pylist()
-        wanted = [topic for topic in topics if self._is_wanted(topic)]
-        if len(wanted) == len(topics):
-            return batch
-        if not wanted:
-            return batch.slice(0, 0)
-        return batch.filter(pc.is_in(column, value_set=pa.array(wanted, pa.string())))
-
-    def wants(self, topic: str) -> bool:
-        """Tell whether rows of a topic are wanted."""
-        return (self._matcher is None and self._regex is None) or self._is_wanted(topic)
-
-    def _is_wanted(self, topic: str) -> bool:
-        known = self._known.get(topic)
-        if known is None:
-            if len(self._known) >= _REMEMBERED:
-                self._known.clear()
-            if self._regex is not None:
-                known = self._regex.fullmatch(topic) is not None
-            else:
-                assert self._matcher is not None
-                known = bool(self._matcher.match(topic))
-            self._known[topic] = known
-        return known
-
-
-def keep_topics(chunk: Chunk, wanted: TopicFilter) -> Chunk:
-    """Return a chunk with the wanted events alone, which stands for the same offsets.
-
-    Raises:
-        LogDamaged: it does not hold events.
-    """
-    events = decode_events(chunk.data)
-    kept = wanted.keep(events)
-    if kept.num_rows == events.num_rows:
-        return chunk
-    data = bytes(kept.serialize())
-    header = frame_header(
-        data, shard=chunk.shard, epoch=chunk.epoch, first=chunk.first, count=chunk.count, timestamp=chunk.timestamp
-    )
-    return dataclasses.replace(chunk, frame=header + data)
-
 
 _FEW_ROWS: Final = 1024
 _FEW_BYTES: Final = 256 * KIB
@@ -126,16 +50,14 @@ def read_chunks(
     Errors are those of ``read_range``.
     """
     at = start
+    wanted = TopicFilter(options.topics, options.topic_regex)
     if options.local_files:
-        with closing(_chunks_of_files(portal, address=address, shard=shard, start=start, end=end)) as chunks:
-            for chunk in chunks:
-                at = chunk.end
-                yield chunk
+        at = yield from _chunks_of_files(portal, wanted, address=address, shard=shard, start=start, end=end)
 
     def source(client: BridgeClient) -> AsyncGenerator[Sequence[Chunk]]:
         if options.fail_on_data_loss:
-            return client.read(address, shard, at, end, options.topics)
-        return _read_what_is_left(client, address, shard, at, end, options.topics)
+            return client.read(address, shard, at, end, wanted)
+        return _read_what_is_left(client, address, shard, at, end, wanted)
 
     if at < end:
         with closing(portal.stream(source)) as parts:
@@ -143,44 +65,54 @@ def read_chunks(
                 yield from part
 
 
-def _chunks_of_files(portal: BlockingPortal, *, address: str, shard: str, start: int, end: int) -> Generator[Chunk]:
-    """Yield the first chunks of a range, as far as files give them; see ``iris.spark_bridge.log.local_read``."""
+def _chunks_of_files(
+    portal: BlockingPortal, wanted: TopicFilter, *, address: str, shard: str, start: int, end: int
+) -> Generator[Chunk, None, int]:
+    """Yield the first chunks of a range, as far as files give them; see ``iris.spark_bridge.log.local_read``.
+
+    Returns:
+        Up to which offset that was.
+    """
     at = start
     while at < end:
         try:
-            found = portal.call(partial(_locate, address=address, shard=shard, start=at, end=end))
-            if found is None:
-                return
+            found = portal.call(partial(_locate, address=address, shard=shard, start=at, end=end, wanted=wanted))
+            if found is None or found.end <= at:
+                return at
             begin = at
             for chunk in read_file_range(found):
-                check_chunk(chunk, shard, at)
+                check_chunk(chunk, shard, max(at, chunk.first))
                 at = chunk.end
                 yield chunk
+            if found.pieces and at == begin:
+                return at
+            at = max(at, found.end)
         except RequestTimeout:  # an OSError, too, but of the bridge and not of its files
             raise
         # A local read is only faster: the rest comes by session, where the member names what is wrong with its log.
         except (OSError, ValueError, OverflowError, DataLost, LogDamaged):
-            return
-        if at == begin:
-            return
+            return at
+    return at
 
 
-async def _locate(client: BridgeClient, *, address: str, shard: str, start: int, end: int) -> FileRange | None:
-    return await client.locate(address, shard, start, end)
+async def _locate(
+    client: BridgeClient, *, address: str, shard: str, start: int, end: int, wanted: TopicFilter
+) -> FileRange | None:
+    return await client.locate(address, shard, start, end, wanted)
 
 
 async def _read_what_is_left(
-    client: BridgeClient, address: str, shard: str, start: int, end: int, topics: Sequence[str]
+    client: BridgeClient, address: str, shard: str, start: int, end: int, wanted: TopicFilter
 ) -> AsyncGenerator[Sequence[Chunk]]:
     at = start
     while at < end:
         try:
-            async with aclosing(client.read(address, shard, at, end, topics)) as parts:
+            async with aclosing(client.read(address, shard, at, end, wanted)) as parts:
                 async for part in parts:
                     yield part
                     at = part[-1].end
         except DataLost:
-            extents = await client.wait_offsets(address, {}, 0)
+            extents = await client.wait_offsets(address, {}, 0, wanted)
             earliest = extents[shard].earliest if shard in extents else end
             if earliest <= at:
                 raise

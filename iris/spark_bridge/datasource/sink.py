@@ -3,7 +3,7 @@
 Exactly once, which is the default: each task stages its rows on a member of the bridge, under query, batch, partition
 and attempt, or sends them to the driver if they are few.  The driver's commit makes them part of the log in one step,
 together with a note that this batch of this query is in it.  A batch that Spark repeats after a crash finds the note
-and changes nothing.  A committed batch is also published, once, to whoever listens at that time.
+and changes nothing.  A committed batch is also published, once, to those who listen at that time.
 
 At least once: each task publishes its rows itself, confirmed by every durable subscriber.  A batch that Spark repeats
 is published again.

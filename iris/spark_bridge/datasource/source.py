@@ -11,7 +11,7 @@ How Spark uses this file (read in PySpark 4.3):
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
 from typing import Any, Final, final
 
@@ -66,6 +66,7 @@ from iris.spark_bridge.datasource.reader import read_range
 from iris.spark_bridge.datasource.sink import IrisStreamWriter, IrisWriter, check_columns
 from iris.spark_bridge.datasource.worker import settle_in
 from iris.spark_bridge.errors import BridgeUnreachable, DataLost, StoreFull
+from iris.spark_bridge.log import TopicFilter
 from iris.spark_bridge.schema import COLUMNS_WITHOUT_HEADERS, SCHEMA, SPARK_SCHEMA, SPARK_SCHEMA_WITHOUT_HEADERS
 
 _FIRST_POLL: Final = 0.25
@@ -238,7 +239,9 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
-        self._watch = BridgeWatch(options.shards)
+        self._watch = BridgeWatch(options.shards, TopicFilter(options.topics, options.topic_regex))
+        self._moved: Mapping[str, int] = {}
+        """The offsets that the bridge has of the group."""
         self._initial: Offsets | None = None
         self._target: dict[str, Extent] | None = None
         self._known = False
@@ -290,23 +293,26 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         position = parse_offsets(start)
         self._expect(position)
         poll = self._poll if self._target is None else 0.0
-        self._portal.call(lambda client: self._watch.wait(client, position.next, poll))
+        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        self._portal.call(lambda client: self._watch.wait(client, position.next, poll, rows))
         self._known = True
         extents = self._watch.extents
         if self._target is not None:
             # A shard that nobody knew but the checkpoint has come since.
             self._target |= {shard: extents[shard] for shard in position.next.keys() & extents.keys() - self._target}
             extents = {
-                shard: Extent(earliest=extents[shard].earliest, next=min(extents[shard].next, target.next))
+                shard: dataclasses.replace(extents[shard], next=min(extents[shard].next, target.next))
                 for shard, target in self._target.items()
                 if shard in extents
             }
-        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        end = advance(position, extents, limit=rows, fail_on_data_loss=self._options.fail_on_data_loss)
+        end = advance(position, extents, fail_on_data_loss=self._options.fail_on_data_loss)
         idle = end is position
         if not idle:
             missing = count_missing(self._options, self._portal, self._watch, ranges_between(position, end))
             end = dataclasses.replace(end, lost=saturated(end.lost + missing))
+        else:
+            # Nothing that the group wants is unread up to there, so nothing has to be kept for it.
+            self._move({shard: max(at, self._watch.passed.get(shard, 0)) for shard, at in position.next.items()})
         self._poll = min(2 * self._poll, _LONGEST_POLL) if idle else _FIRST_POLL
         return start if idle else end.to_json()
 
@@ -325,15 +331,19 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Write the group's progress down on the bridge, for ``iris bridge status`` and for retention."""
+        self._move(parse_offsets(end).next)
+
+    def _move(self, offsets: Mapping[str, int]) -> None:
         group = self._options.group
-        if group is None:
+        if group is None or offsets == self._moved:
             return
-        offsets = parse_offsets(end).next
+        self._moved = offsets
         for address in self._watch.addresses:
             own = {shard: offset for shard, offset in offsets.items() if self._watch.address(shard) == address}
             try:
                 self._portal.call(partial(_move, address=address, group=group, offsets=own))
             except (BridgeUnreachable, StoreFull):
+                self._moved = {}
                 continue  # Spark's checkpoint is what counts; the next commit moves the bridge's cursor
 
     # -- in the executors -----------------------------------------------------------------------------------

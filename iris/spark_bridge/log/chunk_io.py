@@ -7,7 +7,7 @@ index, and from places to verified bytes.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, Protocol, final
 
 import pyarrow as pa
@@ -16,6 +16,8 @@ from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.log.chunk import HEADER_SIZE, Chunk, decode_frames, frame_header
 from iris.spark_bridge.log.index import ChunkPlace, IndexView, SegmentRecord, ShardRecord
 from iris.spark_bridge.log.segments import SegmentFiles
+from iris.spark_bridge.log.topic_filter import TopicFilter
+from iris.spark_bridge.log.topic_index import SegmentTopics, find_chunks
 
 CHUNK_EVENTS: Final = 8192
 """Spark takes batches of 10,000 rows by default."""
@@ -26,8 +28,8 @@ CHUNK_BYTES: Final = 1024 * 1024
 ROOM: Final = CHUNK_BYTES - HEADER_SIZE - 2048
 """Bytes of a chunk that are there for events."""
 
-FinishedSegment = tuple[int, str, int, int]
-"""Shard, epoch, first offset and size of a segment that is complete."""
+FinishedSegment = tuple[int, str, int, int, int]
+"""Shard, epoch, first offset, size and revision of a segment that is complete."""
 
 
 class BuildColumns(Protocol):
@@ -46,10 +48,20 @@ class ShardAppend:
         number: of the shard, which exists.
         now: microseconds since 1970.
         finished: collects the segments that are complete, to be trimmed after the commit.
+        topics: of the segment that each shard is appended to, by shard; to be emptied if the transaction fails.
+        begin: whether it begins with a new segment.
     """
 
     def __init__(
-        self, view: IndexView, files: SegmentFiles, number: int, *, now: int, finished: list[FinishedSegment]
+        self,
+        view: IndexView,
+        files: SegmentFiles,
+        number: int,
+        *,
+        now: int,
+        finished: list[FinishedSegment],
+        topics: dict[int, SegmentTopics],
+        begin: bool = False,
     ) -> None:
         shard = view.shard(number)
         if shard is None:
@@ -64,6 +76,13 @@ class ShardAppend:
         self._first = shard.next
         self._size = shard.size
         self._segment = view.last_segment(number)
+        self._topics = topics
+        if self._segment is not None:
+            # Of a former format, which did not note topics: a segment has those of all of its chunks, or of none.
+            begin = begin or self._segment.topics is None
+            if number not in topics:
+                topics[number] = SegmentTopics(self._segment.first, view.topics(number, self._segment))
+        self._begin = begin
         self._written = False
 
     @property
@@ -71,18 +90,20 @@ class ShardAppend:
         """The offset of the next event."""
         return self._first
 
-    def add(self, count: int, build: BuildColumns) -> None:
-        """Add a chunk of ``count`` events."""
+    def add(self, topics: Mapping[str, int], build: BuildColumns) -> None:
+        """Add a chunk of events; ``topics`` says how many of each topic."""
+        count = sum(topics.values())
         number, epoch, first = self._shard.number, self._shard.epoch, self._first
         data = memoryview(build(first=first, timestamp=self._timestamp).serialize())
         size = HEADER_SIZE + len(data)
         segment = self._segment
-        if segment is None or self._files.is_full(segment.size, size):
+        if segment is None or self._begin or self._files.is_full(segment.size, size):
             segment = self._begin_segment(segment, size)
+            self._begin = False
         header = frame_header(data, shard=number, epoch=epoch, first=first, count=count, timestamp=self._timestamp)
         # Behind the committed end of the segment: no reader sees these bytes yet, and after a crash they are
         # overwritten.
-        self._files.write(number, epoch, segment.first, segment.size, (header, data))
+        self._files.write(number, epoch, segment.first, segment.size, (header, data), segment.revision)
         self._written = True
         place = ChunkPlace(
             first=first,
@@ -91,14 +112,29 @@ class ShardAppend:
             segment=segment.first,
             position=segment.size,
             size=size,
+            revision=segment.revision,
         )
         self._view.put_chunk(number, place)
+        known = self._segment_topics(segment)
+        known.note(self._view, number, first, topics)
         self._segment = dataclasses.replace(
-            segment, end=place.end, size=segment.size + size, written=self._now, last_timestamp=self._timestamp
+            segment,
+            end=place.end,
+            size=segment.size + size,
+            written=self._now,
+            last_timestamp=self._timestamp,
+            topics=len(known),
         )
         self._view.put_segment(number, self._segment)
         self._first = place.end
         self._size += size
+
+    def _segment_topics(self, segment: SegmentRecord) -> SegmentTopics:
+        number = self._shard.number
+        found = self._topics.get(number)
+        if found is None or found.segment != segment.first:  # it begins with this chunk
+            found = self._topics[number] = SegmentTopics(segment.first, [])
+        return found
 
     def _begin_segment(self, before: SegmentRecord | None, size: int) -> SegmentRecord:
         shard = self._shard
@@ -106,7 +142,7 @@ class ShardAppend:
             # ``finish`` syncs the active segment only; the one before is left here for good.
             if self._written:
                 self._files.sync(shard.number)
-            self._finished.append((shard.number, shard.epoch, before.first, before.size))
+            self._finished.append((shard.number, shard.epoch, before.first, before.size, before.revision))
         self._files.begin(shard.number, shard.epoch, self._first, size)
         return SegmentRecord(
             first=self._first,
@@ -148,6 +184,63 @@ def take_places(view: IndexView, shard: int, start: int, end: int, max_bytes: in
     return places
 
 
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Part of a range: a chunk, or offsets whose events are not wanted."""
+
+    place: ChunkPlace | None
+    first: int
+    end: int
+    timestamp: int
+    is_filtered: bool = False
+    """Whether events that are not wanted are taken out of the chunk."""
+
+
+def stretch_of(place: ChunkPlace, *, is_filtered: bool = False) -> Stretch:
+    """Return a chunk as part of a range."""
+    return Stretch(place=place, first=place.first, end=place.end, timestamp=place.timestamp, is_filtered=is_filtered)
+
+
+def take_wanted(
+    view: IndexView,
+    shard: ShardRecord,
+    start: int,
+    end: int,
+    max_bytes: int,
+    wanted: TopicFilter,
+    *,
+    exact: bool = False,
+) -> list[Stretch]:
+    """Return the stretches from ``start``, without a gap between them: up to ``end``, or ``max_bytes`` of chunks.
+
+    Args:
+        view: the transaction.
+        shard: whose they are.
+        start: an offset; events from there on that were removed are not wanted ones.
+        end: the offset behind the last event.
+        max_bytes: more only if it is one chunk.
+        wanted: topics.
+        exact: whether all events that are not wanted are taken out; else where most of a chunk's are not, so that the
+            rest is not sent in vain.
+    """
+    stretches: list[Stretch] = []
+    at, size = start, 0
+    for found in find_chunks(view, shard.number, shard.epoch, max(start, shard.earliest), wanted, end):
+        place = found.place
+        if size and size + place.size > max_bytes:
+            return stretches
+        if place.first > at:
+            stretches.append(Stretch(place=None, first=at, end=place.first, timestamp=place.timestamp))
+        filtered = found.wanted < found.held if found.is_known else exact
+        stretches.append(stretch_of(place, is_filtered=filtered and (exact or 2 * found.wanted < found.held)))
+        at = place.end
+        size += place.size
+    if at < end:
+        stretches.append(Stretch(place=None, first=at, end=end, timestamp=shard.timestamp))
+    return stretches
+
+
 def find_offset(view: IndexView, shard: ShardRecord, timestamp: int) -> int:
     """Return the first offset whose event is not older than ``timestamp``; that behind the last event if there is none.
 
@@ -168,24 +261,25 @@ def find_offset(view: IndexView, shard: ShardRecord, timestamp: int) -> int:
     return shard.next if chunk is None else chunk.first
 
 
-def take_pieces(places: Sequence[ChunkPlace], most: int) -> list[int]:
-    """Return the sizes of pieces of about ``most`` bytes that hold the first chunks, as far as they follow each other.
+def take_pieces(places: Sequence[ChunkPlace], most: int) -> list[tuple[int, int, int]]:
+    """Return first offset, position and size of pieces of about ``most`` bytes that hold chunks of one file.
 
     Args:
-        places: at least one; those of another segment, or behind a gap, are left out.
+        places: those of another segment than the first one are left out.
         most: a piece is larger only if it is one chunk.
     """
-    sizes: list[int] = []
-    end = places[0].position
+    pieces: list[tuple[int, int, int]] = []
+    end = offset = 0
     for place in places:
-        if place.segment != places[0].segment or place.position != end:
+        if (place.segment, place.revision) != (places[0].segment, places[0].revision):
             break
-        end += place.size
-        if sizes and sizes[-1] + place.size <= most:
-            sizes[-1] += place.size
+        if pieces and place.position == end and place.first == offset and pieces[-1][2] + place.size <= most:
+            first, position, size = pieces[-1]
+            pieces[-1] = (first, position, size + place.size)
         else:
-            sizes.append(place.size)
-    return sizes
+            pieces.append((place.first, place.position, place.size))
+        end, offset = place.position + place.size, place.end
+    return pieces
 
 
 def read_places(files: SegmentFiles, shard: int, epoch: str, places: Sequence[ChunkPlace]) -> list[Chunk]:
@@ -201,22 +295,23 @@ def read_places(files: SegmentFiles, shard: int, epoch: str, places: Sequence[Ch
         while (
             last < len(places)
             and places[last].segment == places[at].segment
+            and places[last].revision == places[at].revision
             and places[last].position == places[last - 1].position + places[last - 1].size
         ):
             last += 1
         start, size = places[at].position, places[last - 1].position + places[last - 1].size - places[at].position
-        data = files.read(shard, epoch, places[at].segment, start, size)
+        data = files.read(shard, epoch, places[at].segment, start, size, places[at].revision)
         try:
             chunks += decode_frames(data)
         except LogDamaged as error:
-            path = files.path(shard, epoch, places[at].segment)
+            path = files.path(shard, epoch, places[at].segment, places[at].revision)
             raise LogDamaged(f"{path}, bytes {start} to {start + size}: {error}") from None
         at = last
     for place, chunk in zip(places, chunks, strict=False):
         # The checksum proves that a chunk is whole; only this proves that it is the right one, and not a write that
         # went to the wrong place.
         if (chunk.shard, chunk.epoch, chunk.first, chunk.count) != (shard, epoch, place.first, place.count):
-            path = files.path(shard, epoch, place.segment)
+            path = files.path(shard, epoch, place.segment, place.revision)
             raise LogDamaged(f"{path}, byte {place.position}: the chunk there is not the one that the index names")
     if len(chunks) != len(places):
         raise LogDamaged(f"shard {shard}@{epoch} holds {len(chunks)} chunks where the index names {len(places)}")

@@ -120,15 +120,22 @@ def admit_runs(
     new: list[EventRun] = []
     stale: list[EventRun] = []
     repeats = 0
-    for run in runs:
-        if run.confirm == 0 or window(run.publisher).admit_all(run.confirm, len(run.payloads)):
-            new.append(run)
+    begin = 0
+    while begin < len(runs):
+        alike = _consecutive(runs, begin)
+        first, last = runs[begin], runs[alike - 1]
+        count = last.confirm + len(last.payloads) - first.confirm
+        if first.confirm == 0 or window(first.publisher).admit_all(first.confirm, count):
+            new += runs[begin:alike]
+            begin = alike
             continue
+        run = first  # by itself: some of them are known
+        begin += 1
         admit = window(run.publisher).admit
         verdicts = [admit(run.confirm + at) for at in range(len(run.payloads))]
         at = 0
-        for verdict, alike in itertools.groupby(verdicts):
-            end = at + len(list(alike))
+        for verdict, same in itertools.groupby(verdicts):
+            end = at + len(list(same))
             match verdict:
                 case Verdict.NEW:
                     new.append(cut_run(run, at, end))
@@ -138,3 +145,22 @@ def admit_runs(
                     stale.append(cut_run(run, at, end))
             at = end
     return new, repeats, stale
+
+
+def _consecutive(runs: Sequence[EventRun], begin: int) -> int:
+    """Return the end of the runs from ``begin`` on that one publisher has numbered one after the other.
+
+    Of a thousand topics each event is a run, and one look at the window judges all of them.
+    """
+    run = runs[begin]
+    if not run.confirm:
+        return begin + 1
+    publisher, following = run.sender.node, run.confirm + len(run.payloads)
+    end = begin + 1
+    while end < len(runs):
+        run = runs[end]
+        if run.confirm != following or run.sender.node != publisher:
+            break
+        following += len(run.payloads)
+        end += 1
+    return end

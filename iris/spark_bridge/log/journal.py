@@ -28,6 +28,8 @@ class Write(msgspec.Struct, frozen=True, array_like=True):
     """Offset of the first event of the segment."""
     position: int
     size: int
+    revision: int = 0
+    """Of the segment's file."""
 
 
 @final
@@ -114,9 +116,11 @@ class Journal:
         self.writes: list[Write] = []
         self.data: list[bytes | memoryview] = []
 
-    def write(self, shard: int, epoch: str, segment: int, position: int, parts: Sequence[bytes | memoryview]) -> None:
+    def write(
+        self, shard: int, epoch: str, segment: int, position: int, parts: Sequence[bytes | memoryview], revision: int
+    ) -> None:
         """Note what was written into a segment."""
-        self.writes.append(Write(shard, epoch, segment, position, sum(map(len, parts))))
+        self.writes.append(Write(shard, epoch, segment, position, sum(map(len, parts)), revision))
         self.data += parts
 
     def abandon(self) -> None:

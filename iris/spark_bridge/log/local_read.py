@@ -27,6 +27,7 @@ from typing import Any, Final, cast, final
 import pyarrow as pa
 
 from iris.kernel.errors import RemoteProtocolError
+from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.log.chunk import MAX_DATA, Chunk, decode_frames
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -36,15 +37,16 @@ _FLAGS: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class FileRange:
-    """Chunks that lie one behind the other in one segment file."""
+    """Chunks of one segment file that hold the wanted events of a range of offsets."""
 
     path: str
     device: int
     inode: int
-    position: int
-    """Where the first chunk begins, in bytes."""
-    sizes: Sequence[int]
-    """Bytes of the pieces in which they may be read; whole chunks each."""
+    end: int
+    """Up to this offset there are no other wanted events than theirs."""
+    pieces: Sequence[Sequence[int]]
+    """What is read at a time, whole chunks each: offset of the first one, position and size in bytes.  If there are
+    none, no event of the range is wanted, and there is no file."""
 
 
 @functools.cache
@@ -66,18 +68,22 @@ def file_range_untrusted(fields: Any) -> FileRange:
         found = FileRange(**{field.name: fields[field.name] for field in dataclasses.fields(FileRange)})
     except (KeyError, TypeError):
         raise _not_understood() from None
-    numbers = (found.device, found.inode, found.position, *_whole(found.sizes))
+    numbers = (found.device, found.inode, found.end, *itertools.chain.from_iterable(_whole(found.pieces)))
     if not isinstance(found.path, str) or not all(type(number) is int and number >= 0 for number in numbers):
         raise _not_understood()
     return found
 
 
-def _whole(sizes: object) -> Sequence[int]:
-    if not isinstance(sizes, list) or not all(
-        type(size) is int and 0 < size <= 2 * MAX_DATA for size in cast("list[object]", sizes)
-    ):
+def _whole(pieces: object) -> Sequence[Sequence[int]]:
+    if not isinstance(pieces, list):
         raise _not_understood()
-    return cast("list[int]", sizes)
+    for piece in cast("list[object]", pieces):
+        match piece:
+            case [int(), int(), int(size)] if 0 < size <= 2 * MAX_DATA:
+                continue
+            case _:
+                raise _not_understood()
+    return cast("list[list[int]]", pieces)
 
 
 def _not_understood() -> RemoteProtocolError:
@@ -93,8 +99,10 @@ def read_file_range(found: FileRange) -> Iterator[Chunk]:
 
     Raises:
         OSError, ValueError, OverflowError: it cannot be read, or what was told of it makes no sense.
-        LogDamaged: what is there is not whole chunks.
+        LogDamaged: what is there is not whole chunks, or not those that were told of.
     """
+    if not found.pieces:
+        return
     if not _is_it(found, os.lstat(found.path)):  # opening alone can do something, if it is no file
         return
     descriptor = os.open(found.path, _FLAGS)
@@ -102,11 +110,16 @@ def read_file_range(found: FileRange) -> Iterator[Chunk]:
         # Between the two checks another file may have taken the name; only the open one can change no more.
         if not _is_it(found, os.fstat(descriptor)):
             return
-        positions = itertools.accumulate(found.sizes, initial=found.position)
-        for position, size in zip(positions, found.sizes, strict=False):
+        for offset, position, size in found.pieces:
             # Arrow keeps the memory for the next piece; a new one of its own would have to be zeroed first.
             buffer = pa.allocate_buffer(size)
-            count = os.preadv(descriptor, [buffer], position)
-            yield from decode_frames(memoryview(buffer)[:count])
+            if os.preadv(descriptor, [buffer], position) < size:
+                raise LogDamaged(f"{found.path} ends before byte {position + size}")
+            for chunk in decode_frames(memoryview(buffer)):
+                # Only what the member has passed over is not there: no chunk may be missing in between.
+                if chunk.first != offset:
+                    raise LogDamaged(f"{found.path} holds offset {chunk.first} where {offset} should be")
+                offset = chunk.end  # noqa: PLW2901 -- of the next chunk
+                yield chunk
     finally:
         os.close(descriptor)

@@ -26,7 +26,7 @@ from iris.patterns.pubsub.interest import Milestones
 MAX_HOLES: Final = 64
 """Holes of one topic; when there are more, the oldest is taken for a gap."""
 
-MAX_TOPICS: Final = 4096
+MAX_TOPICS: Final = 16_384
 """Topics of one publisher whose numbers are remembered.  A publisher may use a new topic for each event."""
 
 

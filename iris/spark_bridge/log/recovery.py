@@ -1,19 +1,30 @@
-"""Recovery: opens a log, takes the lock of its directory, and removes what unfinished appends have left behind."""
+"""Recovery: opens a log, takes the lock of its directory, and removes what unfinished appends have left behind.
+
+Nothing that was acknowledged is cut off by a crash, if the disk keeps what it has synced.  Where one has not, the log
+is opened all the same: what is there can be read, and new events are stored.  What is gone is said at once, not when
+somebody comes to read it.
+"""
 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import Entropy
 from iris.security.files import make_directories
 from iris.spark_bridge.errors import LogDamaged, StoreBusy
-from iris.spark_bridge.log.index import MAP_BYTES, Index, ShardRecord
+from iris.spark_bridge.log.chunk_io import read_places
+from iris.spark_bridge.log.index import MAP_BYTES, ChunkPlace, Index, ShardRecord
 from iris.spark_bridge.log.segments import SEGMENT_BYTES, Disk, FileSystem, Reserve, SegmentFiles, sync_directory
 from iris.spark_bridge.log.store import Store
+from iris.spark_bridge.log.topic_index import places_of
+
+_log: Final = logging.getLogger("iris")
 
 
 def open_store(
@@ -73,6 +84,7 @@ def open_store(
             files = SegmentFiles(segments, disk or FileSystem(), segment_bytes)
             if not look_only:
                 _remove_strangers(segments, index, files)
+                _say_cut_tails(directory, index, files)
                 with index.write() as view:
                     for number in shards:
                         if view.shard(number) is None:
@@ -90,13 +102,40 @@ def open_store(
     return Store(directory, index, files, lock)
 
 
+def _say_cut_tails(directory: Path, index: Index, files: SegmentFiles) -> None:
+    """Log which segments are shorter than what is known to be in them, and whether the newest events are damaged."""
+    with index.read() as view:
+        for shard in view.shards():
+            segments = [segment for segment in view.segments(shard.number) if segment.end > shard.earliest]
+            for segment in segments:
+                path = files.path(shard.number, shard.epoch, segment.first, segment.revision)
+                size = path.stat().st_size
+                if size >= segment.size and segment is not segments[-1]:
+                    continue
+                lost: list[ChunkPlace] = []
+                try:
+                    places = places_of(view, shard.number, segment)
+                    lost = [place for place in places if place.end_position > size] or places[-1:]
+                    read_places(files, shard.number, shard.epoch, lost[:1])
+                except LogDamaged as error:
+                    _log.error(
+                        "events of shard %d are damaged, from offset %d on: %s. Readers of them end with an error; put "
+                        "the file back if there is a copy. 'iris bridge verify --data %s' reads the whole log",
+                        shard.number,
+                        lost[0].first if lost else segment.first,
+                        error,
+                        directory,
+                        extra={"shard": shard.number, "path": str(path), "error": str(error)},
+                    )
+
+
 def _remove_strangers(directory: Path, index: Index, files: SegmentFiles) -> None:
     """Delete the segment files of appends that never became part of the log."""
     with index.read() as view:
         view.check_segments()
         shards = view.shards()
         named = {
-            files.path(shard.number, shard.epoch, segment.first)
+            files.path(shard.number, shard.epoch, segment.first, segment.revision)
             for shard in shards
             for segment in view.segments(shard.number)
         }

@@ -53,6 +53,7 @@ class HeldSegment(msgspec.Struct, frozen=True, array_like=True):
     first: int
     end: int
     size: int
+    revision: int = 0
 
 
 @final
@@ -99,7 +100,7 @@ class Replication:
     Args:
         index: of the log.
         files: of the log.
-        writing: held by whoever changes the log.
+        writing: held by the caller that changes the log.
     """
 
     def __init__(self, index: Index, files: SegmentFiles, writing: threading.Lock) -> None:
@@ -139,7 +140,9 @@ class Replication:
                     number=shard.number,
                     epoch=shard.epoch,
                     next=shard.next,
-                    segments=[HeldSegment(one.first, one.end, one.size) for one in view.segments(shard.number)],
+                    segments=[
+                        HeldSegment(one.first, one.end, one.size, one.revision) for one in view.segments(shard.number)
+                    ],
                 )
                 for shard in view.shards()
             ]
@@ -273,7 +276,7 @@ class Replication:
                 break
             places.append(place)
             size += place.size
-        data = self._files.read(number, shard.epoch, segment.first, first.position, size)
+        data = self._files.read(number, shard.epoch, segment.first, first.position, size, segment.revision)
         end, behind = places[-1].end, first.position + size
         reached = dataclasses.replace(segment, end=end, size=behind, last_timestamp=places[-1].timestamp)
         records: list[Journaled] = [journaled_chunk(number, place) for place in places]
@@ -281,7 +284,7 @@ class Replication:
             journaled_segment(number, segment if segment.end == end else reached),
             journaled_shard(dataclasses.replace(shard, earliest=min(shard.earliest, end), next=end)),
         ]
-        write = Write(number, shard.epoch, segment.first, first.position, size)
+        write = Write(number, shard.epoch, segment.first, first.position, size, segment.revision)
         return Change(ChangeHead(view.number, False, (), records, [write]), [data]), end
 
     # -- a copy ---------------------------------------------------------------------------------------------
@@ -306,9 +309,9 @@ class Replication:
                     for chunk in decode_frames(data):
                         if (chunk.shard, chunk.epoch) != (write.shard, write.epoch):
                             raise LogDamaged(f"a chunk of shard {chunk.shard}@{chunk.epoch} came as another one's")
-                    if not self._files.has(write.shard, write.epoch, write.segment):
-                        self._files.begin(write.shard, write.epoch, write.segment, len(data))
-                    self._files.write(write.shard, write.epoch, write.segment, write.position, (data,))
+                    if not self._files.has(write.shard, write.epoch, write.segment, write.revision):
+                        self._files.begin(write.shard, write.epoch, write.segment, len(data), write.revision)
+                    self._files.write(write.shard, write.epoch, write.segment, write.position, (data,), write.revision)
             if before is not None:
                 self._files.sync(before[0])
             gone: set[tuple[int, int]] = set()
@@ -333,7 +336,7 @@ class Replication:
             for one in named[number][:-1]:
                 if one.first == first:
                     with suppress(OSError, LogDamaged):
-                        self._files.finish(number, epoch, first, one.size)
+                        self._files.finish(number, epoch, first, one.size, one.revision)
 
 
 def _cut(view: IndexView, shard: ShardRecord, other: HeldShard | None, fork: int | None) -> Cut:
@@ -348,14 +351,19 @@ def _cut(view: IndexView, shard: ShardRecord, other: HeldShard | None, fork: int
         have = held.get(segment.first)
         if have is None or segment.first >= most:
             break
-        if (have.end, have.size) == (segment.end, segment.size) and segment.end <= most:
+        if (have.end, have.size, have.revision) == (
+            segment.end,
+            segment.size,
+            segment.revision,
+        ) and segment.end <= most:
             offset = segment.end
             # An append goes on in the last one.
             inside = segment if segment is segments[-1] else None
             continue
         upto = min(have.end, segment.end, most)
         size = _size_upto(view, shard.number, segment, upto)
-        if size is not None and (upto < have.end or size == have.size):
+        same = have.revision == segment.revision and size is not None and (upto < have.end or size == have.size)
+        if same and size is not None:
             offset = upto
             inside = dataclasses.replace(segment, end=upto, size=size)
         break

@@ -1,14 +1,80 @@
-"""Retention: which events may be removed, by age and by size, but never what a protected group has still to read."""
+"""Retention: which events may be removed, by age and by size, but never what a protected group has still to read.
+
+Without rules for topics whole segments go, from the beginning of each shard.  With rules, segments from which some
+events go and others do not are written anew, see ``iris.spark_bridge.log.compaction``.
+
+Removals: of which topics events were removed, so that who reads others is not told that something was lost.  A query on
+a silent topic stays at the offset where it was, and the events of other topics behind that go.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
+import re
 import sys
-from collections.abc import Mapping, Sequence
-from typing import final
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, final
+from weakref import WeakKeyDictionary
 
 from iris.kernel.errors import ConfigError
-from iris.spark_bridge.log.index import SegmentRecord
+from iris.patterns.pubsub.interest import check_pattern
+from iris.spark_bridge.log.index import IndexView, SegmentRecord
+from iris.spark_bridge.log.topic_filter import TopicFilter
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRetention:
+    """How long a log keeps events of some topics.
+
+    Raises:
+        ConfigError: the pattern is none, or a limit is not above 0.
+    """
+
+    pattern: str
+    max_age: float | None = None
+    """Seconds; None keeps events of any age."""
+    max_bytes: int | None = None
+    """Of all topics of the pattern together: at least so much is kept of each shard.  None is no limit."""
+    last_value: bool = False
+    """Keep the last event of each topic and key only; of those without a key, the last of the topic."""
+
+    def __post_init__(self) -> None:
+        check_pattern(self.pattern)
+        for name in ("max_age", "max_bytes"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise ConfigError(f"retention of {self.pattern!r}: {name} is {value!r}: use a number above 0")
+
+
+def parse_rule(text: str) -> TopicRetention:
+    """Read how long topics are kept, as ``prices.>=24h``, ``logs.*=7d,10GiB`` or ``state.>=last``.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    pattern, sign, limits = text.rpartition("=")
+    given: dict[str, Any] = {}
+    for limit in limits.split(","):
+        amount = _AMOUNT.fullmatch(limit.strip())
+        value: float | None = None
+        if limit.strip() == "last":
+            name, value = "last_value", True
+        elif amount is not None and amount[2] in _SECONDS:
+            name, value = "max_age", float(amount[1]) * _SECONDS[amount[2]]
+        elif amount is not None:
+            name, value = "max_bytes", int(float(amount[1]) * _BYTES[amount[2]])
+        else:
+            name = ""
+        if not sign or not name or name in given:
+            raise ConfigError(
+                f"{text!r} does not say how long topics are kept: use PATTERN=LIMITS, where the limits are a time as "
+                "24h (s, m, h, d), a size as 10GiB (KiB, MiB, GiB, TiB) and the word last, for the last value of each "
+                "key, each once at most, with commas"
+            )
+        given[name] = value
+    return TopicRetention(pattern=pattern, **given)
 
 
 @final
@@ -25,13 +91,190 @@ class Retention:
     max_bytes: int | None = None
     """Of all shards of a member together: at least so much is kept.  None is no limit."""
     keep_unread: bool = False
-    """Keep what a known group has not read yet, whatever the two limits say."""
+    """Keep what a known group has not read yet, whatever the limits say."""
+    rules: tuple[TopicRetention, ...] = ()
+    """Of topics; the first that matches counts.  The limits above are for the other topics then."""
+
+    def without_ages(self) -> Retention:
+        """Return the same without what depends on the clock."""
+        rules = tuple(dataclasses.replace(rule, max_age=None) for rule in self.rules)
+        return dataclasses.replace(self, max_age=None, rules=rules)
 
     def __post_init__(self) -> None:
         for name in ("max_age", "max_bytes"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"retention: {name} is {value!r}: use a number above 0, or None for no limit")
+
+
+_AMOUNT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(s|m|h|d|KiB|MiB|GiB|TiB)")
+_SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_BYTES: Final = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+
+_MOST_PARTS: Final = 4
+"""Events of a limited age stand in segments that span a quarter of it: whole segments are looked at."""
+
+_SHORTEST: Final = 60.0
+"""Seconds that a segment spans at least, if its size does not end it."""
+
+
+@final
+class TopicRules:
+    """The rules of a log, by number; the last one is for topics that no other matches."""
+
+    def __init__(self, retention: Retention) -> None:
+        others = TopicRetention(pattern=">", max_age=retention.max_age, max_bytes=retention.max_bytes)
+        self.rules: Final = (*retention.rules, others)
+        self._filters = [TopicFilter([rule.pattern]) for rule in retention.rules]
+        self._numbers: dict[str, int] = {}
+
+    def keeps_last(self, number: int) -> bool:
+        """Tell whether a rule keeps the last value of each key alone."""
+        return self.rules[number].last_value
+
+    def of(self, topics: Collection[str]) -> dict[str, int]:
+        """Return the number of the rule of each topic."""
+        left = list(topics)
+        found: dict[str, int] = {}
+        for number, one in enumerate(self._filters):
+            found |= dict.fromkeys(one.choose(left), number)
+            left = [topic for topic in left if topic not in found]
+        return found | dict.fromkeys(left, len(self._filters))
+
+    @property
+    def span(self) -> float:
+        """Seconds after which a segment is not to grow any more; inf: that does not matter."""
+        ages = [rule.max_age for rule in self.rules if rule.max_age is not None]
+        return max(min(ages) / _MOST_PARTS, _SHORTEST) if ages else math.inf
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentShares:
+    """What a segment holds of the topics of each rule, by the number of the rule."""
+
+    events: Sequence[int]
+    bytes: Sequence[int]
+    """About: the chunks' bytes, divided by events."""
+    is_known: bool = True
+    """Whether its topics were noted; a segment of a former format counts as one of topics without a rule."""
+
+
+def choose_rules(
+    segments: Sequence[SegmentRecord], shares: Mapping[int, SegmentShares], rules: TopicRules, *, now: int
+) -> dict[int, set[int]]:
+    """Return which rules let all of their events in which segments go, by the first offset of the segment.
+
+    Args:
+        segments: of one shard, oldest first.
+        shares: by first offset.
+        rules: of topics.
+        now: microseconds since 1970.
+    """
+    expired: dict[int, set[int]] = {}
+    kept = [0] * len(rules.rules)
+    ages = {segment.first: age for age, _, _, segment in _ages(0, segments, now)}
+    for segment in reversed(segments):
+        held = shares[segment.first]
+        gone = expired[segment.first] = set[int]()
+        for number, rule in enumerate(rules.rules):
+            too_old = rule.max_age is not None and ages[segment.first] < now - rule.max_age * 1_000_000
+            too_much = rule.max_bytes is not None and kept[number] >= rule.max_bytes
+            if too_old or too_much:
+                gone.add(number)
+            kept[number] += held.bytes[number]
+    return expired
+
+
+MAX_REMOVALS: Final = 65_536
+"""Topics of a log whose removals are known one by one.  Those that lie furthest back are put together."""
+
+_OTHERS: Final = ""
+"""Stands for the topics that are not named."""
+
+
+@final
+class Removals:
+    """Below which offsets events of which topics were removed.  Safe to ask in any thread; one at a time may change it.
+
+    Args:
+        records: by shard and topic.
+    """
+
+    def __init__(self, records: Mapping[int, Mapping[str, int]]) -> None:
+        self._before = {shard: dict(topics) for shard, topics in records.items()}
+        self._count = sum(map(len, self._before.values()))
+        self._changed: set[tuple[int, str]] = set()
+        self._answers: WeakKeyDictionary[TopicFilter, dict[int, int]] = WeakKeyDictionary()
+
+    def earliest(self, shard: int, earliest: int, wanted: TopicFilter) -> int:
+        """Return the offset below which wanted events may have been removed, by age, size or hand.
+
+        Events that later ones have superseded do not count.
+
+        Args:
+            shard: its number.
+            earliest: of the shard: below it none are left.
+            wanted: topics.
+        """
+        before = self._before.get(shard)
+        if before is None:
+            return earliest
+        others = before.get(_OTHERS, 0)
+        if wanted.names is not None:
+            return max([others, *(before.get(name, 0) for name in wanted.names)])
+        answers = self._answers.setdefault(wanted, {})
+        answer = answers.get(shard)
+        if answer is None:
+            topics = [topic for topic in tuple(before) if topic]
+            answer = answers[shard] = max([others, *(before.get(topic, 0) for topic in wanted.choose(topics))])
+        return answer
+
+    def note(self, shard: int, topics: Mapping[str, int] | None, before: int, *, earliest: int) -> None:
+        """Note that events of some topics are removed.
+
+        Args:
+            shard: its number.
+            topics: each with the offset below which that is so; None: they are not known.
+            before: below it all are removed.
+            earliest: below it all had been before.
+        """
+        if shard not in self._before:
+            # Of what went before this was noted, the topics are not known.
+            self._before[shard] = {_OTHERS: earliest}
+            self._changed.add((shard, _OTHERS))
+            self._count += 1
+        known = self._before[shard]
+        for topic, end in ({_OTHERS: before} if topics is None else topics).items():
+            self._count += topic not in known
+            known[topic] = max(end, known.get(topic, 0))
+            self._changed.add((shard, topic))
+
+    def write(self, view: IndexView) -> None:
+        """Write what was noted."""
+        if self._count > MAX_REMOVALS:
+            self._put_together()
+        for shard, topic in self._changed:
+            before = self._before[shard].get(topic)
+            if before is None:
+                view.delete_removal(shard, topic)
+            else:
+                view.put_removal(shard, topic, before)
+        self._changed.clear()
+        self._answers.clear()
+
+    def _put_together(self) -> None:
+        """Keep three quarters of the topics; of the others it is known together below which offset events are gone."""
+        every = [(before, shard, topic) for shard, known in self._before.items() for topic, before in known.items()]
+        every.sort()
+        for before, shard, topic in every[: self._count - MAX_REMOVALS * 3 // 4]:
+            if topic == _OTHERS:
+                continue
+            known = self._before[shard]
+            del known[topic]
+            known[_OTHERS] = max(before, known.get(_OTHERS, 0))
+            self._changed |= {(shard, topic), (shard, _OTHERS)}
+        self._count = sum(map(len, self._before.values()))
 
 
 def choose_expired(

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, Protocol, final
 
@@ -143,21 +143,22 @@ class SegmentFiles:
         self.journal: Journal | None = None
         """Gets what is written, for the copies of this log."""
 
-    def path(self, shard: int, epoch: str, first: int) -> Path:
+    def path(self, shard: int, epoch: str, first: int, revision: int = 0) -> Path:
         """Return where the segment of ``shard`` that starts at offset ``first`` lies."""
-        return self._directory / f"{shard:05d}-{epoch}-{first:020d}.segment"
+        written = f"-{revision}" if revision else ""
+        return self._directory / f"{shard:05d}-{epoch}-{first:020d}{written}.segment"
 
     def is_full(self, position: int, size: int) -> bool:
         """Tell whether a frame of ``size`` bytes at ``position`` belongs into a new segment."""
         return position > 0 and position + size > self._segment_bytes
 
-    def begin(self, shard: int, epoch: str, first: int, size: int) -> None:
+    def begin(self, shard: int, epoch: str, first: int, size: int, revision: int = 0) -> None:
         """Make a new active segment for ``shard``; the one before is closed by ``finish``.
 
         Raises:
             StoreFull: there is no room for another segment; nothing was made.
         """
-        path = self.path(shard, epoch, first)
+        path = self.path(shard, epoch, first, revision)
         try:
             descriptor = self._disk.create(path, max(size, self._segment_bytes))
         except OSError as error:
@@ -174,13 +175,21 @@ class SegmentFiles:
             self._disk.close(before[1])
         self._active[shard] = (path, descriptor)
 
-    def write(self, shard: int, epoch: str, first: int, position: int, parts: Sequence[bytes | memoryview]) -> None:
+    def write(
+        self,
+        shard: int,
+        epoch: str,
+        first: int,
+        position: int,
+        parts: Sequence[bytes | memoryview],
+        revision: int = 0,
+    ) -> None:
         """Write a frame into the segment that starts at ``first``; it is durable after ``sync``.
 
         Raises:
             StoreFull: there is no room for it.
         """
-        descriptor = self._descriptor(shard, epoch, first)
+        descriptor = self._descriptor(self.path(shard, epoch, first, revision), shard)
         try:
             self._disk.write(descriptor, parts, position)
         except OSError as error:
@@ -188,26 +197,25 @@ class SegmentFiles:
                 raise StoreFull(f"no room for events in {self._directory}: {error.strerror}") from None
             raise
         if self.journal is not None:
-            self.journal.write(shard, epoch, first, position, parts)
+            self.journal.write(shard, epoch, first, position, parts, revision)
 
-    def has(self, shard: int, epoch: str, first: int) -> bool:
+    def has(self, shard: int, epoch: str, first: int, revision: int) -> bool:
         """Tell whether there is a file for the segment of ``shard`` that starts at ``first``."""
-        return self.path(shard, epoch, first).exists()
+        return self.path(shard, epoch, first, revision).exists()
 
     def sync(self, shard: int) -> None:
         """Wait until what was written to the shard's active segment is on the disk."""
         self._disk.sync(self._active[shard][1])
 
-    def finish(self, shard: int, epoch: str, first: int, size: int) -> None:
+    def finish(self, shard: int, epoch: str, first: int, size: int, revision: int = 0) -> None:
         """Give back the room behind the last frame of a segment that is complete."""
-        descriptor = self._open(self.path(shard, epoch, first))
+        descriptor = self._open(self.path(shard, epoch, first, revision))
         try:
             self._disk.truncate(descriptor, size)
         finally:
             self._disk.close(descriptor)
 
-    def _descriptor(self, shard: int, epoch: str, first: int) -> int:
-        path = self.path(shard, epoch, first)
+    def _descriptor(self, path: Path, shard: int) -> int:
         active = self._active.get(shard)
         if active is None or active[0] != path:
             self._activate(shard, path, self._open(path))
@@ -219,13 +227,13 @@ class SegmentFiles:
         except FileNotFoundError:
             raise LogDamaged(f"the segment {path} is missing") from None
 
-    def read(self, shard: int, epoch: str, first: int, position: int, size: int) -> bytes:
+    def read(self, shard: int, epoch: str, first: int, position: int, size: int, revision: int = 0) -> bytes:
         """Read ``size`` bytes of a segment.  Safe in any thread.
 
         Raises:
             LogDamaged: the file is missing or shorter.
         """
-        path = self.path(shard, epoch, first)
+        path = self.path(shard, epoch, first, revision)
         descriptor = self._open(path)
         try:
             data = self._disk.read(descriptor, size, position)
@@ -235,22 +243,56 @@ class SegmentFiles:
             raise LogDamaged(f"the segment {path} ends at {position + len(data)}, short of {position + size}")
         return data
 
-    def identify(self, shard: int, epoch: str, first: int) -> tuple[str, int, int]:
+    def identify(self, shard: int, epoch: str, first: int, revision: int = 0) -> tuple[str, int, int]:
         """Return the path of a segment, its device and its inode: another process can make sure that it has this file.
 
         Raises:
             LogDamaged: it is missing.
         """
-        path = self.path(shard, epoch, first).absolute()
+        path = self.path(shard, epoch, first, revision).absolute()
         try:
             status = path.stat()
         except FileNotFoundError:
             raise LogDamaged(f"the segment {path} is missing") from None
         return str(path), status.st_dev, status.st_ino
 
-    def remove(self, shard: int, epoch: str, first: int) -> None:
+    def rewrite(
+        self, shard: int, epoch: str, first: int, revision: int, frames: Iterable[bytes | memoryview], most: int
+    ) -> None:
+        """Write a revision of a segment; it is on the disk when this returns, and counts when the index names it.
+
+        Args:
+            shard: whose segment it is.
+            epoch: the same.
+            first: the same.
+            revision: of this file, of which there is none yet.
+            frames: what it holds.
+            most: bytes that they have together at most.
+
+        Raises:
+            StoreFull: there is no room for it; nothing is left of it.
+        """
+        path = self.path(shard, epoch, first, revision)
+        try:
+            descriptor = self._disk.create(path, most)
+            try:
+                position = 0
+                for frame in frames:
+                    self._disk.write(descriptor, [frame], position)
+                    position += len(frame)
+                self._disk.truncate(descriptor, position)
+                self._disk.sync(descriptor)
+            finally:
+                self._disk.close(descriptor)
+        except BaseException as error:
+            self._disk.remove(path)
+            if isinstance(error, OSError) and is_full(error):
+                raise StoreFull(f"no room to write {path} anew: {error.strerror}") from None
+            raise
+
+    def remove(self, shard: int, epoch: str, first: int, revision: int = 0) -> None:
         """Delete a segment whose events the index no longer names."""
-        self._disk.remove(self.path(shard, epoch, first))
+        self._disk.remove(self.path(shard, epoch, first, revision))
 
     def close(self) -> None:
         """Close the active segments."""

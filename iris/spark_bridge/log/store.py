@@ -7,6 +7,7 @@ of read from a position that no longer means the same.
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import dataclasses
 import hashlib
@@ -15,10 +16,10 @@ import os
 import re
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 
 import pyarrow as pa
 
@@ -33,20 +34,33 @@ from iris.spark_bridge.log.chunk_io import (
     ROOM,
     FinishedSegment,
     ShardAppend,
+    Stretch,
     find_offset,
     read_places,
+    stretch_of,
     take_pieces,
     take_places,
+    take_wanted,
 )
+from iris.spark_bridge.log.compaction import LogCleaner
 from iris.spark_bridge.log.dedup import PublisherWindow, admit_runs
 from iris.spark_bridge.log.index import ChunkPlace, Index, IndexView, ShardRecord
 from iris.spark_bridge.log.local_read import FileRange
 from iris.spark_bridge.log.numbering import PublisherNumberings
 from iris.spark_bridge.log.replication import Replication
-from iris.spark_bridge.log.retention import Retention, choose_expired
+from iris.spark_bridge.log.retention import (
+    Removals,
+    Retention,
+    TopicRules,
+    choose_expired,
+)
 from iris.spark_bridge.log.segments import Reserve, SegmentFiles
-from iris.spark_bridge.runs import count_events, cut_runs
-from iris.spark_bridge.schema import encode_events, place_rows
+from iris.spark_bridge.log.topic_filter import EVERYTHING, TopicFilter, empty_chunk, keep_topics
+from iris.spark_bridge.log.topic_index import SegmentTopics, find_chunks, topics_of
+from iris.spark_bridge.runs import count_events, count_topics, cut_runs
+from iris.spark_bridge.schema import decode_events, encode_events, place_rows
+
+T = TypeVar("T")
 
 QUERY: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 """Ids of the queries whose batches Spark writes; Spark's own are UUIDs."""
@@ -94,6 +108,23 @@ class Appended:
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class News:
+    """What a shard holds for somebody who wants some topics and has come to an offset."""
+
+    earliest: int
+    """Below it wanted events may have been removed."""
+    next: int
+    """Behind its last event."""
+    first: int
+    """There is no wanted event between that offset and this one; ``next``: there is none at all."""
+    count: int
+    """How many wanted events there are, up to the limit that was asked for."""
+    upto: int
+    """The offset behind the last of these."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cursor:
     """A named position of a reader: offsets by shard id."""
 
@@ -131,9 +162,19 @@ class Store:
         self._numberings: OrderedDict[str, PublisherNumberings] = OrderedDict()
         with index.read() as view:
             self._gaps = GapBook(view.gaps())
+            self._removals = Removals(view.removals())
         self._writing = threading.Lock()
         self.replication: Final = Replication(index, files, self._writing)
         """Makes copies of this log."""
+        self._topics: dict[int, SegmentTopics] = {}
+        """By shard, of the segment that it is appended to."""
+        self._noting = threading.Lock()
+        self._appended: dict[int, set[str]] = {}
+        """By shard, the topics of what was appended since somebody asked."""
+        self._retaining = threading.Lock()
+        self._ended: set[int] = set()
+        """Shards whose last segment is not to grow any more: the next append begins another one."""
+        self._cleaner = LogCleaner(index, files, self._writing, trim=self.trim, ended=self._ended, topics=self._topics)
         self._owned: Counter[tuple[str, str]] | None = None
         """How many names of each kind belong to each cluster; None: they are not counted."""
         self._sinks_complete = False
@@ -196,9 +237,11 @@ class Store:
                 # They count what was not stored; the truth is in the index.
                 self._windows.clear()
                 self._numberings.clear()
+                self._topics.clear()
                 with self._index.read() as view:
                     self._gaps = GapBook(view.gaps())
                 raise
+            self._note_appended({number: {run.topic for run in runs} for number, runs in events.items()})
             self._finish_segments(finished)
             while len(self._windows) > _WINDOWS:
                 self._windows.popitem(last=False)
@@ -234,11 +277,24 @@ class Store:
             stale += late
             if new:
                 at = begins[number] = self._append_to(view, number, new, now, finished)
+                publisher, numberings = "", None
                 for run in new:
-                    if run.first and judged(run.publisher):
-                        window(run.publisher)  # that is where its last arrival is recorded
-                        clusters[run.publisher] = run.sender.cluster
-                        self._count_run(view, run, number, at)
+                    if run.first:
+                        if run.publisher != publisher:
+                            publisher = run.publisher
+                            numberings = self._numberings_of(view, publisher) if judged(publisher) else None
+                            if numberings is not None:
+                                window(publisher)  # that is where its last arrival is recorded
+                                clusters[publisher] = run.sender.cluster
+                        if numberings is not None:
+                            numberings.topic(run.topic).arrive(
+                                run.first,
+                                len(run.payloads),
+                                owed=run.owed,
+                                milestones=run.milestones,
+                                shard=number,
+                                offset=at,
+                            )
                     at += len(run.payloads)
         missed = self._settle(view, clusters, begins, now)
         for publisher, changes in touched.items():
@@ -247,29 +303,22 @@ class Store:
 
     # -- what is missing ------------------------------------------------------------------------------------
 
-    def _count_run(self, view: IndexView, run: EventRun, shard: int, offset: int) -> None:
-        known = self._numberings.get(run.publisher)
+    def _numberings_of(self, view: IndexView, publisher: str) -> PublisherNumberings:
+        known = self._numberings.get(publisher)
         if known is None:
-            known = PublisherNumberings(view.numberings(bytes.fromhex(run.publisher)))
-            self._numberings[run.publisher] = known
-        self._numberings.move_to_end(run.publisher)
-        known.topic(run.topic).arrive(
-            run.first,
-            len(run.payloads),
-            owed=run.owed,
-            milestones=run.milestones,
-            shard=shard,
-            offset=offset,
-        )
+            known = PublisherNumberings(view.numberings(bytes.fromhex(publisher)))
+            self._numberings[publisher] = known
+        self._numberings.move_to_end(publisher)
+        return known
 
     def _settle(self, view: IndexView, clusters: Mapping[str, str], begins: Mapping[int, int], now: int) -> int:
         """Write what publishers have numbered, and what turns out to be missing; return how many events that is."""
         missed = 0
         for publisher, cluster in clusters.items():
             key, numberings = bytes.fromhex(publisher), self._numberings[publisher]
-            for topic in numberings.changed:
-                numbering = numberings.topics[topic]
-                for hole in numbering.settle(begins):
+            changed = {topic: numberings.topics[topic] for topic in numberings.changed}
+            for topic, numbering in changed.items():
+                for hole in numbering.settle(begins) if numbering.holes else ():
                     missed = saturated(missed + hole.size)
                     self._gaps.note(
                         Gap(
@@ -283,7 +332,7 @@ class Store:
                             timestamp=now,
                         )
                     )
-                view.put_numbering(key, topic, numbering, now)
+            view.put_numberings(key, changed, now)
             for topic in numberings.expired:
                 view.delete_numbering(key, topic)
             numberings.changed.clear()
@@ -307,12 +356,37 @@ class Store:
         self, view: IndexView, number: int, events: Sequence[EventRun], now: int, finished: list[FinishedSegment]
     ) -> int:
         """Append events to a shard; return the offset of the first one."""
-        append = ShardAppend(view, self._files, number, now=now, finished=finished)
+        append = self._begin_append(view, number, now, finished)
         first = append.next
         for part in cut_runs(events, max_events=CHUNK_EVENTS, max_bytes=ROOM):
-            append.add(count_events(part), partial(encode_events, part, shard=number))
+            append.add(count_topics(part), partial(encode_events, part, shard=number))
         append.finish()
         return first
+
+    def _begin_append(self, view: IndexView, number: int, now: int, finished: list[FinishedSegment]) -> ShardAppend:
+        return ShardAppend(
+            view,
+            self._files,
+            number,
+            now=now,
+            finished=finished,
+            topics=self._topics,
+            begin=number in self._ended,
+        )
+
+    def _note_appended(self, events: Mapping[int, Collection[str]]) -> None:
+        """Note of which topics events have been appended, by shard; the transaction with them is committed."""
+        with self._noting:
+            for number, topics in events.items():
+                self._appended.setdefault(number, set()).update(topics)
+                if topics:
+                    self._ended.discard(number)
+
+    def take_appended(self) -> Mapping[int, Collection[str]]:
+        """Return, by shard, the topics of what was appended since this was called last."""
+        with self._noting:
+            appended, self._appended = self._appended, {}
+        return appended
 
     def append_batch(
         self,
@@ -341,9 +415,10 @@ class Store:
             StaleBatch: a later batch of the query is in the log; nothing was stored.
             StoreFull: there is no room; nothing was stored.
         """
-        with self._writing:
+        with self._writing, self._forgetting_topics():
             finished: list[FinishedSegment] = []
             count = 0
+            topics: dict[int, set[str]] = {}
             with self._index.write() as view:
                 last = view.sink(query.encode(), complete=self._sinks_complete)
                 # Read in full, once, before a query is taken for new: damage could hide its record.
@@ -363,21 +438,33 @@ class Store:
                 for part in rows:
                     for number, own in split(part).items():
                         if number not in appends:
-                            appends[number] = ShardAppend(view, self._files, number, now=now, finished=finished)
-                        appends[number].add(own.num_rows, partial(place_rows, own, sender=sender, shard=number))
+                            appends[number] = self._begin_append(view, number, now, finished)
+                        counts = Counter[str](own.column("topic").to_pylist())
+                        appends[number].add(counts, partial(place_rows, own, sender=sender, shard=number))
+                        topics.setdefault(number, set()).update(counts)
                         count += own.num_rows
                 for append in appends.values():
                     append.finish()
                 # In one transaction with the rows: from its commit on the batch counts once, and every repeat finds
                 # this note.
                 view.put_sink(query.encode(), batch, now)
+            self._note_appended(topics)
             self._finish_segments(finished)
             return count
 
+    @contextlib.contextmanager
+    def _forgetting_topics(self) -> Generator[None]:
+        """After an error, read the topics of the last segments again: those in memory may not have been written."""
+        try:
+            yield
+        except BaseException:
+            self._topics.clear()
+            raise
+
     def _finish_segments(self, finished: Iterable[FinishedSegment]) -> None:
-        for shard, epoch, first, size in finished:
+        for shard, epoch, first, size, revision in finished:
             with contextlib.suppress(OSError, LogDamaged):  # it is committed; the room comes back later
-                self._files.finish(shard, epoch, first, size)
+                self._files.finish(shard, epoch, first, size, revision)
 
     def _window(self, view: IndexView, publisher: str) -> PublisherWindow:
         window = self._windows.get(publisher)
@@ -399,56 +486,173 @@ class Store:
 
     # -- reading --------------------------------------------------------------------------------------------
 
-    def read(self, shard: int, epoch: str, start: int, end: int, *, max_bytes: int) -> list[Chunk]:
+    def read(
+        self,
+        shard: int,
+        epoch: str,
+        start: int,
+        end: int,
+        *,
+        max_bytes: int,
+        wanted: TopicFilter = EVERYTHING,
+        exact: bool = False,
+    ) -> list[Chunk]:
         """Return the chunks that hold the events from ``start``, in order, verified.
 
         At least one chunk, then more up to ``end`` or ``max_bytes``.  The first and the last may hold events outside of
-        the range.
+        the range.  Offsets whose events are not wanted are covered by chunks without events.
+
+        Args:
+            shard: its number.
+            epoch: of the shard.
+            start: offset of the first event.
+            end: the offset behind the last one.
+            max_bytes: of the chunks together.
+            wanted: topics; events of others may be left out.
+            exact: whether they have to be.
 
         Raises:
-            DataLost: the shard has another epoch, or events from ``start`` on were trimmed.
+            DataLost: the shard has another epoch, or wanted events from ``start`` on were trimmed.
             LogDamaged: what is stored is not what was written.
             ValueError: the range is empty or goes beyond the last event.
         """
-        with self._reading(shard, epoch, start, end, max_bytes) as places:
-            return read_places(self._files, shard, epoch, places)
 
-    def locate(self, shard: int, epoch: str, start: int, end: int, *, max_bytes: int) -> FileRange:
-        """Return the file in which the events from ``start`` lie, for a reader on this machine.
+        def take(view: IndexView, record: ShardRecord) -> list[Stretch]:
+            if wanted.is_everything and start >= record.earliest:
+                return [stretch_of(place) for place in take_places(view, shard, start, end, max_bytes)]
+            return take_wanted(view, record, start, end, max_bytes, wanted, exact=exact)
 
-        It names at least one chunk, then more up to ``end``, to ``max_bytes`` or to the end of the file.  Nothing is
-        read or verified.  Errors are those of ``read``.
+        def read(stretches: list[Stretch]) -> list[Chunk]:
+            chunks = iter(read_places(self._files, shard, epoch, [s.place for s in stretches if s.place is not None]))
+            return [
+                empty_chunk(shard, epoch, stretch.first, stretch.end, stretch.timestamp)
+                if stretch.place is None
+                else keep_topics(next(chunks), wanted)
+                if stretch.is_filtered
+                else next(chunks)
+                for stretch in stretches
+            ]
+
+        return self._reading(shard, epoch, start, end, wanted, take, read)
+
+    def locate(
+        self, shard: int, epoch: str, start: int, end: int, *, max_bytes: int, wanted: TopicFilter = EVERYTHING
+    ) -> FileRange:
+        """Return the file in which the first wanted events from ``start`` on lie, for a reader on this machine.
+
+        It names at least one chunk, then more up to ``end``, to ``max_bytes`` or to the end of the file; none if no
+        event up to ``end`` is wanted.  Nothing is read or verified.  Errors are those of ``read``.
         """
-        with self._reading(shard, epoch, start, end, max_bytes) as places:
-            path, device, inode = self._files.identify(shard, epoch, places[0].segment)
-        sizes = take_pieces(places, CHUNK_BYTES)
-        return FileRange(path=path, device=device, inode=inode, position=places[0].position, sizes=sizes)
 
-    @contextlib.contextmanager
-    def _reading(self, shard: int, epoch: str, start: int, end: int, max_bytes: int) -> Generator[list[ChunkPlace]]:
-        """Yield the places of a range; a range that was trimmed while it was read is not reported as damaged."""
-        with self._index.read() as view:
-            self._check_range(view, shard, epoch, start, end)
-            places = take_places(view, shard, start, end, max_bytes)
-        try:
-            yield places
-        except LogDamaged:
+        def take(view: IndexView, record: ShardRecord) -> list[Stretch]:
+            return take_wanted(view, record, start, end, max_bytes, wanted)
+
+        def name(stretches: list[Stretch]) -> FileRange:
+            places = [stretch.place for stretch in stretches if stretch.place is not None]
+            if not places:
+                return FileRange(path="", device=0, inode=0, end=stretches[-1].end, pieces=[])
+            segment, revision = places[0].segment, places[0].revision
+            path, device, inode = self._files.identify(shard, epoch, segment, revision)
+            ends = [place.end for place in places if (place.segment, place.revision) == (segment, revision)]
+            upto = stretches[-1].end if len(ends) == len(places) else ends[-1]
+            return FileRange(path=path, device=device, inode=inode, end=upto, pieces=take_pieces(places, CHUNK_BYTES))
+
+        return self._reading(shard, epoch, start, end, wanted, take, name)
+
+    def _reading(
+        self,
+        shard: int,
+        epoch: str,
+        start: int,
+        end: int,
+        wanted: TopicFilter,
+        take: Callable[[IndexView, ShardRecord], list[Stretch]],
+        use: Callable[[list[Stretch]], T],
+    ) -> T:
+        """Use the places of a range; one that was trimmed or written anew meanwhile is not reported as damaged."""
+        before: list[Stretch] | None = None
+        while True:
             with self._index.read() as view:
-                self._check_range(view, shard, epoch, start, end)
-            raise
+                record = self._check_range(view, shard, epoch, start, end, wanted)
+                stretches = take(view, record)
+            try:
+                return use(stretches)
+            except LogDamaged:
+                if stretches == before:
+                    raise
+                before = stretches
 
-    @staticmethod
-    def _check_range(view: IndexView, number: int, epoch: str, start: int, end: int) -> ShardRecord:
+    def _check_range(
+        self, view: IndexView, number: int, epoch: str, start: int, end: int, wanted: TopicFilter
+    ) -> ShardRecord:
         shard = view.shard(number)
         if shard is None or shard.epoch != epoch:
             raise DataLost(f"shard {number}@{epoch} is not there: the log was wiped or is another one")
-        if start < shard.earliest:
+        earliest = self._removals.earliest(number, shard.earliest, wanted)
+        if start < earliest:
             raise DataLost(
-                f"offset {start} of shard {number}@{epoch} was trimmed: the earliest event there is {shard.earliest}"
+                f"offset {start} of shard {number}@{epoch} was trimmed: the earliest event there is {earliest}"
             )
         if not start < end <= shard.next:
             raise ValueError(f"no events {start} to {end}: shard {number}@{epoch} ends at {shard.next}")
         return shard
+
+    def earliest(self, state: ShardState, wanted: TopicFilter) -> int:
+        """Return the offset below which wanted events of a shard may have been removed."""
+        return self._removals.earliest(state.number, state.earliest, wanted)
+
+    def look(
+        self, shard: int, start: int, wanted: TopicFilter, limit: int | None = None, *, end: int | None = None
+    ) -> News:
+        """Return where wanted events are, from offset ``start`` on.
+
+        Args:
+            shard: its number, of a shard that is there.
+            start: an offset.
+            wanted: topics.
+            limit: how many events are counted at most; None: whether there is one.
+            end: the offset behind the last event that may be told of; None: of all.
+
+        Raises:
+            LogDamaged: what is stored is not what was written.
+        """
+        with self._index.read() as view:
+            record = view.shard(shard)
+            if record is None:
+                raise ValueError(f"there is no shard {shard}")
+            if end is not None:
+                record = dataclasses.replace(record, next=min(end, record.next))
+            earliest = self._removals.earliest(shard, record.earliest, wanted)
+            begin = max(start, record.earliest)
+            first, upto, count = record.next, record.next, 0
+            for found in find_chunks(view, shard, record.epoch, begin, wanted, record.next):
+                place, here = found.place, found.wanted
+                offsets: Sequence[int] = ()
+                if found.is_known and here == place.count:
+                    offsets = range(max(begin, place.first), place.end)
+                    here = len(offsets)
+                elif place.first < begin or not found.is_known or (limit is not None and count + here > limit):
+                    offsets = self._offsets(shard, record.epoch, place, wanted, begin)
+                    here = len(offsets)
+                if not here:
+                    continue
+                first = min(first, max(begin, place.first))
+                if limit is None:
+                    count = 1
+                    break
+                if count + here >= limit:
+                    # Behind the last wanted event of a chunk there is nothing to come back for.
+                    upto = place.end if count + here == limit else offsets[limit - count - 1] + 1
+                    count = limit
+                    break
+                count += here
+            return News(earliest=earliest, next=record.next, first=first, count=count, upto=upto)
+
+    def _offsets(self, shard: int, epoch: str, place: ChunkPlace, wanted: TopicFilter, begin: int) -> list[int]:
+        """Return the offsets of a chunk's wanted events from ``begin`` on."""
+        (chunk,) = read_places(self._files, shard, epoch, [place])
+        offsets: list[int] = wanted.keep(decode_events(chunk.data)).column("offset").to_pylist()
+        return offsets[bisect.bisect_left(offsets, begin) :]
 
     def verify(self) -> Iterator[tuple[int, int, str | None]]:
         """Read everything; yield shard, offset and what is wrong there, if anything is, for each stretch of chunks.
@@ -672,6 +876,7 @@ class Store:
             view.put_shard(dataclasses.replace(shard, earliest=earliest))
             self._gaps.trim(number, earliest)
             self._write_gaps(view)
+            self._note_removal(view, shard, earliest)
             dead = [segment for segment in view.segments(number) if segment.end <= earliest]
         size = shard.size
         for segment in dead:
@@ -680,29 +885,48 @@ class Store:
                 with self._index.write() as view:
                     deleted = view.delete_chunks(number, segment.end, _DELETED_AT_ONCE)
                     if deleted < _DELETED_AT_ONCE:
+                        view.delete_topics(number, segment.first)
                         view.delete_segment(number, segment.first)
                         size -= segment.size
                         view.put_shard(dataclasses.replace(shard, earliest=earliest, size=size))
             # The index first: a crash in between leaves a file that nothing names, which the next start removes. The
             # other way round it would leave an index without its file, which is damage.
-            self._files.remove(number, shard.epoch, segment.first)
+            self._files.remove(number, shard.epoch, segment.first, segment.revision)
         return earliest
+
+    def _note_removal(self, view: IndexView, shard: ShardRecord, earliest: int) -> None:
+        """Write of which topics events below ``earliest`` go: who has not read others has lost nothing."""
+        for segment in view.segments_from(shard.number, shard.earliest):
+            if segment.first >= earliest:
+                break
+            topics = topics_of(view, shard.number, segment, earliest)
+            self._removals.note(shard.number, topics, min(segment.end, earliest), earliest=shard.earliest)
+        self._removals.write(view)
 
     def retain(self, retention: Retention, *, now: int) -> int:
         """Remove what ``retention`` no longer wants; return how many events are gone now."""
-        with self._index.read() as view:
-            shards = view.shards()
-            segments = {shard.number: view.segments(shard.number) for shard in shards}
-            cursors = [_unpack_cursor(name.decode(), record) for name, record in view.cursors().items()]
-        unread = {
-            shard.number: min(
-                (cursor.offsets.get(f"{shard.number}@{shard.epoch}", shard.earliest) for cursor in cursors),
-                default=shard.next,
+        with self._retaining:
+            with self._index.read() as view:
+                shards = view.shards()
+                segments = {shard.number: view.segments(shard.number) for shard in shards}
+                cursors = [_unpack_cursor(name.decode(), record) for name, record in view.cursors().items()]
+            unread = {
+                shard.number: min(
+                    (cursor.offsets.get(f"{shard.number}@{shard.epoch}", shard.earliest) for cursor in cursors),
+                    default=shard.next,
+                )
+                for shard in shards
+            }
+            if not retention.rules:
+                expired = choose_expired(segments, retention, now=now, unread=unread)
+                return sum(self.trim(shard, before) for shard, before in expired.items())
+            rules = TopicRules(retention)
+            return sum(
+                self._cleaner.retain(
+                    shard.number, rules, now=now, unread=unread[shard.number] if retention.keep_unread else shard.next
+                )
+                for shard in shards
             )
-            for shard in shards
-        }
-        expired = choose_expired(segments, retention, now=now, unread=unread)
-        return sum(self.trim(shard, before) for shard, before in expired.items())
 
     def forget_publishers(self, before: int) -> int:
         """Forget the publishers whose last event arrived before ``before``; return how many.

@@ -24,6 +24,7 @@ from iris.spark_bridge.log import Retention, Store, open_store
 from iris.spark_bridge.server.clock_check import MemberClock
 from iris.spark_bridge.server.collector import gathering_service
 from iris.spark_bridge.server.group_commit import GroupLimits
+from iris.spark_bridge.server.leases import open_leases
 from iris.spark_bridge.server.member import BridgeMember
 from iris.spark_bridge.server.operations import Operations
 from iris.spark_bridge.server.permissions import Permissions
@@ -129,6 +130,11 @@ async def open_bridge(
             f"the log in {directory} is a copy: give --follow {name}/{min(shards)}, or promote it by 'iris bridge "
             f"promote {name}/{min(shards)}' while it follows"
         )
+    if retention is not None and retention.rules and (min_copies or state.copies or state.history):
+        raise ConfigError(
+            "retention by topic writes segments anew, which copies do not repeat: give no rules for topics, or keep no "
+            "copies of this log"
+        )
     place = ShardClaim(node=node, bridge=name, address=address, shards=shards, of=of, term=state.term)
     others = await place.check()
     store = await trio.to_thread.run_sync(partial(open_store, Path(directory), shards=shards, entropy=entropy))
@@ -220,11 +226,17 @@ async def open_bridge(
             )
             for topic in dict.fromkeys(topics)
         ]
+        leases = await open_leases(
+            node,
+            Path(directory),
+            grants_at=lambda: None if 0 in shards else bridge.known.get(0, ""),
+            wall_clock=wall_clock,
+        )
         nursery = await stack.enter_async_context(open_background())
         nursery.start_soon(bridge.run, subscriptions)
         nursery.start_soon(intake.discard_abandoned)
         for cluster in dict.fromkeys((address, name)):
-            await stack.enter_async_context(node.join(cluster, operations.service(cluster)))
+            await stack.enter_async_context(node.join(cluster, leases.serve(operations.service(cluster))))
         nursery.start_soon(place.keep, bridge.note_shards)
         for cluster in dict.fromkeys(clusters):
             await stack.enter_async_context(node.join(cluster, gathering_service(cluster, bridge, entropy)))

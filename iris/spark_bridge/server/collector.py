@@ -5,8 +5,8 @@ A bridge that collects for the cluster ``orders`` is a member of it.  A broadcas
 all messages of the tunnel stand in one shard in their order, and its header ``position`` counts them from 0.  At the
 end of file the other end gets the number of messages as soon as they are on the disk.
 
-A broadcast is stored at most once, as it is delivered.  A tunnel that breaks may be stored in part; whoever sends it
-again finds the parts by their keys.
+A broadcast is stored at most once, as it is delivered.  A tunnel that breaks may be stored in part; the sender that
+sends it again finds the parts by their keys.
 """
 
 from __future__ import annotations

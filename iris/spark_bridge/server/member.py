@@ -25,7 +25,7 @@ from iris.patterns.pubsub.interest import Matcher
 from iris.patterns.pubsub.subscribe import EventRun, Subscription
 from iris.spark_bridge.copies import CopyStatus, PrimaryCopies
 from iris.spark_bridge.errors import StoreFull
-from iris.spark_bridge.log import Appended, Retention, ShardState, Store
+from iris.spark_bridge.log import EVERYTHING, Appended, News, Retention, ShardState, Store, TopicFilter
 from iris.spark_bridge.runs import count_events, stored_size
 from iris.spark_bridge.schema import HEADER_BRIDGE
 from iris.spark_bridge.server.clock_check import MemberClock
@@ -122,6 +122,7 @@ class _Uncopied:
     Attributes:
         number: of the change.
         states: of the shards, for readers.
+        topics: of what is new in them.
         ranges: to be confirmed, by subscription.
         stored: to be called.
         since: when this began.
@@ -130,6 +131,7 @@ class _Uncopied:
 
     number: int
     states: Mapping[str, ShardState]
+    topics: set[str]
     ranges: dict[Subscription, Ranges] = dataclasses.field(default_factory=dict[Subscription, Ranges])
     stored: list[Callable[[], None]] = dataclasses.field(default_factory=list[Callable[[], None]])
     since: float = dataclasses.field(default_factory=trio.current_time)
@@ -138,12 +140,27 @@ class _Uncopied:
     def add(self, later: _Uncopied) -> None:
         """Let what follows a later change follow together with this."""
         self.number, self.states = later.number, later.states
+        self.topics |= later.topics
         for subscription, ranges in later.ranges.items():
             known = self.ranges.setdefault(subscription, {})
             for publisher, more in ranges.items():
                 _append_ranges(known.setdefault(publisher, []), more)
         self.stored += later.stored
         self.explained = self.explained and not later.ranges
+
+
+@final
+@dataclasses.dataclass(eq=False, slots=True, kw_only=True)
+class _WaitingReader:
+    """A reader that waits for events of some topics."""
+
+    wanted: TopicFilter
+    news: trio.Event = dataclasses.field(default_factory=trio.Event)
+
+
+def _has_news(found: Mapping[str, News], known: Mapping[str, int]) -> bool:
+    # A log that ends before what was read was put back to an older state: the reader finds that out.
+    return any(news.first < news.next or known[shard] > news.next for shard, news in found.items())
 
 
 @final
@@ -174,7 +191,7 @@ class BridgeMember:
         self._group: GroupCommit[_Batch] = GroupCommit(limits)
         self._arrived = Wakeup()
         self._room = trio.lowlevel.ParkingLot()
-        self._news = trio.Event()
+        self._readers: set[_WaitingReader] = set()
         self._states: dict[str, ShardState] = {}
         self._known: Mapping[int, str] = store.members()
         self._tellers: OrderedDict[str, None] = OrderedDict()
@@ -182,7 +199,7 @@ class BridgeMember:
         self._received = self._stored = self._repeats = self._stale = self._strays = 0
         self._waiting = self._missed = self._commits = self._refusals = self._untold = 0
         self._uncopied: deque[_Uncopied] = deque()
-        self._show(self._look().states)  # ``PrimaryCopies.wait_ready`` has seen to that
+        self._show(self._take_changes())  # ``PrimaryCopies.wait_ready`` has seen to that
 
     def __repr__(self) -> str:
         return f"<BridgeMember {self.store!r}, {self._stored} events stored>"
@@ -255,32 +272,85 @@ class BridgeMember:
 
     def refresh(self) -> None:
         """Look at the store again, after it was changed; readers see that as soon as enough copies have it."""
-        self._follow_up(self._look())
+        self._follow_up(self._take_changes())
 
-    def _look(self) -> _Uncopied:
+    def _take_changes(self) -> _Uncopied:
+        appended = self.store.take_appended()
         number, states = self.store.numbered_shards()
-        return _Uncopied(number=number, states={state.id: state for state in states if state.number in self._own})
+        return _Uncopied(
+            number=number,
+            states={state.id: state for state in states if state.number in self._own},
+            topics=set[str]().union(*appended.values()),
+        )
 
     def _follow_up(self, looked: _Uncopied) -> None:
         if not self._uncopied and not looked.ranges and not looked.stored and looked.number <= self.copies.copied:
-            self._show(looked.states)
+            self._show(looked)
         elif len(self._uncopied) < _UNCOPIED:
             self._uncopied.append(looked)
             self.copies.wake()
         else:
             self._uncopied[-1].add(looked)
 
-    def _show(self, states: Mapping[str, ShardState]) -> None:
-        if states != self._states:
-            self._states = dict(states)
-            self._news.set()
-            self._news = trio.Event()
+    def _show(self, looked: _Uncopied) -> None:
+        if looked.states != self._states:
+            self._states = dict(looked.states)
+            for waiting in self._readers:
+                if waiting.wanted.is_wanted_of(looked.topics):
+                    waiting.news.set()
 
-    async def wait_news(self, known: Mapping[str, int], timeout: float) -> None:
-        """Wait until a shard's next offset is not the one in ``known``, or for ``timeout`` seconds."""
-        with trio.move_on_after(timeout):
-            while {shard: state.next for shard, state in self._states.items()} == known:
-                await self._news.wait()
+    async def wait_news(
+        self, known: Mapping[str, int], timeout: float, wanted: TopicFilter = EVERYTHING, limit: int | None = None
+    ) -> dict[str, News]:
+        """Wait until an event behind ``known`` is wanted in one of its shards, or for ``timeout`` seconds.
+
+        Args:
+            known: by id, the offset to which a reader has come; nothing: it asks about all shards, and does not wait.
+            timeout: seconds.
+            wanted: topics.
+            limit: how many events are counted at most; None: whether there is one.
+
+        Returns:
+            What is there now, of those of these shards that are.
+
+        Raises:
+            LogDamaged: what is stored is not what was written.
+        """
+        reader = _WaitingReader(wanted=wanted)
+        # Before the log is looked at: what comes in between is news.
+        self._readers.add(reader)
+        try:
+            found = await self._look(known, wanted, limit)
+            with trio.move_on_after(timeout):
+                while found and found.keys() == known.keys() and not _has_news(found, known):
+                    await reader.news.wait()
+                    reader.news = trio.Event()
+                    found = await self._look({shard: news.first for shard, news in found.items()}, wanted, limit)
+            return found
+        finally:
+            self._readers.remove(reader)
+
+    async def _look(self, known: Mapping[str, int], wanted: TopicFilter, limit: int | None) -> dict[str, News]:
+        asked = {state.id: state for state in self._states.values() if not known or state.id in known}
+        if wanted.is_everything and limit is None:
+            return {
+                shard: News(
+                    earliest=self.store.earliest(state, wanted),
+                    next=state.next,
+                    first=min(max(known.get(shard, 0), state.earliest), state.next),
+                    count=max(0, state.next - max(known.get(shard, 0), state.earliest)),
+                    upto=state.next,
+                )
+                for shard, state in asked.items()
+            }
+
+        def look() -> dict[str, News]:
+            return {
+                shard: self.store.look(state.number, known.get(shard, 0), wanted, limit, end=state.next)
+                for shard, state in asked.items()
+            }
+
+        return await trio.to_thread.run_sync(look)
 
     # -- working --------------------------------------------------------------------------------------------
 
@@ -379,7 +449,7 @@ class BridgeMember:
     async def _settle(self) -> None:
         while self._uncopied and self._uncopied[0].number <= self.copies.copied:
             settled = self._uncopied.popleft()
-            self._show(settled.states)
+            self._show(settled)
             with trio.CancelScope(shield=True):  # it is in no list any more
                 for subscription, ranges in settled.ranges.items():
                     await subscription._confirm_ranges(ranges)
@@ -426,7 +496,7 @@ class BridgeMember:
         for batch in batches:
             if batch.subscription is not None:
                 to_confirm.setdefault(batch.subscription, []).extend(batch.runs)
-        looked = self._look()
+        looked = self._take_changes()
         looked.ranges = {subscription: _confirmations(own, unstored) for subscription, own in to_confirm.items()}
         looked.stored = [batch.stored for batch in batches if batch.stored is not None]
         if self.copies.copied == math.inf:
@@ -456,7 +526,7 @@ class BridgeMember:
         retention = self._retention
         if not self._clock.is_believed():
             # A clock that jumped ahead would make every event old enough to be removed.
-            retention = dataclasses.replace(retention, max_age=None)
+            retention = retention.without_ages()
         with suppress(StoreFull):  # nothing could be removed: publishers learn of what is refused
             await trio.to_thread.run_sync(partial(self.store.retain, retention, now=self.now()))
         self.refresh()

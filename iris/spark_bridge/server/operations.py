@@ -8,13 +8,16 @@ shards    None                               {shards: a list of id, number, epoc
                                              term: of the primary;
                                              known: pairs of the number of a shard that the bridge is known to have,
                                              and the cluster at which it was found last}
-offsets   {known: {id: next}, timeout: s}    {id: [earliest, next, gap]}, when it differs from ``known`` or time is over
+offsets   {known: {id: offset}, timeout: s,  {id: [earliest, next, gap, first, count, upto]} of these shards, none being
+          topics: patterns, regex: text or   all: the fields of ``News``; when a wanted event is behind ``known`` or
+          None, limit: number or None}       time is over
 gaps      {shard: id, start: offset,         a list of the gaps in the range, ordered, 256 at most: the fields of
           end: offset, topics: patterns,     ``Gap``; those of topics that the reader may not subscribe to are left
           skip: number}                      out, and so many of the first
 times     {timestamp: microseconds}          {id: first offset that is not older}
-locate    {shard: id, start: offset,         the fields of ``FileRange``: the file in which the range begins; None if
-          end: offset, machine: text}        the reader is on another machine
+locate    {shard: id, start: offset,         the fields of ``FileRange``: the file in which the wanted events of the
+          end: offset, machine: text,        range begin; None if the reader is on another machine
+          topics: patterns, regex: ...}
 pin       {group: name, start: {id: offset}} {start: {...}, offsets: {...}}: the group's cursor, made if there is none
 move      {group: name, offsets: {...}}      None
 cursors   None                               a list of cursors: group, owner ("" if none), start, offsets, timestamp
@@ -30,10 +33,13 @@ commit    {query, batch: number,             number of rows, or None if the batc
 abort     {query, batch: number}             None
 ========= ================================== =========================================================
 
-Tunnel ``read``: the reader sends {shard: id, start: offset, end: offset, topics: patterns}.  The member sends bytes
-that are, put together, whole frames (``iris.spark_bridge.log.chunk``) which hold at least the range, and then the end;
-or {error: code, message: text}.  Events of topics that the reader has not named, none being all, may be left out of the
-frames; they are if the reader may not subscribe to all topics.
+Tunnel ``read``: the reader sends {shard: id, start: offset, end: offset, topics: patterns, regex: text or None}.  The
+member sends bytes that are, put together, whole frames (``iris.spark_bridge.log.chunk``) which hold at least the range,
+and then the end; or {error: code, message: text}.  Events of topics that the reader does not want may be left out of
+the frames; they are if the reader may not subscribe to all topics.
+
+Wanted are topics that match one of the patterns ``topics``, none being all, or the regular expression ``regex``, as RE2
+has it, which only readers of all topics may give.
 
 Tunnel ``stage``: the writer sends {query, batch, partition, attempt}, then an Arrow IPC stream of
 ``iris.spark_bridge.schema.SINK_SCHEMA`` as bytes, and the end; the answer is the number of bytes or an error as above.
@@ -47,7 +53,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, Final, cast, final
 from weakref import WeakValueDictionary
 
@@ -60,10 +66,9 @@ from iris.patterns.pubsub.interest import is_pattern
 from iris.patterns.service import Service
 from iris.patterns.tunnel import Tunnel
 from iris.security.identity import MAX_PATTERNS
-from iris.spark_bridge.datasource import TopicFilter, keep_topics
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.gaps import GAPS_AT_ONCE
-from iris.spark_bridge.log import QUERY, ShardState, machine
+from iris.spark_bridge.log import MAX_REGEX, QUERY, ShardState, TopicFilter, machine
 from iris.spark_bridge.server.member import BridgeMember
 from iris.spark_bridge.server.permissions import PERMISSIONS, Kind, Permission, Permissions, check_owner
 from iris.spark_bridge.server.sink_commits import BatchCommitter
@@ -71,6 +76,9 @@ from iris.spark_bridge.staging import StagedPart
 
 MAX_POLL: Final = 10.0
 """Seconds that a question for offsets may wait for news."""
+
+_FILTERS: Final = 256
+"""Of different topics that readers want, so many are remembered with what they match."""
 
 _READ_BYTES: Final = MIB
 """Read from the disk at a time, for each reader."""
@@ -119,6 +127,7 @@ class Operations:
         self._at_a_time = {"read": config.bridge_reads_per_owner, "stage": config.bridge_stagings_per_owner}
         self._turns: WeakValueDictionary[tuple[str, str], trio.Semaphore] = WeakValueDictionary()
         """By tunnel's operation and cluster, as long as one is open: each takes memory or a file."""
+        self._filter = lru_cache(maxsize=_FILTERS)(TopicFilter)
         self._polls: Counter[str] = Counter()
         """By cluster, the questions that wait for news."""
 
@@ -221,16 +230,41 @@ class Operations:
         if not isinstance(timeout, int | float) or not 0 <= timeout <= MAX_POLL:
             raise RemoteError("bad_request", f"timeout is {timeout!r}: use 0 to {MAX_POLL:g} seconds")
         known = _offsets(fields, "known")
+        limit = None if fields.get("limit") is None else _number(fields, "limit")
+        if limit == 0:
+            raise RemoteError("bad_request", "limit is 0: use a whole number above it")
+        wanted = self._wanted(sender, fields)
         if self._polls[sender.cluster] >= self._config.bridge_polls_per_owner:
             timeout = 0
         self._polls[sender.cluster] += 1
         try:
-            await self._member.wait_news(known, timeout)
+            found = await self._member.wait_news(known, timeout, wanted, limit)
         finally:
             self._polls[sender.cluster] -= 1
             if not self._polls[sender.cluster]:
                 del self._polls[sender.cluster]
-        return {state.id: [state.earliest, state.next, state.gap] for state in self._member.states.values()}
+        states = self._member.states
+        return {
+            shard: [news.earliest, news.next, states[shard].gap, news.first, news.count, news.upto]
+            for shard, news in found.items()
+            if shard in states
+        }
+
+    def _wanted(self, sender: Sender, fields: Mapping[str, object]) -> TopicFilter:
+        """Return which topics a reader wants to hear of.
+
+        Raises:
+            NotAllowed: it may not.
+        """
+        topics, regex = _patterns({"topics": [], **fields}, "topics"), fields.get("regex")
+        if regex is not None and (not isinstance(regex, str) or topics):
+            raise RemoteError("bad_request", "regex is a text in the place of topics")
+        if topics or regex is not None:
+            self._permissions.check_topics(sender, topics)
+        wanted = self._filter(tuple(topics), regex)
+        if not wanted.is_linear:
+            raise RemoteError("bad_request", f"regex is none that RE2 knows, of {MAX_REGEX} bytes at most")
+        return wanted
 
     async def _gaps(self, sender: Sender, payload: object) -> list[dict[str, Any]]:
         fields = _fields(payload)
@@ -333,18 +367,18 @@ class Operations:
         state = self._state(_text(fields, "shard"))
         at, end = _number(fields, "start"), _number(fields, "end")
         _check_end(state, end)
-        topics = _patterns(fields, "topics")
-        wanted = TopicFilter(topics)
+        wanted = self._wanted(tunnel.sender, fields)
 
         def read() -> tuple[bytes, int]:
-            chunks = self._member.store.read(state.number, state.epoch, at, end, max_bytes=_READ_BYTES)
-            # What is read as it is stored is not looked at: that would take as long as all the rest.
-            kept = chunks if everything else [keep_topics(chunk, wanted) for chunk in chunks]
-            return b"".join(chunk.frame for chunk in kept), chunks[-1].end
+            chunks = self._member.store.read(
+                state.number, state.epoch, at, end, max_bytes=_READ_BYTES, wanted=wanted, exact=exact
+            )
+            return b"".join(chunk.frame for chunk in chunks), chunks[-1].end
 
         while at < end:
-            self._permissions.check_topics(tunnel.sender, topics)  # what it may can change while this goes on
-            everything = self._permissions.may_read_all(tunnel.sender)
+            # What it may can change while this goes on.
+            self._permissions.check_topics(tunnel.sender, wanted.patterns)
+            exact = not self._permissions.may_read_all(tunnel.sender)
             frames, at = await trio.to_thread.run_sync(read)
             for position in range(0, len(frames), _PIECE):
                 await tunnel.send(frames[position : position + _PIECE])
@@ -358,7 +392,15 @@ class Operations:
         state = self._state(_text(fields, "shard"))
         start, end = _number(fields, "start"), _number(fields, "end")
         _check_end(state, end)
-        locate = partial(self._member.store.locate, state.number, state.epoch, start, end, max_bytes=_LOCATED_BYTES)
+        locate = partial(
+            self._member.store.locate,
+            state.number,
+            state.epoch,
+            start,
+            end,
+            max_bytes=_LOCATED_BYTES,
+            wanted=self._wanted(sender, fields),
+        )
         try:
             return dataclasses.asdict(await trio.to_thread.run_sync(locate))
         except ValueError as error:

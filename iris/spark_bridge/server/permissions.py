@@ -172,7 +172,7 @@ class Permissions:
 
 
 def check_owner(kind: Kind, name: str, *, owner: str, caller: str) -> None:
-    """Make sure that a group or query belongs to who names it.
+    """Make sure that a group or query belongs to the node that names it.
 
     Raises:
         NotAllowed: it belongs to another cluster.

@@ -2,9 +2,9 @@
 
 A batch and the note that it was committed are stored in one transaction, so a repeated commit changes nothing.
 
-Writer permissions: whoever may publish the same topics may write them into a bridge's log through Spark, and nobody
-else.  The bridge publishes what Spark commits, with its own rights.  A reader's credential, which may publish nothing,
-must not reach through the bridge what it cannot reach itself.
+Writer permissions: clusters that may publish the same topics may write them into a bridge's log through Spark, and
+nobody else.  The bridge publishes what Spark commits, with its own rights.  A reader's credential, which may publish
+nothing, must not reach through the bridge what it cannot reach itself.
 """
 
 from __future__ import annotations

@@ -42,7 +42,9 @@ def test_operations_are_shown_as_python_writes_them(desk: Desk) -> None:
     assert done.out.decode().splitlines() == [
         "look_up(item: str, count: int = 1) -> Offer",
         "    Return the price of an item.",
+        "    Payload: a map of item, count",
         "(no operation)(payload) -> object",
+        "    Payload: any value",
         "tunnel (no operation)",
         "broadcasts",
         "Offer: item: str, price: float",
@@ -67,9 +69,20 @@ def test_the_values_of_an_enumeration_are_shown(desk: Desk) -> None:
     @bikes.request("rent")
     async def rent(bike: Bike) -> None: ...
 
-    assert rent is not None
+    @bikes.request("find")
+    async def find(name: str) -> None: ...
+
+    @bikes.request("list")
+    async def list_all() -> None: ...
+
+    assert None not in (rent, find, list_all)
     assert desk.run("describe", "bikes").out.decode().splitlines() == [
         "rent(bike: Bike) -> None",
+        "    Payload: a map of size",
+        "find(name: str) -> None",
+        "    Payload: str",
+        "list() -> None",
+        "    Payload: none",
         "Bike: size: Size",
         "Size: SMALL: 's', LARGE: 2",
     ]

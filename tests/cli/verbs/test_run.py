@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import pytest
 
+import iris
 from iris.cli.run import load_service
 
 Write = Callable[[str, str], None]
@@ -49,13 +50,13 @@ def test_a_module_that_is_not_there_is_named(write: Write) -> None:
 
 def test_what_a_module_needs_and_lacks_is_named(write: Write) -> None:
     write("app_needy", "import no_such_thing\n")
-    with pytest.raises(click.UsageError, match="app_needy needs the module no_such_thing"):
+    with pytest.raises(iris.ConfigError, match="app_needy needs the module no_such_thing"):
         load_service("app_needy:databases")
 
 
 def test_what_a_module_lacks_is_named_even_if_its_own_name_begins_like_that(write: Write) -> None:
     write("app_prefixed", "import app_pre\n")
-    with pytest.raises(click.UsageError, match="app_prefixed needs the module app_pre, which is not installed"):
+    with pytest.raises(iris.ConfigError, match="app_prefixed needs the module app_pre, which is not installed"):
         load_service("app_prefixed:databases")
 
 
@@ -70,11 +71,12 @@ def test_a_module_in_a_package_that_is_not_there_is_named(write: Write) -> None:
     [
         ("x = 1\nraise ValueError('bad setting')\n", r"app_broken\.py:2: ValueError: bad setting"),
         ("x = 1\ndef f(:\n", r"app_broken\.py:2: SyntaxError"),
+        ("import iris\niris.Service('no name')\n", r"app_broken\.py:2: ConfigError: 'no name'"),  # where Iris raises
     ],
 )
 def test_a_module_that_fails_is_shown_with_the_line(write: Write, code: str, complaint: str) -> None:
     write("app_broken", code)
-    with pytest.raises(click.UsageError, match=complaint):
+    with pytest.raises(iris.ConfigError, match=complaint):
         load_service("app_broken:databases")
 
 

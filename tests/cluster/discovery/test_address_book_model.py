@@ -110,7 +110,7 @@ def test_more_addresses_than_there_is_room_for_are_weighed_whatever_their_times(
 
 @pytest.mark.parametrize("url", ["", "x" * 256, "tcp://\u00e4:1", "tcp://\ud800:1", "\0"])
 def test_what_an_address_looks_like_is_not_the_books_affair(url: str) -> None:
-    """Whoever dials checks it; but it has to survive the file."""
+    """The dialler checks it; but it has to survive the file."""
     book, other = AddressBook(), AddressBook()
     book.saw([url], NOW)
     other.take_untrusted(book.encode(), NOW)

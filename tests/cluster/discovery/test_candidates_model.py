@@ -9,20 +9,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from iris.cluster.discovery.candidates import AT_ONCE, PAUSES, Candidates, Source
+from iris.cluster.discovery.candidates import AT_ONCE, PAUSES, AddressSource, Candidates
 from iris.kernel.names import NodeId
 
 NODES: Final = [NodeId(digit * 32) for digit in "123"]
 URLS: Final = [f"tcp://10.0.0.{number}:1" for number in range(12)]
 NOBODY: Final[frozenset[NodeId]] = frozenset()
 NOTHING: Final[frozenset[str]] = frozenset()
-SOURCES: Final = st.sampled_from(Source)
+SOURCES: Final = st.sampled_from(AddressSource)
 
 
 class Known:
     """What the model knows of one address."""
 
-    def __init__(self, source: Source, now: float) -> None:
+    def __init__(self, source: AddressSource, now: float) -> None:
         self.source = source
         self.due = now
         self.failures = 0
@@ -63,7 +63,7 @@ class CandidatesBesideAModel(RuleBasedStateMachine):
                     known.source is source and known.wanted_from(url, self.linked, self.told) <= self.now
                     for url, known in self.model.items()
                 )
-                for source in Source
+                for source in AddressSource
             ):
                 assert self.dial_all(), "it was due and was not dialled"
 
@@ -76,7 +76,7 @@ class CandidatesBesideAModel(RuleBasedStateMachine):
         self.told = urls
 
     @rule(source=SOURCES, urls=st.lists(st.sampled_from(URLS), max_size=12))
-    def a_source_speaks(self, source: Source, urls: list[str]) -> None:
+    def a_source_speaks(self, source: AddressSource, urls: list[str]) -> None:
         self.candidates.offer(source, urls, self.now)
         for url in [url for url, known in self.model.items() if known.source is source and url not in urls]:
             del self.model[url]
@@ -88,7 +88,7 @@ class CandidatesBesideAModel(RuleBasedStateMachine):
                 known.source, known.failures, known.due = source, 0, min(known.due, self.now)
 
     @rule(sources=st.sets(SOURCES))
-    def some_are_dialled(self, sources: set[Source]) -> None:
+    def some_are_dialled(self, sources: set[AddressSource]) -> None:
         self._dial(sources)
 
     @rule()
@@ -96,15 +96,15 @@ class CandidatesBesideAModel(RuleBasedStateMachine):
         self.dial_all()
 
     def dial_all(self) -> list[str]:
-        return self._dial(set(Source))
+        return self._dial(set(AddressSource))
 
-    def _dial(self, sources: set[Source]) -> list[str]:
+    def _dial(self, sources: set[AddressSource]) -> list[str]:
         ready = {
             url
             for url, known in self.model.items()
             if known.source in sources and known.wanted_from(url, self.linked, self.told) <= self.now
         }
-        busy = {source: sum(k.dialling for k in self.model.values() if k.source is source) for source in Source}
+        busy = {source: sum(k.dialling for k in self.model.values() if k.source is source) for source in AddressSource}
         chosen = self.candidates.due(self.now, self.linked, self.told, sorted(sources))
         assert len(chosen) == len(set(chosen))
         assert set(chosen) <= ready
@@ -155,10 +155,10 @@ TestCandidates.settings = settings(max_examples=60, stateful_step_count=40)
 
 def test_what_a_source_takes_back_leaves_its_place_to_others() -> None:
     candidates = Candidates()
-    busy = [f"mem://{number}" for number in range(AT_ONCE[Source.BOOK])]
-    candidates.offer(Source.BOOK, busy, 0.0)
+    busy = [f"mem://{number}" for number in range(AT_ONCE[AddressSource.BOOK])]
+    candidates.offer(AddressSource.BOOK, busy, 0.0)
     assert candidates.due(0.0, NOBODY, NOTHING) == sorted(busy)
-    candidates.offer(Source.BOOK, ["mem://other"], 1.0)
+    candidates.offer(AddressSource.BOOK, ["mem://other"], 1.0)
     assert candidates.due(1.0, NOBODY, NOTHING) == ["mem://other"]
 
 

@@ -10,7 +10,7 @@ import trio
 from trio.testing import MockClock
 
 from iris.cluster.discovery.address_book import AddressBook, AddressFile
-from iris.cluster.discovery.candidates import PAUSES, Source
+from iris.cluster.discovery.candidates import PAUSES, AddressSource
 from iris.cluster.discovery.discovery import Discovery
 from iris.cluster.discovery.local_network import LocalNetwork
 from iris.cluster.discovery.mdns import realm_mark
@@ -89,7 +89,7 @@ async def test_a_seed_that_comes_up_later_is_found_and_missing_ones_are_said_onc
             "cannot connect to mem://b: connection refused; trying again"
         ]
         async with fleet.open_node("b"):
-            await trio.sleep(PAUSES[Source.SEED][-1] + 0.1)
+            await trio.sleep(PAUSES[AddressSource.SEED][-1] + 0.1)
             assert linked(fleet, "a") == {"b"}
             nursery.cancel_scope.cancel()
 
@@ -111,7 +111,7 @@ async def test_a_name_is_looked_up_again_when_nothing_behind_it_answers(autojump
         names.names["mem://all"] = ()
         await trio.sleep(20)
         names.names["mem://all"] = ("mem://b",)
-        await trio.sleep(PAUSES[Source.SEED][-1] + 0.1)
+        await trio.sleep(PAUSES[AddressSource.SEED][-1] + 0.1)
         assert linked(fleet, "a") == {"b"}
         nursery.cancel_scope.cancel()
 
@@ -126,7 +126,7 @@ async def test_a_seed_whose_node_was_lost_is_tried_again(autojump_clock: MockClo
         await trio.sleep(60)
         assert not fleet["a"].mesh.peers
         async with fleet.open_node("b"):
-            await trio.sleep(PAUSES[Source.SEED][-1] + 0.1)
+            await trio.sleep(PAUSES[AddressSource.SEED][-1] + 0.1)
             assert linked(fleet, "a") == {"b"}
             nursery.cancel_scope.cancel()
 
@@ -231,7 +231,7 @@ async def test_a_node_that_says_a_seed_is_its_own_address_does_not_keep_that_fro
         nursery.start_soon(discovery(fleet["a"], "b").run)
         await trio.sleep(10)
         async with fleet.open_node("b"):
-            await trio.sleep(PAUSES[Source.SEED][-1] + 0.1)
+            await trio.sleep(PAUSES[AddressSource.SEED][-1] + 0.1)
             assert linked(fleet, "a") == {"liar", "b"}
             nursery.cancel_scope.cancel()
 
@@ -320,7 +320,7 @@ async def test_a_partition_in_which_everybody_was_replaced_ends_without_a_seed(a
             await trio.sleep(600)
             assert not fleet["a"].mesh.peers
             fleet.network.heal()
-            await trio.sleep(PAUSES[Source.BOOK][-1] + 10)
+            await trio.sleep(PAUSES[AddressSource.BOOK][-1] + 10)
             assert linked(fleet, "a") == {"b"}
             nursery.cancel_scope.cancel()
 

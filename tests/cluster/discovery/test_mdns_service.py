@@ -1,4 +1,4 @@
-"""The notice board of the local network: what is announced is what is found, and news wake whoever waits for them."""
+"""The notice board of the local network: what is announced is what is found, and news wake those who wait for them."""
 
 from __future__ import annotations
 

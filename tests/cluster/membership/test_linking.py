@@ -227,3 +227,24 @@ async def test_a_member_whose_links_never_live_is_dialled_later_also_after_it_wa
         linking.hold(node(1), array(0x14, ()))
         await trio.sleep(10.0)
     assert links.dialled == [pytest.approx(began + EVERY)]
+
+
+async def test_who_died_is_not_looked_for_where_another_node_is_now(autojump_clock: MockClock) -> None:
+    """A program that was started anew has another identity at the same address: each try was a handshake with it."""
+    async with open_network() as network, network.open_node("one", host="x") as one:
+        async with network.open_node("two", host="y"):
+            await trio.sleep(1)
+            network.memory.crash("y")
+            await trio.sleep(5)
+        async with network.open_node("three", host="z"), network.open_node("two", host="y") as anew:
+            await trio.sleep(10)
+            assert anew.id in {peer.node for peer in one.nodes()}
+            handshakes: list[str] = []
+
+            def observe(source: str, target: str, size: int, _: str) -> None:
+                if (source, target) == ("x", "y") and size > 1000:  # nothing else is as long here
+                    handshakes.append(source)
+
+            network.memory.observer = observe
+            await trio.sleep(60)
+            assert len(handshakes) <= 1, "its session may be renewed"

@@ -14,7 +14,7 @@ from iris.kernel.wire.codec import pack
 from iris.security.identity.certificate import issue_certificate, issue_delegation
 from iris.security.identity.identity import NodeIdentity
 from iris.security.identity.permissions import Rights
-from iris.security.identity.revocation import Revocations, issue_revocations
+from iris.security.identity.revocation import NewestRevocations, issue_revocations
 from iris.security.identity.signing import SigningKey
 from tests.support.realms import DAY, WALL, TestRealm
 
@@ -28,7 +28,7 @@ class Subject:
         self.now = WALL
         self.realm = TestRealm(1)
         self.identity = self.realm.identity("databases", rights)
-        self.revocations = Revocations(self.realm.root.public)
+        self.revocations = NewestRevocations(self.realm.root.public)
         self.verifier = ProofVerifier(self.realm.identity("listener"), lambda: self.now, self.revocations.check)
         self.signature = ProofVerifier(self.identity, lambda: self.now).sign(STATEMENT)
 

@@ -401,7 +401,7 @@ def test_no_message_of_a_peer_ends_a_node(batches: list[list[Any]]) -> None:
                     for message in batch:
                         evil.peer(a).link.post(message, 100)
                     await trio.sleep(0.01)
-                assert await b.requests.request("databases", b"still here", timeout=1) == b"still here"
+                assert await b.request("databases", b"still here", timeout=1) == b"still here"
                 await b.pubsub.publishing.publish("still.here", b"")
                 with trio.fail_after(1):
                     while (await events.__anext__()).topic != "still.here":

@@ -160,6 +160,25 @@ async def test_a_link_resumes_when_its_connection_breaks(url: str, tmp_path: Pat
         assert a.log.of(b.mesh.node) == ["up", *["refused", "reset"] * 5]
 
 
+async def test_a_dialler_of_the_version_before_is_refused_in_one_line_that_says_what_to_do(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it sends was recorded with a node of version 1: its greeting, the length of its first frame, that frame."""
+    recorded = Path(__file__).with_name("dialler_of_version_1.bin").read_bytes()
+    async with open_nodes(1, "tcp://127.0.0.1:0", tmp_path) as (a,):
+        host, _, port = a.mesh.listening[0].removeprefix("tcp://").rpartition(":")
+        for _ in range(2):
+            dialler = await trio.open_tcp_stream(host, int(port))
+            async with dialler:
+                await dialler.send_all(recorded)
+                answer = b"".join([bytes(part) async for part in dialler])
+                assert answer[:4] == b"\0SP\0", "and then it is closed"
+        assert a.mesh.refusals == {"RemoteProtocolError": 2, "junk from a stranger": 2}
+        assert not a.mesh.peers
+        text = "a frame of protocol version 1 was refused: this node speaks version 2; upgrade the older of the two"
+        assert caplog.messages == [text]
+
+
 async def test_a_process_that_is_killed_is_given_up(tmp_path: Path) -> None:
     async with open_nodes(1, "tcp://127.0.0.1:0", tmp_path) as (a,), open_far_mesh() as (process, url):
         peer = await a.mesh.connect([url])

@@ -1,4 +1,4 @@
-"""Frames are read by whoever waits for what they bring, by one task at a time, and never by nobody."""
+"""Frames are read by the task that waits for what they bring, by one task at a time, and never by nobody."""
 
 from __future__ import annotations
 

@@ -248,7 +248,7 @@ async def test_who_repeats_what_such_a_node_has_said_gains_nothing_and_is_sent_a
 
 
 async def repeat(memory: MemoryNetwork, frame: bytes, office: iris.Node) -> None:
-    """Send a first frame a hundred times, and wait for whoever answers by the token in it."""
+    """Send a first frame a hundred times, and wait for the node that answers by the token in it."""
     stranger = memory.transport("stranger")
     way = await stranger.dial("mem://office", lambda: None)
     for _ in range(100):

@@ -7,19 +7,19 @@ from random import Random
 import pytest
 
 from iris.cluster.swim.awareness import MAX_SCORE, Awareness
-from iris.cluster.swim.failure_detector import Probe, ProbeOrder, ProbeVerdict
+from iris.cluster.swim.failure_detector import OpenProbe, ProbeOrder, ProbeVerdict
 from tests.support.membership import node
 
 
 def test_a_probe_is_over_after_twice_its_timeout() -> None:
-    probe = Probe(node(1), 10.0, 0.25)
+    probe = OpenProbe(node(1), 10.0, 0.25)
     assert probe.deadline == 10.25
     probe.widen([node(2)])
     assert probe.deadline == 10.5
 
 
 def test_only_helpers_that_were_asked_report_and_once_each() -> None:
-    probe = Probe(node(1), 0.0, 0.25)
+    probe = OpenProbe(node(1), 0.0, 0.25)
     probe.widen([node(2), node(3)])
     assert not probe.report(node(4), ProbeVerdict.ANSWERED)
     assert not probe.reached

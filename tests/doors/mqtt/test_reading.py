@@ -18,7 +18,7 @@ from iris.doors.mqtt.packets import (
     Disconnect,
     Filter,
     Parting,
-    Ping,
+    PingRequest,
     Property,
     Publish,
     Reason,
@@ -90,7 +90,7 @@ def test_other_packets_are_read_as_another_library_writes_them() -> None:
     )
     assert found == Subscribe(2, filters, {Property.SUBSCRIPTION_ID: 70_000})
     assert decoded(mqtt5.UnsubscribePacket(2, ["a", "b"])) == Unsubscribe(2, ("a", "b"))
-    assert decoded(mqtt5.PingReqPacket()) == Ping()
+    assert decoded(mqtt5.PingReqPacket()) == PingRequest()
     assert decoded(mqtt5.DisconnectPacket()) == Disconnect(wants_will=False)
     with_will = mqtt5.DisconnectPacket(reason_code=mqtt5.DisconnectReasonCode(4), reason_str="x")
     assert decoded(with_will) == Disconnect(wants_will=True)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iris.doors import Problem
-from iris.doors.mqtt.topics import Wanted, name_of, topic_of, wanted_of
+from iris.doors.mqtt.topics import RequestedTopic, name_of, topic_of, wanted_of
 from iris.kernel.topic_syntax import is_pattern, is_topic
 
 
@@ -48,8 +48,8 @@ FILTERS = [
 
 @pytest.mark.parametrize(("text", "patterns"), FILTERS)
 def test_filters_are_patterns(text: str, patterns: tuple[str, ...]) -> None:
-    assert wanted_of(text, sharing=True) == Wanted(patterns)
-    assert wanted_of(f"$share/g-1/{text}", sharing=True) == Wanted(patterns, "g-1")
+    assert wanted_of(text, sharing=True) == RequestedTopic(patterns)
+    assert wanted_of(f"$share/g-1/{text}", sharing=True) == RequestedTopic(patterns, "g-1")
     with pytest.raises(Problem):
         wanted_of(f"$share/g-1/{text}", sharing=False)
 

@@ -13,15 +13,16 @@ import pytest
 
 import iris
 import iris.aio
+from docs.pages import blocks
 from iris.doors import Clients, grant
 from iris.doors.nng import open_nng_door
 from iris.kernel.errors import ConfigError
 from tests.doors.nng.certificates import Authority
 from tests.doors.nng.place import NNGCAT, PUBLIC, Place
+from tests.support.consoles import run_console
 from tests.support.doors import NOW, Run, run_in_realm
 
 ROOT = Path(__file__).parents[3]
-SESSION = re.compile(r"<!-- nngcat: begin -->\n(.*)<!-- nngcat: end -->", re.DOTALL)
 EXAMPLE = ROOT / "examples/doors/ask.c"
 
 HAS_C = shutil.which("gcc") is not None and Path("/usr/include/nng/nng.h").exists()
@@ -70,20 +71,8 @@ def with_friendly_door(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *command
 
 
 @NNGCAT
-def test_the_session_in_the_page_is_what_nngcat_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = SESSION.search((ROOT / "docs/doors_nng.md").read_text())
-    assert found
-    lines = [line.removeprefix("    ") for line in found[1].splitlines()]
-    typed = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
-    shown = "\n".join(line for line in lines if not line.startswith("$ "))
-    assert len(typed) == 6
-    follows, pushes = typed[-2:]
-    # Whoever types has a moment until SUB is there; a script waits until it has an event.
-    again = f"{follows} while kill -0 $!; do {pushes}; done 2>/dev/null"
-    commands = [("/usr/bin/bash", "-c", f"PATH=/usr/bin:/bin; {one}") for one in (*typed[:-2], again)]
-    said = "\n".join(one.rstrip("\n") for one in with_friendly_door(tmp_path, monkeypatch, *commands))
-    pattern = re.escape(shown).replace(re.escape("..."), "[0-9a-f]+").replace(r"id=[0-9a-f]+\-1", r"id=[0-9a-f]+\-\d+")
-    assert re.fullmatch(pattern, said), said
+def test_the_terminals_of_the_page_show_what_it_says() -> None:
+    run_console(blocks(ROOT / "docs" / "howto" / "doors" / "nng.md"))
 
 
 @C

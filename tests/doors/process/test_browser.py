@@ -133,7 +133,9 @@ def test_a_program_of_node_does_the_same(terminal: Terminal, tmp_path: Path) -> 
 @in_node
 def test_the_program_of_the_page_prints_what_stands_below_it(terminal: Terminal, tmp_path: Path) -> None:
     shown = {
-        block.language: block.code for block in blocks(ROOT / "docs" / "doors.md") if block.language in ("js", "output")
+        block.language: block.code
+        for block in blocks(ROOT / "docs" / "howto" / "doors" / "web.md")
+        if block.language in ("js", "output")
     }
     secret = token(terminal, "page", *ALL_RIGHTS)
     with DoorProcess(terminal) as door:

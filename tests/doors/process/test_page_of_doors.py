@@ -1,4 +1,4 @@
-"""The first example of docs/doors.md works as it is typed."""
+"""The commands of docs/howto/doors/open.md work as they are typed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
 
 def commands() -> Iterator[tuple[str, str]]:
     """Return each command of the example and what it prints."""
-    section = (ROOT / "docs" / "doors.md").read_text().split("## First example\n")[1].split("\n## ")[0]
+    section = (ROOT / "docs" / "howto" / "doors" / "open.md").read_text()
     for block in re.findall(r"^```console\n(.*?)^```$", section, re.MULTILINE | re.DOTALL):
         for command in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
             line, _, printed = command.partition("\n")

@@ -134,7 +134,7 @@ async def test_a_member_of_something_else_there_does_not_answer_for_what_is_not_
         await realms.theirs.enter(member.join("secrets", echo("secrets")))
         assert await shop.request("acme/databases", 1) == 1
         with pytest.raises(NotAllowed, match="does not serve cluster 'shop' of realm"):
-            await shop._requests.request("secrets", b"", timeout=5, member=member.id)
+            await shop._requests.request(shop._requests.call("secrets", b"", timeout=5, member=member.id))
 
 
 async def test_what_is_not_imported_is_not_seen(autojump_clock: MockClock) -> None:

@@ -1,4 +1,4 @@
-"""Events between sites are sealed once for all who want them, and whoever has gone opens nothing that comes after."""
+"""Events between sites are sealed once for all who want them; a node that has gone opens nothing that comes after."""
 
 from __future__ import annotations
 

@@ -65,6 +65,7 @@ async def test_the_site_is_back_when_its_neighbour_is(autojump_clock: MockClock)
         assert federation.gateways["home-gateway"].statistics().sites == ()
         federation.network.memory.heal()
         await federation.wait_for_sites("office", "home", within=15)
+        await shop.wait_for("databases")
         with trio.fail_after(10):
             assert await shop.request("databases", "again", idempotent=True, timeout=10) == "again"
 

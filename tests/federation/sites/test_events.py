@@ -1,4 +1,4 @@
-"""Events between sites: each once, in order, to whoever subscribes there, as far as the lists of both sites allow."""
+"""Events between sites: each once, in order, to those who subscribe there, as far as the lists of both sites allow."""
 
 from __future__ import annotations
 

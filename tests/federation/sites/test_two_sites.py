@@ -203,7 +203,7 @@ async def test_a_member_that_its_site_takes_back_is_given_up_at_once_however_lat
 async def test_a_gateway_says_for_good_what_is_not_exported_when_it_knows_its_site(
     autojump_clock: MockClock, age: float
 ) -> None:
-    """Before that, whoever asks may try again."""
+    """Before that, the caller may try again."""
     async with open_federation() as federation:
         shop = await federation.two_sites(echo("databases"), policy=Policy(exports=("databases",)))
         secret = await federation.member("eu", echo("secrets"))

@@ -20,12 +20,14 @@ from benchmarks import interrupts
 from benchmarks.messages import array
 from benchmarks.requests.kill import own_realm
 from iris.cluster.mesh.reader import InboxReader, InboxWaiter
+from iris.kernel.names import NodeId
 from iris.kernel.tasks.background import open_background
 from iris.kernel.tasks.interrupts import protect_package, protected_context
 from iris.kernel.tasks.wakeup import Wakeup
 from iris.kernel.transport.memory import MemoryNetwork
 from iris.patterns.request.attempt import Attempt
 from iris.testing import open_network
+from tests.support.calls import call_to
 
 # -- marks --------------------------------------------------------------------------------------------------
 
@@ -348,7 +350,7 @@ async def wait_for_outcomes() -> None:
     async def wait(waiter: Attempt) -> None:
         await waiter.wait(None)
 
-    waiters = [Attempt(iris_id, ("a request",), 0, 60.0, idempotent=True, picker=None, tried=()) for iris_id in "ab"]  # type: ignore[arg-type]
+    waiters = [Attempt(call_to(None), number, NodeId(name), 0.0) for number, name in enumerate("ab")]
     async with trio.open_nursery() as nursery:
         for waiter in waiters:
             nursery.start_soon(wait, waiter)
@@ -398,3 +400,28 @@ def test_a_signal_at_any_line_of_what_wakes_tasks_ends_the_program_and_not_trio(
     while interrupted_at(number, file, main):
         number += 1
     assert number > 20, "hardly anything of it ran"
+
+
+# -- blocks that are opened the wrong way -------------------------------------------------------------------
+
+
+async def enter_plainly(block: Any) -> None:
+    with block:
+        pass
+
+
+async def iterate(block: Any) -> None:
+    async for _ in block:
+        pass
+
+
+async def wait_for(block: Any) -> None:
+    await block
+
+
+@pytest.mark.parametrize(("attempt", "used"), [(iterate, "async for"), (wait_for, "await"), (enter_plainly, "with")])
+async def test_a_block_that_is_not_entered_by_async_with_says_what_to_write(
+    attempt: Callable[[Any], Awaitable[None]], used: str
+) -> None:
+    with pytest.raises(TypeError, match=rf"^open_node.* opens a block and is not for '{used}': use 'async with'"):
+        await attempt(iris.open_node())

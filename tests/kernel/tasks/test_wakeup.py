@@ -1,4 +1,4 @@
-"""One sleeping task and whoever wakes it."""
+"""One sleeping task and the code that wakes it."""
 
 from __future__ import annotations
 

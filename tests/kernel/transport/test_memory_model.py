@@ -235,7 +235,7 @@ def test_after_any_calls_the_network_agrees_with_a_plain_model(
         world.check()
         for model in world.ways:
             if not model.closed:
-                assert model.in_transit == 0, "whoever reads has room made for his writers"
+                assert model.in_transit == 0, "the reader has room made for his writers"
                 mine = [number for serial, number in world.arrived[model.target] if serial == model.serial]
                 assert mine == world.sent[model.serial], "nothing is lost but by partitions and ends"
 
@@ -262,7 +262,7 @@ async def test_who_hangs_up_on_a_connection_that_is_gone_does_no_harm(autojump_c
     broken: list[int] = []
     one = await near.dial("mem://far", lambda: broken.append(1))
     far.observe(watcher)
-    assert watcher.open == {one.number: "near"}, "whoever observes is told of what is there"
+    assert watcher.open == {one.number: "near"}, "the observer is told of what is there"
     two = await near.dial("mem://far", lambda: broken.append(2))
     one.close()
     far.hang_up(one.number)

@@ -172,7 +172,7 @@ def test_after_a_frame_it_is_asked_whether_there_is_more(together: bytes) -> Non
 
 
 def test_a_frame_that_comes_in_pieces_gives_the_others_their_turn_after_each() -> None:
-    """``receive_nowait`` ends although there is more, and whoever then waits is woken at once."""
+    """``receive_nowait`` ends although there is more, and a task that then waits is woken at once."""
     with open_ends() as ends:
         ends.far[1].setblocking(True)
         ends.far[1].send(struct.pack(">Q", 600) + bytes(100))

@@ -1,4 +1,4 @@
-"""Reverse connections: whoever cannot be dialled dials both directions.  In memory and over the real network alike."""
+"""Reverse connections: a node that cannot be dialled dials both directions.  In memory and over the real network."""
 
 from __future__ import annotations
 

@@ -270,7 +270,7 @@ async def test_every_task_that_waits_goes_on_when_there_is_room_and_one_of_them_
 
 
 async def test_who_waits_on_a_lost_connection_waits_for_it_to_be_closed() -> None:
-    """Else whoever tries again and again would keep the processor busy until that is told."""
+    """Else a sender that tries again and again would keep the processor busy until that is told."""
 
     async def wait() -> None:
         with pytest.raises(trio.ClosedResourceError):

@@ -130,7 +130,7 @@ ELEMENTS: dict[str, Message] = {
     "texts": kinds.Request(1, "c", None, 1, 0, ("ab",) * 1000, b""),
     "packed values": kinds.Events("t", 1, 0, None, None, None, (Ext(1, b"a"),) * 1000, ()),
     "binaries": kinds.Events("t", 1, 0, None, None, None, (b"ab",) * 1000, ()),
-    "terms": kinds.Interest(1, True, (kinds.Terms("a", None, False, False, ()),) * 1000, ()),
+    "terms": kinds.Interest(1, True, (kinds.InterestEntry("a", None, False, False, ()),) * 1000, ()),
     "updates": kinds.Gossip((kinds.AccusationUpdate(bytes(16), 1),) * 500),
 }
 

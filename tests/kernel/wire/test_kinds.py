@@ -1,4 +1,4 @@
-"""What the types of messages refuse, whoever sends it."""
+"""What the types of messages refuse, no matter who sends it."""
 
 from __future__ import annotations
 

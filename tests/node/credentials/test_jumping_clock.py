@@ -23,8 +23,8 @@ class Date:
         self._right = network.wall_clock
         self.ahead = 0.0
 
-    def __call__(self) -> float:
-        return self._right() + self.ahead
+    def __call__(self, host: str) -> float:
+        return self._right(host) + self.ahead
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Whoever holds one cluster's credential makes up members at addresses of his choice: what nodes do about it."""
+"""The holder of one cluster's credential makes up members at addresses of his choice: what nodes do about it."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ async def test_a_watch_begins_with_those_present_and_misses_nothing_when_cancell
             for _ in range(3):
                 async with node.join("store", make_service("store")):
                     await shop.wait_for("store", members=2)
-                await trio.sleep(1)  # whoever comes back before the news of the leaving has arrived was never away
+                await trio.sleep(1)  # who is back before the news of the leaving has arrived was never away
             kinds: Counter[str] = Counter()
             while kinds["left"] < 3:
                 change = await anext(changes)

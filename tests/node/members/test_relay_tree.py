@@ -1,4 +1,4 @@
-"""Broadcasts over a relay tree: everybody once and in order, whoever dies on the way, whoever lies."""
+"""Broadcasts over a relay tree: everybody once and in order, no matter who dies on the way, or lies."""
 
 from __future__ import annotations
 

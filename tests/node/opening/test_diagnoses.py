@@ -125,7 +125,7 @@ async def test_a_node_that_was_revoked_before_it_came_says_so(
 
 
 async def test_revoked_nodes_are_told_so_only_so_often(autojump_clock: MockClock) -> None:
-    """A list may be large, and whoever has the key of a revoked cluster can come as ever other nodes."""
+    """A list may be large, and a holder of the key of a revoked cluster can come as ever other nodes."""
     async with iris.testing.open_network() as network, AsyncExitStack() as stack:
         member = await member_of(stack, network)
         shop = await stack.enter_async_context(network.open_node("shop", seeds=[]))

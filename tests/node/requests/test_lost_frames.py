@@ -47,7 +47,7 @@ class Outcomes:
 
     async def ask(self, shop: MeshNode, payload: object, timeout: float, *, idempotent: bool = False) -> None:
         try:
-            await shop.requests.request("store", payload, timeout=timeout, idempotent=idempotent)
+            await shop.request("store", payload, timeout=timeout, idempotent=idempotent)
         except iris.IrisError as error:
             self.of[payload] = (type(error).__name__, trio.current_time())
         else:
@@ -111,7 +111,7 @@ async def test_without_a_deadline_every_request_over_a_lossy_network_ends_and_no
                 nursery.start_soon(outcomes.ask, shop, number, math.inf)
                 await trio.sleep(0.005)
             fleet.network.loss = 0.0
-            await shop.requests.request("store", "the last shows what is missing", timeout=5)
+            await shop.request("store", "the last shows what is missing", timeout=5)
             shop.mesh.post(member.id, kinds.Ping(1), 0)
     told = Counter(outcome for outcome, _ in outcomes.of.values())
     assert sum(told.values()) == 60
@@ -148,7 +148,7 @@ async def test_a_request_whose_time_is_over_is_not_sent_once_more(autojump_clock
             await trio.sleep(0.5)
             fleet.network.loss = 0.0
             waiter = next(iter(shop.requests._waiting.values()))
-            waiter.deadline = trio.current_time()
+            waiter.call.deadline = trio.current_time()
             posted = shop.peer(member).link.statistics().posted
             shop.requests.frames_lost(shop.peer(member))
             assert shop.peer(member).link.statistics().posted == posted
@@ -168,7 +168,7 @@ async def test_the_member_says_of_what_it_does_not_have_that_it_is_not_there(aut
 
         other.mesh._receivers.own[kinds.Failure] = note
         async with member.serve(store.service):
-            nursery.start_soon(partial(shop.requests.request, "store", 1, timeout=60))  # number 1
+            nursery.start_soon(partial(shop.request, "store", 1, timeout=60))  # number 1
             await trio.sleep(0.1)
             other.mesh.post(member.id, kinds.Awaited(1), 0)
             await trio.sleep(0.1)
@@ -198,7 +198,7 @@ async def test_a_reply_that_finds_no_room_is_told_to_be_dropped(autojump_clock: 
 
         async def ask() -> None:
             try:
-                await shop.requests.request("store", b"", timeout=math.inf)
+                await shop.request("store", b"", timeout=math.inf)
             except iris.RemoteError as error:
                 told[error.code] += 1
             else:
@@ -273,7 +273,7 @@ async def test_what_a_dead_caller_has_asked_is_cancelled(autojump_clock: MockClo
             await trio.sleep(0.1)
             assert store.running == {"plain", "idempotent"}
             fleet.network.partition(["shop"], ["store"])
-            member.mesh.drop(shop.id, "held for dead")
+            member.mesh.drop(shop.id, "presumed dead")
             await trio.sleep(0.01)
             assert store.running == {"idempotent"}
             await trio.sleep(61)
@@ -294,7 +294,7 @@ async def test_a_caller_that_was_held_for_dead_gets_the_reply_to_what_it_repeats
             nursery.start_soon(lambda: outcomes.ask(shop, "idempotent", 600.0, idempotent=True))
             nursery.start_soon(outcomes.ask, shop, "plain", 600.0)
             await trio.sleep(0.1)
-            member.mesh.drop(shop.id, "held for dead")
+            member.mesh.drop(shop.id, "presumed dead")
             shop.break_connections()
             await trio.sleep(1)
             await member.mesh.connect([shop.url], expected=shop.id)
@@ -318,7 +318,7 @@ async def test_what_runs_for_somebody_who_asked_elsewhere_is_cancelled(autojump_
 
         other.mesh._receivers.own[kinds.Cancel] = note
         async with member.serve(Hanging().service):
-            nursery.start_soon(partial(shop.requests.request, "store", 1, timeout=60))  # number 1
+            nursery.start_soon(partial(shop.request, "store", 1, timeout=60))  # number 1
             await trio.sleep(0.1)
             for number in (1, 2, "1"):
                 other.mesh.post(shop.id, raw(kinds.Running, number), 0)
@@ -340,7 +340,7 @@ async def test_headers_count_where_messages_wait_for_a_link(autojump_clock: Mock
         async with member.serve(store.service) as membership:
             shop.break_connections()
             for _ in range(500):
-                nursery.start_soon(partial(shop.requests.request, "store", b"", timeout=60, headers=headers))
+                nursery.start_soon(partial(shop.request, "store", b"", timeout=60, headers=headers))
                 nursery.start_soon(partial(shop.broadcasts.broadcast, "store", b"", headers=headers))
             await trio.lowlevel.checkpoint()
             await trio.testing.wait_all_tasks_blocked()

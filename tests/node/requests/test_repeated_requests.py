@@ -163,7 +163,7 @@ async def test_a_draining_member_answers_for_what_it_runs_and_nobody_else_runs_i
                 stage.network.memory.loss = 0.2
             stage.network.memory.loss = 0
         assert effects.keys() == set(range(40))
-        # A fifth of all probes is lost too: the member may be held for lost, and that is counted.
+        # A fifth of all probes is lost too: the member may be presumed lost, and that is counted.
         assert sum(effects.values()) - 40 <= shop.statistics().moved
 
 

@@ -115,7 +115,7 @@ async def test_answers_that_come_late_twice_or_from_others_change_nothing(autoju
             replies: list[object] = []
 
             async def ask() -> None:
-                replies.append(await shop.requests.request("store", 7, timeout=5, operation="wait"))
+                replies.append(await shop.request("store", 7, timeout=5, operation="wait"))
 
             nursery.start_soon(ask)
             await trio.sleep(0.1)
@@ -126,9 +126,9 @@ async def test_answers_that_come_late_twice_or_from_others_change_nothing(autoju
             assert replies == [7]
             await answer(member, shop, 1)  # twice
             with pytest.raises(iris.RequestTimeout):
-                await shop.requests.request("store", 8, timeout=0.1, operation="wait")
+                await shop.request("store", 8, timeout=0.1, operation="wait")
             await answer(member, shop, 2)  # late
-            assert await shop.requests.request("store", 9, timeout=5) == 9
+            assert await shop.request("store", 9, timeout=5) == 9
             assert replies == [7]
             assert shop.mesh.refusals == {}
 
@@ -139,13 +139,13 @@ async def test_of_two_different_answers_the_first_counts(autojump_clock: MockClo
         async with member.serve(make_store()), trio.open_nursery() as nursery:
 
             async def ask() -> None:
-                assert await shop.requests.request("store", 7, timeout=5, operation="wait") == b"forged"
+                assert await shop.request("store", 7, timeout=5, operation="wait") == b"forged"
 
             nursery.start_soon(ask)
             await trio.sleep(0.1)
             await answer(member, shop, 1)
             await trio.sleep(1)  # the true one comes as well
-            assert await shop.requests.request("store", 9, timeout=5) == 9
+            assert await shop.request("store", 9, timeout=5) == 9
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ async def test_a_malformed_answer_is_counted_and_the_true_one_is_taken(
         async with member.serve(make_store()), trio.open_nursery() as nursery:
 
             async def ask() -> None:
-                assert await shop.requests.request("store", 7, timeout=5, operation="wait") == 7
+                assert await shop.request("store", 7, timeout=5, operation="wait") == 7
 
             nursery.start_soon(ask)
             await trio.sleep(0.1)
@@ -180,12 +180,12 @@ async def test_a_reply_whose_payload_cannot_be_read_is_an_error_of_this_request_
 
             async def ask() -> None:
                 with pytest.raises(iris.RemoteError, match=r"reply_malformed.*malformed payload"):
-                    await shop.requests.request("store", 7, timeout=5, operation="wait")
+                    await shop.request("store", 7, timeout=5, operation="wait")
 
             nursery.start_soon(ask)
             await trio.sleep(0.1)
             await answer(member, shop, 1, Ext(1, b"\xc1"))
-            assert await shop.requests.request("store", 9, timeout=5) == 9
+            assert await shop.request("store", 9, timeout=5) == 9
         assert shop.requests.tally.lost == {"malformed reply": 1}
 
 
@@ -216,7 +216,7 @@ async def test_a_malformed_request_is_refused_and_the_next_is_served(
             await trio.sleep(0.1)
             statistics = membership.statistics()
             assert (statistics.served, statistics.running) == (0, 0)
-            assert await shop.requests.request("store", 9, timeout=5) == 9
+            assert await shop.request("store", 9, timeout=5) == 9
 
 
 async def test_what_is_said_of_an_operation_that_is_not_served_is_short(autojump_clock: MockClock) -> None:
@@ -224,7 +224,7 @@ async def test_what_is_said_of_an_operation_that_is_not_served_is_short(autojump
         shop, member = fleet["shop"], fleet["member"]
         async with member.serve(make_store()):
             with pytest.raises(iris.RemoteError, match="no_such_operation") as caught:
-                await shop.requests.request("store", 1, timeout=5, operation="\0" * 2**20)
+                await shop.request("store", 1, timeout=5, operation="\0" * 2**20)
             assert len(caught.value.message) <= 1024
 
 
@@ -245,7 +245,7 @@ async def test_headers_and_payloads_that_cannot_be_read_are_told_to_who_sent_the
             shop.mesh.post(member.id, array(*fields), 8)
             await trio.sleep(0.1)
             assert membership.statistics().failed == 1
-            assert await shop.requests.request("store", 9, timeout=5) == 9
+            assert await shop.request("store", 9, timeout=5) == 9
 
 
 @pytest.mark.parametrize("flags", [0b110, 0b1000, 2**40])

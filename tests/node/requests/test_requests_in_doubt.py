@@ -9,10 +9,10 @@ import trio
 from trio.testing import MockClock
 
 import iris
-from benchmarks.messages import raw
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from iris.patterns.request.attempt import Attempt
+from tests.support.calls import call_to
 from tests.support.meshes import MeshNode, StaticPicker, open_meshes
 
 ONE, TWO = NodeId("1" * 32), NodeId("2" * 32)
@@ -35,17 +35,7 @@ def test_what_may_go_elsewhere(
     idempotent: bool, members: list[NodeId] | None, tried: set[NodeId], answered: bool, moves: bool
 ) -> None:
     picker = None if members is None else StaticPicker(members)
-    waiter = Attempt(
-        ONE,
-        raw(
-            kinds.Request,
-        ),
-        0,
-        60.0,
-        idempotent=idempotent,
-        picker=picker,
-        tried=tried,
-    )
+    waiter = Attempt(call_to(picker, idempotent=idempotent, tried=tried), 1, ONE, 0.0)
     if answered:
         waiter.outcome = kinds.Reply(1, b"")
     assert waiter.can_retry_elsewhere() is moves
@@ -85,7 +75,7 @@ async def test_a_member_in_doubt_keeps_what_nobody_else_can_do(
                 await trio.sleep_forever()
 
         async def ask() -> None:
-            replies.append(await shop.requests.request("store", b"", timeout=60, idempotent=idempotent))
+            replies.append(await shop.request("store", b"", timeout=60, idempotent=idempotent))
 
         await nursery.start(serve, one, first)
         if others:

@@ -91,8 +91,10 @@ async def test_arguments_that_do_not_fit_fail_as_those_of_a_function(autojump_cl
             quotes.order("milk", much=2)
         with pytest.raises(TypeError, match="missing a required argument: 'item'"):
             quotes.order()
-        with pytest.raises(AttributeError):
+        with pytest.raises(AttributeError, match=r"no operation 'absent': it has .*look_up"):
             quotes.absent()
+        with pytest.raises(AttributeError, match="no operation 'lookup': did you mean 'look_up'"):
+            quotes.lookup("tea")
 
 
 MISFITS: list[tuple[Any, str]] = [
@@ -140,9 +142,16 @@ async def test_a_member_describes_itself(autojump_clock: MockClock) -> None:
         described = await (await open_shop(stage)).request("quotes", None, operation="iris.describe")
     assert described == Quotes({}).describe()
     assert described["operations"]["look_up"] == {
-        "signature": "(query: Query) -> Offer", "doc": "Return the price of an item.",
-    }  # fmt: skip
+        "signature": "(query: Query) -> Offer",
+        "payload": "a map of item, count",
+        "doc": "Return the price of an item.",
+    }
     assert described["types"] == {"Query": {"item": "str", "count": "int"}, "Offer": {"item": "str", "price": "float"}}
+
+
+class Untyped(iris.Service, cluster="untyped"):
+    @iris.operation
+    async def find(self, item) -> None: ...  # type: ignore[no-untyped-def]
 
 
 def test_a_service_of_a_class_is_refused_early() -> None:
@@ -157,6 +166,10 @@ def test_a_service_of_a_class_is_refused_early() -> None:
         Nameless()
     with pytest.raises(iris.ConfigError, match="Nameless names no cluster"):
         Nameless.client(cast_node())
+    with pytest.raises(iris.ConfigError, match=r"Quotes\.client got 'desk': give it a node"):
+        Quotes.client("desk")  # type: ignore[arg-type]
+    with pytest.raises(iris.ConfigError, match=r"Untyped\.find: item has no type: annotate it"):
+        Untyped()
     assert Nameless("other").name == "other"
     with pytest.raises(iris.ConfigError, match="are Iris's own"):
         iris.Service("shop").request("iris.describe")(any_first)

@@ -1,4 +1,4 @@
-"""Events over a tree: in order at every subscriber, whoever comes, goes, dies or stalls, and no loss without a word."""
+"""Events over a tree: in order at every subscriber, with members that come, go, die or stall; each loss is told."""
 
 from __future__ import annotations
 

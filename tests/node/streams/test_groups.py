@@ -190,7 +190,7 @@ async def test_what_waits_at_a_member_that_leaves_in_order_is_in_the_publishers_
                 await trio.sleep(IN_FLIGHT)
                 for _ in range(50):
                     taken[1].append((await anext(leaving)).payload)
-            for number in range(500, 700):  # some of it is on its way to who has left
+            for number in range(500, 700):  # some of it is on its way to a member that has left
                 await writer.publish("work", number)
             await trio.sleep(REPORTED)
             nursery.cancel_scope.cancel()

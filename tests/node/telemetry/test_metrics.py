@@ -203,6 +203,8 @@ async def everything() -> NodeSnapshot:
     lost = {"no link": 2}
     requests = dataclasses.replace(statistics.requests, lost=lost)
     tunnels = dataclasses.replace(statistics.tunnels, ended={"finished": 1})
+    counts = {field.name: 0 for field in dataclasses.fields(iris.StateStatistics) if field.name != "refused"}
+    states = {"prices": iris.StateStatistics(**counts, refused={"malformed": 1})}
     shard = ShardState(number=0, epoch="e", earliest=2, next=9, size=100, timestamp=0)
     zeros = {field.name: 0 for field in dataclasses.fields(BridgeStatistics)}
     return NodeSnapshot(
@@ -212,7 +214,9 @@ async def everything() -> NodeSnapshot:
         version="0.1.0",
         unready=None,
         nodes=1,
-        statistics=dataclasses.replace(statistics, requests=requests, tunnels=tunnels, refusals={"RemoteError": 1}),
+        statistics=dataclasses.replace(
+            statistics, requests=requests, tunnels=tunnels, states=states, refusals={"RemoteError": 1}
+        ),
         reports={
             "gateway": GatewayStatistics(
                 received=3,
@@ -260,6 +264,7 @@ LEFT_ASIDE: dict[type, set[str]] = {
     iris.LinkStatistics: {"posted"},  # sent + lost + waiting
     iris.SubscriptionStatistics: {"received"},  # delivered + dropped + malformed + waiting
     iris.TunnelsStatistics: set(),
+    iris.StateStatistics: set(),
     iris.PublishStatistics: {"published", "unheard", "sent", "handed_over", "lost"},  # see those of the node
     iris.PatternStatistics: set(),
     iris.NodeStatistics: {"latency"},  # see the histograms of calls

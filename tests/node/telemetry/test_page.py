@@ -1,4 +1,4 @@
-"""docs/observing.md and the dashboard, compared with the code; the page's own program runs."""
+"""The pages on telemetry and the dashboard, compared with the code; the programs of the how-to run."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ from tests.support.command import open_terminal
 from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = ROOT / "docs" / "observing.md"
+REFERENCE = ROOT / "docs" / "reference" / "telemetry.md"
+HOW_TO = ROOT / "docs" / "howto" / "operate" / "observe.md"
 DASHBOARD = ROOT / "deploy" / "grafana" / "iris.json"
 
 
 def rows(heading: str) -> list[list[str]]:
     """Return the rows of the first table under a heading."""
-    section = PAGE.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    section = REFERENCE.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     table = re.search(r"(?:^\|.*\n)+", section, re.MULTILINE)
     assert table is not None
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in table[0].splitlines()[2:]]
@@ -94,14 +95,14 @@ def test_prometheus_can_read_every_expression_of_the_dashboard(tmp_path: Path) -
 
 def program(heading: str) -> str:
     """Return the first program of a section that runs for ever, with a free port in the place of 9464."""
-    section = PAGE.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    section = HOW_TO.read_text().partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
     (code,) = re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
     return str(code)
 
 
 def test_the_program_of_the_page_serves_its_metrics() -> None:
     port = free_port()
-    code = program("Metrics").replace("9464", str(port))
+    code = program("Serve metrics").replace("9464", str(port))
     with (
         open_terminal() as terminal,
         subprocess.Popen(
@@ -118,7 +119,8 @@ def test_the_program_of_the_page_serves_its_metrics() -> None:
 
 
 def test_the_handler_of_the_page_writes_json() -> None:
-    code = program("Logs") + 'logging.getLogger("iris").warning("%s", "hello", extra={"cluster": "store"})\n'
+    code = program("Write the log as JSON")
+    code += 'logging.getLogger("iris").warning("%s", "hello", extra={"cluster": "store"})\n'
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     told = json.loads(done.stderr)
     assert (told["message"], told["cluster"], told["level"]) == ("hello", "store", "warning")

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from iris.kernel.errors import ConfigError, MemberLost, NotAllowed, NotSent, RemoteError
-from iris.kernel.names import NodeId
 from iris.patterns.priority import Priority, check_priority
 from iris.patterns.request.hedging import Hedging
 from iris.patterns.service.concurrency_limit import AdaptiveConcurrency
@@ -141,7 +140,7 @@ def test_handlers_that_never_slow_each_other_down_may_all_run(most: int, seconds
 ERRORS: Final = [NotSent("a"), MemberLost("b"), RemoteError("c", "d"), NotAllowed("e")]
 
 
-def always(_: set[NodeId]) -> bool:
+def always() -> bool:
     return True
 
 
@@ -153,11 +152,8 @@ class Members:
         self.asked = 0
         self.cancelled = 0
 
-    async def ask(self, tried: set[NodeId]) -> Any:
+    async def ask(self) -> Any:
         seconds, outcome = self.plans[self.asked]
-        node = NodeId(str(self.asked) * 32)
-        assert node not in tried
-        tried.add(node)
         self.asked += 1
         try:
             await trio.sleep(seconds)
@@ -212,7 +208,7 @@ def test_of_two_members_the_first_reply_counts_and_otherwise_the_first_ones_erro
 async def test_second_requests_never_exceed_their_share_however_late_replies_are(autojump_clock: MockClock) -> None:
     hedging = Hedging()
 
-    async def late(tried: set[NodeId]) -> str:
+    async def late() -> str:
         await trio.sleep(1)
         return "late"
 
@@ -224,7 +220,7 @@ async def test_second_requests_never_exceed_their_share_however_late_replies_are
 
 
 async def test_a_bug_in_what_is_called_is_not_taken_for_a_members_failure(autojump_clock: MockClock) -> None:
-    async def broken(tried: set[NodeId]) -> str:
+    async def broken() -> str:
         await trio.sleep(0.001)
         raise ZeroDivisionError
 

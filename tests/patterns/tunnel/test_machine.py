@@ -18,14 +18,14 @@ from iris.kernel.wire import kinds
 from iris.kernel.wire.kinds import Message
 from iris.patterns.tunnel.machine import TunnelMachine
 from iris.patterns.tunnel.messages import END, CloseCode
-from iris.patterns.tunnel.states import State
+from iris.patterns.tunnel.states import TunnelState
 from tests.support.tunnel_wire import SMALL, TwoMachines
 
 
 def opened(config: Config = SMALL) -> TwoMachines:
     pair = TwoMachines(config)
     pair.settle()
-    assert pair.ends[0].state is State.OPEN
+    assert pair.ends[0].state is TunnelState.OPEN
     return pair
 
 
@@ -48,7 +48,7 @@ def test_messages_arrive_in_order_and_both_directions_end() -> None:
     pair.settle()
     assert pair.read == ([b"answer"], sent)
     for machine in pair.ends:
-        assert machine.state is State.ENDED
+        assert machine.state is TunnelState.ENDED
         assert machine.sending.is_flushed
         assert machine.receiving.has_eof
 
@@ -144,7 +144,7 @@ def test_an_idle_tunnel_asks_now_and_then_and_stays() -> None:
     for _ in range(100):
         pair.pass_time(10)
         pair.settle()
-    assert all(machine.state is State.OPEN for machine in pair.ends)
+    assert all(machine.state is TunnelState.OPEN for machine in pair.ends)
 
 
 def test_a_tunnel_in_which_nothing_moves_is_closed_at_both_ends() -> None:
@@ -154,7 +154,7 @@ def test_a_tunnel_in_which_nothing_moves_is_closed_at_both_ends() -> None:
         pair.settle()
     codes = {machine.ending.code for machine in pair.ends if machine.ending is not None}
     assert codes == {CloseCode.IDLE}
-    assert all(machine.state is State.CLOSED for machine in pair.ends)
+    assert all(machine.state is TunnelState.CLOSED for machine in pair.ends)
 
 
 def test_a_silent_peer_breaks_the_tunnel_but_not_before_it_was_asked_several_times() -> None:
@@ -163,7 +163,7 @@ def test_a_silent_peer_breaks_the_tunnel_but_not_before_it_was_asked_several_tim
     pair.now += 1000  # the process was stopped
     for _ in range(3):
         machine.expire(pair.now)
-        assert machine.state is State.OPEN
+        assert machine.state is TunnelState.OPEN
         assert machine.take(0) is not None, "it asks"
         pair.now = machine.deadline
     machine.expire(pair.now)
@@ -185,10 +185,10 @@ def test_an_opening_that_is_lost_is_repeated() -> None:
     pair = TwoMachines()
     pair.ends[1]._accept_due = False
     pair.settle()
-    assert pair.states == [State.OPENING, State.OPEN]
+    assert pair.states == [TunnelState.OPENING, TunnelState.OPEN]
     pair.pass_time(SMALL.tunnel_retry)
     pair.settle()
-    assert pair.states == [State.OPEN, State.OPEN]
+    assert pair.states == [TunnelState.OPEN, TunnelState.OPEN]
 
 
 def test_data_that_overtakes_a_lost_acceptance_is_not_lost() -> None:
@@ -198,7 +198,7 @@ def test_data_that_overtakes_a_lost_acceptance_is_not_lost() -> None:
     assert type(pair.links[1][0]) is kinds.TunnelAccept
     pair.links[1].popleft()
     pair.settle()
-    assert pair.ends[0].state is State.OPENING
+    assert pair.ends[0].state is TunnelState.OPENING
     pair.pass_time(SMALL.tunnel_retry)
     pair.settle()
     assert pair.read[0] == [b"first"]
@@ -223,7 +223,7 @@ def test_a_peer_that_breaks_the_rules_ends_the_tunnel_with_the_reason(reason: st
     machine = pair.ends[0]
     for sent in HOSTILE[reason]:
         machine.receive(sent, 0)
-        if machine.receiving.owes_news and machine.state is not State.CLOSED:
+        if machine.receiving.owes_news and machine.state is not TunnelState.CLOSED:
             machine.take(0)
         assert machine.receiving.held <= 8192 + 1.25 * 8000
     assert machine.ending is not None
@@ -321,12 +321,12 @@ def check_run(steps: Iterable[Step]) -> int:
     for what, end, count in steps:
         machine, link = pair.ends[end], pair.links[end]
         match what:
-            case "send" if machine.state in {State.OPEN, State.GOT_EOF} and machine.sending.has_room(count):
+            case "send" if machine.state in {TunnelState.OPEN, TunnelState.GOT_EOF} and machine.sending.has_room(count):
                 data = message(number, count)[: max(count, 4)]
                 number += 1
                 machine.send(data, packed=False)
                 sent[end].append(data)
-            case "eof" if machine.state is not State.OPENING:
+            case "eof" if machine.state is not TunnelState.OPENING:
                 machine.send_eof()
             case "put":
                 pair.put(end, count)
@@ -364,7 +364,7 @@ def check_run(steps: Iterable[Step]) -> int:
     for machine in pair.ends:
         statistics = machine.statistics()
         assert statistics.messages_sent == statistics.messages_delivered
-        assert machine.state is State.ENDED
+        assert machine.state is TunnelState.ENDED
     return number
 
 
@@ -400,7 +400,7 @@ def test_every_cut_is_an_error_at_the_end_that_was_cut_off(cuts: int) -> None:
         steps = chance.randrange(40)
         for _ in range(steps):
             machine = pair.ends[0]
-            if machine.state is State.OPEN:
+            if machine.state is TunnelState.OPEN:
                 if not waiting:
                     machine.send_eof()
                 elif machine.sending.has_room(len(waiting[0])):

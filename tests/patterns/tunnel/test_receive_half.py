@@ -49,6 +49,25 @@ def test_pieces_can_be_read_before_their_message_is_whole() -> None:
     assert not receiving.has_message
 
 
+@pytest.mark.parametrize(("cost", "owed"), [(WINDOW // 4, True), (WINDOW // 4 - 1, False)])
+def test_credit_is_announced_as_soon_as_a_quarter_of_the_window_was_read(cost: int, owed: bool) -> None:
+    receiving = half()
+    receiving.add(kinds.TunnelChunk(1, 0, END, bytes(cost - CHUNK_COST)))
+    assert receiving.announce() == (WINDOW, False), "nobody has read it"
+    assert not receiving.owes_news
+    assert receiving.read() is not None
+    assert receiving.owes_news is owed
+    assert receiving.announce() == (WINDOW + cost, False)
+
+
+@pytest.mark.parametrize(("cost", "owed"), [(WINDOW // 4, True), (WINDOW // 4 - 1, False)])
+def test_the_other_end_is_told_as_soon_as_a_quarter_of_its_window_has_arrived(cost: int, owed: bool) -> None:
+    receiving = half()
+    receiving.begin(WINDOW)
+    receiving.add(kinds.TunnelChunk(1, 0, 0, bytes(cost - CHUNK_COST)))
+    assert receiving.owes_news is owed
+
+
 def test_repeated_chunks_are_dropped() -> None:
     receiving = half()
     receiving.add(kinds.TunnelChunk(1, 0, END, b"a"))

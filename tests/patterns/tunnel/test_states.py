@@ -10,9 +10,9 @@ from iris.kernel.errors import LocalProtocolError, RemoteProtocolError
 from iris.kernel.wire import kinds
 from iris.patterns.tunnel.machine import TunnelMachine
 from iris.patterns.tunnel.messages import END, CloseCode
-from iris.patterns.tunnel.states import LOCAL_INPUTS, TRANSITIONS, Input, State, following
+from iris.patterns.tunnel.states import LOCAL_INPUTS, TRANSITIONS, Input, TunnelState, following
 
-OPENING, OPEN, SENT, GOT, ENDED, CLOSED = State
+OPENING, OPEN, SENT, GOT, ENDED, CLOSED = TunnelState
 
 # One column for each state, in the order above.  "local" and "remote" are errors of this side and of the peer.
 TABLE = {
@@ -32,18 +32,18 @@ TABLE = {
 CASES = [
     pytest.param(state, input_, expected, id=f"{state.value}, {input_.value}")
     for input_, row in TABLE.items()
-    for state, expected in zip(State, row, strict=True)
+    for state, expected in zip(TunnelState, row, strict=True)
 ]
 
 
 def test_the_table_covers_every_state_and_every_input() -> None:
     assert set(TABLE) == set(Input)
-    assert set(TRANSITIONS) == set(State)
+    assert set(TRANSITIONS) == set(TunnelState)
 
 
 @pytest.mark.parametrize(("state", "input_", "expected"), CASES)
-def test_transitions(state: State, input_: Input, expected: State | str) -> None:
-    if isinstance(expected, State):
+def test_transitions(state: TunnelState, input_: Input, expected: TunnelState | str) -> None:
+    if isinstance(expected, TunnelState):
         assert following(state, input_) is expected
         return
     assert (expected == "local") == (input_ in LOCAL_INPUTS)
@@ -51,7 +51,7 @@ def test_transitions(state: State, input_: Input, expected: State | str) -> None
         following(state, input_)
 
 
-def machine_in(state: State) -> TunnelMachine:
+def machine_in(state: TunnelState) -> TunnelMachine:
     """Return a machine of the opener, brought to a state by way of the wire; one chunk has arrived where it can."""
     opening = kinds.TunnelOpen(1, "c", None, None, 2**20, 2**20)
     machine = TunnelMachine(identifier=1, opening=opening, config=Config(), now=0)
@@ -99,7 +99,7 @@ def perform(machine: TunnelMachine, input_: Input) -> None:
 
 
 @pytest.mark.parametrize(("state", "input_", "expected"), CASES)
-def test_machines_follow_the_table(state: State, input_: Input, expected: State | str) -> None:
+def test_machines_follow_the_table(state: TunnelState, input_: Input, expected: TunnelState | str) -> None:
     machine = machine_in(state)
     if expected == "local":
         with pytest.raises(LocalProtocolError):

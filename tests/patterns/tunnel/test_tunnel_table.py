@@ -19,7 +19,7 @@ from iris.kernel.wire import kinds
 from iris.kernel.wire.kinds import Message
 from iris.patterns.tunnel import table as tunnel_table
 from iris.patterns.tunnel.messages import CloseCode, Refusal
-from iris.patterns.tunnel.states import State
+from iris.patterns.tunnel.states import TunnelState
 from iris.patterns.tunnel.tunnel import Tunnel
 from tests.support.tunnels import TunnelNode, open_nodes
 
@@ -35,7 +35,7 @@ async def test_a_refusal_reaches_the_opener_with_its_words(autojump_clock: MockC
     async with open_nodes(SMALL) as (near, far):
         far.refusal = Refusal(code="not_allowed", text="members only", retry_after=0.5)
         end = near.table.open(far.node, "c", None, None)
-        await end.wait(lambda: end.machine.state is not State.OPENING)
+        await end.wait(lambda: end.machine.state is not TunnelState.OPENING)
         assert end.machine.refusal == far.refusal
         assert len(near.table) == len(far.table) == 0
         assert far.table.statistics().refused == 1
@@ -48,7 +48,7 @@ async def test_a_refusal_that_is_lost_is_repeated(autojump_clock: MockClock) -> 
         far.refusal = Refusal(code="not_allowed")
         far.mesh.lose = lambda _: trio.current_time() < 0.5
         end = near.table.open(far.node, "c", None, None)
-        await end.wait(lambda: end.machine.state is not State.OPENING)
+        await end.wait(lambda: end.machine.state is not TunnelState.OPENING)
         assert end.machine.refusal == far.refusal
         assert far.table.statistics().refused == 1, "it was refused once and told twice"
 

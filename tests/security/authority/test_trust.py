@@ -71,6 +71,23 @@ def test_a_bundle_with_any_bit_changed_is_refused() -> None:
             read_bundle_untrusted(bytes(changed))
 
 
+def test_a_bundle_of_the_largest_size_is_issued_and_read_and_a_longer_one_is_neither() -> None:
+    key = create_realm(seeded_entropy(3)).key
+
+    def issued(last: int) -> RealmBundle:
+        exports = (*(f"{number:03}" + "x" * 60 for number in range(246)), "y" * last)
+        return issue_bundle(
+            key, name="big", exports=exports, topics=(), serial=1, not_before=WALL, not_after=WALL + DAY
+        )
+
+    rest = MAX_BUNDLE - len(issued(100).signed)
+    largest = issued(100 + rest)
+    assert len(largest.signed) == MAX_BUNDLE
+    assert read_bundle_untrusted(largest.signed) == largest
+    with pytest.raises(ConfigError, match="use patterns in its lists"):
+        issued(101 + rest)
+
+
 def test_a_bundle_that_is_cut_off_or_longer_is_refused() -> None:
     for size in range(len(BUNDLE.signed)):
         with pytest.raises(AuthenticationError):

@@ -82,7 +82,7 @@ def test_two_handshakes_have_no_byte_of_their_keys_in_common() -> None:
 
 
 def test_the_same_first_frame_can_be_sent_to_be_answered_by_another_responder() -> None:
-    """A frame may be lost; whoever answers first wins, and the other answer is not for this handshake any more."""
+    """A frame may be lost; the one that answers first wins, and the other answer is not for this handshake any more."""
     initiator, responder = start(ORDERS, BILLING)
     again = Responder(BILLING, index=5, entropy=seeded_entropy(9))
     again.receive_first_untrusted(initiator.frame)

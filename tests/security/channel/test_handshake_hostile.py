@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.mutation import damaged
+from benchmarks.damage import damaged
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
 from iris.kernel.wire import VERSION
 from iris.kernel.wire.header import HANDSHAKE_RESPONSE, HEADER
@@ -277,7 +277,7 @@ def test_a_stranger_costs_no_diffie_hellman(monkeypatch: pytest.MonkeyPatch) -> 
 def test_without_the_key_encapsulation_neither_certificates_nor_session_open() -> None:
     """psk2 enters all keys from the responder's payload on.
 
-    Whoever breaks X25519 alone reads neither who answers nor what is said, not even with the gate secret.
+    An attacker who breaks X25519 alone reads neither who answers nor what is said, not even with the gate secret.
     """
     initiator, responder = start(ORDERS, BILLING)
     responder.receive_first_untrusted(initiator.frame)

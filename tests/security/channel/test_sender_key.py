@@ -7,7 +7,7 @@ import copy
 import pytest
 
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
-from iris.security.channel.sender_key import ReceiverKey, SenderKey, read_copy_header_untrusted
+from iris.security.channel.sender_key import ReceiverKey, SendingKey, read_copy_header_untrusted
 from iris.security.identity import signing
 from iris.security.identity.signing import SigningKey
 from iris.security.noise.suites import Suite
@@ -25,13 +25,13 @@ def verify(claim: bytes, signature: bytes) -> None:
     signing.verify_untrusted(SIGNER.public, signing.CLAIM, claim, signature, "a copy")
 
 
-def pair(suite: Suite = Suite.AESGCM) -> tuple[SenderKey, ReceiverKey]:
-    return SenderKey(7, KEY, suite), ReceiverKey(suite, KEY)
+def pair(suite: Suite = Suite.AESGCM) -> tuple[SendingKey, ReceiverKey]:
+    return SendingKey(7, KEY, suite), ReceiverKey(suite, KEY)
 
 
 @pytest.mark.parametrize("suite", list(Suite))
 def test_every_receiver_opens_the_same_frame(suite: Suite) -> None:
-    sender = SenderKey(7, KEY, suite)
+    sender = SendingKey(7, KEY, suite)
     receivers = [ReceiverKey(suite, KEY) for _ in range(3)]
     for number in (1, 2, 5):
         frame = sender.seal(b"batch %d" % number, number, sign)
@@ -70,7 +70,7 @@ def test_a_frame_is_taken_once() -> None:
 def test_a_receiver_cannot_make_up_frames_for_the_others() -> None:
     _, receiver = pair()
     insider = SigningKey(bytes(range(2, 34)))
-    forged = SenderKey(7, KEY, Suite.AESGCM).seal(b"forged", 1, lambda claim: insider.sign(signing.CLAIM, claim))
+    forged = SendingKey(7, KEY, Suite.AESGCM).seal(b"forged", 1, lambda claim: insider.sign(signing.CLAIM, claim))
     with pytest.raises(AuthenticationError):
         receiver.open_untrusted(forged, verify)
     sender, _ = pair()

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,  # pyright: ignore[reportUnknownVariableType]  # it is half typed
 )
 
-from benchmarks.mutation import damaged
+from benchmarks.damage import damaged
 from iris.kernel.buffer_pool import give_back
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, LocalProtocolError

@@ -18,7 +18,7 @@ from typing import cast
 
 import pytest
 
-from benchmarks.mutation import damaged
+from benchmarks.damage import damaged
 from iris.kernel.errors import IrisError
 from iris.security.authority.issuing import create_realm, issue_cluster
 from iris.security.channel.handshake import Initiator, Responder

@@ -15,8 +15,8 @@ from iris.security.identity import signing
 from iris.security.identity.revocation import (
     MAX_ENTRIES,
     MAX_LIST,
+    NewestRevocations,
     RevocationList,
-    Revocations,
     issue_revocations,
     read_revocations_untrusted,
 )
@@ -66,7 +66,7 @@ def test_a_revoked_node_is_refused_by_its_id_or_the_first_half_of_it() -> None:
 
 @pytest.mark.parametrize("side", ["dials", "answers"])
 def test_a_handshake_with_a_revoked_node_fails_on_either_side(side: str) -> None:
-    known = Revocations(ROOT.public)
+    known = NewestRevocations(ROOT.public)
     known.receive_untrusted(revocations(clusters={"orders": 2}).signed)
     initiator, responder = start(ORDERS, BILLING) if side == "dials" else start(BILLING, ORDERS)
     (responder if side == "dials" else initiator)._admit = known.check
@@ -75,7 +75,7 @@ def test_a_handshake_with_a_revoked_node_fails_on_either_side(side: str) -> None
 
 
 def test_an_older_list_is_refused() -> None:
-    known = Revocations(ROOT.public)
+    known = NewestRevocations(ROOT.public)
     assert known.number == 0
     newer, older = revocations(2, clusters={"orders": 2}), revocations(1)
     assert known.receive_untrusted(newer.signed)
@@ -90,12 +90,12 @@ def test_an_older_list_is_refused() -> None:
 def test_an_older_list_is_refused_also_after_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "revocations"
     assert load_revocations(path, ROOT.public) is None
-    known = Revocations(ROOT.public, load_revocations(path, ROOT.public))
+    known = NewestRevocations(ROOT.public, load_revocations(path, ROOT.public))
     known.receive_untrusted(revocations(2, clusters={"orders": 2}).signed)
     assert known.current is not None
     save_revocations(path, known.current)
 
-    restarted = Revocations(ROOT.public, load_revocations(path, ROOT.public))
+    restarted = NewestRevocations(ROOT.public, load_revocations(path, ROOT.public))
     assert restarted.current == known.current
     assert not restarted.receive_untrusted(revocations(1).signed)
     with pytest.raises(AuthenticationError):
@@ -111,7 +111,7 @@ def test_any_order_of_arrival_ends_at_the_same_list() -> None:
     ]
     ends: set[bytes] = set()
     for order in itertools.permutations(lists):
-        known = Revocations(ROOT.public)
+        known = NewestRevocations(ROOT.public)
         for received in order:
             known.receive_untrusted(received.signed)
         assert known.current is not None
@@ -119,8 +119,22 @@ def test_any_order_of_arrival_ends_at_the_same_list() -> None:
     assert ends == {lists[3].signed}
 
 
+def test_of_lists_with_one_number_and_time_every_node_keeps_the_same_one() -> None:
+    lists = [revocations(2, clusters={name: 1}).signed for name in ("a", "b", "c")]
+    kept: set[bytes] = set()
+    for order in itertools.permutations(lists):
+        known = NewestRevocations(ROOT.public)
+        assert [known.receive_untrusted(order[0]), known.receive_untrusted(order[0])] == [True, False]
+        newer = [known.receive_untrusted(received) for received in order[1:]]
+        assert (known.taken, known.not_newer) == (1 + sum(newer), 3 - sum(newer))
+        assert known.current is not None
+        assert not known.current.supersedes(known.current)
+        kept.add(known.current.signed)
+    assert len(kept) == 1
+
+
 def test_a_list_of_another_realm_is_refused() -> None:
-    known = Revocations(ROOT.public)
+    known = NewestRevocations(ROOT.public)
     with pytest.raises(AuthenticationError, match="signature"):
         known.receive_untrusted(revocations(root=SigningKey(seeded_entropy(9)(32))).signed)
     with pytest.raises(AuthenticationError, match="signature"):
@@ -166,7 +180,7 @@ def test_a_signed_list_of_another_shape_is_refused(fields: object) -> None:
 def test_arbitrary_bytes_are_an_authentication_error_even_if_signed(data: bytes) -> None:
     for signed in (data, ROOT.attach(signing.REVOCATION, data)):
         with pytest.raises(AuthenticationError):
-            Revocations(ROOT.public).receive_untrusted(signed)
+            NewestRevocations(ROOT.public).receive_untrusted(signed)
 
 
 def test_the_largest_list_is_within_the_limit_on_bytes() -> None:

@@ -87,7 +87,7 @@ def test_a_handshake_with_noiseprotocol_succeeds(suite: str, pattern: str, dials
 
 
 class IndependentNode:
-    """The other side of an Iris handshake, written from docs/reference/protocol.md on noiseprotocol."""
+    """The other side of an Iris handshake, written from docs/reference/wire/handshake.md on noiseprotocol."""
 
     INDEX = 77
 

@@ -1,4 +1,4 @@
-"""Events with made-up numbers at a bridge: whoever sends them harms nobody else, and the counters can still be told."""
+"""Events with made-up numbers at a bridge: their sender harms nobody else, and the counters can still be told."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -40,7 +41,14 @@ def through_spark(offsets: Offsets) -> Offsets:
 
 
 def step(start: Offsets, held: Mapping[str, Extent], *, limit: int | None = None, strict: bool = True) -> Offsets:
-    return advance(start, held, limit=limit, fail_on_data_loss=strict)
+    if limit is not None:
+        waiting = {shard: extent.next - start.next.get(shard, 0) for shard, extent in held.items()}
+        shares = divide(waiting, limit)
+        held = {
+            shard: dataclasses.replace(extent, upto=start.next.get(shard, 0) + shares[shard])
+            for shard, extent in held.items()
+        }
+    return advance(start, held, fail_on_data_loss=strict)
 
 
 def test_offsets_survive_a_checkpoint() -> None:
@@ -103,6 +111,19 @@ def test_a_batch_reads_all_that_is_there() -> None:
 def test_without_news_the_offset_is_the_same_object() -> None:
     start = Offsets(next={A: 10}, began={A: 4})
     assert step(start, extents(a=10)) is start
+
+
+def test_events_of_other_topics_make_no_batch_and_go_along_with_the_next() -> None:
+    start = Offsets(next={A: 2, B: 3})
+    silent = Extent(earliest=0, next=10, first=10, count=0, upto=10)
+    assert step(start, {A: silent, B: silent}) is start
+    end = step(start, {A: silent, B: Extent(earliest=0, next=9, first=7, count=1, upto=9)})
+    assert end.next == {A: 10, B: 9}, "the silent one is not looked at from the beginning again"
+
+
+def test_a_batch_ends_where_as_many_as_were_counted_have_been_read() -> None:
+    start = Offsets(next={A: 2})
+    assert step(start, {A: Extent(earliest=0, next=100, first=40, count=5, upto=60)}).next == {A: 60}
 
 
 def test_a_batch_without_news_is_empty_and_does_not_repeat_the_one_before() -> None:

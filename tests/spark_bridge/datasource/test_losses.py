@@ -38,7 +38,7 @@ def missing(directory: Path, *topics: str) -> None:
 
 
 class InThread:
-    """A portal to a bridge of this very run: whoever asks is in a thread."""
+    """A portal to a bridge of this very run: its caller is in a thread."""
 
     def __init__(self, client: BridgeClient) -> None:
         self._client = client
@@ -163,4 +163,4 @@ def test_what_a_query_went_on_without_stands_in_its_offsets() -> None:
     offsets = Offsets(next={"0@a": 5}, lost=7)
     assert offsets.to_json() == {"0@a": 5, "lost": 7}
     assert parse_offsets(offsets.to_json()) == offsets
-    assert advance(offsets, {}, limit=None, fail_on_data_loss=True) is offsets
+    assert advance(offsets, {}, fail_on_data_loss=True) is offsets

@@ -16,6 +16,7 @@ from iris.spark_bridge.client.client import BridgeClient, RemoteShard
 from iris.spark_bridge.datasource.options import SourceOptions
 from iris.spark_bridge.datasource.reader import to_batches
 from iris.spark_bridge.log.chunk import Chunk
+from iris.spark_bridge.log.topic_filter import TopicFilter
 from iris.spark_bridge.schema import SCHEMA
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, Rights, open_network
@@ -48,7 +49,7 @@ async def read(
 ) -> tuple[list[Chunk], RemoteShard]:
     (shard,) = await client.shards()
     chunks: list[Chunk] = []
-    async for part in client.read("bridge", shard.id, start, end, topics):
+    async for part in client.read("bridge", shard.id, start, end, TopicFilter(topics)):
         chunks += part
     return chunks, shard
 

@@ -25,6 +25,15 @@ def test_a_number_below_the_window_is_stale_whether_it_was_stored_or_not() -> No
     assert window.admit(2 * BLOCK) is Verdict.NEW
 
 
+def test_the_oldest_block_of_the_window_is_known_and_the_last_number_below_it_is_stale() -> None:
+    window = PublisherWindow({})
+    window.admit(WINDOW)
+    assert window.admit(BLOCK - 1) is Verdict.STALE
+    assert not window.admit_all(BLOCK - 1, 1)
+    assert window.admit(BLOCK) is Verdict.NEW
+    assert window.admit_all(BLOCK + 1, 2)
+
+
 def test_a_window_is_what_its_blocks_say() -> None:
     window = PublisherWindow({})
     for number in (3, BLOCK + 1):

@@ -1,10 +1,11 @@
-"""Reading segments as files: only the file that the member means, only by who may, and what was stored."""
+"""Reading segments as files: only the file that the member means, only by those who may, and what was stored."""
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Generator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from iris.spark_bridge.log.local_read import FileRange, file_range_untrusted, ma
 from iris.spark_bridge.log.recovery import open_store
 from iris.spark_bridge.log.retention import Retention
 from iris.spark_bridge.log.store import Store
+from iris.spark_bridge.log.topic_filter import TopicFilter
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
 from tests.support.arrivals import numbered, payloads
@@ -66,12 +68,12 @@ def test_a_range_is_read_from_its_file_up_to_the_end_of_that_file(store: Store) 
 
 
 def test_chunks_are_read_in_pieces_and_a_large_one_alone(store: Store) -> None:
-    def place(position: int, size: int, segment: int = 0) -> ChunkPlace:
-        return ChunkPlace(first=0, count=1, timestamp=0, segment=segment, position=position, size=size)
+    def place(first: int, position: int, size: int, segment: int = 0) -> ChunkPlace:
+        return ChunkPlace(first=first, count=1, timestamp=0, segment=segment, position=position, size=size)
 
-    places = [place(5, 10), place(15, 10), place(25, 30), place(55, 5), place(60, 5), place(0, 5, segment=1)]
-    assert take_pieces(places, 20) == [20, 30, 10]
-    assert take_pieces([place(0, 10), place(11, 10)], 20) == [10], "a gap"
+    places = [place(0, 5, 10), place(1, 15, 10), place(2, 25, 30), place(3, 55, 5), place(4, 60, 5)]
+    assert take_pieces([*places, place(5, 0, 5, segment=1)], 20) == [(0, 5, 20), (2, 25, 30), (3, 55, 10)]
+    assert take_pieces([place(0, 0, 5), place(2, 5, 5)], 20) == [(0, 0, 5), (2, 5, 5)], "nothing wanted in between"
 
 
 @pytest.mark.parametrize(
@@ -107,7 +109,9 @@ def test_what_is_no_file_is_not_even_opened(store: Store, tmp_path: Path) -> Non
 
 def test_a_reader_keeps_what_it_has_opened_while_retention_removes_it(store: Store) -> None:
     found = locate(store, 0, 60)
-    singly = dataclasses.replace(found, sizes=[len(chunk.frame) for chunk in read_file_range(found)])
+    sizes = [(chunk.first, len(chunk.frame)) for chunk in read_file_range(found)]
+    ends = itertools.accumulate((size for _, size in sizes), initial=found.pieces[0][1])
+    singly = dataclasses.replace(found, pieces=[(at, end, size) for (at, size), end in zip(sizes, ends, strict=False)])
     chunks = read_file_range(singly)
     first = next(chunks)
     store.retain(Retention(max_age=1e-6), now=10**12)
@@ -120,7 +124,7 @@ def test_a_reader_keeps_what_it_has_opened_while_retention_removes_it(store: Sto
 def test_a_flipped_bit_is_noticed_by_the_reader(store: Store) -> None:
     found = locate(store, 0, 60)
     data = bytearray(Path(found.path).read_bytes())
-    data[found.position + found.sizes[0] - 1] ^= 1
+    data[found.pieces[0][1] + found.pieces[0][2] - 1] ^= 1
     Path(found.path).write_bytes(data)
     with pytest.raises(LogDamaged):
         read(found)
@@ -137,16 +141,20 @@ def test_a_segment_that_is_missing_is_said(store: Store) -> None:
     [
         {"path": 5},
         {"inode": -1},
-        {"position": "0"},
-        {"position": True},
-        {"sizes": [0]},
-        {"sizes": [1 << 40]},
-        {"sizes": "10"},
+        {"end": "0"},
+        {"end": True},
+        {"pieces": [[0, 0, 0]]},
+        {"pieces": [[0, 0, 1 << 40]]},
+        {"pieces": [[0, -1, 10]]},
+        {"pieces": [[0, True, 10]]},
+        {"pieces": [[0, 10]]},
+        {"pieces": [10]},
+        {"pieces": "10"},
     ],
 )
 def test_what_a_member_says_is_checked(change: dict[str, Any]) -> None:
-    good = {"path": "/x", "device": 1, "inode": 2, "position": 0, "sizes": [10]}
-    assert file_range_untrusted(good) == FileRange(path="/x", device=1, inode=2, position=0, sizes=[10])
+    good = {"path": "/x", "device": 1, "inode": 2, "end": 9, "pieces": [[0, 0, 10]]}
+    assert file_range_untrusted(good) == FileRange(path="/x", device=1, inode=2, end=9, pieces=[[0, 0, 10]])
     for fields in (good | change, {}, None, [1]):
         with pytest.raises(RemoteProtocolError):
             file_range_untrusted(fields)
@@ -172,21 +180,21 @@ class Reached:
 
         yield from trio.run(collect)
 
-    async def locate(self, address: str, shard: str, start: int, end: int) -> FileRange | None:
+    async def locate(self, address: str, shard: str, start: int, end: int, wanted: TopicFilter) -> FileRange | None:
         await trio.lowlevel.checkpoint()
-        return self.change(self.store.locate(0, shard[2:], start, end, max_bytes=1 << 20))
+        return self.change(self.store.locate(0, shard[2:], start, end, max_bytes=1 << 20, wanted=wanted))
 
     async def read(
-        self, address: str, shard: str, start: int, end: int, topics: Sequence[str]
+        self, address: str, shard: str, start: int, end: int, wanted: TopicFilter
     ) -> AsyncGenerator[list[Chunk]]:
         await trio.lowlevel.checkpoint()
         while start < end:
-            chunks = self.store.read(0, shard[2:], start, end, max_bytes=1)
+            chunks = self.store.read(0, shard[2:], start, end, max_bytes=1, wanted=wanted)
             self.by_session += range(chunks[0].first, chunks[-1].end)
             yield chunks
             start = chunks[-1].end
 
-    async def wait_offsets(self, address: str, known: Any, timeout: float) -> dict[str, Extent]:
+    async def wait_offsets(self, address: str, known: Any, timeout: float, wanted: TopicFilter) -> dict[str, Extent]:
         await trio.lowlevel.checkpoint()
         (state,) = self.store.shards()
         return {state.id: Extent(earliest=state.earliest, next=state.next)}
@@ -221,10 +229,10 @@ def test_without_local_files_everything_comes_by_session(reached: Reached) -> No
         pytest.param(None, id="the member is elsewhere"),
         pytest.param({"inode": 1}, id="another file"),
         pytest.param({"path": "/nowhere/at/all"}, id="no file"),
-        pytest.param({"position": 3}, id="no chunk there"),
-        pytest.param({"sizes": []}, id="nothing of the file"),
+        pytest.param({"pieces": [[20, 3, 99]]}, id="no chunk there"),
+        pytest.param({"end": 20, "pieces": []}, id="nothing of the file"),
         pytest.param({"path": "/no\0where"}, id="no path"),
-        pytest.param({"position": 2**64 - 1}, id="no position"),
+        pytest.param({"pieces": [[20, 2**64 - 1, 99]]}, id="no position"),
     ],
 )
 def test_what_no_file_gives_comes_by_session(reached: Reached, change: dict[str, Any] | None) -> None:
@@ -248,7 +256,7 @@ def test_other_events_than_were_asked_for_are_not_taken(reached: Reached) -> Non
 def test_damage_is_said_by_the_member(reached: Reached) -> None:
     found = locate(reached.store, 20, 60)
     data = bytearray(Path(found.path).read_bytes())
-    data[found.sizes[0] - 1] ^= 1
+    data[found.pieces[0][2] - 1] ^= 1
     Path(found.path).write_bytes(data)
     with pytest.raises(LogDamaged, match=r"20\.segment, bytes"):
         values(reached)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 
 from iris.kernel.errors import ConfigError
 from iris.spark_bridge.errors import LogDamaged, StoreBusy
-from tests.support.arrivals import fake_event, fill, make_store, stored
+from tests.support.arrivals import fake_event, fill, make_store, payloads, stored
 
 
 def test_a_log_is_the_same_when_it_is_opened_again(tmp_path: Path) -> None:
@@ -103,3 +104,42 @@ def test_segments_of_another_log_are_not_removed(tmp_path: Path) -> None:
     with pytest.raises(LogDamaged, match="1 segment files are of another log than the index beside them"):
         make_store(tmp_path / "a")
     assert len(list((tmp_path / "a" / "segments").iterdir())) == 1
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_tail_that_is_cut_off_is_found_at_start_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, at_once: bool
+) -> None:
+    store = make_store(tmp_path)
+    expected = fill(store, 12)
+    (state,) = store.shards()
+    store.close()
+    (path,) = (tmp_path / "segments").iterdir()
+    if at_once:
+        os.truncate(path, state.size - 10)
+    else:  # the file is as long as it was, and the disk has forgotten what was in it
+        with path.open("r+b") as file:
+            file.seek(state.size - 1000)
+            file.write(bytes(1000))
+    store = make_store(tmp_path)
+    (said,) = (record for record in caplog.records if record.levelname == "ERROR")
+    assert "events of shard 0 are damaged, from offset 110 on" in said.getMessage()
+    assert f"iris bridge verify --data {tmp_path}" in said.getMessage()
+    assert payloads(store.read(0, state.epoch, 0, 110, max_bytes=1 << 20)) == expected[:110]
+    with pytest.raises(LogDamaged):
+        store.read(0, state.epoch, 110, 120, max_bytes=1)
+    store.append({0: [fake_event(b"more")]}, now=10**9)
+    assert payloads(store.read(0, state.epoch, 120, 121, max_bytes=1)) == [b"more"]
+    store.close()
+
+
+def test_a_closed_segment_that_is_cut_off_is_found_at_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = make_store(tmp_path, segment_bytes=8192)
+    fill(store, 12)
+    store.close()
+    first = min((tmp_path / "segments").iterdir())
+    os.truncate(first, 100)
+    make_store(tmp_path, segment_bytes=8192).close()
+    (said,) = (record.getMessage() for record in caplog.records if record.levelname == "ERROR")
+    assert "from offset 0 on" in said
+    assert f"{first} ends at 100, short of" in said

@@ -1,4 +1,4 @@
-"""Several members of one bridge: each event is in one log, once, whoever dies; and nobody takes another's place."""
+"""Several members of one bridge: each event is in one log, once, if members die, too; nobody takes another's place."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_each_event_is_in_the_log_of_one_member(tmp_path: Path) -> None:
                     await events.publish(f"t.{number % 5}", b"%d" % number, key=str(number % 50))
         logs = [stored(member.store, shard) for shard, member in enumerate(members)]
         assert all(logs)
-        for number in range(50):  # a key is in one log, whoever publishes it
+        for number in range(50):  # a key is in one log, no matter who publishes it
             assert sum(b"%d" % number in log for log in logs) == 1
         assert sorted(value for log in logs for value in log) == sorted(b"%d" % n for n in range(300) for _ in "ab")
         assert sum(member.statistics().strays for member in members) == 0

@@ -224,6 +224,20 @@ def claim(store: Store, name: str, owner: str, *, now: int) -> str:
 # -- logs of earlier versions ----------------------------------------------------------------------------------
 
 
+LATER = (
+    b"owners",
+    b"numberings",
+    b"gaps",
+    b"subscribers",
+    b"members",
+    b"topics",
+    b"contents",
+    b"removals",
+    b"replication",
+)
+"""Tables of the index that the first version did not have."""
+
+
 def make_former(directory: Path) -> None:
     """Make a log as the version before this one left it."""
     store = make_store(directory)
@@ -231,10 +245,7 @@ def make_former(directory: Path) -> None:
     store.pin_cursor("g", {"0@x": 1}, now=1)
     store.close()
     with lmdb.open(str(directory / "index"), max_dbs=16, map_size=64 * 1024 * 1024) as environment:
-        later = [
-            environment.open_db(name)
-            for name in (b"owners", b"numberings", b"gaps", b"subscribers", b"members", b"replication")
-        ]
+        later = [environment.open_db(name) for name in LATER]
         with environment.begin(write=True) as transaction:
             for table in later:
                 transaction.drop(table)

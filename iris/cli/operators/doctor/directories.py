@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from iris.cli.operators.doctor.findings import Diagnosis, ok, problem, warning
+from iris.cluster.discovery import Registry
 from iris.security.files import runtime_place
 
 _OTHERS: Final = 0o077
@@ -58,6 +59,17 @@ def examine_runtime(realm_id: str, environment: Mapping[str, str], user: int) ->
     if not found:
         found.append(ok("runtime-ok", f"runtime directory {directory}"))
     return found
+
+
+def examine_site(realm_id: str, environment: Mapping[str, str], site: str) -> Diagnosis | None:
+    """Look whether nodes of this machine are at other sites than a node that is linked to nobody."""
+    others = sorted(Registry(runtime_place(realm_id, environment)[0]).sites() - {site})
+    if not others:
+        return None
+    here, there = (f"the site {site}" if site else "no site"), ", ".join(one or "no site" for one in others)
+    cause = f"no other node of this machine is at {here}; nodes are at: {there}"
+    remedy = f"iris doctor --site {others[-1]}" if others[-1] else "iris doctor"
+    return warning("site-empty", cause, remedy)
 
 
 def stale_sockets(directory: Path) -> list[str]:

@@ -19,7 +19,7 @@ import trio
 import iris
 from iris.cli.operators.doctor import clock, seeds, versions
 from iris.cli.operators.doctor.credential import examine_credential, read_credential, revoked
-from iris.cli.operators.doctor.directories import examine_home, examine_runtime
+from iris.cli.operators.doctor.directories import examine_home, examine_runtime, examine_site
 from iris.cli.operators.doctor.findings import Diagnosis, ok, problem, warning
 from iris.cli.operators.doctor.firewall import examine_firewall, opening, read_rules
 from iris.cli.operators.doctor.lan import examine_multicast
@@ -158,6 +158,9 @@ class _Examination:
                 environment=Environment(variables={}),
             ) as node:
                 self._report(ok("node-ok", f"linked to {len(node.nodes())} nodes of this machine"))
+                empty = examine_site(realm.fingerprint, self._setup.environment, self._setup.site or "")
+                if empty is not None and not node.nodes():
+                    self._report(empty)
                 await self._examine_members(node)
         except IrisError as error:
             self._report(_failed(error))

@@ -69,10 +69,11 @@ Code = Literal[
     "seed-silent",
     "seed-unlinked",
     "seed-unreachable",
+    "site-empty",
     "versions-differ",
     "versions-ok",
 ]
-"""Stable words for scripts: what was looked at, and what was found.  Listed in docs/doctor.md."""
+"""Stable words for scripts: what was looked at, and what was found.  Listed in docs/reference/doctor.md."""
 
 _RUN: Final = re.compile(r"[:;] run(?: as root)?: (.+)\Z")
 

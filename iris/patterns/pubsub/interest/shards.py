@@ -68,8 +68,8 @@ def check_share(share: Share) -> Share:
 class ShardMap:
     """Assigns events to shards.
 
-    An event with a key goes where all events of that key go, whoever publishes them.  One without goes where those of
-    its publisher and topic go.
+    An event with a key goes where all events of that key go, no matter which node publishes them.  One without goes
+    where those of its publisher and topic go.
 
     Args:
         shards: their numbers, at least one.

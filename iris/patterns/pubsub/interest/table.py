@@ -51,7 +51,7 @@ _SHARD_BYTES: Final = 28
 T = TypeVar("T")
 
 
-class Terms(kinds.Terms):
+class Terms(kinds.InterestEntry):
     """One entry of a node's interest; several subscriptions of a node may share it."""
 
     __slots__ = ()
@@ -372,7 +372,7 @@ class InterestTable:
             _add(self._patient, (wanted.node, terms.pattern), -1)
 
 
-def _terms_untrusted(told: Iterable[kinds.Terms]) -> list[Terms]:
+def _terms_untrusted(told: Iterable[kinds.InterestEntry]) -> list[Terms]:
     for one in told:
         if not (
             is_pattern(one.pattern)

@@ -25,7 +25,7 @@ from iris.kernel.errors import NotSent
 from iris.kernel.link import CONTROL_RESERVE, Link, OpenRun
 from iris.kernel.names import Entropy, NodeId
 from iris.kernel.wire import kinds
-from iris.security.channel import KEY_SIZE, SenderKey
+from iris.security.channel import KEY_SIZE, SendingKey
 from iris.security.secret import Secret
 
 MAX_AUDIENCE: Final = 512
@@ -48,7 +48,7 @@ class Audience:
     """It leads to no node in particular."""
 
     def __init__(
-        self, of: SealedSender, nodes: tuple[NodeId, ...], targets: Targets, key: SenderKey, secret: Secret
+        self, of: SealedSender, nodes: tuple[NodeId, ...], targets: Targets, key: SendingKey, secret: Secret
     ) -> None:
         self._of = of
         self.nodes: Final = nodes
@@ -98,7 +98,7 @@ class SealedSender:
         self._keys = 0
         self._sealed = 0
         self._addressed: Audience | None = None
-        self._turns: deque[tuple[int, Audience, SenderKey]] = deque()
+        self._turns: deque[tuple[int, Audience, SendingKey]] = deque()
         """For each audience in the queue, how many frames come before its first one."""
         self.link.failed = partial(mesh.note_unexpected, "copies of events")
         self.link.use(self)
@@ -139,10 +139,10 @@ class SealedSender:
         self._hand_out(audience)
         return audience
 
-    def _new_key(self) -> tuple[SenderKey, Secret]:
+    def _new_key(self) -> tuple[SendingKey, Secret]:
         self._keys += 1
         secret = Secret(self._entropy(KEY_SIZE))
-        return SenderKey(self._keys, secret), secret
+        return SendingKey(self._keys, secret), secret
 
     def _hand_out(self, audience: Audience) -> None:
         for node in audience.nodes:

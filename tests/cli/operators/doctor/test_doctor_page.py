@@ -1,4 +1,4 @@
-"""docs/doctor.md names the broken set-ups that are rehearsed, and every finding that there is."""
+"""docs/reference/doctor.md names the broken set-ups that are rehearsed, and every finding that there is."""
 
 from __future__ import annotations
 

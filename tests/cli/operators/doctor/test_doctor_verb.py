@@ -103,3 +103,12 @@ def test_the_seeds_of_the_environment_are_looked_at(terminal: Terminal, seed: st
 def test_the_local_realm_needs_nothing(terminal: Terminal) -> None:
     done = terminal.run("doctor", "-q")
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"iris: nothing is wrong\n")
+
+
+def test_a_site_without_nodes_names_those_that_have_some(terminal: Terminal) -> None:
+    with terminal.started("run", "app:databases", "--site", "oslo", announces="serves databases"):
+        lines = terminal.run("doctor", "-o", "json", "--site", "olso").stdout.splitlines()
+        assert [(one["cause"], one["remedy"]) for one in map(json.loads, lines) if one["code"] == "site-empty"] == [
+            ("no other node of this machine is at the site olso; nodes are at: oslo", "iris doctor --site oslo")
+        ]
+        assert b"site-empty" not in terminal.run("doctor", "-o", "json", "--site", "oslo").stdout

@@ -1,4 +1,4 @@
-"""Turns of a group: everybody one in each round, whoever is busy or unfit excepted."""
+"""Turns of a group: everybody one in each round, the busy and the unfit excepted."""
 
 from __future__ import annotations
 

@@ -145,6 +145,14 @@ def test_waiting_publishers_are_released_when_a_quarter_is_left() -> None:
     assert desk.statistics == (59, 59, 0, 0, 0)
 
 
+def test_publishers_are_asked_to_wait_when_more_than_half_of_the_bytes_are_taken() -> None:
+    desk = Desk("wait", max_bytes=100)
+    desk.deliver(1, [bytes(50)])
+    assert desk.holds == []
+    desk.deliver(2, [bytes(1)])
+    assert desk.holds == [True]
+
+
 def test_a_publisher_that_does_not_wait_cannot_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subscriptions, "IN_FLIGHT_EVENTS", 100)
     desk = Desk("wait", max_events=10)

@@ -1,0 +1,125 @@
+"""Documents of whole nodes, in one process on the network in memory and the real clock: what a change costs and takes.
+
+    python -m benchmarks.state [MEMBERS] [CHANGES]
+
+Members write values of 100 bytes, one after the other, four a second.  Every member follows the document and notes when
+it has each of them.  Bytes are those that all links have sent, sealed, less what they send in the same time without
+changes.  In memory there is no kernel and no cable: the time is that of the processor, which all members share.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import sys
+from contextlib import AsyncExitStack
+from typing import Final, final
+
+import trio
+
+import iris
+import iris.testing
+
+SIZE: Final = 100
+_PAUSE: Final = 0.25
+_JOIN_KEYS: Final = 100_000
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """What a run showed.
+
+    Attributes:
+        changes: how many there were.
+        times: seconds from each change to when the last member had it, ascending.
+        bytes: that one change cost for each member that got it.
+        settled: whether all members were equal at the end.
+    """
+
+    members: int
+    changes: int
+    times: tuple[float, ...]
+    bytes: float
+    settled: bool
+
+    def percentile(self, share: float) -> float:
+        """Return the time below which a share of the changes was everywhere."""
+        return self.times[min(len(self.times) - 1, int(share * len(self.times)))]
+
+
+async def spread(members: int, changes: int, pause: float = _PAUSE) -> Spread:
+    """Have members of one document write, and measure."""
+    had: dict[str, list[float]] = {}
+
+    async def follow(state: iris.SharedState) -> None:
+        async for change in state.watch("change.*"):
+            had.setdefault(change.key, []).append(trio.current_time())
+
+    async with iris.testing.open_network() as network, AsyncExitStack() as stack:
+        nodes = [await stack.enter_async_context(network.open_node("prices")) for _ in range(members)]
+        states = [await stack.enter_async_context(node.state("prices", timeout=60)) for node in nodes]
+        for node in nodes:
+            await node.wait_for("prices", members, timeout=60)
+        nursery = await stack.enter_async_context(trio.open_nursery())
+        for state in states:
+            nursery.start_soon(follow, state)
+        await trio.sleep(5)
+        quiet = sent(nodes)
+        await trio.sleep(changes * pause)
+        before = sent(nodes)
+        wrote: dict[str, float] = {}
+        for number in range(changes):
+            key = f"change.{number}"
+            wrote[key] = trio.current_time()
+            states[number % members][key] = "x" * SIZE
+            await trio.sleep(pause)
+        after = sent(nodes)
+        for state in states:
+            await state.settled(timeout=60)
+        times = sorted(max(had[key]) - began for key, began in wrote.items())
+        everywhere = all(len(had[key]) == members for key in wrote)
+        equal = len({state._replica.digest() for state in states}) == 1
+        nursery.cancel_scope.cancel()
+    cost = (after - before - (before - quiet)) / changes / (members - 1)
+    return Spread(members=members, changes=changes, times=tuple(times), bytes=cost, settled=equal and everywhere)
+
+
+def sent(nodes: list[iris.Node]) -> int:
+    """Return the bytes that the links of all nodes have sent."""
+    return sum(link.bytes_sent for node in nodes for link in node.statistics().links.values())
+
+
+async def join(keys: int) -> tuple[float, int]:
+    """Return the seconds until a new member has a document of many keys, and the bytes that went over for it."""
+    async with iris.testing.open_network() as network, AsyncExitStack() as stack:
+        first = await stack.enter_async_context(network.open_node("prices"))
+        state = await stack.enter_async_context(first.state("prices"))
+        with state.edit():
+            for number in range(keys):
+                state[f"key.{number}"] = number
+        new = await stack.enter_async_context(network.open_node("prices"))
+        before, began = sent([first, new]), trio.current_time()
+        joined = await stack.enter_async_context(new.state("prices", timeout=60))
+        taken = trio.current_time() - began
+        assert len(joined) == keys
+        return taken, sent([first, new]) - before
+
+
+async def main(members: int, changes: int) -> None:
+    """Print the figures."""
+    taken, size = await join(_JOIN_KEYS)
+    print(f"{platform.processor() or platform.machine()}, Python {platform.python_version()}")
+    print(f"a member joins a document of {_JOIN_KEYS:,} keys: {taken:.2f} s, {size / 1e6:.1f} MB")
+    run = await spread(members, changes)
+    print(
+        f"a change of {SIZE} bytes among {members} members: {run.bytes:.0f} bytes for each; {run.changes} changes were "
+        f"everywhere within {run.percentile(0.5) * 1000:.0f} ms (p50), {run.percentile(0.99) * 1000:.0f} ms (p99), "
+        f"{run.times[-1] * 1000:.0f} ms (most); equal at the end: {run.settled}"
+    )
+
+
+if __name__ == "__main__":
+    given = [int(argument) for argument in sys.argv[1:]]
+    members, changes = (*given, *(50, 200)[len(given) :])
+    trio.run(main, members, changes)

@@ -1,0 +1,82 @@
+"""A request as its caller has made it: what all attempts of it have in common."""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from msgspec import Struct
+
+from iris.cluster.balancing import AtSite
+from iris.kernel import wire
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
+from iris.patterns.picker import Picker
+
+IDEMPOTENT: Final = 1
+"""Flag of a request: members remember its reply until its deadline."""
+
+PRIORITY_SHIFT: Final = 1
+"""The flags hold a ``Priority`` from this bit on."""
+
+TIMED: Final = 8
+"""Flag of a request: before its reply the member says how long it waited there and ran."""
+
+_MAX_BUDGET_MS: Final = 2**32 - 1
+
+
+@final
+class Call(Struct, eq=False):
+    """A request, encoded and on its way to some member.  Made by ``Requests.call``; its times are trio's.
+
+    Attributes:
+        cluster: its address, as the caller wrote it.
+        name: what its members call it; at which site is of no interest to them.
+        size: bytes of the payload and the headers, as links count them.
+        only: the member to ask, and no other.
+        timeout: seconds that the caller has given it.
+        picker: chooses a member; None as long as nobody serves the cluster.
+        tried: members that were asked since the last pause, by all tasks of a hedged request.
+    """
+
+    cluster: str
+    name: str
+    payload: wire.Payload
+    headers: wire.Headers
+    size: int
+    operation: str | None
+    key: str | None
+    prefer: NodeId | AtSite | None
+    only: NodeId | None
+    flags: int
+    timeout: float
+    started: float
+    deadline: float
+    picker: Picker | None
+    tried: set[NodeId]
+
+    @property
+    def label(self) -> str:
+        """The cluster as figures name it, wherever it is."""
+        return self.cluster.partition("@")[0]
+
+    @property
+    def idempotent(self) -> bool:
+        """Whether it may run twice."""
+        return bool(self.flags & IDEMPOTENT)
+
+    def message(self, identifier: int, now: float) -> kinds.Request:
+        """Return what a member gets, with the time that is left."""
+        return kinds.Request(
+            identifier,
+            self.name,
+            self.operation,
+            budget_of(self.deadline - now),
+            self.flags,
+            self.headers,
+            self.payload,
+        )
+
+
+def budget_of(seconds: float) -> int:
+    """Return what a member may use of the time left, in milliseconds: a little less, for the transit takes some."""
+    return _MAX_BUDGET_MS if seconds > _MAX_BUDGET_MS / 1000 else max(1, int(seconds * 1000 + 1e-6) - 1)

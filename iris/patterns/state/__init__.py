@@ -1,0 +1,17 @@
+"""Shared state: documents that every member of a cluster has a copy of, and leases that one node has.
+
+Promises of documents: members that have the same writes are equal, whatever the order, and so is one that was away; a
+read or write waits for nobody; what others send is checked before it touches the document, and bounded. Not: one order
+of all writes. Leases are never a matter of members among themselves: a bridge grants them, or nobody.
+"""
+
+from iris.patterns.state.lease import MAX_TTL, MIN_TTL, Lease, open_lease
+from iris.patterns.state.members import StateMembers
+from iris.patterns.state.shared_state import MAX_BYTES, MAX_KEYS, SharedState, StateStatistics
+from iris.patterns.state.shared_types import SharedCounter, SharedList, SharedMap, SharedSet, SharedText
+from iris.patterns.state.watch import StateChange, StateWatch
+
+__all__ = (
+    "MAX_BYTES", "MAX_KEYS", "MAX_TTL", "MIN_TTL", "Lease", "SharedCounter", "SharedList", "SharedMap", "SharedSet",
+    "SharedState", "SharedText", "StateChange", "StateMembers", "StateStatistics", "StateWatch", "open_lease",
+)  # fmt: skip

@@ -1,0 +1,191 @@
+"""Lease: the right to do something alone, for as long as a bridge can be told that one is still at it.
+
+The holder measures its time from before it asked, on a clock that nobody sets, and the bridge from when it was asked:
+so the holder's time is over first.  What a lease cannot do is stop a process that was frozen while it had one, and goes
+on after it: that is what the token is for.  A resource that refuses tokens smaller than one it has seen takes nothing
+from a former holder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import suppress
+from random import Random
+from typing import Any, Final, final
+
+import trio
+
+from iris.kernel.errors import (
+    DeliveryError,
+    LeaseLost,
+    NoSuchCluster,
+    NotAllowed,
+    RemoteError,
+    RequestTimeout,
+)
+from iris.kernel.tasks import open_background, protected_context
+
+MIN_TTL: Final = 1.0
+MAX_TTL: Final = 3600.0
+
+_WAIT: Final = 5.0
+"""Seconds that a bridge may wait for a lease before it answers."""
+_ASK_AGAIN: Final = 0.5
+"""Seconds between two questions to a bridge that did not wait."""
+_RELEASE: Final = 1.0
+
+Ask = Callable[[str, str, Mapping[str, Any], float], Awaitable[Any]]
+"""Asks a cluster for an operation, with a payload, within seconds; raises as ``Node.request``."""
+
+
+@final
+class Lease:
+    """The right to do something alone.  Made by ``Node.lease`` and ``Node.leader``; over when the block is cancelled.
+
+    Attributes:
+        name: what it is for.
+        token: greater than that of every earlier holder.  Send it along with what only the holder may do: a resource
+            that refuses tokens smaller than the greatest it has seen is safe from former holders.
+    """
+
+    def __init__(self, name: str, token: int, ttl: float, scope: trio.CancelScope) -> None:
+        self.name: Final = name
+        self.token: Final = token
+        self._ttl = ttl
+        self._scope = scope
+
+    def __repr__(self) -> str:
+        return f"<Lease {self.name!r}, token {self.token}, {self.left:.1f} s left>"
+
+    @property
+    def left(self) -> float:
+        """Seconds for which the lease is certain if it cannot be renewed; 0 when it is lost."""
+        return 0.0 if self._scope.cancel_called else max(0.0, self._scope.deadline - trio.current_time())
+
+    def _renewed(self, asked: float) -> None:
+        self._scope.deadline = asked + self._ttl
+
+    def _lose(self) -> None:
+        self._scope.cancel()
+
+
+@protected_context
+async def open_lease(
+    ask: Ask, bridge: str, cluster: str, name: str, ttl: float, timeout: float, holder: bytes, random: Random
+) -> AsyncIterator[Lease]:
+    """Hold a lease; see ``Node.lease``.
+
+    Args:
+        ask: how the bridge is asked.
+        bridge: its cluster.
+        cluster: whose lease it is.
+        name: of the lease.
+        ttl: seconds.
+        timeout: seconds to wait for it.
+        holder: 16 random bytes.
+        random: spreads out those who ask.
+    """
+    fields = {"name": name, "cluster": cluster, "holder": holder}
+    deadline = trio.current_time() + timeout
+    try:
+        granting, token, asked = await _acquire(ask, bridge, fields, ttl, deadline, random)
+    except TimeoutError:
+        raise RequestTimeout(f"the lease {name!r} of cluster {cluster!r} was not free within {timeout:g} s") from None
+    scope = trio.CancelScope(deadline=asked + ttl)
+    lease = Lease(name, token, ttl, scope)
+    expired = False
+    try:
+        async with open_background() as nursery:
+            nursery.start_soon(_keep, ask, granting, fields, lease, ttl, asked)
+            with scope:
+                yield lease
+            expired = lease.left == 0
+    finally:
+        await _release(ask, granting, fields)
+    if expired:
+        raise LeaseLost(
+            f"the lease {name!r} of cluster {cluster!r} was lost: the bridge {bridge!r} could not be told for {ttl:g} "
+            "s that it is still needed, or has given it to another node"
+        )
+
+
+async def _acquire(
+    ask: Ask, bridge: str, fields: Mapping[str, Any], ttl: float, deadline: float, random: Random
+) -> tuple[str, int, float]:
+    """Wait for a lease; return the cluster that grants it, the token, and when this node asked.
+
+    Raises:
+        TimeoutError: it was not free by then.
+        NoSuchCluster: there is no bridge.
+        NotAllowed: this node may not have it.
+    """
+    granting = bridge
+    try:
+        while True:
+            asked = trio.current_time()
+            wait = max(0.0, min(_WAIT, deadline - asked, ttl / 2))  # so long is what the bridge measures less
+            match await _asked(ask, granting, {**fields, "ttl": ttl, "wait": wait}, wait + 1.0):
+                case {"token": int() as token}:
+                    return granting, token, asked
+                case {"elsewhere": str() as other}:
+                    granting = other
+                case _:
+                    if (now := trio.current_time()) >= deadline:
+                        raise TimeoutError
+                    await trio.sleep(max(0.0, _ASK_AGAIN * random.uniform(0.5, 1) - (now - asked)))
+    except BaseException:
+        await _release(ask, granting, fields)  # it may have been granted just now
+        raise
+
+
+async def _asked(ask: Ask, granting: str, fields: Mapping[str, Any], timeout: float) -> object:
+    """Ask for a lease; return the answer, or None if there is none now.
+
+    Raises:
+        NoSuchCluster: there is no bridge.
+        NotAllowed: this node may not have it.
+        RemoteError: the bridge cannot grant it.
+    """
+    try:
+        return await ask(granting, "lease", fields, timeout)
+    except NoSuchCluster:
+        raise NoSuchCluster(
+            f"a lease needs a bridge, which keeps on its disk who has it, and no node serves {granting!r}: start one "
+            "('iris bridge'), or name another with bridge="
+        ) from None
+    except RemoteError as error:
+        if error.code == "NotAllowed":
+            raise NotAllowed(error.message) from None
+        if error.code == "no_such_operation":
+            raise NoSuchCluster(f"the cluster {granting!r} is no bridge that grants leases: {error.message}") from None
+        raise
+    except NotAllowed:
+        raise
+    except DeliveryError:
+        return None
+
+
+async def _keep(ask: Ask, granting: str, fields: Mapping[str, Any], lease: Lease, ttl: float, asked: float) -> None:
+    """Renew a lease until it is lost."""
+    pause = max(0.0, asked + ttl / 3 - trio.current_time())
+    while True:
+        await trio.sleep(pause)
+        asked = trio.current_time()
+        try:
+            kept = await ask(granting, "renew", fields, ttl / 3)
+        except DeliveryError:
+            pause = ttl / 20
+            continue
+        if not kept:
+            return lease._lose()
+        lease._renewed(asked)
+        pause = ttl / 3
+
+
+async def _release(ask: Ask, granting: str, fields: Mapping[str, Any]) -> None:
+    with trio.move_on_after(_RELEASE) as last, suppress(DeliveryError):
+        last.shield = True
+        await ask(granting, "release", fields, _RELEASE)
+
+
+__all__ = ("MAX_TTL", "MIN_TTL", "Ask", "Lease", "open_lease")

@@ -1,0 +1,70 @@
+"""Watch: the changes of a document, to one who follows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from iris.kernel.tasks import Wakeup
+from iris.patterns.state.replica import Kind
+from iris.security.identity import covers
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateChange:
+    """A key or shared type of a document, as it is now."""
+
+    key: str
+    """The key of a value, or the name of another shared type."""
+    kind: Kind
+    """``value``, or ``counter``, ``set``, ``map``, ``list`` or ``text``."""
+    value: Any
+    """The value, or that of the counter; None for what is removed and for the other types, which are to be read."""
+    removed: bool
+    """Whether the key is not there any more."""
+
+
+@final
+class StateWatch:
+    """The changes of what a pattern matches, for one task.  Made by ``SharedState.watch``; ends with the document.
+
+    What is there comes first.  Each change shows what is there when it is taken: of several changes to one key a slow
+    reader gets the last, so that it holds up nobody, and what waits for it is never more than the document.
+    """
+
+    def __init__(
+        self, pattern: str, present: Iterable[tuple[Kind, str]], read: Callable[[Kind, str], StateChange]
+    ) -> None:
+        self.pattern: Final = pattern
+        self._read = read
+        self._waiting: dict[tuple[Kind, str], None] = {}
+        self._wakeup = Wakeup()
+        self._ended = False
+        for kind, key in present:
+            self._note(kind, key)
+
+    def __repr__(self) -> str:
+        return f"<StateWatch of {self.pattern!r}, {len(self._waiting)} changes wait>"
+
+    def __aiter__(self) -> StateWatch:
+        return self
+
+    async def __anext__(self) -> StateChange:
+        while not self._waiting:
+            if self._ended:
+                raise StopAsyncIteration
+            await self._wakeup.wait()
+        kind, key = next(iter(self._waiting))
+        del self._waiting[kind, key]
+        return self._read(kind, key)
+
+    def _note(self, kind: Kind, key: str) -> None:
+        if covers(self.pattern, key):
+            self._waiting[kind, key] = None
+            self._wakeup.wake()
+
+    def _end(self) -> None:
+        self._ended = True
+        self._wakeup.wake()

@@ -1,0 +1,411 @@
+"""Compaction: segments are written anew without the events that the rules of their topics let go.
+
+- Offsets stay.  A chunk keeps its offsets and timestamp, with fewer events.  Offsets without events are covered by
+  chunks that hold none, so reading goes on at the next event.
+- A segment that may still grow is never written anew, but what stands in it counts: an event is superseded by a later
+  one of the same topic and key, wherever that is.  An event without a key has that of its topic alone.
+- Nothing is lost by a crash.  The new file is on the disk before the transaction that names it in the place of the old
+  one, and the old one goes behind that.  Whatever file the index does not name is removed when the log is opened.
+
+The map of keys has a bound.  When it is full it covers the log up to some offset; what that supersedes goes, and the
+next run goes on from there.  As in Kafka's log cleaner, a run begins when what was appended since the last one is as
+much as what was left then, so each event is read a bounded number of times.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import logging
+import threading
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
+from typing import Final, final
+
+import pyarrow as pa
+
+from iris.spark_bridge.errors import LogDamaged, StoreFull
+from iris.spark_bridge.log.chunk import Chunk
+from iris.spark_bridge.log.chunk_io import read_places
+from iris.spark_bridge.log.index import ChunkPlace, Index, SegmentRecord, ShardRecord
+from iris.spark_bridge.log.retention import SegmentShares, TopicRetention, TopicRules, choose_rules
+from iris.spark_bridge.log.segments import SegmentFiles
+from iris.spark_bridge.log.topic_filter import TopicFilter, empty_chunk, with_events
+from iris.spark_bridge.log.topic_index import SegmentTopics, find_chunks, places_of, share_of
+from iris.spark_bridge.schema import decode_events
+
+_log: Final = logging.getLogger("iris")
+
+MOST_KEYS: Final = 262_144
+"""Keys of one run: about 50 MiB."""
+
+_KEY_BYTES: Final = 16
+
+_WORTH_WRITING: Final = 4
+"""A segment is written anew for superseded events if one of so many is."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class NewestKeys:
+    """The newest event of each key in part of a shard."""
+
+    offsets: Mapping[bytes, int]
+    """By topic and key."""
+    end: int
+    """Up to this offset all events were looked at."""
+
+
+def find_newest(
+    index: Index, files: SegmentFiles, shard: int, epoch: str, start: int, end: int, wanted: TopicFilter
+) -> NewestKeys:
+    """Return the newest event of each key of some topics, between two offsets.
+
+    Raises:
+        LogDamaged: what is stored is not what was written.
+    """
+    newest: dict[bytes, int] = {}
+    at = start
+    while at < end and len(newest) < MOST_KEYS:
+        with index.read() as view:
+            found = next(find_chunks(view, shard, epoch, at, wanted, end), None)
+        if found is None:
+            at = end
+            break
+        (chunk,) = read_places(files, shard, epoch, [found.place])
+        events = wanted.keep(decode_events(chunk.data))
+        offsets: list[int] = events.column("offset").to_pylist()
+        newest.update(zip(_keys(events), offsets, strict=True))
+        at = chunk.end
+    return NewestKeys(offsets=newest, end=at)
+
+
+def _keys(events: pa.RecordBatch) -> Iterator[bytes]:
+    topics: list[str] = events.column("topic").to_pylist()
+    keys: list[bytes | None] = events.column("key").to_pylist()
+    for topic, key in zip(topics, keys, strict=True):
+        whole = topic.encode() if key is None else b"\0".join((topic.encode(), key))
+        yield hashlib.blake2b(whole, digest_size=_KEY_BYTES).digest()
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class KeptChunk:
+    """What stays of one or more chunks of a segment."""
+
+    place: ChunkPlace
+    """In the new file."""
+    topics: Mapping[str, int]
+    """How many events it holds of each."""
+
+
+@final
+class SegmentCleaner:
+    """Goes through a segment and leaves out what is to go.
+
+    Args:
+        files: of the segments.
+        shard: its number.
+        epoch: of the shard.
+        segment: one that does not grow any more.
+        places: of its chunks.
+        rules: of topics.
+        expired: numbers of the rules whose events in this segment go.
+        newest: what supersedes events of rules that keep the last value of each key; None: nothing does.
+    """
+
+    def __init__(
+        self,
+        files: SegmentFiles,
+        shard: int,
+        epoch: str,
+        segment: SegmentRecord,
+        places: Sequence[ChunkPlace],
+        *,
+        rules: TopicRules,
+        expired: Collection[int],
+        newest: NewestKeys | None,
+    ) -> None:
+        self._files = files
+        self._shard = shard
+        self._epoch = epoch
+        self._segment = segment
+        self._places = places
+        self._rules = rules
+        self._expired = expired
+        self._newest = newest
+        self.kept: Final[list[KeptChunk]] = []
+        """What ``frames`` has yielded, without the bytes."""
+
+    def count(self) -> tuple[int, int]:
+        """Return how many events of the segment go, and how many it holds.
+
+        Raises:
+            LogDamaged: what is stored is not what was written.
+        """
+        gone = held = 0
+        for place in self._places:
+            _, events, keep = self._examine(place)
+            held += events.num_rows
+            gone += 0 if keep is None else events.num_rows - len(keep)
+        return gone, held
+
+    def frames(self) -> Iterator[bytes | memoryview]:
+        """Yield the frames of the new file; ``kept`` says what they are.
+
+        Raises:
+            LogDamaged: what is stored is not what was written.
+        """
+        position = 0
+        gap: ChunkPlace | None = None
+        for place in self._places:
+            chunk, events, keep = self._examine(place)
+            if keep is not None:
+                events = events.take(pa.array(keep, pa.int64()))
+                chunk = with_events(chunk, events)
+            if not events.num_rows:
+                gap = place if gap is None else dataclasses.replace(place, first=gap.first, count=place.end - gap.first)
+                continue
+            if gap is not None:
+                position += yield from self._write(self._empty(gap), {}, position)
+                gap = None
+            topics: dict[str, int] = {}
+            for topic in events.column("topic").to_pylist():
+                topics[topic] = topics.get(topic, 0) + 1
+            position += yield from self._write(chunk, topics, position)
+        if gap is not None:
+            yield from self._write(self._empty(gap), {}, position)
+
+    def _empty(self, gap: ChunkPlace) -> Chunk:
+        return empty_chunk(self._shard, self._epoch, gap.first, gap.end, gap.timestamp)
+
+    def _write(
+        self, chunk: Chunk, topics: Mapping[str, int], position: int
+    ) -> Generator[bytes | memoryview, None, int]:
+        size = len(chunk.frame)
+        place = ChunkPlace(
+            first=chunk.first,
+            count=chunk.count,
+            timestamp=chunk.timestamp,
+            segment=self._segment.first,
+            position=position,
+            size=size,
+            revision=self._segment.revision + 1,
+        )
+        self.kept.append(KeptChunk(place=place, topics=topics))
+        yield chunk.frame
+        return size
+
+    def _examine(self, place: ChunkPlace) -> tuple[Chunk, pa.RecordBatch, list[int] | None]:
+        """Return a chunk, its events, and the numbers of those that stay; None: all do."""
+        (chunk,) = read_places(self._files, self._shard, self._epoch, [place])
+        events = decode_events(chunk.data)
+        topics: list[str] = events.column("topic").to_pylist()
+        rules = self._rules.of(set(topics))
+        going = {topic for topic, rule in rules.items() if rule in self._expired}
+        compacted = {topic for topic, rule in rules.items() if self._rules.keeps_last(rule)}
+        superseded: Sequence[bool] = ()
+        if self._newest is not None and compacted:
+            newest = self._newest.offsets
+            offsets: list[int] = events.column("offset").to_pylist()
+            superseded = [newest.get(key, -1) > offset for key, offset in zip(_keys(events), offsets, strict=True)]
+        elif not going:
+            return chunk, events, None
+        keep = [
+            at
+            for at, topic in enumerate(topics)
+            if topic not in going and not (superseded and topic in compacted and superseded[at])
+        ]
+        return chunk, events, None if len(keep) == len(topics) else keep
+
+
+@final
+class LogCleaner:
+    """Applies the rules of topics to a log.  One thread at a time may call it.
+
+    Args:
+        index: of the log.
+        files: its segments.
+        writing: is held by the thread that changes the index.
+        trim: removes the events of a shard below an offset.
+        ended: shards whose last segment is not to grow any more; it adds to them.
+        topics: of the segments that are appended to, by shard; it takes out those that are no longer what they were.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        files: SegmentFiles,
+        writing: threading.Lock,
+        *,
+        trim: Callable[[int, int], int],
+        ended: set[int],
+        topics: dict[int, SegmentTopics],
+    ) -> None:
+        self._index = index
+        self._files = files
+        self._writing = writing
+        self._trim = trim
+        self._ended = ended
+        self._topics = topics
+        self._shares: dict[tuple[int, SegmentRecord, Sequence[TopicRetention]], SegmentShares] = {}
+        """Of segments that do not grow any more, what they hold of the topics of each rule."""
+        self._cleaned: dict[int, int] = {}
+        """By shard, the offset up to which superseded events were looked for."""
+        self._said: set[str] = set()
+
+    def retain(self, number: int, rules: TopicRules, *, now: int, unread: int) -> int:
+        """Remove from a shard what the rules of topics let go; return how many events.
+
+        Args:
+            number: of the shard, which exists.
+            rules: of topics.
+            now: microseconds since 1970.
+            unread: segments with events from this offset on stay as they are.
+        """
+        self._end_segment(number, rules.span, now)
+        with self._index.read() as view:
+            shard = view.shard(number)
+            assert shard is not None
+            segments = [segment for segment in view.segments(number) if segment.end > shard.earliest]
+            try:
+                shares = {
+                    segment.first: self._shares.get((number, segment, rules.rules))
+                    or share_of(view, number, segment, rules)
+                    for segment in segments
+                }
+            except LogDamaged as error:
+                self._say_damage(shard, error)
+                return 0
+        known = {(number, segment, rules.rules): shares[segment.first] for segment in segments[:-1]}
+        self._shares = {key: share for key, share in self._shares.items() if key[0] != number} | known
+        expired = choose_rules(segments, shares, rules, now=now)
+        closed = segments if number in self._ended else segments[:-1]
+        closed = [segment for segment in closed if segment.end <= unread]
+        newest = self._find_superseded(shard, closed, shares, rules)
+        gone, before, is_first = 0, shard.earliest, True
+        for segment in closed:
+            share, going = shares[segment.first], expired[segment.first]
+            held = sum(share.events)
+            if is_first and all(rule in going or not count for rule, count in enumerate(share.events)):
+                before = segment.end
+                gone += held
+                continue
+            going = {rule for rule in going if share.events[rule]}
+            older = newest if newest is not None and segment.first < newest.end and _of_last(share, rules) else None
+            cleaned = 0
+            if share.is_known and (going or older is not None):
+                cleaned = self._clean(shard, segment, rules, going, older)
+            gone += cleaned
+            is_first = is_first and cleaned == held
+            before = segment.end if is_first else before
+        if before > shard.earliest:
+            self._trim(number, before)
+        if newest is not None:
+            self._cleaned[number] = min(newest.end, closed[-1].end)
+        return gone
+
+    def _end_segment(self, number: int, span: float, now: int) -> None:
+        """Let a segment grow no more that has begun more than ``span`` seconds ago: only then is it looked at."""
+        with self._writing, self._index.read() as view:
+            segment = view.last_segment(number)
+            first = None if segment is None else view.chunk_from(number, segment.first)
+            if first is not None and first.timestamp < now - span * 1_000_000:
+                self._ended.add(number)
+
+    def _find_superseded(
+        self,
+        shard: ShardRecord,
+        closed: Sequence[SegmentRecord],
+        shares: Mapping[int, SegmentShares],
+        rules: TopicRules,
+    ) -> NewestKeys | None:
+        """Return by what events are superseded, if it is time to look at them."""
+        cleaned = self._cleaned.get(shard.number, 0)
+        dirty = sum(_of_last(shares[segment.first], rules) for segment in closed if segment.end > cleaned)
+        clean = sum(_of_last(shares[segment.first], rules) for segment in closed if segment.end <= cleaned)
+        if not dirty or dirty < clean:
+            return None
+        wanted = TopicFilter([rule.pattern for rule in rules.rules if rule.last_value])
+        start = max(cleaned, shard.earliest)
+        try:
+            return find_newest(self._index, self._files, shard.number, shard.epoch, start, shard.next, wanted)
+        except LogDamaged as error:
+            self._say_damage(shard, error)
+            return None
+
+    def _clean(
+        self,
+        shard: ShardRecord,
+        segment: SegmentRecord,
+        rules: TopicRules,
+        expired: Collection[int],
+        newest: NewestKeys | None,
+    ) -> int:
+        """Write a segment anew without what is to go; return how many events are gone."""
+        with self._index.read() as view:
+            if next(view.segments_from(shard.number, segment.first), None) != segment:
+                return 0  # trimmed meanwhile
+            places = places_of(view, shard.number, segment)
+        cleaner = SegmentCleaner(
+            self._files, shard.number, shard.epoch, segment, places, rules=rules, expired=expired, newest=newest
+        )
+        try:
+            gone, held = cleaner.count()
+            if not gone or (not expired and gone * _WORTH_WRITING < held):
+                return 0
+            revision = segment.revision + 1
+            where = (shard.number, shard.epoch, segment.first)
+            self._files.rewrite(*where, revision, cleaner.frames(), most=segment.size)
+        except LogDamaged as error:
+            self._say_damage(shard, error)
+            return 0
+        except StoreFull:
+            return 0  # next time; what goes as a whole gives room back
+        # Behind this line the new file is on the disk. Until the transaction commits nothing names it; from then on
+        # nothing names the old one. Of either the next start removes what a crash has left.
+        if not self._replace(shard, segment, cleaner.kept, places):
+            self._files.remove(*where, revision)
+            return 0
+        self._files.remove(*where, segment.revision)
+        return gone
+
+    def _replace(
+        self, shard: ShardRecord, segment: SegmentRecord, kept: Sequence[KeptChunk], before: Sequence[ChunkPlace]
+    ) -> bool:
+        """Let the index name a segment's new file; tell whether the segment was still there."""
+        number = shard.number
+        size = sum(chunk.place.size for chunk in kept)
+        with self._writing, self._index.write() as view:
+            record = view.shard(number)
+            if record is None or next(view.segments_from(number, segment.first), None) != segment:
+                return False
+            for place in before:
+                view.delete_chunk(number, place.first)
+            view.delete_topics(number, segment.first)
+            topics = SegmentTopics(segment.first, [])
+            for chunk in kept:
+                view.put_chunk(number, chunk.place)
+                topics.note(view, number, chunk.place.first, chunk.topics)
+            view.put_segment(
+                number,
+                dataclasses.replace(segment, size=size, revision=segment.revision + 1, topics=len(topics)),
+            )
+            view.put_shard(dataclasses.replace(record, size=record.size - segment.size + size))
+            self._topics.pop(number, None)
+        return True
+
+    def _say_damage(self, shard: ShardRecord, error: LogDamaged) -> None:
+        """Log, once, that a segment cannot be gone through."""
+        if str(error) not in self._said:
+            self._said.add(str(error))
+            _log.error(
+                "shard %d keeps events that are to go: %s",
+                shard.number,
+                error,
+                extra={"shard": shard.number, "error": str(error)},
+            )
+
+
+def _of_last(share: SegmentShares, rules: TopicRules) -> int:
+    """Return about how many bytes of a segment are of topics of which the last value of each key is kept."""
+    return sum(held for rule, held in enumerate(share.bytes) if rules.keeps_last(rule))

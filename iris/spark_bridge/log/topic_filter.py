@@ -1,0 +1,180 @@
+"""Topic filter: which topics a reader wants, by patterns or by a regular expression.
+
+A regular expression that a reader sends is matched by the bridge, so it must end in time that grows with the topic and
+not with the expression: RE2, which Arrow brings, is such an engine.  What RE2 does not know (lookahead, references) is
+matched where it was written, by Python, and the bridge is then asked for all topics.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Collection, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Final, final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from iris.kernel.errors import ConfigError
+from iris.patterns.pubsub.interest import Matcher
+from iris.spark_bridge.log.chunk import Chunk, frame_header
+from iris.spark_bridge.schema import SCHEMA, decode_events
+
+_REMEMBERED: Final = 65_536
+
+MAX_REGEX: Final = 1024
+"""Bytes of an expression that a bridge matches."""
+
+_WIDEST: Final = 2**32 - 1
+"""Offsets that one chunk may stand for."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WantedTopics:
+    """The topics of one segment that a filter wants."""
+
+    segment: tuple[str, int, int]
+    """Epoch, first offset and revision."""
+    known: int
+    """How many topics of the segment have been looked at."""
+    ids: frozenset[int]
+    """Those that are wanted, by their number in the segment."""
+
+
+@final
+class TopicFilter:
+    """Keeps the events whose topic matches.  Safe in any thread.
+
+    Args:
+        patterns: of topics, with ``*`` and ``>``; none for all.
+        regex: a regular expression for the whole topic, in the place of patterns.
+
+    Raises:
+        ConfigError: the expression is none.
+    """
+
+    def __init__(self, patterns: Sequence[str] = (), regex: str | None = None) -> None:
+        self.patterns: Final = tuple(patterns)
+        self.regex: Final = regex
+        self._matcher: Matcher[bool] | None = None
+        self._expression: re.Pattern[str] | None = None
+        exact = patterns and not any("*" in pattern or pattern[-1:] == ">" for pattern in patterns)
+        self.names: Final = frozenset(patterns) if exact else None
+        """The topics, if all of them are named."""
+        self._known: dict[str, bool] = {}
+        self.newest_segments: Final[dict[int, WantedTopics]] = {}
+        """By shard, what it wants of the segment that is appended to; see ``iris.spark_bridge.log.topic_index``."""
+        if patterns:
+            self._matcher = Matcher()
+            for pattern in patterns:
+                self._matcher.add(pattern, True)
+        if regex is not None and not self.is_linear:
+            try:
+                self._expression = re.compile(regex)
+            except re.error as error:
+                raise ConfigError(f"{regex!r} is not a regular expression: {error}") from None
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether it keeps all topics."""
+        return not self.patterns and self.regex is None
+
+    @property
+    def is_linear(self) -> bool:
+        """Whether a bridge matches its expression, if it has one."""
+        return self.regex is None or (len(self.regex.encode()) <= MAX_REGEX and _is_known_to_re2(self.regex))
+
+    def keep(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the wanted rows; the batch itself if it wants all of them."""
+        if self.is_everything:
+            return batch
+        column = batch.column("topic")
+        topics: list[str] = pc.unique(column).to_pylist()
+        wanted = self.choose(topics)
+        if len(wanted) == len(topics):
+            return batch
+        if not wanted:
+            return batch.slice(0, 0)
+        return batch.filter(pc.is_in(column, value_set=pa.array(wanted, pa.string())))
+
+    def wants(self, topic: str) -> bool:
+        """Tell whether events of a topic are wanted."""
+        return self.is_everything or bool(self.choose((topic,)))
+
+    def is_wanted_of(self, topics: AbstractSet[str]) -> bool:
+        """Tell whether one of some topics is wanted."""
+        if self.is_everything:
+            return True
+        return bool(self.choose(topics)) if self.names is None else not self.names.isdisjoint(topics)
+
+    def choose(self, topics: Collection[str]) -> list[str]:
+        """Return those of some topics that are wanted, in their order."""
+        if self.is_everything:
+            return list(topics)
+        if self.names is not None:
+            return [topic for topic in topics if topic in self.names]
+        known = self._known
+        new = [topic for topic in topics if topic not in known]
+        if new:
+            if len(known) + len(new) > _REMEMBERED:
+                known = self._known = {}
+                new = list(topics)
+            known.update(zip(new, self._match(new), strict=True))
+        return [topic for topic in topics if known[topic]]
+
+    def _match(self, topics: Sequence[str]) -> Sequence[bool]:
+        if self._matcher is not None:
+            match = self._matcher.match
+            return [bool(match(topic)) for topic in topics]
+        if self._expression is not None:
+            whole = self._expression.fullmatch
+            return [whole(topic) is not None for topic in topics]
+        assert self.regex is not None
+        return _match_by_re2(topics, self.regex)
+
+
+def _match_by_re2(topics: Sequence[str], regex: str) -> list[bool]:
+    found: list[bool] = pc.match_substring_regex(pa.array(topics, pa.string()), rf"\A(?:{regex})\z").to_pylist()
+    return found
+
+
+def _is_known_to_re2(regex: str) -> bool:
+    try:
+        _match_by_re2([""], regex)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def keep_topics(chunk: Chunk, wanted: TopicFilter) -> Chunk:
+    """Return a chunk with the wanted events alone, which stands for the same offsets.
+
+    Raises:
+        LogDamaged: it does not hold events.
+    """
+    events = decode_events(chunk.data)
+    kept = wanted.keep(events)
+    return chunk if kept.num_rows == events.num_rows else with_events(chunk, kept)
+
+
+def with_events(chunk: Chunk, events: pa.RecordBatch) -> Chunk:
+    """Return a chunk that stands for the same offsets and holds these events of it alone."""
+    data = bytes(events.serialize())
+    header = frame_header(
+        data, shard=chunk.shard, epoch=chunk.epoch, first=chunk.first, count=chunk.count, timestamp=chunk.timestamp
+    )
+    return dataclasses.replace(chunk, frame=header + data)
+
+
+def empty_chunk(shard: int, epoch: str, first: int, end: int, timestamp: int) -> Chunk:
+    """Return a chunk without events; it stands for the offsets from ``first`` to ``end``, or the first 2**32 - 1."""
+    count = min(end - first, _WIDEST)
+    header = frame_header(_EMPTY, shard=shard, epoch=epoch, first=first, count=count, timestamp=timestamp)
+    return Chunk(shard=shard, epoch=epoch, first=first, count=count, timestamp=timestamp, frame=header + _EMPTY)
+
+
+_EMPTY: Final = bytes(pa.RecordBatch.from_pylist([], schema=SCHEMA).serialize())
+
+EVERYTHING: Final = TopicFilter()

@@ -1,0 +1,195 @@
+"""Topic index: which chunks hold events of which topics, so that a reader is given, and waits for, its own alone.
+
+Each segment numbers its topics as they come, and each chunk's record lists the numbers it holds, with a count of
+events.  So one append of a thousand topics writes one record of 8 KB, not a thousand records; and what is known of a
+topic goes with the segments that hold it, also where publishers take a new topic for each event.
+
+A chunk names its topics itself, in its column.  The index repeats that, and can be made from chunks.  Of chunks that
+logs of former formats hold nothing is noted: they count as holding whatever is looked for, and are read.
+
+Rejected: a record for each topic and chunk.  With 10,000 topics of unlike rates each append changes pages all over such
+a table; to commit them took longer than to write the events.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple, final
+
+from iris.spark_bridge.errors import LogDamaged
+from iris.spark_bridge.log.index import ChunkPlace, Contents, IndexView, SegmentRecord
+from iris.spark_bridge.log.retention import SegmentShares, TopicRules
+from iris.spark_bridge.log.topic_filter import TopicFilter, WantedTopics
+
+
+@final
+class SegmentTopics:
+    """The topics of the segment that a shard is appended to, by number.
+
+    Args:
+        segment: its first offset.
+        topics: that it has.
+    """
+
+    def __init__(self, segment: int, topics: list[str]) -> None:
+        self.segment: Final = segment
+        self._numbers = {topic: number for number, topic in enumerate(topics)}
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def note(self, view: IndexView, shard: int, first: int, counts: Mapping[str, int]) -> None:
+        """Write which topics the chunk at ``first`` holds, each with its number of events."""
+        numbers = self._numbers
+        new = [topic for topic in counts if topic not in numbers]
+        if new:
+            at = len(numbers)
+            numbers.update(zip(new, range(at, at + len(new)), strict=True))
+            view.put_topics(shard, self.segment, at, new)
+        contents = Contents(
+            topics=[numbers[topic] for topic in counts], counts=list(counts.values()), held=sum(counts.values())
+        )
+        view.put_contents(shard, first, contents)
+
+
+_NONE: Final = frozenset[int]()
+
+
+class Found(NamedTuple):
+    """A chunk that holds, or may hold, wanted events."""
+
+    place: ChunkPlace
+    wanted: int
+    """How many; of a chunk of a former format as many as it holds."""
+    held: int
+    """How many events it holds."""
+    is_known: bool
+    """Whether these numbers are exact."""
+
+
+def find_chunks(view: IndexView, shard: int, epoch: str, start: int, wanted: TopicFilter, end: int) -> Iterator[Found]:
+    """Yield the chunks with wanted events, in order, from the one that holds ``start`` to the last one before ``end``.
+
+    A segment without wanted topics is passed over in one step.
+
+    Raises:
+        LogDamaged: the index leaves something out, or contradicts itself.
+    """
+    at = start
+    for segment in view.segments_from(shard, start):
+        if segment.first >= end:
+            break
+        _check(shard, at, segment.first)
+        ids = None if wanted.is_everything else _wanted_ids(view, shard, epoch, segment, wanted)
+        if ids is not None and not ids:
+            at = segment.end
+            continue
+        upto = min(segment.end, end)
+        for place in view.chunks(shard, at):
+            if place.first >= upto:
+                break
+            _check(shard, at, place.first)
+            at = place.end
+            contents = view.contents(shard, place.first)
+            if contents is None:
+                yield Found(place, place.count, place.count, is_known=wanted.is_everything)
+                continue
+            count = contents.held if ids is None else _count(contents, ids)
+            if count:
+                yield Found(place, count, contents.held, is_known=True)
+        _check(shard, at, upto)
+    _check(shard, at, end)
+
+
+def _check(shard: int, at: int, following: int) -> None:
+    """Make sure that nothing is left out between two offsets: it would be taken for what is not wanted."""
+    if at < following:
+        raise LogDamaged(f"the index of shard {shard} names no chunk for offset {at}")
+
+
+def _wanted_ids(
+    view: IndexView, shard: int, epoch: str, segment: SegmentRecord, wanted: TopicFilter
+) -> frozenset[int] | None:
+    """Return the numbers of a segment's topics that are wanted; None: its topics were not noted."""
+    if segment.topics is None:
+        return None
+    key = (epoch, segment.first, segment.revision)
+    before = wanted.newest_segments.get(shard)
+    is_newest = before is None or before.segment[0] != epoch or before.segment[1] <= segment.first
+    known = before if before is not None and before.segment == key else WantedTopics(segment=key, known=0, ids=_NONE)
+    if known.known >= segment.topics:
+        return known.ids
+    topics = view.topics(shard, segment, known.known)
+    chosen = set(wanted.choose(topics))
+    ids = known.ids
+    if chosen:
+        ids |= {number for number, topic in enumerate(topics, known.known) if topic in chosen}
+    if is_newest:
+        wanted.newest_segments[shard] = WantedTopics(segment=key, known=segment.topics, ids=ids)
+    return ids
+
+
+def _count(contents: Contents, ids: frozenset[int]) -> int:
+    if ids.isdisjoint(contents.topics):
+        return 0
+    return sum(count for topic, count in zip(contents.topics, contents.counts, strict=True) if topic in ids)
+
+
+def topics_of(view: IndexView, shard: int, segment: SegmentRecord, before: int) -> dict[str, int] | None:
+    """Return the topics of a segment's chunks that begin below ``before``, each with the end of its last one.
+
+    None: they are not known.
+    """
+    last: dict[int, int] = {}
+    try:
+        names = view.topics(shard, segment)
+        for place in places_of(view, shard, segment):
+            if place.first >= before:
+                break
+            contents = view.contents(shard, place.first)
+            if contents is None:
+                return None
+            last.update(dict.fromkeys(contents.topics, min(place.end, before)))
+        return {names[number]: end for number, end in last.items()}
+    except (LogDamaged, IndexError):
+        return None  # it is to go, whatever was in it
+
+
+def share_of(view: IndexView, shard: int, segment: SegmentRecord, rules: TopicRules) -> SegmentShares:
+    """Return what a segment holds of the topics of each rule.
+
+    Raises:
+        LogDamaged: the index leaves something out.
+    """
+    names = view.topics(shard, segment)
+    numbers = rules.of(names)
+    of_topic = [numbers[name] for name in names]
+    events = [0] * len(rules.rules)
+    sizes = [0] * len(rules.rules)
+    for place in places_of(view, shard, segment):
+        contents = view.contents(shard, place.first)
+        if contents is None:
+            everything = [0] * (len(rules.rules) - 1)
+            return SegmentShares(
+                events=[*everything, segment.end - segment.first], bytes=[*everything, segment.size], is_known=False
+            )
+        for topic, count in zip(contents.topics, contents.counts, strict=True):
+            events[of_topic[topic]] += count
+            sizes[of_topic[topic]] += place.size * count // contents.held
+    return SegmentShares(events=events, bytes=sizes)
+
+
+def places_of(view: IndexView, shard: int, segment: SegmentRecord) -> list[ChunkPlace]:
+    """Return all chunks of a segment.
+
+    Raises:
+        LogDamaged: the index leaves one out.
+    """
+    places = list(itertools.takewhile(lambda place: place.first < segment.end, view.chunks(shard, segment.first)))
+    at = segment.first
+    for place in places:
+        _check(shard, at, place.first)
+        at = place.end
+    _check(shard, at, segment.end)
+    return places

@@ -1,0 +1,254 @@
+"""Whole clusters in one process: nodes on a network in memory, on a virtual clock if you like, with faults on demand.
+
+::
+
+    async def test_orders(autojump_clock):
+        async with iris.testing.open_network(seed=1) as network:
+            async with network.open_node("orders") as member, network.open_node("shop") as shop:
+                async with member.join("orders", service):
+                    await shop.wait_for("orders")
+                    assert await shop.request("orders", b"status") == b"open"
+
+Everything but the network is the real thing: handshakes, sealed sessions, membership, patterns.  With trio's
+``MockClock(autojump_threshold=0)`` hours pass in milliseconds; with the real clock it runs in real time.  What is
+random comes from the seed, apart from the scheduling of trio's tasks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from collections.abc import AsyncIterator, Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final, final
+
+import trio
+
+from iris.kernel.config import Config
+from iris.kernel.errors import ConfigError
+from iris.kernel.tasks import protected_context
+from iris.kernel.transport import MemoryNetwork
+from iris.node.environment import Environment
+from iris.node.node import Node
+from iris.node.open import open_node
+from iris.security.authority import RealmRoot, distrust_realm, issue_realm_bundle, trust_realm
+from iris.security.identity import GATE_SECRET_SIZE, Credential, RealmBundle, Rights, SigningKey, issue_certificate
+
+_YEAR: Final = 366 * 86_400.0
+EPOCH: Final = 1_800_000_000.0
+"""The date at which every simulated network begins, in seconds since 1970."""
+
+
+ALL_RIGHTS: Final = Rights(serves=(">",), gateway=True)
+
+
+@final
+class Network:
+    """A realm of its own on a network in memory.  Made by ``open_network``.
+
+    Attributes:
+        memory: the network itself: ``partition``, ``heal``, ``crash``, ``latency``, ``loss``.
+        root: the key of the realm.
+    """
+
+    def __init__(self, memory: MemoryNetwork, seed: int, rights: Rights) -> None:
+        self.memory: Final = memory
+        self._random = random.Random(f"iris {seed}")
+        self.root: Final = SigningKey(self._random.randbytes(32))
+        self._owner = RealmRoot(key=self.root, gate_secrets=(self._random.randbytes(GATE_SECRET_SIZE),))
+        self._rights = rights
+        self._credentials: dict[str, Credential] = {}
+        self._nodes: set[Node] = set()
+        self._began = trio.current_time()
+        self.offsets: dict[str, float] = {}
+        """Seconds by which the dates of hosts are wrong."""
+        self.shares_hosts = False
+        """Whether a host may have several nodes."""
+        self._hosts: list[str] = []
+        self._former: set[str] = set()
+        """Hosts that were made up: each is one node's only, also when that is gone."""
+        self._sites: dict[str, dict[str, str]] = {}
+        """For each site its hosts, with the URLs of their nodes."""
+
+    def wall_clock(self, host: str = "") -> float:
+        """Return the date on this network, in seconds since 1970; that of a host may be wrong."""
+        return EPOCH + trio.current_time() - self._began + self.offsets.get(host, 0.0)
+
+    def credential(self, name: str, rights: Rights | None = None) -> Credential:
+        """Return the portable credential of a cluster of this realm.
+
+        Args:
+            name: the cluster.
+            rights: in its certificate, if it is the first of this name; by default those of the realm.
+        """
+        known = self._credentials.get(name)
+        if known is None:
+            key = SigningKey(self._random.randbytes(32))
+            certificate = issue_certificate(
+                self.root,
+                name=name,
+                public_key=key.public,
+                generation=1,
+                not_before=EPOCH - _YEAR,
+                not_after=EPOCH + _YEAR,
+                rights=self._rights if rights is None else rights,
+            )
+            known = self._credentials[name] = Credential(
+                realm=self.root.public,
+                gate_secrets=self._owner.gate_secrets,
+                certificate=certificate,
+                keys=key,
+                trusted=self._owner.trusted,
+            )
+        return known
+
+    def other_realm(self, seed: int, rights: Rights = ALL_RIGHTS) -> Network:
+        """Return another realm on this network: another owner, with hosts, nodes and sites of its own."""
+        return Network(self.memory, seed, rights)
+
+    def bundle(self, name: str, *exports: str, topics: tuple[str, ...] = (), lifetime: float = _YEAR) -> RealmBundle:
+        """Return what other realms get to know of this one; see ``iris keys bundle``."""
+        self._owner, bundle = issue_realm_bundle(
+            self._owner, name, exports=exports, topics=topics, wall_now=self.wall_clock(), lifetime=lifetime
+        )
+        self._refresh()
+        return bundle
+
+    def trust(
+        self,
+        bundle: RealmBundle,
+        alias: str | None = None,
+        *,
+        imports: tuple[str, ...] | None = None,
+        callers: tuple[str, ...] | None = None,
+        import_topics: tuple[str, ...] | None = None,
+    ) -> None:
+        """Have all nodes of this realm, at once, trust the one that a bundle is of; see ``iris keys trust``."""
+        self._owner = trust_realm(
+            self._owner,
+            bundle,
+            wall_now=self.wall_clock(),
+            alias=alias,
+            imports=imports,
+            callers=callers,
+            import_topics=import_topics,
+        )
+        self._refresh()
+
+    def distrust(self, alias: str) -> None:
+        """Have them trust it no more."""
+        self._owner = distrust_realm(self._owner, alias)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        for name, credential in self._credentials.items():
+            self._credentials[name] = dataclasses.replace(credential, trusted=self._owner.trusted)
+        for node in self._nodes:
+            mesh = node._parts.mesh
+            mesh.identity = dataclasses.replace(mesh.identity, trusted=self._owner.trusted)
+
+    @protected_context
+    async def open_node(
+        self,
+        name: str = "local",
+        *,
+        host: str | None = None,
+        seeds: Iterable[str] | None = None,
+        site: str | None = None,
+        prefer_site: str | Mapping[str, int] | None = None,
+        config: Config | None = None,
+        revocations: Path | None = None,
+        operators: bool = True,
+        dial_only: bool = False,
+        dial_networks: Iterable[str] = (),
+    ) -> AsyncIterator[Node]:
+        """Bring a node up, as ``iris.open_node`` does.
+
+        Args:
+            name: the cluster that it speaks for.
+            host: its place on the network, for ``partition`` and ``crash``; by default one of its own.
+            seeds: hosts to join through; by default every host that has a node of the same site.
+            site: as for ``iris.open_node``.
+            prefer_site: as for ``iris.open_node``.
+            config: as for ``iris.open_node``.
+            revocations: as for ``iris.open_node``; by default lists are kept in memory only.
+            operators: as for ``iris.open_node``.
+            dial_only: as for ``iris.open_node``.
+            dial_networks: as for ``iris.open_node``; a host whose name is no IP address is in none, and always dialled.
+        """
+        if not host:
+            taken = {*self._hosts, *self._former}
+            host = next(itertools.filterfalse(taken.__contains__, map("host-{}".format, itertools.count(1))))
+            self._former.add(host)
+        place = host
+        if host in self._hosts:
+            if not self.shares_hosts:
+                raise ConfigError(f"there is a node on host {host!r} already")
+            others = (f"{host}:{number}" for number in itertools.count(2))
+            place = next(other for other in others if self.memory.find(_url(other)) is None)
+        known = [url for url in self._sites.get(site or "", {}).values() if self.memory.find(url) is not None]
+        environment = Environment(
+            transport=lambda _: self.memory.transport(host),
+            check_url=str,
+            directory=None,
+            lan=None,
+            entropy=self._random.randbytes,
+            wall_clock=partial(self.wall_clock, host),
+            processor_time=None,  # what is decided by it would differ from run to run
+            descriptors=None,  # in memory a link takes none
+            variables={},
+            random=random.Random(self._random.random()),
+        )
+        credential = self.credential(name)
+        self._hosts.append(host)
+        reached = self._sites.setdefault(site or "", {})
+        if not dial_only:
+            reached[place] = _url(place)
+        try:
+            async with open_node(
+                credential=credential,
+                listen=[] if dial_only else [_url(place)],
+                seeds=known if seeds is None else map(_url, seeds),
+                site=site,
+                prefer_site=prefer_site,
+                config=config,
+                revocations=revocations,
+                operators=operators,
+                dial_only=dial_only,
+                dial_networks=dial_networks,
+                environment=environment,
+            ) as node:
+                self._nodes.add(node)
+                try:
+                    yield node
+                finally:
+                    self._nodes.remove(node)
+        finally:
+            self._hosts.remove(host)
+            reached.pop(place, None)
+
+
+def _url(host: str) -> str:
+    return f"mem://{host}"
+
+
+@protected_context
+async def open_network(
+    *,
+    seed: int = 0,
+    latency: tuple[float, float] = (0.0001, 0.0005),
+    loss: float = 0.0,
+    rights: Rights = ALL_RIGHTS,
+) -> AsyncIterator[Network]:
+    """Make a network in memory with a realm of its own.
+
+    Args:
+        seed: of everything random.
+        latency: least and greatest seconds that a frame takes one way.
+        loss: probability from 0 to 1 that a frame vanishes.
+        rights: in the certificates of the realm; by default its nodes may join any cluster, as in the local realm.
+    """
+    yield Network(MemoryNetwork(seed=seed, latency=latency, loss=loss), seed, rights)
+    await trio.lowlevel.checkpoint()

@@ -1,0 +1,258 @@
+"""World: the hosts of a simulation, what runs on them, and the network between them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, suppress
+from contextvars import copy_context
+from pathlib import Path
+from typing import Any, Final, final
+
+import trio
+
+from iris.kernel.config import Config
+from iris.kernel.errors import ConfigError
+from iris.kernel.tasks import protected_context
+from iris.node.join import read_credential
+from iris.node.node import Node
+from iris.security.files import CredentialWatch
+from iris.security.identity import Credential
+from iris.testing.machine import HOST, Stalls, run_asyncio
+from iris.testing.network import Network
+from iris.testing.trace import Trace
+
+Program = Callable[..., Awaitable[object]]
+
+_RESTART: Final = 1.0
+"""Seconds after which a supervisor starts a program anew that has failed."""
+
+
+@final
+class Host:
+    """A machine of the simulation, with the programs that run on it."""
+
+    def __init__(self, name: str) -> None:
+        self.name: Final = name
+        self.programs: Final[list[tuple[Program, tuple[Any, ...], tuple[type[Exception], ...]]]] = []
+        self.scope = trio.CancelScope()
+        """Of everything that runs there."""
+        self.nursery: trio.Nursery | None = None
+        self.up = trio.Event()
+        self.fails = False
+        """Whether the machine fails when it crashes, and not the programs alone."""
+
+    @property
+    def is_down(self) -> bool:
+        """Whether it has crashed and was not started again."""
+        return not self.up.is_set()
+
+
+@final
+class World:
+    """A simulated network of hosts, with a realm of its own.  Made for each seed by ``simulate``.
+
+    ``iris.open_node`` (and that of ``iris.aio``) opens nodes of this world, on the host of the program that calls it:
+    its ``listen``, ``seeds``, ``lan`` and ``revocations`` have no meaning here, and of a credential only the cluster is
+    taken.  All hosts of a site find each other.
+
+    Attributes:
+        seed: of the run.
+        random: a source of random numbers for the test, from the seed.
+        network: the network and its realm: ``credential``, ``memory``.
+        trace: what has happened.
+    """
+
+    def __init__(self, network: Network, seed: int, trace: Trace, stalls: Stalls, directory: Path) -> None:
+        self.seed: Final = seed
+        self.random: Final = random.Random(f"test {seed}")
+        self.network: Final = network
+        self.trace: Final = trace
+        self.stalls: Final = stalls
+        self.nodes: Final[list[Node]] = []
+        """Every node that was opened."""
+        self.healed: Final = trio.Event()
+        """Set when the faults are over."""
+        self.power_failed: Callable[[str], int] = lambda _: 0
+        """Called when the machine of a host has failed; returns how many writes to its disk are lost or torn."""
+        self._directory = directory
+        self._hosts: dict[str, Host] = {}
+        self._nursery: trio.Nursery | None = None
+
+    # -- for tests -------------------------------------------------------------------------------------------
+
+    def start(self, host: str, program: Program, *args: object, restart: Iterable[type[Exception]] = ()) -> None:
+        """Run an async function on a host, which comes to be by that; again from its beginning after each crash.
+
+        An error that it raises fails the test, but when its host crashes.  Code in ``finally`` and ``except`` blocks
+        runs in a crash as well, which it would not on a machine; nothing that it sends arrives.
+
+        Args:
+            host: any name but ``test``, which is that of the test itself.
+            program: what to run; it may end.
+            args: its arguments.
+            restart: errors after which it is started anew a second later, as a supervisor does.
+        """
+        if host == HOST.get() or host == "test":
+            raise ConfigError(f"host {host!r} is the one that the test runs on: start the program on another")
+        known = self._hosts.get(host)
+        entry = (program, args, tuple(restart))
+        if known is not None:
+            known.programs.append(entry)
+            if known.nursery is not None:
+                self._start_program(known, *entry)
+            return
+        known = self._hosts[host] = Host(host)
+        known.programs.append(entry)
+        assert self._nursery is not None
+        self._nursery.start_soon(self._run_host, known, name=f"host {host}")
+
+    def start_asyncio(
+        self,
+        host: str,
+        program: Callable[..., Coroutine[Any, Any, object]],
+        *args: object,
+        restart: Iterable[type[Exception]] = (),
+    ) -> None:
+        """As ``start``, for a program of asyncio's: with an event loop of its own, and nodes of ``iris.aio``.
+
+        There are no sockets, subprocesses and signals in that loop.
+        """
+        self.start(host, run_asyncio, program, *args, restart=restart)
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """The hosts that have come to be, that of the test among them."""
+        return (*self._hosts, "test")
+
+    @property
+    def is_faulty(self) -> bool:
+        """Whether faults may still begin, or go on."""
+        return not self.healed.is_set()
+
+    async def every(self, seconds: float) -> AsyncIterator[int]:
+        """Yield 0, 1, 2 ... with a pause, until the faults are over."""
+        number = 0
+        while self.is_faulty:
+            yield number
+            number += 1
+            with trio.move_on_after(seconds):
+                await self.healed.wait()
+
+    async def wait_healed(self) -> None:
+        """Wait until the faults are over, and all hosts up."""
+        await self.healed.wait()
+        for host in self._hosts.values():
+            await host.up.wait()
+
+    def note(self, text: str) -> None:
+        """Put a line into the timeline, and into the digest of the run."""
+        self.trace.note("note", HOST.get(), text)
+
+    def directory(self, host: str | None = None) -> Path:
+        """Return the directory of a host that outlives its crashes; by default that of the caller's."""
+        directory = self._directory / (host or HOST.get())
+        directory.mkdir(exist_ok=True)
+        return directory
+
+    @staticmethod
+    def url(host: str) -> str:
+        """Return the address at which a gateway on a host can listen for others."""
+        return f"mem://{host}/gateway"
+
+    # -- for the simulation ----------------------------------------------------------------------------------
+
+    def begin(self, nursery: trio.Nursery) -> None:
+        """Take the nursery in which hosts run."""
+        self._nursery = nursery
+
+    def crash(self, host: str, *, power: bool = False) -> None:
+        """Kill the programs of a host."""
+        known = self._hosts[host]
+        known.up = trio.Event()
+        known.fails = power
+        self.trace.note("host", host, "crashes")
+        self.stalls.go_on(host)
+        self.network.memory.crash(host)
+        known.scope.cancel()
+
+    def restart(self, host: str) -> None:
+        """Start the programs of a host that has crashed anew."""
+        self.trace.note("host", host, "starts again")
+        self._hosts[host].up.set()
+
+    async def _run_host(self, host: Host) -> None:
+        HOST.set(host.name)
+        host.up.set()
+        while True:
+            with trio.CancelScope() as host.scope:
+                try:
+                    async with trio.open_nursery() as host.nursery:
+                        for program in host.programs:
+                            self._start_program(host, *program)
+                        await trio.sleep_forever()
+                except Exception as error:
+                    if not host.is_down:
+                        raise
+                    self.trace.note("host", host.name, f"what it raised while it crashed: {type(error).__name__}")
+                finally:
+                    host.nursery = None
+            if host.fails:
+                lost = self.power_failed(host.name)
+                self.trace.note("host", host.name, f"writes that are lost or torn: {lost}")
+            await host.up.wait()
+
+    def _start_program(
+        self, host: Host, program: Program, args: tuple[Any, ...], restart: tuple[type[Exception], ...]
+    ) -> None:
+        assert host.nursery is not None
+        context = copy_context()
+        context.run(HOST.set, host.name)
+        context.run(host.nursery.start_soon, self._supervise, program, args, restart)
+
+    async def _supervise(self, program: Program, args: tuple[Any, ...], restart: tuple[type[Exception], ...]) -> None:
+        while True:
+            try:
+                await program(*args)
+            except restart as error:
+                self.note(f"the program failed: {type(error).__name__}: {error}")
+                await trio.sleep(_RESTART)
+            else:
+                return
+
+    @protected_context
+    async def open_node(
+        self,
+        name: str | None = None,
+        *,
+        credential: Credential | CredentialWatch | Path | str | None = None,
+        site: str | None = None,
+        prefer_site: str | Mapping[str, int] | None = None,
+        config: Config | None = None,
+        operators: bool = True,
+        dial_only: bool = False,
+        dial_networks: Iterable[str] = (),
+    ) -> AsyncIterator[Node]:
+        """Bring up a node on the host of the caller, in place of ``iris.open_node``."""
+        if credential is not None:
+            given, _ = await read_credential(credential, {})
+            name = name if given is None else given.name
+        host = HOST.get()
+        opening: AbstractAsyncContextManager[Node] = self.network.open_node(
+            name or "local",
+            host=host,
+            site=site,
+            prefer_site=prefer_site,
+            config=config,
+            operators=operators,
+            dial_only=dial_only,
+            dial_networks=dial_networks,
+        )
+        async with opening as node:
+            self.nodes.append(node)
+            self.trace.note("host", host, f"opens a node of {node.name}")
+            try:
+                yield node
+            finally:
+                with suppress(RuntimeError):  # the run is over
+                    self.trace.note("host", host, f"closes its node of {node.name}")

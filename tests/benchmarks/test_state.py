@@ -1,0 +1,19 @@
+"""``python -m benchmarks.state`` with less: what a change and a join cost."""
+
+from __future__ import annotations
+
+from benchmarks.state import join, spread
+
+
+async def test_changes_are_everywhere_for_few_bytes() -> None:
+    run = await spread(5, 8, pause=0.05)
+    assert run.settled
+    assert len(run.times) == 8
+    assert run.percentile(0.5) <= run.percentile(1.0) == run.times[-1]
+    assert 100 < run.bytes <= 2048
+
+
+async def test_what_a_join_costs_grows_with_the_document() -> None:
+    _, few = await join(1000)
+    _, many = await join(4000)
+    assert 2 * few < many < 200_000

@@ -1,0 +1,509 @@
+"""Documents of whole nodes: who has what when, who may, and what faults and malice cost."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pycrdt
+import pytest
+import trio
+from trio.testing import MockClock
+
+import iris
+import iris.testing
+from iris.kernel.errors import ConfigError, RemoteError, RequestTimeout
+from iris.patterns.state import SharedState, StateChange
+from iris.patterns.state.updates import read_vector_untrusted
+from iris.testing import Network, Rights
+from tests.support.federations import open_federation
+from tests.support.states import edit, replica
+
+pytestmark = pytest.mark.usefixtures("autojump_clock")
+
+
+@pytest.fixture
+async def network(autojump_clock: MockClock) -> AsyncIterator[Network]:
+    async with iris.testing.open_network(seed=7) as network:
+        yield network
+
+
+class Documents:
+    """Members of the cluster ``prices``, on hosts of the same name, each in a task of its own until the test ends."""
+
+    def __init__(self, network: Network, nursery: trio.Nursery) -> None:
+        self.network = network
+        self.nodes: dict[str, iris.Node] = {}
+        self._nursery = nursery
+        self._over = trio.Event()
+
+    async def open(self, *hosts: str, **options: Any) -> list[SharedState]:
+        return [await self._nursery.start(partial(self._hold, host, options)) for host in hosts]
+
+    async def _hold(self, host: str, options: dict[str, Any], *, task_status: trio.TaskStatus[SharedState]) -> None:
+        async with self.network.open_node("prices", host=host) as node, node.state("prices", **options) as state:
+            self.nodes[host] = node
+            task_status.started(state)
+            await self._over.wait()
+
+    def end(self) -> None:
+        self._over.set()
+
+
+@asynccontextmanager
+async def opened(network: Network) -> AsyncIterator[Documents]:
+    async with trio.open_nursery() as nursery:
+        documents = Documents(network, nursery)
+        yield documents
+        documents.end()
+
+
+@pytest.fixture
+async def documents(network: Network) -> AsyncIterator[Documents]:
+    async with opened(network) as documents:
+        yield documents
+
+
+async def equal(*states: SharedState, within: float = 30.0) -> None:
+    """Wait until documents have the same writes; then they are equal."""
+    for state in states:
+        await state.settled(len(states), timeout=within)
+    assert len({repr(sorted(state.items())) for state in states}) == 1
+
+
+async def test_what_one_member_writes_all_have(documents: Documents) -> None:
+    one, two, three = await documents.open("one", "two", "three")
+    one["eur"] = 1.07
+    two.counter("visits").add(2)
+    three.counter("visits").add(3)
+    three.set("tags").add("x")
+    three.map("limits")["most"] = 9
+    three.list("queue").extend(["a", "b"])
+    three.text("notes").append("hällo")
+    for state in (one, two, three):
+        await state.settled(3)
+    for state in (one, two, three):
+        assert dict(state) == {"eur": 1.07}
+        assert int(state.counter("visits")) == 5
+        assert set(state.set("tags")) == {"x"}
+        assert dict(state.map("limits")) == {"most": 9}
+        assert list(state.list("queue")) == ["a", "b"]
+        assert str(state.text("notes")) == "hällo"
+    counted = one.statistics()
+    assert (counted.keys, counted.writers, counted.edits, counted.applied) == (1, 3, 1, 2)
+    assert documents.nodes["one"].statistics().states == {"prices": counted}
+
+
+async def test_a_member_that_comes_has_it_all_when_its_block_begins(documents: Documents) -> None:
+    (one,) = await documents.open("one")
+    for number in range(1000):
+        one[f"key.{number}"] = number
+    (late,) = await documents.open("late")
+    assert len(late) == 1000
+    del one["key.5"]
+    await one.settled()
+    assert "key.5" not in late
+
+
+async def test_settled_says_how_many_have_it(documents: Documents) -> None:
+    one, two = await documents.open("one", "two")
+    one["a"] = 1
+    await one.settled(2)
+    assert two["a"] == 1
+    with pytest.raises(RequestTimeout, match="1 of 3 members of 'prices' have what this one has written after 1 s"):
+        await one.settled(3, timeout=1)
+    documents.network.memory.partition(["one"], ["two"])
+    one["a"] = 2
+    with pytest.raises(RequestTimeout, match="1 of 2 members"):
+        await one.settled(2, timeout=0.5)
+    documents.network.memory.heal()
+    await one.settled(2, timeout=30)
+    assert two["a"] == 2
+
+
+async def test_a_partition_ends_in_equal_documents(documents: Documents) -> None:
+    states = await documents.open("a", "b", "c", "d")
+    documents.network.memory.partition(["a", "b"], ["c", "d"])
+    for number, state in enumerate(states):
+        state["same"] = number
+        state[f"own.{number}"] = number
+        state.counter("c").add(1)
+        state.text("t").append(f"{number}")
+        await trio.sleep(1)
+    documents.network.memory.heal()
+    await equal(*states)
+    assert int(states[0].counter("c")) == 4
+    assert sorted(str(states[0].text("t"))) == list("0123")
+
+
+async def test_lost_messages_are_made_up_for(autojump_clock: MockClock) -> None:
+    async with iris.testing.open_network(seed=11, loss=0.05) as network, opened(network) as documents:
+        states = await documents.open("a", "b", "c")
+        for number in range(100):
+            states[number % 3][f"key.{number % 10}"] = number
+            await trio.sleep(0.01)
+        await equal(*states)
+
+
+async def test_a_watcher_gets_what_is_there_and_then_what_changes(documents: Documents) -> None:
+    one, two = await documents.open("one", "two")
+    one["fx.eur"] = 1
+    one["other"] = 1
+    await one.settled(2)
+    watch = two.watch("fx.*")
+
+    async def following() -> StateChange:
+        with trio.fail_after(5):
+            return await anext(watch)
+
+    assert await following() == StateChange(key="fx.eur", kind="value", value=1, removed=False)
+    one["fx.usd"] = 2
+    one["other"] = 2
+    assert (await following()).key == "fx.usd"
+    del one["fx.eur"]
+    assert await following() == StateChange(key="fx.eur", kind="value", value=None, removed=True)
+    two["fx.own"] = 3
+    assert (await following()).value == 3
+    one.counter("fx.count").add(4)
+    assert await following() == StateChange(key="fx.count", kind="counter", value=4, removed=False)
+    one.text("fx.text").append("x")
+    assert await following() == StateChange(key="fx.text", kind="text", value=None, removed=False)
+    for number in range(100):
+        one["fx.eur"] = number
+    await one.settled(2)
+    assert (await following()).value == 99, "a slow reader gets the last"
+    with trio.move_on_after(1) as scope:
+        await anext(watch)
+    assert scope.cancelled_caught
+    with pytest.raises(ConfigError, match="not a topic pattern"):
+        one.watch("a b")
+
+
+async def test_a_watch_ends_with_its_document(documents: Documents) -> None:
+    async with documents.network.open_node("prices", host="x") as node:
+        async with node.state("prices") as state:
+            state["a"] = 1
+            watch = state.watch()
+        assert [change.key async for change in watch] == ["a"]
+        with pytest.raises(trio.ClosedResourceError, match="nobody gets what is written"):
+            state["b"] = 1
+        assert state["a"] == 1
+        assert node.statistics().states == {}
+
+
+async def test_what_is_written_last_is_given_on_when_the_block_ends(documents: Documents) -> None:
+    (one,) = await documents.open("one")
+    async with documents.network.open_node("prices", host="brief") as node, node.state("prices") as brief:
+        brief["parting"] = 1
+    assert one["parting"] == 1
+
+
+async def test_a_large_edit_is_fetched(documents: Documents) -> None:
+    one, two, three = await documents.open("one", "two", "three")
+    one.text("t").append("x" * 3_000_000)
+    await one.settled(3, timeout=30)
+    assert len(two.text("t")) == len(three.text("t")) == 3_000_000
+    assert one.statistics().announced == 1
+
+
+async def test_an_edit_block_is_one_message(documents: Documents) -> None:
+    one, two = await documents.open("one", "two")
+    with one.edit():
+        one["a"], one["b"] = 1, 2
+    one["c"] = 3
+    await one.settled(2)
+    assert dict(two) == {"a": 1, "b": 2, "c": 3}
+    assert two.statistics().received == 1
+
+
+# -- on disk ---------------------------------------------------------------------------------------------------
+
+
+async def test_a_document_outlives_its_last_member_on_disk(network: Network, tmp_path: Path) -> None:
+    path = tmp_path / "prices.iris"
+    for expected in ({}, {"run": 1}, {"run": 2}):
+        async with network.open_node("prices") as node, node.state("prices", path=path) as state:
+            assert dict(state) == expected
+            state["run"] = (len(expected) and expected["run"] + 1) or 1
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+async def test_changes_of_others_are_on_disk_within_seconds(documents: Documents, tmp_path: Path) -> None:
+    one, _ = await documents.open("one", "two")
+    path = tmp_path / "prices.iris"
+    (kept,) = await documents.open("kept", path=path)
+    one["a"] = 1
+    await one.settled(3)
+    with trio.fail_after(60):
+        while not path.exists():  # noqa: ASYNC110 -- a thread writes it
+            await trio.sleep(0.1)
+    async with (
+        iris.testing.open_network(seed=1) as other,
+        other.open_node("prices") as node,
+        node.state("prices", path=path) as state,
+    ):
+        assert dict(state) == {"a": 1}
+    assert kept.statistics().unsaved == 0
+
+
+async def test_a_damaged_copy_is_named(network: Network, tmp_path: Path) -> None:
+    path = tmp_path / "prices.iris"
+    async with network.open_node("prices") as node:
+        async with node.state("prices", path=path) as state:
+            state["a"] = 1
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+        with pytest.raises(ConfigError, match=r"prices\.iris is damaged: move it away"):
+            async with node.state("prices", path=path):
+                pass
+        with pytest.raises(ConfigError, match="the copy of a document"):
+            async with node.state("prices", path=tmp_path):
+                pass
+
+
+async def test_a_disk_that_cannot_be_written_is_counted_and_tried_again(network: Network, tmp_path: Path) -> None:
+    path = tmp_path / "away" / "prices.iris"
+    async with network.open_node("prices") as node, node.state("prices", path=path) as state:
+        state["a"] = 1
+        await trio.sleep(3)
+        assert state.statistics().unsaved >= 1
+        path.parent.mkdir()
+        with trio.fail_after(10):
+            while not path.exists():  # noqa: ASYNC110 -- a thread writes it
+                await trio.sleep(0.1)
+
+
+# -- who may ---------------------------------------------------------------------------------------------------
+
+
+async def test_who_may_not_serve_the_cluster_may_not_have_its_document(autojump_clock: MockClock) -> None:
+    async with iris.testing.open_network(seed=7, rights=Rights(serves=())) as network, AsyncExitStack() as stack:
+        member = await stack.enter_async_context(network.open_node("prices"))
+        state = await stack.enter_async_context(member.state("prices"))
+        state["a"] = 1
+        stranger = await stack.enter_async_context(network.open_node("shop"))
+        with pytest.raises(ConfigError, match="has no right to serve 'prices'"):
+            async with stranger.state("prices"):
+                pass
+        # what its node would do for it, it does by hand
+        forged = replica(99)
+        edit(forged, 0, network._random)
+        edits = forged.take_edits()
+        assert edits is not None
+        await stranger.broadcast("prices", list(edits))
+        with pytest.raises(iris.TunnelBroken):
+            await compare_amiss(stranger, member, [bytes(16)])
+        with pytest.raises(RemoteError, match=r"not_a_member: node .* of cluster 'shop' is no member of 'prices'"):
+            await stranger.request("prices", b"\x00", operation="reached")
+        assert dict(state) == {"a": 1}
+        assert state.statistics().refused == {"stranger": 3}
+
+
+async def test_a_service_has_no_document_of_the_same_name(network: Network) -> None:
+    async with (
+        network.open_node("prices") as server,
+        network.open_node("prices") as node,
+        server.join("prices", iris.Service("prices")),
+    ):
+        with pytest.raises(ConfigError, match="serves something else: give the document a name of its own"):
+            async with node.state("prices"):
+                pass
+        with pytest.raises(ConfigError, match="is a member of the cluster 'prices' already"):
+            async with server.state("prices"):
+                pass
+
+
+async def test_members_that_do_not_answer_are_no_empty_document(documents: Documents) -> None:
+    (one,) = await documents.open("one")
+    one["a"] = 1
+    async with documents.network.open_node("prices", host="late") as node:
+        documents.network.memory.partition(["one"], ["late"])
+        with pytest.raises(RequestTimeout, match=r"no member of 'prices' gives the document within 0.5 s"):
+            async with node.state("prices", timeout=0.5):
+                pass
+
+
+# -- malice ----------------------------------------------------------------------------------------------------
+
+
+async def test_what_a_member_sends_amiss_costs_nobody_anything(
+    documents: Documents, caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = await documents.open("one", "two", max_bytes=10_000)
+    async with (
+        documents.network.open_node("prices", host="bad") as bad,
+        bad.join("prices", iris.Service("prices")),
+    ):
+        one["a"] = 1
+        await one.settled(2)
+        await bad.wait_for("prices", 3)
+        far = b"\x01\x01\x09\x00\x00\xff\xff\xff\xff\x0f\x00"
+        huge = replica(77)
+        edit(huge, 7, documents.network._random)
+        with caplog.at_level(logging.WARNING, "iris"):
+            for payload in (
+                b"noise",
+                [b"", b""],
+                [b"\x00", b"\x01noise"],
+                [b"\x00", far],
+                [b"\x00", bytes(30_000)],
+                [1, 2],
+                None,
+            ):
+                await bad.broadcast("prices", payload)
+                one["a"] = repr(payload)[:10]
+                await one.settled(2)
+                assert two["a"] == one["a"]
+        await trio.sleep(0.1)
+        assert two.statistics().refused == {"malformed": 7}
+        assert one.statistics().refused == {"malformed": 7}
+        warnings = [record for record in caplog.records if "takes nothing from node" in record.message]
+        assert {record.args[1] for record in warnings if isinstance(record.args, tuple)} == {bad.id}
+        assert len(warnings) <= 2 * 7, "what is logged is bounded"
+
+
+async def compare_amiss(bad: iris.Node, member: iris.Node, messages: list[object]) -> None:
+    """Begin to compare, say something else, and read until the other end ends it."""
+    async with bad._tunnels.open("prices", timeout=5, operation="sync", prefer=member.id) as tunnel:
+        assert tunnel.sender.node == member.id
+        for message in messages:
+            await tunnel.send(message)
+        await tunnel.send_eof()
+        async for _ in tunnel:
+            pass
+
+
+async def test_a_member_that_compares_amiss_is_left_alone(documents: Documents) -> None:
+    one, two = await documents.open("one", "two")
+    one["a"] = 1
+    async with (
+        documents.network.open_node("prices", host="bad") as bad,
+        bad.join("prices", iris.Service("prices")),
+    ):
+        await bad.wait_for("prices", 3)
+        attempts: tuple[list[object], ...] = (
+            [b"x"],
+            ["text"],
+            [b"", b"\xff"],
+            [b"", b"\x00", b"noise", b""],
+            [b"", b"\x00", b"\x01" * 99, b""],
+        )
+        for messages in attempts:
+            with pytest.raises(iris.TunnelBroken):
+                await compare_amiss(bad, documents.nodes["one"], messages)
+        assert one.statistics().refused == {"malformed": len(attempts)}
+        one["a"] = 2
+        await one.settled(2)
+        assert two["a"] == 2
+
+
+# -- programs --------------------------------------------------------------------------------------------------
+
+
+async def test_a_program_edits_through_a_tunnel_as_if_the_member_did(documents: Documents) -> None:
+    """As one in a browser does by a door; it has Yjs, and here its own replica."""
+    one, two = await documents.open("one", "two", allow=["door"])
+    one["eur"] = 1
+    async with (
+        documents.network.open_node("door") as door,
+        door.open_tunnel("prices", operation="join", wait=5) as tunnel,
+    ):
+        program = pycrdt.Doc[Any]()
+        values = program.get("values", type=pycrdt.Map[Any])
+        await tunnel.send(program.get_state())
+        assert read_vector_untrusted(await tunnel.receive()) == one._replica.vector
+        program.apply_update((await tunnel.receive())[1:])
+        assert values["eur"] == 1
+        text = program.get("text/notes", type=pycrdt.Text)
+        before = program.get_state()
+        text += "hello"
+        values["usd"] = 2
+        del values["eur"]
+        update = program.get_update(before)
+        await tunnel.send(b"\x00" + update[:5])
+        await tunnel.send(b"\x01" + update[5:])
+        with trio.fail_after(5):
+            watch = two.watch("usd")
+            assert (await anext(watch)).value == 2
+        await one.settled(2)
+        await two.settled(2)
+        for state in (one, two):
+            assert (dict(state), str(state.text("notes"))) == ({"usd": 2}, "hello")
+        before = program.get_state()
+        del values["usd"]  # nothing but a deletion
+        await tunnel.send(b"\x01" + program.get_update(before))
+        two["fromtwo"] = 1
+        with trio.fail_after(5):
+            while "fromtwo" not in values:
+                program.apply_update((await tunnel.receive())[1:])
+            assert (await anext(watch)).removed
+        await two.settled(2)
+        assert dict(one) == dict(two) == {"fromtwo": 1}
+
+
+async def test_programs_are_let_in_by_name_and_checked(autojump_clock: MockClock) -> None:
+    async with (
+        iris.testing.open_network(seed=7, rights=Rights(serves=())) as network,
+        network.open_node("prices") as member,
+        network.open_node("door") as door,
+        network.open_node("shop") as shop,
+        member.state("prices", allow=["door"]) as state,
+    ):
+        for node, messages in (
+            (shop, [b"\x00"]),
+            (door, [b"\xff"]),
+            (door, [b"\x00", b"\x02"]),
+            (door, [b"\x00", b"\x01noise"]),
+            (door, [b"\x00", b"\x01\x01\x01\x09\x07\x08\x01\x06list/l\x01\x7e\x00"]),
+        ):
+            with pytest.raises(iris.TunnelBroken):
+                await join_amiss(node, messages)
+        assert state.statistics().refused == {"stranger": 1, "malformed": 4}
+        with pytest.raises(ConfigError, match="use a list of clusters"):
+            async with door.state("door", allow="door"):
+                pass
+
+
+async def join_amiss(node: iris.Node, messages: list[bytes]) -> None:
+    async with node.open_tunnel("prices", operation="join", wait=5) as tunnel:
+        for message in messages:
+            await tunnel.send(message)
+        async for _ in tunnel:
+            pass
+
+
+# -- other sites -----------------------------------------------------------------------------------------------
+
+
+async def test_members_of_two_sites_have_one_document(autojump_clock: MockClock) -> None:
+    async with open_federation() as federation:
+        await federation.ring("eu", "us")
+        here = await federation.node("eu", "prices")
+        there = await federation.node("us", "prices")
+        near = await federation.enter(here.state("prices"))
+        near["eur"] = 1
+        await there.wait_for("prices", timeout=30)
+        far = await federation.enter(there.state("prices", timeout=30))
+        assert dict(far) == {"eur": 1}
+        await here.wait_for("prices", 2, timeout=30)
+        far["usd"] = 2
+        near["eur"] = 3
+        await equal(near, far)
+        assert dict(near) == {"eur": 3, "usd": 2}
+
+
+async def test_arguments_are_checked_at_once(network: Network) -> None:
+    async with network.open_node("prices") as node:
+        for options in ({"max_keys": -1}, {"max_bytes": "x"}, {"timeout": -1}):
+            wrong: dict[str, Any] = dict(options)
+            with pytest.raises(ConfigError):
+                async with node.state("prices", **wrong):
+                    pass
+        with pytest.raises(ConfigError):
+            async with node.state("no name"):
+                pass

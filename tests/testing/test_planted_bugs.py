@@ -1,0 +1,246 @@
+"""The harness finds what it is for: mistakes of the kinds that messaging systems have, one planted at a time.
+
+Each is found by the mixed workload within 200 seeds, and shrunk to five faults at most.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+import pytest
+import trio
+
+import iris
+import iris.testing
+from benchmarks.simulation.workload import MixedWorkload
+from iris.cluster.swim.state import StateExchange
+from iris.federation.gateway import Gateway
+from iris.kernel.wire import kinds
+from iris.patterns.pubsub.publish.acks import Acknowledgements
+from iris.patterns.pubsub.pubsub import PubSub
+from iris.patterns.request.requests import Requests
+from iris.patterns.service.broadcast_queue import BroadcastQueue
+from iris.patterns.service.reply_cache import ReplyCache
+from iris.patterns.service.worker_pool import WorkerPool
+from iris.patterns.tunnel.receive_half import ReceivingHalf
+from iris.spark_bridge.log.dedup import PublisherWindow
+from iris.spark_bridge.log.segments import FileSystem
+from iris.testing.faults import CHAOS, Broken, Crash, Fault, Faults, Partition, Schedule, Slow, SlowDisk
+from iris.testing.running import run_once
+from iris.testing.shrinking import shrink
+
+SEEDS = 200
+MOST_FAULTS = 5
+STORM = Faults(kinds=CHAOS.kinds, pause=6.0, lasting=(0.2, 8.0))
+"""As much as happens in twenty minutes of ``CHAOS``, in two."""
+Patch = pytest.MonkeyPatch
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Planted:
+    """A mistake, and the part of the workload that can meet it."""
+
+    plant: Callable[[Patch], None]
+    bridged: bool = False
+    sites: bool = False
+    kinds: tuple[type[Fault], ...] = CHAOS.kinds
+    """What is drawn, where only some faults can bring it to light."""
+
+    pause: float = 6.0
+
+
+PLANTED: Final[dict[str, Planted]] = {}
+
+
+def planted(**options: Any) -> Callable[[Callable[[Patch], None]], None]:
+    def register(plant: Callable[[Patch], None]) -> None:
+        PLANTED[plant.__name__] = Planted(plant=plant, **options)
+
+    return register
+
+
+@planted(bridged=True)
+def lost_acknowledgement(patch: Patch) -> None:
+    """Once frames were lost, what a durable subscriber confirms is not taken any more."""
+    lost, confirm = Acknowledgements.lost, Acknowledgements._confirm
+    deaf: set[object] = set()
+
+    def note(self: Acknowledgements, node: Any) -> None:
+        deaf.add(node)
+        lost(self, node)
+
+    def ignore(self: Acknowledgements, node: Any, first: int, last: int) -> None:
+        if node not in deaf:
+            confirm(self, node, first, last)
+
+    patch.setattr(Acknowledgements, "lost", note)
+    patch.setattr(Acknowledgements, "_confirm", ignore)
+
+
+@planted(bridged=True, kinds=(SlowDisk, Broken), pause=0.5)
+def deduplication_off_by_one(patch: Patch) -> None:
+    """The first event of a repeat is taken for new."""
+    admit_all = PublisherWindow.admit_all
+    patch.setattr(PublisherWindow, "admit_all", lambda self, first, count: admit_all(self, first + 1, count - 1))
+
+
+@planted()
+def credit_leak(patch: Patch) -> None:
+    """What has come through a tunnel gives its sender no new credit."""
+    patch.setattr(ReceivingHalf, "_grant", lambda self: self._window)
+
+
+@planted()
+def double_retry(patch: Patch) -> None:
+    """A request that may have been carried out is asked of another member, whether it may be repeated or not."""
+    request = Requests.request
+
+    async def always_idempotent(self: Requests, *args: Any, **options: Any) -> Any:
+        return await request(self, *args, **{**options, "idempotent": True})
+
+    patch.setattr(Requests, "request", always_idempotent)
+
+
+@planted()
+def stale_incarnation_accepted(patch: Patch) -> None:
+    """A record that is as old as the death of a member raises it from the dead."""
+    hear = StateExchange.hear
+
+    def believe(self: StateExchange, record: Any, sender: Any, **options: Any) -> None:
+        member = self._ground.view.find(record.node)
+        if member is not None and not member.live and not record.leaving and not member.record.leaving:
+            member.record = dataclasses.replace(member.record, incarnation=record.incarnation - 1)
+        hear(self, record, sender, **options)
+
+    patch.setattr(StateExchange, "hear", believe)
+
+
+@planted()
+def reordered_events(patch: Patch) -> None:
+    """Events that come in one run are taken from its end."""
+    receive = PubSub._receive_events
+
+    def turned(self: PubSub, peer: Any, message: kinds.Events) -> None:
+        receive(self, peer, msgspec.structs.replace(message, payloads=message.payloads[::-1]))
+
+    patch.setattr(PubSub, "_receive_events", turned)
+
+
+@planted()
+def unbalanced_books(patch: Patch) -> None:
+    """A request whose time is over is counted twice."""
+    count = Requests.count
+
+    def twice(self: Requests, error: BaseException) -> None:
+        count(self, error)
+        if isinstance(error, iris.RequestTimeout):
+            self.tally.expired += 1
+
+    patch.setattr(Requests, "count", twice)
+
+
+@planted()
+def told_twice(patch: Patch) -> None:
+    """A broadcast that waits behind another one is handed to its handler twice."""
+    accept = BroadcastQueue.accept
+
+    def again(self: BroadcastQueue, message: Any, position: int, cost: int) -> None:
+        waits = bool(self)
+        accept(self, message, position, cost)
+        if waits:
+            accept(self, message, position, cost)
+
+    patch.setattr(BroadcastQueue, "accept", again)
+
+
+@planted(bridged=True, kinds=(Crash,), pause=3.0)
+def confirmed_before_it_is_on_disk(patch: Patch) -> None:
+    """The log is not synchronized before events are confirmed."""
+    patch.setattr(FileSystem, "sync", lambda _self, _descriptor: None)
+
+
+@planted(kinds=(Partition,), pause=8.0)
+def interest_is_told_once(patch: Patch) -> None:
+    """A node that was lost and is linked again is not told what this node subscribes to."""
+    connected = PubSub.peer_connected
+    told: set[object] = set()
+
+    def only_once(self: PubSub, peer: Any) -> None:
+        known = (id(self), peer.node)
+        if known in told:
+            with patch.context() as silent:
+                silent.setattr(PubSub, "_tell_everything", lambda _self, _peer: None)
+                connected(self, peer)
+        else:
+            told.add(known)
+            connected(self, peer)
+
+    patch.setattr(PubSub, "peer_connected", only_once)
+
+
+@planted(sites=True)
+def gateway_dials_once(patch: Patch) -> None:
+    """A gateway whose link was lost does not dial again."""
+
+    async def once(self: Gateway, url: str, alias: str = "") -> None:
+        del alias
+        while True:
+            try:
+                await self._between.connect([url])
+            except iris.DeliveryError:
+                await trio.sleep(0.5)
+            else:
+                await trio.sleep_forever()
+
+    patch.setattr(Gateway, "keep_dialling", once)
+
+
+@planted(kinds=(Broken, Slow, Slow), pause=1.0)
+def reply_of_another_request(patch: Patch) -> None:
+    """A request that comes again gets the reply of the one before."""
+    find = ReplyCache.find
+
+    def of_another(self: ReplyCache, key: Any) -> Any:
+        found = find(self, key)
+        return found and (find(self, (key[0], key[1] - 1)) or found)
+
+    patch.setattr(ReplyCache, "find", of_another)
+
+
+@planted()
+def slot_leak(patch: Patch) -> None:
+    """A worker whose request was cut off does not come back, and neither do the others."""
+    cut_off = WorkerPool._cut_off
+
+    def leak(self: WorkerPool, job: Any) -> None:
+        cut_off(self, job)
+        self._concurrency = 0
+
+    patch.setattr(WorkerPool, "_cut_off", leak)
+
+
+def find_and_shrink(name: str) -> tuple[int, int, str]:
+    """Return the seed that finds a planted mistake, the faults that are left, and the error."""
+    bug = PLANTED[name]
+
+    async def body(world: iris.testing.World) -> None:
+        await MixedWorkload(world, pause=2.0, bridged=bug.bridged, sites=bug.sites, probe_interval=2.0).run()
+
+    for seed in range(SEEDS):
+        run = run_once(
+            body, Schedule(seed=seed, seconds=120.0), msgspec.structs.replace(STORM, kinds=bug.kinds, pause=bug.pause)
+        )
+        if run.error is not None:
+            best = shrink(run, lambda schedule, limit: run_once(body, schedule, limit=limit), 20)
+            return seed, len(best.schedule.faults), f"{type(best.error).__name__}: {best.error}"
+    raise AssertionError(f"{name} was not found in {SEEDS} seeds")
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_a_planted_bug_is_found_and_shrunk(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    PLANTED[name].plant(monkeypatch)
+    _, faults, _ = find_and_shrink(name)
+    assert faults <= MOST_FAULTS
