@@ -254,7 +254,7 @@ class PrimaryCopies:
         """
         while not self._deposed:
             await self.wait_news()
-        raise ConfigError(deposed(self._bridge, min(self._settings.shards), self._deposed, self.term))
+        raise deposed(self._bridge, min(self._settings.shards), self._deposed, self.term)
 
     # -- what the log says of its copies --------------------------------------------------------------------
 
@@ -489,9 +489,9 @@ class PrimaryCopies:
                 raise RemoteError("Stalled", f"copy {follower.name!r} has confirmed nothing for {_STALLED:g} s")
 
 
-def deposed(bridge: str, shard: int, later: int, term: int) -> str:
-    """Say that a primary is none any more."""
-    return (
+def deposed(bridge: str, shard: int, later: int, term: int) -> ConfigError:
+    """Return the error of a primary that is none any more."""
+    return ConfigError(
         f"shard {shard} of bridge {bridge!r} was promoted elsewhere, to term {later}, and this log is of term {term}: "
         f"start it with --follow {bridge}/{shard}, and it becomes a copy"
     )

@@ -157,7 +157,7 @@ class ShardClaim:
     def _compare_terms(self, others: Sequence[RemoteShard]) -> None:
         for other in others:
             if other.number in self.shards and other.term > self.term:
-                raise ConfigError(deposed(self.bridge, min(self.shards), other.term, self.term))
+                raise deposed(self.bridge, min(self.shards), other.term, self.term)
 
     def _replaces(self, other: RemoteShard) -> bool:
         """Tell whether a member has a shard of this one, and is to give way: it was the primary before."""

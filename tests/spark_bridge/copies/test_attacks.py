@@ -116,7 +116,7 @@ async def test_a_promotion_that_died_half_way_is_done_again(tmp_path: Path) -> N
         ):
             async with open_bridge(former, topics=[">"], directory=tmp_path / "primary", min_copies=1):
                 await wait_copies(BridgeClient(node, "bridge", patience=20), copy="in step")
-            # The promise was given, and then whoever promoted it was gone.
+            # The promise was given, and then the node that promoted it was gone.
             await operator.request("bridge.copies-0", {"term": 2}, operation="promise")
         async with open_copy(node, bridge="bridge", shard=0, directory=tmp_path / "copy") as copy:
             assert copy._state.promised == 2
