@@ -62,8 +62,9 @@ class Child:
                 start_new_session=True,
             )
 
-    def wait_ready(self) -> str:
-        """Wait until it is ready and return the line in which it says so."""
+    def wait_ready(self, ready: str | None = None) -> str:
+        """Wait until it is ready, or says ``ready``, and return the line in which it says so."""
+        ready = self._ready if ready is None else ready
         deadline = time.monotonic() + READY
         said = ""
         while time.monotonic() < deadline:
@@ -71,13 +72,22 @@ class Child:
                 log.seek(self._began)
                 said = log.read().decode("utf-8", "replace")
             for line in said.splitlines(keepends=True):
-                if self._ready in line and line.endswith("\n"):
+                if ready in line and line.endswith("\n"):
                     return line
             if not self.alive:
                 break
             time.sleep(0.02)
         self.end(signal.SIGKILL)
         raise RuntimeError(f"{' '.join(self._command[:4])} did not start; it said:\n{said[-2000:]}")
+
+    def wait_end(self) -> str:
+        """Wait until it has ended by itself, and return what it said."""
+        assert self._process is not None
+        self._process.wait(timeout=READY)
+        self._process = None
+        with self._log.open("rb") as log:
+            log.seek(self._began)
+            return log.read().decode("utf-8", "replace")
 
     def start(self) -> str:
         """Start it and wait until it is ready."""
@@ -118,7 +128,13 @@ def open_realm(*, base: Path | None = None) -> Iterator[Path]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def bridge_child(directory: Path, *options: str) -> Child:
-    """Return a member of a bridge that stores everything; its log is in ``directory/log``."""
-    command = [sys.executable, "-m", "iris", "bridge", "--topic", ">", "--data", str(directory / "log"), *options]
+def bridge_child(directory: Path, *options: str, data: str = "log") -> Child:
+    """Return a member of a bridge that stores everything; its log is in ``directory/data``."""
+    command = [sys.executable, "-m", "iris", "bridge", "--topic", ">", "--data", str(directory / data), *options]
     return Child(command, ready="stores", log=directory / "bridge.txt")
+
+
+def copy_child(directory: Path, data: str) -> Child:
+    """Return a copy of the log of that member; it says ``stores`` when it was promoted."""
+    command = [sys.executable, "-m", "iris", "bridge", "--follow", "bridge/0", "--data", str(directory / data)]
+    return Child(command, ready="is the copy", log=directory / f"{data}.txt")

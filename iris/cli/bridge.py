@@ -4,16 +4,36 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import partial
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
-from iris.cli.bridge_log import drop, forget, needing_spark, replay, status, tail, transfer, trim, verify
+from iris.cli.bridge_log import drop, forget, needing_spark, promote, replay, status, tail, transfer, trim, verify
 from iris.cli.connection import Interruption, NodeOptions, connected, metrics_option, run_until_interrupted
 from iris.cli.terminal import POSITIVE, note
+from iris.kernel.config import Config
 from iris.patterns.pubsub.interest import MAX_SHARDS
 
 HOUR = 3600.0
+_PRIMARY = (
+    *(
+        "topics",
+        "clusters",
+        "name",
+        "member",
+        "shards",
+        "of",
+        "readers",
+        "keep_hours",
+        "keep_mib",
+        "keep_unread",
+        "rules",
+    ),
+    "min_copies",
+)
+"""Options that a copy takes over from its primary."""
 MIB = 1024 * 1024
 
 
@@ -74,6 +94,21 @@ MIB = 1024 * 1024
     metavar="N",
     help="What each cluster may have written by Spark and not committed (4096); all together four times as much.",
 )
+@click.option(
+    "--min-copies",
+    type=click.IntRange(0),
+    default=0,
+    show_default=True,
+    metavar="N",
+    help="Confirm an event, and let readers have it, when so many copies have it on their disks, too.",
+)
+@click.option(
+    "--follow",
+    "followed",
+    metavar="NAME/SHARD",
+    help="Be a copy of the log that has this shard, until it is promoted; with --data alone.",
+)
+@click.option("--copy", "copy", metavar="NAME", help="Tells the copies of one log apart (copy).")
 @metrics_option
 @connected
 @click.pass_context
@@ -94,6 +129,9 @@ def bridge(
     keep_unread: bool,
     rules: tuple[str, ...],
     staged_mib: float | None,
+    min_copies: int,
+    followed: str | None,
+    copy: str | None,
 ) -> int:
     """Be a member of a bridge: store the events of every topic that matches a PATTERN, until Ctrl-C.
 
@@ -103,10 +141,16 @@ def bridge(
     """
     if context.invoked_subcommand is not None:
         return 0
-    if not topics and not clusters:
+    if followed is None and not topics and not clusters:
         raise click.UsageError("a bridge stores the events of topics: give --topic")
     if directory is None:
         raise click.UsageError("a bridge keeps its log in a directory: give --data")
+    if followed is not None and (own := _own_options(context)):
+        raise click.UsageError(f"a copy does as its primary does: leave out {', '.join(own)}")
+    if followed is None and copy is not None:
+        raise click.UsageError("--copy names a copy: give --follow NAME/SHARD, too")
+    if followed is not None:
+        return run_until_interrupted(partial(_follow, connection, followed, copy, directory, staged_mib))
     with needing_spark():
         from iris.spark_bridge.log import Retention, parse_rule
         from iris.spark_bridge.server.bridge import BRIDGE_CONFIG, open_bridge
@@ -117,14 +161,9 @@ def bridge(
         rules=tuple(map(parse_rule, rules)),
     )
 
-    config = BRIDGE_CONFIG
-    if staged_mib is not None:
-        staged = math.ceil(staged_mib * MIB)
-        config = dataclasses.replace(config, bridge_staged_bytes_per_owner=staged, bridge_staged_bytes=4 * staged)
-
     async def store(interruption: Interruption) -> None:
         async with (
-            connection.open(name, config, member=True) as node,
+            connection.open(name, _with_staged(BRIDGE_CONFIG, staged_mib), member=True) as node,
             open_bridge(
                 node,
                 topics=topics,
@@ -136,6 +175,8 @@ def bridge(
                 member=member,
                 readers=readers or None,
                 retention=retention,
+                min_copies=min_copies,
+                waiting=note,
             ) as opened,
         ):
             note(f"{node.id} serves {name} and stores {', '.join((*topics, *clusters))} in {directory}")
@@ -146,5 +187,42 @@ def bridge(
     return run_until_interrupted(store)
 
 
-for _verb in (status, tail, replay, verify, trim, drop, transfer, forget):
+async def _follow(
+    connection: NodeOptions,
+    followed: str,
+    copy: str | None,
+    directory: Path,
+    staged_mib: float | None,
+    interruption: Interruption,
+) -> None:
+    """Be a copy, and when it is promoted the member whose log it has."""
+    with needing_spark():
+        from iris.spark_bridge.copies import DEFAULT_COPY, split_followed
+        from iris.spark_bridge.server.bridge import BRIDGE_CONFIG
+        from iris.spark_bridge.server.successor import follow, reopen
+    name, shard = split_followed(followed)
+    called = copy or DEFAULT_COPY
+    async with connection.open(name, _with_staged(BRIDGE_CONFIG, staged_mib)) as node:
+        follows = partial(note, f"{node.id} is the copy {called} of {followed}, in {directory}")
+        settings = await follow(node, name, shard, directory, called, follows)
+        async with reopen(node, name, directory, settings, waiting=note):
+            stored = ", ".join((*settings.topics, *settings.clusters))
+            note(f"{node.id} serves {name} and stores {stored} in {directory}")
+            await interruption.wait()
+
+
+def _with_staged(config: Config, staged_mib: float | None) -> Config:
+    if staged_mib is None:
+        return config
+    staged = math.ceil(staged_mib * MIB)
+    return dataclasses.replace(config, bridge_staged_bytes_per_owner=staged, bridge_staged_bytes=4 * staged)
+
+
+def _own_options(context: click.Context) -> list[str]:
+    """Return the options given on the command line which only a primary has."""
+    given = (name for name in _PRIMARY if context.get_parameter_source(name) is ParameterSource.COMMANDLINE)
+    return [next(option.opts[0] for option in context.command.params if option.name == name) for name in given]
+
+
+for _verb in (status, tail, replay, verify, trim, drop, transfer, forget, promote):
     bridge.add_command(_verb)

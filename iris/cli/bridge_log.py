@@ -117,6 +117,7 @@ def _as_object(status: BridgeStatus, rate: float, away: Sequence[DurableSubscrib
                 "next": shard.next,
                 "bytes": shard.size,
                 "newest": _time(shard.timestamp),
+                "term": shard.term,
             }
             for shard in status.shards
         ],
@@ -129,6 +130,11 @@ def _as_object(status: BridgeStatus, rate: float, away: Sequence[DurableSubscrib
                 "heard": _time(group.timestamp),
             }
             for group in status.groups
+        ],
+        "copies": [
+            {"member": address, "copy": copy.name, "state": copy.state, "behind": copy.behind}
+            for address, copies in status.copies.items()
+            for copy in copies
         ],
         "members": {address: dict(counters) for address, counters in status.counters.items()},
         "gaps": [
@@ -160,6 +166,10 @@ def _show(status: BridgeStatus, rate: float, away: Sequence[DurableSubscriber]) 
     for group in status.groups:
         of = f" of {group.owner}" if group.owner else ""
         write_line(f"group {group.group}{of}: {group.lag:,} events behind, last heard {_time(group.timestamp)}")
+    for address, copies in status.copies.items():
+        for copy in copies:
+            behind = "" if copy.behind is None else f", {copy.behind:,} events behind"
+            write_line(f"copy {copy.name} of {address}: {copy.state}{behind}")
     for address, counters in status.counters.items():
         told = ", ".join(f"{count:,} {counter}" for counter, count in counters.items())
         write_line(f"member {address} since it was started: {told}")
@@ -295,21 +305,30 @@ def _named(group: str | None, query: str | None) -> tuple[Literal["group", "quer
 @patient
 @_group_or_query
 @click.option("--shard", type=click.IntRange(0), help="Number of a shard whose log is gone for good.")
+@click.option("--copy", metavar="NAME/SHARD", help="A copy of the log that has a shard, as copy/0.")
 @connected
 def drop(
-    connection: NodeOptions, name: str, timeout: float, group: str | None, query: str | None, shard: int | None
+    connection: NodeOptions,
+    name: str,
+    timeout: float,
+    group: str | None,
+    query: str | None,
+    shard: int | None,
+    copy: str | None,
 ) -> int:
-    """Forget a group of readers, a query that writes, or a shard, which does not come back.
+    """Forget a group of readers, a query that writes, a shard or a copy, which does not come back.
 
     For a group --keep-unread would keep events. A query that comes back all the same is a new one: the batch that it
-    repeats is stored once more. For a shard readers would wait. The node must speak for the bridge's own cluster.
+    repeats is stored once more. For a shard readers would wait, for a copy confirmations. A copy that was dropped must
+    not be promoted. The node must speak for the bridge's own cluster.
     """
-    if [group, query, shard].count(None) != 2:
-        raise click.UsageError("say which: --group NAME, --query NAME or --shard N")
+    if [group, query, shard, copy].count(None) != 3:
+        raise click.UsageError("say which: --group NAME, --query NAME, --shard N or --copy NAME/SHARD")
 
     async def forget() -> None:
         with needing_spark():
-            from iris.spark_bridge.admin import drop_group, drop_query, drop_shard
+            from iris.spark_bridge.admin import drop_copy, drop_group, drop_query, drop_shard
+            from iris.spark_bridge.copies import split_followed
         async with _client(connection, name, timeout, speaking_for=name) as client:
             if group is not None:
                 await drop_group(client, group)
@@ -320,6 +339,10 @@ def drop(
             elif shard is not None:
                 await drop_shard(client, shard)
                 note(f"shard {shard} is forgotten")
+            elif copy is not None:
+                what, of = split_followed(copy)
+                await drop_copy(client, of, what)
+                note(f"copy {what} of shard {of} is forgotten")
 
     return run_until_done(forget)
 
@@ -347,6 +370,38 @@ def transfer(
             note(f"{kind} {what} belongs to cluster {owner}")
 
     return run_until_done(give)
+
+
+@click.command()
+@click.argument("followed", metavar="NAME/SHARD")
+@click.option("--copy", metavar="NAME", help="Which one; else the one that has most.")
+@click.option(
+    "--min-copies", type=click.IntRange(0), metavar="N", help="What the new primary waits for; else as before."
+)
+@click.option("--force", is_flag=True, help="Also if events are lost by it, or stored twice.")
+@connected
+def promote(connection: NodeOptions, followed: str, copy: str | None, min_copies: int | None, force: bool) -> int:
+    """Make a copy of the log that has a shard the primary, in the place of one that is gone.
+
+    NAME/SHARD is what the copy was started with, as bridge/0. The former primary confirms nothing from then on, whether
+    it is gone or not. Refused if something that was confirmed would be lost. The node must speak for the bridge's own
+    cluster.
+    """
+
+    async def do() -> None:
+        with needing_spark():
+            from iris.spark_bridge.copies import promote as promote_copy
+            from iris.spark_bridge.copies import split_followed
+        name, shard = split_followed(followed)
+        async with connection.open(name) as node:
+            done = await promote_copy(node, name, shard, copy=copy, min_copies=min_copies, force=force)
+        for lost in done.lost:
+            note(f"accepted by --force: {lost}")
+        note(f"copy {done.copy} is the primary of shard {shard} of bridge {name}, in term {done.term}")
+        if done.min_copies:
+            note(f"it confirms events when {done.min_copies} copies follow it: start them with --follow {followed}")
+
+    return run_until_done(do)
 
 
 @click.command()

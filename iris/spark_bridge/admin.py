@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, cast, final
 
 import pyarrow as pa
 
-from iris.kernel.errors import ConfigError, NotAllowed, RemoteProtocolError
+from iris.kernel.errors import ConfigError, NotAllowed, RemoteError, RemoteProtocolError
 from iris.kernel.names import check_name
 from iris.kernel.wire import decode_payload_untrusted, join_payload
 from iris.spark_bridge.client import (
@@ -31,6 +31,7 @@ from iris.spark_bridge.client import (
     place,
     ranges_between,
 )
+from iris.spark_bridge.copies import primary_cluster
 from iris.spark_bridge.datasource import SourceOptions, to_batches
 from iris.spark_bridge.gaps import Gap
 from iris.spark_bridge.log import TopicFilter, open_store
@@ -56,6 +57,18 @@ class GroupStatus:
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RemoteCopy:
+    """A copy of a member's log, as the member sees it."""
+
+    name: str
+    state: str
+    """As in ``iris.spark_bridge.copies.CopyStatus``."""
+    behind: int | None
+    """Events that it has not confirmed; None: it was not there since the member was started."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeStatus:
     """Snapshot of a bridge."""
 
@@ -63,6 +76,8 @@ class BridgeStatus:
     groups: Sequence[GroupStatus]
     counters: Mapping[str, Mapping[str, int]]
     """``BridgeStatistics`` by the address of each member."""
+    copies: Mapping[str, Sequence[RemoteCopy]]
+    """By the address of each member."""
     gaps: Sequence[tuple[str, Gap]]
     """What is missing from each shard, by its id; only of topics that this node may subscribe to."""
 
@@ -78,8 +93,10 @@ async def read_status(client: BridgeClient) -> BridgeStatus:
     heard: dict[str, int] = {}
     owners: dict[str, str] = {}
     counters: dict[str, Mapping[str, int]] = {}
+    copies: dict[str, Sequence[RemoteCopy]] = {}
     for address in dict.fromkeys(shard.address for shard in shards):
         counters[address] = await client.ask(address, "status")
+        copies[address] = [RemoteCopy(**copy) for copy in await client.ask(address, "copies")]
         for cursor in await client.ask(address, "cursors"):
             offsets.setdefault(cursor["group"], {}).update(cursor["offsets"])
             owners[cursor["group"]] = cursor["owner"] or owners.get(cursor["group"], "")
@@ -100,7 +117,7 @@ async def read_status(client: BridgeClient) -> BridgeStatus:
             with suppress(NotAllowed):  # numbers are for every reader, topics are not
                 async with aclosing(client.gaps(shard.address, shard.id, shard.earliest, shard.next + 1)) as found:
                     gaps += [(shard.id, gap) async for gap in found]
-    return BridgeStatus(shards=shards, groups=groups, counters=counters, gaps=gaps)
+    return BridgeStatus(shards=shards, groups=groups, counters=counters, copies=copies, gaps=gaps)
 
 
 async def read_events(
@@ -278,6 +295,24 @@ async def drop_shard(client: BridgeClient, number: int) -> None:
     addresses = dict.fromkeys(shard.address for shard in found.shards)
     if not any([await client.ask(address, "drop", {"shard": number}) for address in addresses]):
         raise ConfigError(f"the bridge knows of no shard {number}")
+
+
+async def drop_copy(client: BridgeClient, shard: int, name: str) -> None:
+    """Forget a copy of the log that has a shard: nobody waits for it any more, and it must not be promoted.
+
+    Also possible while the primary waits for it.  Only for nodes of the bridge's own cluster.
+
+    Raises:
+        NotAllowed: this node speaks for another cluster.
+        ConfigError: the primary does not know it, or it is there.
+        BridgeUnreachable: the primary is not there.
+    """
+    try:
+        known = await client.ask(primary_cluster(client.bridge, shard), "forget", name)
+    except RemoteError as error:
+        raise ConfigError(error.message) from None
+    if not known:
+        raise ConfigError(f"the log of shard {shard} of bridge {client.bridge!r} has no copy {name!r}")
 
 
 async def transfer(client: BridgeClient, kind: Literal["group", "query"], name: str, to: str) -> None:

@@ -42,6 +42,13 @@ class StaleBatch(BridgeError):
     """A batch of a query that wrote a later one before: its checkpoint is older than the log.  Nothing was stored."""
 
 
+class NotCopied(BridgeError):
+    """Too few copies of the log have what was written.  It is in the log, and nobody is promised that it stays.
+
+    Trying again is harmless, and succeeds when enough copies have caught up.
+    """
+
+
 class BridgeUnreachable(BridgeError):
     """No member of the bridge answered in the time given.  Trying again later may succeed."""
 

@@ -8,6 +8,7 @@ a bound.  No label is the id of a peer.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, cast, final
@@ -165,6 +166,10 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "iris_bridge_log_events": _gauge("Events in the log.", "shard"),
     "iris_bridge_log_bytes": _gauge("Bytes of the log.", "shard"),
     "iris_bridge_lag_events": _gauge("Events that a group of readers has still to read here.", "group"),
+    "iris_bridge_copy_lag_events": _gauge("Events that a copy of the log has still to write.", "copy"),
+    "iris_bridge_copies": _gauge(
+        "Copies of the log by what they do: in step, not counted, catching up, away.", "state"
+    ),
     # The queues of a member of a bridge.
     "iris_queue_jobs": _gauge("Jobs that are not done.", "queue", "state"),
     "iris_queue_unread_events": _gauge("Events of the log that a queue has not looked at yet.", "queue"),
@@ -391,6 +396,11 @@ def _of_bridge(report: Any) -> Iterator[Sample]:
         yield Sample("iris_bridge_log_bytes", (str(shard.number),), shard.size)
     for group, lag in bounded(report.lags).items():
         yield Sample("iris_bridge_lag_events", (group,), lag)
+    for copy in report.copies:
+        if copy.behind is not None:
+            yield Sample("iris_bridge_copy_lag_events", (copy.name,), copy.behind)
+    for state, count in Counter(copy.state for copy in report.copies).items():
+        yield Sample("iris_bridge_copies", (state,), count)
 
 
 def _of_queue(status: Any) -> Iterator[Sample]:

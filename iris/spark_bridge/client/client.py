@@ -30,7 +30,15 @@ from iris.kernel.names import NodeId, is_name, is_node_id
 from iris.node.node import Node
 from iris.patterns.pubsub.interest import is_topic
 from iris.spark_bridge.client.offsets import Extent
-from iris.spark_bridge.errors import BridgeUnreachable, DataLost, LogDamaged, QuotaExceeded, StaleBatch, StoreFull
+from iris.spark_bridge.errors import (
+    BridgeUnreachable,
+    DataLost,
+    LogDamaged,
+    NotCopied,
+    QuotaExceeded,
+    StaleBatch,
+    StoreFull,
+)
 from iris.spark_bridge.gaps import GAPS_AT_ONCE, Gap
 from iris.spark_bridge.log import (
     EVERYTHING,
@@ -47,7 +55,8 @@ from iris.spark_bridge.schema import header_texts, key_text
 from iris.spark_bridge.staging import StagedPart
 
 _ERRORS: Final[Mapping[str, type[IrisError]]] = {
-    error.__name__: error for error in (DataLost, LogDamaged, QuotaExceeded, StaleBatch, StoreFull, NotAllowed)
+    error.__name__: error
+    for error in (DataLost, LogDamaged, NotCopied, QuotaExceeded, StaleBatch, StoreFull, NotAllowed)
 }
 _TRANSIENT: Final = (DeliveryError, trio.TooSlowError)
 _PAUSE: Final = 0.1
@@ -80,6 +89,8 @@ class RemoteShard:
     """How many shards the bridge has, if its members divide the events; else 0."""
     gap: int
     """The greatest offset before which events are missing; -1: none are."""
+    term: int
+    """Of the primary that answered: each promotion of a copy begins a new one."""
 
 
 @final
@@ -113,6 +124,8 @@ class BridgeClient:
         self._bridge = bridge
         self._patience = patience
         self._found: tuple[frozenset[NodeId], Sequence[RemoteShard]] | None = None
+        self._terms: dict[int, int] = {}
+        """The latest term of each shard that was seen: a primary of an earlier one is not read any more."""
 
     async def addresses(self) -> tuple[str, ...]:
         """Return the clusters at which the members are found, sorted.
@@ -177,7 +190,16 @@ class BridgeClient:
 
     async def _ask_for_shards(self, expected: Collection[int]) -> tuple[frozenset[NodeId], Sequence[RemoteShard]]:
         asked, found = await self._survey()
-        present = {shard.number for shard in found.shards}
+        for shard in found.shards:
+            self._terms[shard.number] = max(shard.term, self._terms.get(shard.number, 0))
+        shards = [shard for shard in found.shards if shard.term == self._terms[shard.number]]
+        present = {shard.number for shard in shards}
+        if former := {shard.number for shard in found.shards} - present:
+            number = min(former)
+            raise trio.TooSlowError(
+                f"shard {number} was promoted elsewhere, to term {self._terms[number]}, and only a former primary is "
+                "there"
+            )
         missing = {*range(max((shard.of for shard in found.shards), default=0)), *found.known} - present
         if missing:
             raise trio.TooSlowError(_without_member(min(missing), found.known))
@@ -186,7 +208,7 @@ class BridgeClient:
                 f"shard {min(unknown)}, from which this query has read, has no member: start the one that has its log, "
                 "or set failOnDataLoss to false to go on without it"
             )
-        return asked, found.shards
+        return asked, shards
 
     async def present(self) -> MemberShards:
         """Return the shards that the present members have and know, no matter who is missing.
@@ -392,7 +414,9 @@ class BridgeClient:
             try:
                 return await attempt()
             except RemoteError as error:
-                raise _translate(error.code, error.message) from None
+                translated = _translate(error.code, error.message)
+                if not isinstance(translated, NotCopied) or trio.current_time() + _PAUSE > deadline:
+                    raise translated from None
             except NotAllowed:
                 raise
             except _TRANSIENT as error:
@@ -590,7 +614,7 @@ def shard_untrusted(fields: Any) -> RemoteShard:
         raise _not_understood() from None
     if type(shard.gap) is not int or not -1 <= shard.gap < 2**63:
         raise _not_understood()
-    numbers = (shard.number, shard.earliest, shard.next, shard.size, shard.timestamp, shard.of)
+    numbers = (shard.number, shard.earliest, shard.next, shard.size, shard.timestamp, shard.of, shard.term)
     if not (
         all(type(number) is int and 0 <= number < 2**63 for number in numbers)
         and shard.earliest <= shard.next

@@ -105,15 +105,37 @@ _CHECKSUM: Final = 4
 
 Record = tuple[bytes, bytes]
 
+Journaled = tuple[str, bytes, bytes | None]
+"""Table, key and value with its checksum; None: the record was deleted."""
+
+
+def seal(key: bytes, value: bytes) -> bytes:
+    """Return a value with the checksum of its record."""
+    return value + crc32(value, crc32(key)).to_bytes(_CHECKSUM)
+
 
 @final
 class CheckedTable:
-    """One checksummed table in one transaction.  Every call may raise LogDamaged."""
+    """One checksummed table in one transaction.  Every call may raise LogDamaged.
 
-    def __init__(self, transaction: lmdb.Transaction[bytes], database: lmdb._Database, name: str) -> None:
+    Args:
+        transaction: the transaction.
+        database: the table.
+        name: of the table.
+        journal: gets what is written; None: nobody repeats it.
+    """
+
+    def __init__(
+        self,
+        transaction: lmdb.Transaction[bytes],
+        database: lmdb._Database,
+        name: str,
+        journal: list[Journaled] | None = None,
+    ) -> None:
         self._transaction = transaction
         self._database = database
         self._name = name
+        self._journal = journal
 
     def _open(self, key: bytes, sealed: bytes) -> bytes:
         value = sealed[:-_CHECKSUM]
@@ -128,8 +150,21 @@ class CheckedTable:
 
     def put(self, key: bytes, value: bytes) -> None:
         """Write a record."""
-        checksum = crc32(value, crc32(key)).to_bytes(_CHECKSUM)
-        self._transaction.put(key, value + checksum, db=self._database)
+        self._put(key, seal(key, value))
+
+    def put_sealed(self, key: bytes, sealed: bytes) -> None:
+        """Write a record of another log, with its checksum.
+
+        Raises:
+            LogDamaged: the checksum does not fit.
+        """
+        self._open(key, sealed)
+        self._put(key, sealed)
+
+    def _put(self, key: bytes, sealed: bytes) -> None:
+        self._transaction.put(key, sealed, db=self._database)
+        if self._journal is not None:
+            self._journal.append((self._name, key, sealed))
 
     def put_all(self, records: Iterable[Record]) -> None:
         """Write many records, in one call; it takes half of the time."""
@@ -139,7 +174,23 @@ class CheckedTable:
 
     def delete(self, key: bytes) -> bool:
         """Delete a record; tell whether it was there."""
-        return self._transaction.delete(key, db=self._database)
+        deleted = self._transaction.delete(key, db=self._database)
+        # A transaction that deletes nothing changes nothing, and LMDB gives its number to the next one.
+        if deleted and self._journal is not None:
+            self._journal.append((self._name, key, None))
+        return deleted
+
+    def clear(self, first: bytes, end: bytes) -> None:
+        """Delete the records from the key ``first`` up to but not including ``end``."""
+        with self._transaction.cursor(self._database) as cursor:
+            found = cursor.set_range(first)
+            while found and cursor.key() < end:
+                found = cursor.delete()
+
+    def sealed(self) -> Iterator[Journaled]:
+        """Yield every record, verified, as another log takes it."""
+        for key, value in self.records():
+            yield self._name, key, seal(key, value)
 
     def records(self) -> Iterator[Record]:
         """Yield every record, by key."""

@@ -21,13 +21,14 @@ import sys
 from array import array
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, final
+from typing import Final, Literal, final
 
 import lmdb
 
 from iris.spark_bridge.errors import LogDamaged, StoreFull
 from iris.spark_bridge.gaps import Gap, GapKey, read_gap
-from iris.spark_bridge.log.checked_table import CheckedTable, IndexWitness, Record
+from iris.spark_bridge.log.checked_table import CheckedTable, IndexWitness, Journaled, Record, seal
+from iris.spark_bridge.log.journal import ChangeHead, Journal
 from iris.spark_bridge.log.numbering import Hole, Numbering
 from iris.spark_bridge.log.segments import has_room, is_full
 
@@ -62,10 +63,20 @@ _TABLES: Final = (
     *("numberings", "gaps", "subscribers"),
     "members",
     *("topics", "contents", "removals"),
+    "replication",
 )
+_OWN: Final = frozenset({"replication"})
+"""Tables that say what this log is among its copies; these do not repeat them."""
+
 _FORMER: Final[Mapping[bytes, int]] = {b"iris log 1": 7, b"iris log 2": 8, b"iris log 3": 11, b"iris log 4": 12}
 """Formats of earlier versions, each with how many of these tables it has.  A bridge makes the others when it opens such
 a log, all together, so that none is taken for new in a log of this format."""
+
+
+REPLACED: Final = tuple(name for name in _TABLES if name not in _OWN and name not in {"chunks", "segments", "shards"})
+"""Tables that a copy which begins to follow takes in full: they do not grow with the events."""
+
+NO_END: Final = -1
 
 
 @final
@@ -147,8 +158,18 @@ class IndexView:
     Of a log of a former format that is only looked at (``verify``) some tables are not there; ``check`` does without.
     """
 
-    def __init__(self, transaction: lmdb.Transaction[bytes], databases: Mapping[str, lmdb._Database]) -> None:
-        tables = {name: CheckedTable(transaction, database, name) for name, database in databases.items()}
+    def __init__(
+        self,
+        transaction: lmdb.Transaction[bytes],
+        databases: Mapping[str, lmdb._Database],
+        journal: Journal | None = None,
+    ) -> None:
+        self._transaction = transaction
+        tables = {
+            name: CheckedTable(transaction, database, name, _journal_of(journal, name))
+            for name, database in databases.items()
+        }
+        self._by_name: Final[Mapping[str, CheckedTable]] = tables
         self._tables = tuple(tables.values())
         self._shards = tables["shards"]
         self._chunks = tables["chunks"]
@@ -170,6 +191,11 @@ class IndexView:
         if self._has_topics:
             self._topics, self._contents, self._removals = tables["topics"], tables["contents"], tables["removals"]
 
+    @property
+    def number(self) -> int:
+        """Number of this transaction; of one that reads, that of the last change that it sees."""
+        return self._transaction.id()
+
     # -- shards ---------------------------------------------------------------------------------------------
 
     def shard(self, number: int) -> ShardRecord | None:
@@ -182,8 +208,7 @@ class IndexView:
 
     def put_shard(self, shard: ShardRecord) -> None:
         """Write a shard."""
-        value = _SHARD.pack(bytes.fromhex(shard.epoch), shard.earliest, shard.next, shard.timestamp, shard.size)
-        self._shards.put(_NUMBER.pack(shard.number), value)
+        self._shards.put(*_pack_shard(shard))
 
     # -- chunks and segments --------------------------------------------------------------------------------
 
@@ -210,8 +235,7 @@ class IndexView:
 
     def put_chunk(self, shard: int, chunk: ChunkPlace) -> None:
         """Write the place of a chunk."""
-        value = _CHUNK.pack(chunk.segment, chunk.position, chunk.size, chunk.count, chunk.timestamp)
-        self._chunks.put(_PLACE.pack(shard, chunk.first), value + _pack_revision(chunk.revision))
+        self._chunks.put(*_pack_chunk(shard, chunk))
 
     def delete_chunks(self, shard: int, before: int, limit: int) -> int:
         """Delete chunks that end at or before ``before``, at most ``limit``; return how many."""
@@ -277,10 +301,7 @@ class IndexView:
 
     def put_segment(self, shard: int, segment: SegmentRecord) -> None:
         """Write a segment."""
-        value = _SEGMENT.pack(segment.end, segment.size, segment.written, segment.last_timestamp)
-        if segment.topics is not None:
-            value += _TOPICS.pack(segment.revision, segment.topics)
-        self._segments.put(_PLACE.pack(shard, segment.first), value)
+        self._segments.put(*_pack_segment(shard, segment))
 
     def delete_segment(self, shard: int, first: int) -> None:
         """Delete the record of a segment."""
@@ -540,6 +561,54 @@ class IndexView:
         """Delete the record of a durable subscriber."""
         self._subscribers.delete(digest)
 
+    # -- copies ---------------------------------------------------------------------------------------------
+
+    def replication(self, name: bytes) -> bytes | None:
+        """Return a record of what this log is among its copies."""
+        return self._by_name["replication"].get(name)
+
+    def put_replication(self, name: bytes, record: bytes) -> None:
+        """Write such a record."""
+        self._by_name["replication"].put(name, record)
+
+    def small_records(self) -> Iterator[Journaled]:
+        """Yield, as another log takes them, the records of all tables but those that grow with the events."""
+        for name in REPLACED:
+            yield from self._by_name[name].sealed()
+
+    def repeat(self, head: ChangeHead) -> set[tuple[int, int]]:
+        """Change what another log has changed; return the segments that are gone: shard and first offset.
+
+        Raises:
+            LogDamaged: a table or a checksum is not right.
+        """
+        gone: set[tuple[int, int]] = set()
+        for name, first, end in head.cleared:
+            table = self._copied(name)
+            if name == "segments":
+                for key, _ in table.records_from(first):
+                    if key >= end:
+                        break
+                    gone.add(_PLACE.unpack(key))
+            table.clear(first, end)
+        for name, key, sealed in head.records:
+            table = self._copied(name)
+            if sealed is None:
+                table.delete(key)
+                if name == "segments":
+                    gone.add(_PLACE.unpack(key))
+            else:
+                table.put_sealed(key, sealed)
+                if name == "segments":
+                    gone.discard(_PLACE.unpack(key))
+        return gone
+
+    def _copied(self, name: str) -> CheckedTable:
+        table = self._by_name.get(name)
+        if table is None or name in _OWN:
+            raise LogDamaged(f"a change that the primary sent is of a table {name!r}, which a copy has not")
+        return table
+
     # -- cursors --------------------------------------------------------------------------------------------
 
     def cursors(self) -> dict[bytes, bytes]:
@@ -571,6 +640,8 @@ class Index:
 
     def __init__(self, path: Path, *, map_bytes: int = MAP_BYTES, look_only: bool = False) -> None:
         self._witness: IndexWitness | None = None
+        self.journal: Journal | None = None
+        """Gets what each transaction writes, for the copies of this log."""
         self._path = path
         self._look_only = look_only
         _allocate_locks(path / "lock.mdb")
@@ -631,11 +702,29 @@ class Index:
             StoreFull: there is no room; nothing was changed.
         """
         assert self._witness is not None
-        with self._translated():
-            with self._environment.begin(write=True) as transaction:
-                yield IndexView(transaction, self._databases)
-            with contextlib.suppress(OSError):  # committed is committed: an older note is what a power cut leaves, too
-                self._witness.note()
+        journal = self.journal
+        try:
+            with self._translated():
+                with self._environment.begin(write=True) as transaction:
+                    yield IndexView(transaction, self._databases, journal)
+                    number = transaction.id()
+                with contextlib.suppress(OSError):  # committed is committed: an older note is what a power cut leaves
+                    self._witness.note()
+        except BaseException:
+            if journal is not None:
+                journal.abandon()
+            raise
+        if journal is not None:
+            journal.commit(number)
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Generator[IndexView]:
+        """As ``read``, for a block that goes through several threads, in one at a time."""
+        transaction = self._environment.begin()
+        try:
+            yield IndexView(transaction, self._databases)
+        finally:
+            transaction.abort()
 
     @contextlib.contextmanager
     def _translated(self) -> Generator[None]:
@@ -664,9 +753,59 @@ class Index:
         self._environment.close()
 
 
+def _journal_of(journal: Journal | None, table: str) -> list[Journaled] | None:
+    if journal is None:
+        return None
+    return journal.own if table in _OWN else journal.records
+
+
 def _gap_key(key: GapKey) -> bytes:
     shard, offset, topic, cluster = key
     return _PLACE.pack(shard, offset) + hashlib.blake2b(f"{topic}\0{cluster}".encode(), digest_size=8).digest()
+
+
+def _pack_shard(shard: ShardRecord) -> tuple[bytes, bytes]:
+    value = _SHARD.pack(bytes.fromhex(shard.epoch), shard.earliest, shard.next, shard.timestamp, shard.size)
+    return _NUMBER.pack(shard.number), value
+
+
+def _pack_chunk(shard: int, chunk: ChunkPlace) -> tuple[bytes, bytes]:
+    value = _CHUNK.pack(chunk.segment, chunk.position, chunk.size, chunk.count, chunk.timestamp)
+    return _PLACE.pack(shard, chunk.first), value + _pack_revision(chunk.revision)
+
+
+def _pack_segment(shard: int, segment: SegmentRecord) -> tuple[bytes, bytes]:
+    value = _SEGMENT.pack(segment.end, segment.size, segment.written, segment.last_timestamp)
+    if segment.topics is not None:
+        value += _TOPICS.pack(segment.revision, segment.topics)
+    return _PLACE.pack(shard, segment.first), value
+
+
+def journaled_shard(shard: ShardRecord) -> Journaled:
+    """Return the record of a shard, as another log takes it."""
+    return _journaled("shards", *_pack_shard(shard))
+
+
+def journaled_chunk(shard: int, chunk: ChunkPlace) -> Journaled:
+    """Return the record of a chunk, as another log takes it."""
+    return _journaled("chunks", *_pack_chunk(shard, chunk))
+
+
+def journaled_segment(shard: int, segment: SegmentRecord) -> Journaled:
+    """Return the record of a segment, as another log takes it."""
+    return _journaled("segments", *_pack_segment(shard, segment))
+
+
+def _journaled(table: str, key: bytes, value: bytes) -> Journaled:
+    return table, key, seal(key, value)
+
+
+def cleared_places(table: Literal["chunks", "segments"], shard: int, first: int, end: int) -> tuple[str, bytes, bytes]:
+    """Return the range of a shard's records of a table that begin at offsets ``first`` up to but not including ``end``.
+
+    An ``end`` of ``NO_END`` is behind all of them.
+    """
+    return table, _PLACE.pack(shard, first), _PLACE.pack(shard + 1, 0) if end == NO_END else _PLACE.pack(shard, end)
 
 
 def _unpack_shard(key: bytes, value: bytes) -> ShardRecord:

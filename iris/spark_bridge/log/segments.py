@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Final, Protocol, final
 
 from iris.spark_bridge.errors import LogDamaged, StoreFull
+from iris.spark_bridge.log.journal import Journal
 
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
 """Retention removes whole segments, and reading opens few of them."""
@@ -139,6 +140,8 @@ class SegmentFiles:
         self._disk = disk
         self._segment_bytes = segment_bytes
         self._active: dict[int, tuple[Path, int]] = {}
+        self.journal: Journal | None = None
+        """Gets what is written, for the copies of this log."""
 
     def path(self, shard: int, epoch: str, first: int, revision: int = 0) -> Path:
         """Return where the segment of ``shard`` that starts at offset ``first`` lies."""
@@ -149,13 +152,13 @@ class SegmentFiles:
         """Tell whether a frame of ``size`` bytes at ``position`` belongs into a new segment."""
         return position > 0 and position + size > self._segment_bytes
 
-    def begin(self, shard: int, epoch: str, first: int, size: int) -> None:
+    def begin(self, shard: int, epoch: str, first: int, size: int, revision: int = 0) -> None:
         """Make a new active segment for ``shard``; the one before is closed by ``finish``.
 
         Raises:
             StoreFull: there is no room for another segment; nothing was made.
         """
-        path = self.path(shard, epoch, first)
+        path = self.path(shard, epoch, first, revision)
         try:
             descriptor = self._disk.create(path, max(size, self._segment_bytes))
         except OSError as error:
@@ -193,6 +196,12 @@ class SegmentFiles:
             if is_full(error):
                 raise StoreFull(f"no room for events in {self._directory}: {error.strerror}") from None
             raise
+        if self.journal is not None:
+            self.journal.write(shard, epoch, first, position, parts, revision)
+
+    def has(self, shard: int, epoch: str, first: int, revision: int) -> bool:
+        """Tell whether there is a file for the segment of ``shard`` that starts at ``first``."""
+        return self.path(shard, epoch, first, revision).exists()
 
     def sync(self, shard: int) -> None:
         """Wait until what was written to the shard's active segment is on the disk."""

@@ -47,6 +47,7 @@ from iris.spark_bridge.log.dedup import PublisherWindow, admit_runs
 from iris.spark_bridge.log.index import ChunkPlace, Index, IndexView, ShardRecord
 from iris.spark_bridge.log.local_read import FileRange
 from iris.spark_bridge.log.numbering import PublisherNumberings
+from iris.spark_bridge.log.replication import Replication
 from iris.spark_bridge.log.retention import (
     Removals,
     Retention,
@@ -163,6 +164,8 @@ class Store:
             self._gaps = GapBook(view.gaps())
             self._removals = Removals(view.removals())
         self._writing = threading.Lock()
+        self.replication: Final = Replication(index, files, self._writing)
+        """Makes copies of this log."""
         self._topics: dict[int, SegmentTopics] = {}
         """By shard, of the segment that it is appended to."""
         self._noting = threading.Lock()
@@ -182,8 +185,12 @@ class Store:
 
     def shards(self) -> list[ShardState]:
         """Return every shard by number."""
+        return self.numbered_shards()[1]
+
+    def numbered_shards(self) -> tuple[int, list[ShardState]]:
+        """Return the number of the last change of this log, and every shard as it is after that."""
         with self._index.read() as view:
-            return [
+            return view.number, [
                 ShardState(
                     number=shard.number,
                     epoch=shard.epoch,
@@ -594,7 +601,9 @@ class Store:
         """Return the offset below which wanted events of a shard may have been removed."""
         return self._removals.earliest(state.number, state.earliest, wanted)
 
-    def look(self, shard: int, start: int, wanted: TopicFilter, limit: int | None = None) -> News:
+    def look(
+        self, shard: int, start: int, wanted: TopicFilter, limit: int | None = None, *, end: int | None = None
+    ) -> News:
         """Return where wanted events are, from offset ``start`` on.
 
         Args:
@@ -602,6 +611,7 @@ class Store:
             start: an offset.
             wanted: topics.
             limit: how many events are counted at most; None: whether there is one.
+            end: the offset behind the last event that may be told of; None: of all.
 
         Raises:
             LogDamaged: what is stored is not what was written.
@@ -610,6 +620,8 @@ class Store:
             record = view.shard(shard)
             if record is None:
                 raise ValueError(f"there is no shard {shard}")
+            if end is not None:
+                record = dataclasses.replace(record, next=min(end, record.next))
             earliest = self._removals.earliest(shard, record.earliest, wanted)
             begin = max(start, record.earliest)
             first, upto, count = record.next, record.next, 0

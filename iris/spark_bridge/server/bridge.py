@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from iris.kernel.names import Entropy, check_name
 from iris.kernel.tasks import open_background, protected_context
 from iris.node.node import Node
 from iris.patterns.pubsub.interest import Share, check_pattern, check_share
+from iris.spark_bridge.copies import LogState, PrimaryCopies, Settings, read_state
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.log import Retention, Store, open_store
 from iris.spark_bridge.queues import open_queues
@@ -56,6 +57,8 @@ async def open_bridge(
     readers: Collection[str] | None = None,
     group: GroupLimits | None = None,
     retention: Retention | None = None,
+    min_copies: int = 0,
+    waiting: Callable[[str], None] = lambda _: None,
     wall_clock: Callable[[], float] = time.time,  # noqa: TID251 -- events are stored with the date
     entropy: Entropy = os.urandom,
 ) -> AsyncIterator[BridgeMember]:
@@ -85,6 +88,10 @@ async def open_bridge(
             and what it may subscribe to.
         group: how long events wait to be written together.
         retention: how long events are kept; for ever by default.
+        min_copies: copies of the log (``iris.spark_bridge.copies.open_copy``) that have to have an event on their disks
+            before it is confirmed and before readers get it.  A log that has copies is opened, read and written only
+            when so many of them have met this member.
+        waiting: called with a reason when entering the block has to wait for copies.
         wall_clock: seconds since 1970.
         entropy: makes the epochs of new shards.
 
@@ -94,6 +101,7 @@ async def open_bridge(
             many durable subscribers are known.
         NotAllowed: the node's certificate does not permit to subscribe to a topic.
         BridgeUnreachable: the members that are there do not say what they hold.
+        ConfigError: the log is a copy, or a copy of it was promoted, which may also come to light later.
         StoreBusy: another process has the directory open.
         StoreFull: there is no room to begin with.
         LogDamaged: the directory holds something else, or parts of the log are missing.
@@ -115,14 +123,53 @@ async def open_bridge(
     else:
         share = None
     address = name if member is None else check_name(f"{name}.{member}", "cluster")
-    place = ShardClaim(node=node, bridge=name, address=address, shards=shards, of=of)
+    if min_copies < 0:
+        raise ConfigError(f"min_copies is {min_copies}: use a whole number, 0 or more")
+    state = await trio.to_thread.run_sync(read_state, Path(directory)) or LogState()
+    if state.role == "copy":
+        raise ConfigError(
+            f"the log in {directory} is a copy: give --follow {name}/{min(shards)}, or promote it by 'iris bridge "
+            f"promote {name}/{min(shards)}' while it follows"
+        )
+    if retention is not None and retention.rules and (min_copies or state.copies or state.history):
+        raise ConfigError(
+            "retention by topic writes segments anew, which copies do not repeat: give no rules for topics, or keep no "
+            "copies of this log"
+        )
+    place = ShardClaim(node=node, bridge=name, address=address, shards=shards, of=of, term=state.term)
     others = await place.check()
     store = await trio.to_thread.run_sync(partial(open_store, Path(directory), shards=shards, entropy=entropy))
+    retention = retention or Retention()
+    settings = Settings(
+        topics=tuple(topics),
+        clusters=tuple(clusters),
+        readers=None if readers is None else tuple(readers),
+        shards=tuple(shards),
+        of=of,
+        member=member,
+        min_copies=min_copies,
+        max_age=retention.max_age,
+        max_bytes=retention.max_bytes,
+        keep_unread=retention.keep_unread,
+    )
     config = node._parts.mesh.config
     usage = Usage(most=config.bridge_staged_bytes, most_of_owner=config.bridge_staged_bytes_per_owner)
     staging = Staging(Path(directory) / "staged", usage)
     async with _closing(store), AsyncExitStack() as stack:
         await trio.to_thread.run_sync(_look, store, staging)
+        copies = PrimaryCopies(store, state, settings, bridge=name)
+        for cluster, service in copies.services().items() if copies.has_any() else ():
+            await stack.enter_async_context(node.join(cluster, service))
+        stack.callback(copies.close)
+        nursery = await stack.enter_async_context(open_background())
+        nursery.start_soon(copies.watch)
+        met = trio.Event()
+        if copies.is_waiting():
+            waiting(copies.describe())
+            # Who was promoted meanwhile is met here, too, if no copy tells of it.
+            nursery.start_soon(_watch_claim, place, met)
+        await copies.wait_ready()
+        met.set()
         clock = MemberClock(wall_clock, await trio.to_thread.run_sync(_newest, store, staging))
         bridge = BridgeMember(
             store,
@@ -130,8 +177,9 @@ async def open_bridge(
             of=of,
             bridge=name,
             limits=group or GroupLimits(),
-            retention=retention or Retention(),
+            retention=retention,
             clock=clock,
+            copies=copies,
         )
         with suppress(StoreFull):  # the others are met again; a full disk can only be helped by a bridge that runs
             await bridge.note_shards({**others, **dict.fromkeys(shards, address)})
@@ -213,6 +261,18 @@ async def _closing(store: Store) -> AsyncIterator[None]:
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(store.close)
+
+
+async def _watch_claim(place: ShardClaim, met: trio.Event) -> None:
+    """Look who has come, as long as this member is nobody's: see ``ShardClaim.keep``."""
+
+    async def note(_found: Mapping[int, str]) -> None:
+        return
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(place.keep, note)
+        await met.wait()
+        nursery.cancel_scope.cancel()
 
 
 def _look(store: Store, staging: Staging) -> None:

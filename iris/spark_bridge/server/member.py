@@ -1,14 +1,16 @@
 """Bridge member: stores the events of its subscriptions, then acknowledges them to their publishers.
 
-Path of an event: subscription -> group -> thread (duplicates out, columns, disk) -> confirmation.  While a thread
-writes one group, the next one is collected.  When both are full, subscriptions fill up and publishers are asked to
-pause.
+Path of an event: subscription -> group -> thread (duplicates out, columns, disk) -> copies -> confirmation.  While a
+thread writes one group, the next one is collected.  When both are full, subscriptions fill up and publishers are asked
+to pause.  Readers see a group when it may be confirmed, and not before: what copies do not have may be gone with this
+member.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict
+import math
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -21,6 +23,7 @@ from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import saturated
 from iris.patterns.pubsub.interest import Matcher
 from iris.patterns.pubsub.subscribe import EventRun, Subscription
+from iris.spark_bridge.copies import CopyStatus, PrimaryCopies
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.log import EVERYTHING, Appended, News, Retention, ShardState, Store, TopicFilter
 from iris.spark_bridge.runs import count_events, stored_size
@@ -35,6 +38,15 @@ _FULL_RETRY: Final = 0.5
 """Seconds between attempts to append to a full disk; publishers' confirmations wait for at least as long."""
 
 _TELLERS: Final = 4096
+
+_UNCOPIED: Final = 64
+"""Groups that wait for copies one by one; further ones are put together with the last."""
+
+_EXPLAINED: Final = 0.5
+"""Seconds after which publishers are told that their events wait for copies."""
+
+_GOODBYE: Final = 2.0
+"""Seconds that copies have for the last group of a member that leaves."""
 
 _PUBLISHER_MEMORY: Final = 24 * 3600.0
 """Seconds after its last event that the repeats of a publisher are still recognized."""
@@ -80,6 +92,7 @@ class BridgeReport:
     """Its own."""
     lags: Mapping[str, int]
     """By group of readers: how many events of these shards it has still to read."""
+    copies: Sequence[CopyStatus] = ()
 
 
 @final
@@ -95,6 +108,45 @@ class _Batch:
     runs: Sequence[EventRun]
     subscription: Subscription | None = None
     stored: Callable[[], None] | None = None
+
+
+Ranges = dict[NodeId, list[int]]
+"""By publisher, the first and the last number of each range of events."""
+
+
+@final
+@dataclasses.dataclass(slots=True, kw_only=True)
+class _Uncopied:
+    """What follows when enough copies have a change.
+
+    Attributes:
+        number: of the change.
+        states: of the shards, for readers.
+        topics: of what is new in them.
+        ranges: to be confirmed, by subscription.
+        stored: to be called.
+        since: when this began.
+        explained: whether publishers were told why they wait.
+    """
+
+    number: int
+    states: Mapping[str, ShardState]
+    topics: set[str]
+    ranges: dict[Subscription, Ranges] = dataclasses.field(default_factory=dict[Subscription, Ranges])
+    stored: list[Callable[[], None]] = dataclasses.field(default_factory=list[Callable[[], None]])
+    since: float = dataclasses.field(default_factory=trio.current_time)
+    explained: bool = False
+
+    def add(self, later: _Uncopied) -> None:
+        """Let what follows a later change follow together with this."""
+        self.number, self.states = later.number, later.states
+        self.topics |= later.topics
+        for subscription, ranges in later.ranges.items():
+            known = self.ranges.setdefault(subscription, {})
+            for publisher, more in ranges.items():
+                _append_ranges(known.setdefault(publisher, []), more)
+        self.stored += later.stored
+        self.explained = self.explained and not later.ranges
 
 
 @final
@@ -125,8 +177,10 @@ class BridgeMember:
         limits: GroupLimits,
         retention: Retention,
         clock: MemberClock,
+        copies: PrimaryCopies,
     ) -> None:
         self.store: Final = store
+        self.copies: Final = copies
         self.sharding: Final = Sharding(shards, of)
         self.of: Final = of
         """How many shards the bridge has, if its members divide the events."""
@@ -144,7 +198,8 @@ class BridgeMember:
         """Nodes that publish what Spark has written: of their numbers some are stored under another one."""
         self._received = self._stored = self._repeats = self._stale = self._strays = 0
         self._waiting = self._missed = self._commits = self._refusals = self._untold = 0
-        self.refresh()
+        self._uncopied: deque[_Uncopied] = deque()
+        self._show(self._take_changes())  # ``PrimaryCopies.wait_ready`` has seen to that
 
     def __repr__(self) -> str:
         return f"<BridgeMember {self.store!r}, {self._stored} events stored>"
@@ -174,11 +229,12 @@ class BridgeMember:
             )
             for cursor in cursors
         }
-        return BridgeReport(statistics=self.statistics(), shards=shards, lags=lags)
+        copies = await self.copies.statuses()
+        return BridgeReport(statistics=self.statistics(), shards=shards, lags=lags, copies=copies)
 
     @property
     def states(self) -> Mapping[str, ShardState]:
-        """The shards by id, as they are now."""
+        """The shards by id, as they are now for readers."""
         return self._states
 
     @property
@@ -219,15 +275,33 @@ class BridgeMember:
         self.refresh()
 
     def refresh(self) -> None:
-        """Look at the store again, after it was changed."""
+        """Look at the store again, after it was changed; readers see that as soon as enough copies have it."""
+        self._follow_up(self._take_changes())
+
+    def _take_changes(self) -> _Uncopied:
         appended = self.store.take_appended()
-        states = {state.id: state for state in self.store.shards() if state.number in self._own}
-        has_changed = states != self._states
-        self._states = states
-        topics = set[str]().union(*appended.values())
-        for reader in self._readers:
-            if has_changed if reader.wanted.is_everything else reader.wanted.is_wanted_of(topics):
-                reader.news.set()
+        number, states = self.store.numbered_shards()
+        return _Uncopied(
+            number=number,
+            states={state.id: state for state in states if state.number in self._own},
+            topics=set[str]().union(*appended.values()),
+        )
+
+    def _follow_up(self, looked: _Uncopied) -> None:
+        if not self._uncopied and not looked.ranges and not looked.stored and looked.number <= self.copies.copied:
+            self._show(looked)
+        elif len(self._uncopied) < _UNCOPIED:
+            self._uncopied.append(looked)
+            self.copies.wake()
+        else:
+            self._uncopied[-1].add(looked)
+
+    def _show(self, looked: _Uncopied) -> None:
+        if looked.states != self._states:
+            self._states = dict(looked.states)
+            for waiting in self._readers:
+                if waiting.wanted.is_wanted_of(looked.topics):
+                    waiting.news.set()
 
     async def wait_news(
         self, known: Mapping[str, int], timeout: float, wanted: TopicFilter = EVERYTHING, limit: int | None = None
@@ -276,7 +350,7 @@ class BridgeMember:
 
         def look() -> dict[str, News]:
             return {
-                shard: self.store.look(state.number, known.get(shard, 0), wanted, limit)
+                shard: self.store.look(state.number, known.get(shard, 0), wanted, limit, end=state.next)
                 for shard, state in asked.items()
             }
 
@@ -294,6 +368,7 @@ class BridgeMember:
         committing = trio.CancelScope(shield=True)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._commit_groups, committing)
+            nursery.start_soon(self._settle_copied)
             nursery.start_soon(self._apply_retention)
             try:
                 async with trio.open_nursery() as receiving:
@@ -361,9 +436,41 @@ class BridgeMember:
         if not self._group.is_empty:
             with trio.CancelScope(shield=True):
                 await self._commit(retry=False)
+        with trio.move_on_after(_GOODBYE, shield=True):
+            while self._uncopied:
+                await self._settle()
+                if self._uncopied:
+                    await self.copies.wait_news()
+
+    async def _settle_copied(self) -> None:
+        """Confirm and show what enough copies have."""
+        while True:
+            await self._settle()
+            self._explain_copies()
+            with trio.move_on_after(_EXPLAINED if self._uncopied else math.inf):
+                await self.copies.wait_news()
+
+    async def _settle(self) -> None:
+        while self._uncopied and self._uncopied[0].number <= self.copies.copied:
+            settled = self._uncopied.popleft()
+            self._show(settled)
+            with trio.CancelScope(shield=True):  # it is in no list any more
+                for subscription, ranges in settled.ranges.items():
+                    await subscription._confirm_ranges(ranges)
+            for stored in settled.stored:
+                stored()
+
+    def _explain_copies(self) -> None:
+        before = trio.current_time() - _EXPLAINED
+        for waiting in self._uncopied:
+            if not waiting.explained and waiting.since <= before:
+                waiting.explained = True
+                for subscription, ranges in waiting.ranges.items():
+                    subscription._explain_delay(ranges, self.copies.describe())
 
     async def _commit(self, *, retry: bool) -> None:
         """Write a group, then confirm it.  On a full disk: again and again, or not at all."""
+        await self.copies.wait_room()
         batches = self._group.take()
         self._room.unpark_all()
         runs = [run for batch in batches for run in batch.runs]
@@ -387,18 +494,20 @@ class BridgeMember:
         self._repeats += appended.repeats
         self._stale += count_events(appended.stale)
         self._strays += count_events(strays)
-        self.refresh()
         unstored = [*appended.stale, *strays]
         # What a subscription brought is confirmed at once: a message for each batch was a sixth of this task's time.
         to_confirm: dict[Subscription, list[EventRun]] = {}
         for batch in batches:
             if batch.subscription is not None:
                 to_confirm.setdefault(batch.subscription, []).extend(batch.runs)
-        for subscription, own in to_confirm.items():
-            await subscription._confirm_ranges(_confirmations(own, unstored))
-        for batch in batches:
-            if batch.stored is not None:
-                batch.stored()
+        looked = self._take_changes()
+        looked.ranges = {subscription: _confirmations(own, unstored) for subscription, own in to_confirm.items()}
+        looked.stored = [batch.stored for batch in batches if batch.stored is not None]
+        if self.copies.copied == math.inf:
+            self._uncopied.append(looked)
+            await self._settle()
+        else:
+            self._follow_up(looked)
 
     async def _append(self, parts: Mapping[int, Sequence[EventRun]]) -> Appended | None:
         try:
@@ -435,10 +544,19 @@ def _explain(batches: Sequence[_Batch]) -> None:
             batch.subscription._explain_delay(publishers, "its log has no room for more events")
 
 
-def _confirmations(runs: Sequence[EventRun], unstored: Sequence[EventRun]) -> dict[NodeId, list[int]]:
+def _append_ranges(ranges: list[int], more: Sequence[int]) -> None:
+    """Append ranges; one that follows the last one directly makes that longer."""
+    if ranges and more and ranges[-1] == more[0] - 1:
+        ranges[-1] = more[1]
+        ranges += more[2:]
+    else:
+        ranges += more
+
+
+def _confirmations(runs: Sequence[EventRun], unstored: Sequence[EventRun]) -> Ranges:
     """Return, by publisher, the first and the last number of each range of events that are stored now."""
     unknown = {(run.publisher, run.confirm + at) for run in unstored for at in range(len(run.payloads))}
-    ranges: dict[NodeId, list[int]] = {}
+    ranges: Ranges = {}
     for run in runs:
         if not run.confirm:
             continue

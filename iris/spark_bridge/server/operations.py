@@ -4,7 +4,8 @@
 operation payload                            reply
 ========= ================================== =========================================================
 shards    None                               {shards: a list of id, number, epoch, address, earliest, next, size,
-                                             timestamp, gap, of: number of all shards, 0 if members do not share;
+                                             timestamp, gap, of: number of all shards, 0 if members do not share,
+                                             term: of the primary;
                                              known: pairs of the number of a shard that the bridge is known to have,
                                              and the cluster at which it was found last}
 offsets   {known: {id: offset}, timeout: s,  {id: [earliest, next, gap, first, count, upto]} of these shards, none being
@@ -26,6 +27,7 @@ transfer  {group: name} or {query: name},    the same; it belongs to that cluste
           and {to: cluster}
 trim      {shard: id, before: offset}        number of events removed
 status    None                               the counters of ``BridgeStatistics``
+copies    None                               a list of the copies: the fields of ``CopyStatus``
 commit    {query, batch: number,             number of rows, or None if the batch was committed before
           parts: [[partition, attempt], ...]} the third of a part, if it has one, is its stream: then it is not staged
 abort     {query, batch: number}             None
@@ -97,6 +99,12 @@ _LOCATED_BYTES: Final = 16 * MIB
 _PIECE: Final = 256 * KIB
 """Bytes of one message in a reader's tunnel: one frame."""
 
+_COPIED: Final = frozenset({"pin", "commit", "drop", "transfer"})
+"""Operations that are answered when enough copies have what they have changed."""
+
+_COPYING: Final = 4.0
+"""Seconds that this may take; who asks tries again."""
+
 RequestHandler = Callable[[Sender, Any], Awaitable[object]]
 """Takes who asks, who may, and the payload; returns the reply."""
 
@@ -160,6 +168,7 @@ class Operations:
             "transfer": self._transfer,
             "trim": self._trim,
             "status": self._status,
+            "copies": self._copies,
             "commit": self._commit,
             "abort": self._abort,
             "queue": self._queues.status,
@@ -185,7 +194,10 @@ class Operations:
         try:
             self._permissions.check(operation, request.sender)
             await self._check_owner(permission, request.sender, request.payload)
-            return await handler(request.sender, request.payload)
+            answer = await handler(request.sender, request.payload)
+            if operation in _COPIED:
+                await self._member.copies.wait_copied(_COPYING)
+            return answer
         except (RemoteError, LogDamaged):
             raise
         except IrisError as error:
@@ -231,7 +243,13 @@ class Operations:
 
     async def _shards(self, _sender: Sender, _payload: object) -> dict[str, Any]:
         shards = [
-            {**dataclasses.asdict(state), "id": state.id, "address": self._address, "of": self._member.of or 0}
+            {
+                **dataclasses.asdict(state),
+                "id": state.id,
+                "address": self._address,
+                "of": self._member.of or 0,
+                "term": self._member.copies.term,
+            }
             for state in self._member.states.values()
         ]
         return {"shards": shards, "known": [list(known) for known in self._member.known.items()]}
@@ -300,7 +318,7 @@ class Operations:
         timestamp = _number(_fields(payload), "timestamp")
         store = self._member.store
         return {
-            state.id: await trio.to_thread.run_sync(store.offset_at, state.number, timestamp)
+            state.id: min(await trio.to_thread.run_sync(store.offset_at, state.number, timestamp), state.next)
             for state in self._member.states.values()
         }
 
@@ -364,6 +382,9 @@ class Operations:
     async def _status(self, _sender: Sender, _payload: object) -> dict[str, int]:
         return dataclasses.asdict(self._member.statistics())
 
+    async def _copies(self, _sender: Sender, _payload: object) -> list[dict[str, Any]]:
+        return [dataclasses.asdict(copy) for copy in await self._member.copies.statuses()]
+
     def _state(self, shard: str) -> ShardState:
         state = self._member.states.get(shard)
         if state is None:
@@ -375,6 +396,7 @@ class Operations:
     async def _read(self, tunnel: Tunnel, fields: Mapping[str, object]) -> None:
         state = self._state(_text(fields, "shard"))
         at, end = _number(fields, "start"), _number(fields, "end")
+        _check_end(state, end)
         wanted = self._wanted(tunnel.sender, fields)
 
         def read() -> tuple[bytes, int]:
@@ -399,6 +421,7 @@ class Operations:
             return None
         state = self._state(_text(fields, "shard"))
         start, end = _number(fields, "start"), _number(fields, "end")
+        _check_end(state, end)
         locate = partial(
             self._member.store.locate,
             state.number,
@@ -503,6 +526,12 @@ def _offsets(fields: Mapping[str, object], name: str) -> dict[str, int]:
         raise RemoteError("bad_request", f"{name} is {value!r}: use offsets by shard id")
     offsets = cast("dict[str, object]", value)
     return {shard: _number(offsets, shard) for shard in offsets}
+
+
+def _check_end(state: ShardState, end: int) -> None:
+    """Make sure that readers get no events which copies do not have: they are in the log, and may be lost with it."""
+    if end > state.next:
+        raise RemoteError("bad_request", f"no events up to {end}: shard {state.id} ends at {state.next}")
 
 
 def _patterns(fields: Mapping[str, object], name: str) -> list[str]:

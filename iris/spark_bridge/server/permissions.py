@@ -43,6 +43,7 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "gaps": Permission("subscriber"),
     "times": Permission("reader"),
     "status": Permission("reader"),
+    "copies": Permission("reader"),
     "cursors": Permission("reader"),
     "read": Permission("subscriber"),
     "locate": Permission("subscriber"),

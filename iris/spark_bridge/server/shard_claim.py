@@ -5,6 +5,8 @@ that would be the second is refused.  It checks before it joins, so that it dist
 same moment, or on the two sides of a network that is cut, see each other later: then the one with the greater node id
 gives way.  A member that was killed and is still listed does not answer, and so does not block its successor.
 
+A member whose log was promoted comes first, whenever it comes: its term is the greater one.
+
 A member remembers the members that it meets: a reader that comes while one is away learns so from the others.
 """
 
@@ -30,6 +32,7 @@ from iris.kernel.errors import (
 from iris.kernel.names import NodeId
 from iris.node.node import Node
 from iris.spark_bridge.client import RemoteShard, shards_untrusted
+from iris.spark_bridge.copies import deposed
 from iris.spark_bridge.errors import BridgeUnreachable, StoreFull
 
 _PATIENCE: Final = 2.0
@@ -66,6 +69,8 @@ class ShardClaim:
     address: str
     shards: Sequence[int]
     of: int | None
+    term: int = 1
+    """Of this member's log, see ``iris.spark_bridge.copies``."""
 
     async def keep(self, note: Callable[[Mapping[int, str]], Awaitable[None]]) -> None:
         """Give way, by an error, when a member joins that has the same claim and comes first; until cancelled.
@@ -134,8 +139,9 @@ class ShardClaim:
                             if comes_first(answer.member):
                                 raise self._refused(answer.member, nonsense) from None
                             continue
+                        self._compare_terms(others)
                         if comes_first(answer.member):
-                            self._compare(others, answer.member)
+                            self._compare([one for one in others if not self._replaces(one)], answer.member)
                         shards |= {shard.number: shard.address for shard in others if shard.number not in self.shards}
                         heard.add(answer.member)
         except NoSuchCluster:
@@ -147,6 +153,15 @@ class ShardClaim:
 
     def _refused(self, member: str, error: IrisError) -> BridgeUnreachable:
         return BridgeUnreachable(f"node {member} of bridge {self.bridge!r} does not say which shards it has: {error}")
+
+    def _compare_terms(self, others: Sequence[RemoteShard]) -> None:
+        for other in others:
+            if other.number in self.shards and other.term > self.term:
+                raise deposed(self.bridge, min(self.shards), other.term, self.term)
+
+    def _replaces(self, other: RemoteShard) -> bool:
+        """Tell whether a member has a shard of this one, and is to give way: it was the primary before."""
+        return other.number in self.shards and other.term < self.term
 
     def _compare(self, others: Sequence[RemoteShard], member: str) -> None:
         for other in others:

@@ -27,6 +27,7 @@ from iris.node.telemetry.endpoint import MetricsEndpoint
 from iris.node.telemetry.families import FAMILIES, NodeSnapshot, bounded, histograms, samples
 from iris.node.telemetry.metrics import Exposition
 from iris.patterns.latency import EDGES
+from iris.spark_bridge.copies import CopyStatus
 from iris.spark_bridge.log.store import ShardState
 from iris.spark_bridge.queues import QueueStatus
 from iris.spark_bridge.server.member import BridgeReport, BridgeStatistics
@@ -231,7 +232,10 @@ async def everything() -> NodeSnapshot:
                 untold=0,
             ),
             "bridge": BridgeReport(
-                statistics=BridgeStatistics(**{**zeros, "stored": 7}), shards=[shard], lags={"readers": 4}
+                statistics=BridgeStatistics(**{**zeros, "stored": 7}),
+                shards=[shard],
+                lags={"readers": 4},
+                copies=[CopyStatus(name="copy", state="in step", behind=3)],
             ),
             "queues": [QueueStatus(queue="jobs", **{**queue_zeros, "done": 3})],
             "door.http": HttpStatistics(connections=2, refused=Counter({429: 3})),

@@ -224,7 +224,17 @@ def claim(store: Store, name: str, owner: str, *, now: int) -> str:
 # -- logs of earlier versions ----------------------------------------------------------------------------------
 
 
-LATER = (b"owners", b"numberings", b"gaps", b"subscribers", b"members", b"topics", b"contents", b"removals")
+LATER = (
+    b"owners",
+    b"numberings",
+    b"gaps",
+    b"subscribers",
+    b"members",
+    b"topics",
+    b"contents",
+    b"removals",
+    b"replication",
+)
 """Tables of the index that the first version did not have."""
 
 

@@ -15,6 +15,7 @@ from iris.kernel.config import Config
 from iris.kernel.errors import IrisError, NotAllowed
 from iris.node.node import Node
 from iris.spark_bridge.client.client import BridgeClient
+from iris.spark_bridge.copies import LogState, PrimaryCopies, Settings
 from iris.spark_bridge.log.recovery import open_store
 from iris.spark_bridge.log.retention import Retention
 from iris.spark_bridge.queues import open_queues
@@ -41,7 +42,16 @@ async def tell_nobody(*_: object, **__: object) -> None:
 async def test_every_operation_has_a_row_and_every_row_an_operation(tmp_path: Path) -> None:
     store = open_store(tmp_path, shards=[0], entropy=os.urandom)
     clock = MemberClock(time.time, None)  # noqa: TID251 -- a date
-    member = BridgeMember(store, shards=[0], bridge="bridge", limits=GroupLimits(), retention=Retention(), clock=clock)
+    copies = PrimaryCopies(store, LogState(), Settings(), bridge="bridge")
+    member = BridgeMember(
+        store,
+        shards=[0],
+        bridge="bridge",
+        limits=GroupLimits(),
+        retention=Retention(),
+        clock=clock,
+        copies=copies,
+    )
     intake = BatchCommitter(
         store,
         Staging(tmp_path / "staged", Usage(most=1, most_of_owner=1)),

@@ -137,7 +137,16 @@ def make_former(directory: Path) -> None:
     """Make a log as the version before this one left it."""
     open_store(directory, shards=[0], entropy=os.urandom).close()
     with lmdb.open(str(directory / "index"), max_dbs=16, map_size=64 * 1024 * 1024) as environment:
-        names = (b"numberings", b"gaps", b"subscribers", b"members", b"topics", b"contents", b"removals")
+        names = (
+            b"numberings",
+            b"gaps",
+            b"subscribers",
+            b"members",
+            b"topics",
+            b"contents",
+            b"removals",
+            b"replication",
+        )
         later = [environment.open_db(name) for name in names]
         with environment.begin(write=True) as transaction:
             for table in later:

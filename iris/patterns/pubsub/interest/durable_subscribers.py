@@ -173,6 +173,8 @@ class DurableSubscribers:
                 self._note_left(record)
             elif record.id in self._left:
                 self._tell_away(record, self._left.pop(record.id))
+            if node != self._mesh.node and not record.is_forgotten:
+                self._insist(record)  # of two nodes with one name this one has given in, and the other one has left
         if self._mesh.peer(node) is None:
             for name in self._claims:
                 self._away_since.pop((node, name), None)

@@ -1,0 +1,324 @@
+"""Copies of a bridge's log: ``python -m benchmarks.bridge.copies [--turns N] [--spark]`` and ``... copies rates``.
+
+Turns: under load the primary is killed and its directory taken away, its copy is promoted, the former primary comes
+back and must be refused, and a new copy follows: every other time it is the former primary, which has events that
+nobody confirmed.  One log goes through all turns, and one publisher lives through them.  In every fifth turn the copy
+is killed while it is promoted, too.  At the end each number that was confirmed must be in the log once, and with
+``--spark`` once in the output of a query that has run all the time.
+
+Rates: confirmed events per second without a copy and with one, in turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Final, final
+
+import trio
+
+import iris
+from benchmarks.bridge.children import Child, bridge_child, copy_child, open_realm
+from benchmarks.bridge.cluster import LIGHT
+from benchmarks.bridge.kills import LogReader
+from benchmarks.bridge.rates import payload
+from iris.spark_bridge.admin import read_status
+from iris.spark_bridge.client.client import BridgeClient
+from iris.spark_bridge.errors import BridgeUnreachable
+
+_REFUSED: Final = "was promoted elsewhere"
+_PATIENCE: Final = 120.0
+_DRY: Final = 300.0
+
+
+@final
+class Outcome:
+    """What the turns have shown."""
+
+    def __init__(self) -> None:
+        self.turns = self.killed_promotions = self.refused = self.rejoined = self.drivers = 0
+        self.seconds = 0.0
+        self.away: list[float] = []
+        """Seconds from each kill until an event was confirmed that was published behind it."""
+        self.acknowledged = self.stored = 0
+        self.lost: list[int] = []
+        self.doubled: list[int] = []
+        self.passed_over: list[int] = []
+        self.wrong: list[str] = []
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing is lost, doubled or passed over, and every former primary was refused."""
+        return not (self.lost or self.doubled or self.passed_over or self.wrong) and self.refused == self.turns
+
+    def __str__(self) -> str:
+        drivers = f"; Spark's driver was started again {self.drivers} times" if self.drivers else ""
+        return (
+            f"{self.turns} primaries killed and their directories taken away in {self.seconds:.0f} s, "
+            f"{self.killed_promotions} copies killed while promoted; {self.refused} former primaries refused, "
+            f"{self.rejoined} of them then copies{drivers}\n"
+            f"{self.acknowledged} events acknowledged: {len(self.lost)} lost, {len(self.doubled)} doubled; "
+            f"{self.stored - self.acknowledged} more are stored, {len(self.passed_over)} not in Spark's output\n"
+            f"from kill to the next confirmation {statistics.median(self.away):.1f} s in the median, "
+            f"{max(self.away):.1f} s at most" + "".join(f"\n{line}" for line in self.wrong[:10])
+        )
+
+
+@final
+class _Scene:
+    """The processes of a run."""
+
+    def __init__(self, directory: Path, rate: float, *, spark: bool) -> None:
+        self.directory = directory
+        self.number = 0
+        self.primary = bridge_child(directory, "--min-copies", "1", data="log-0")
+        self.copy = copy_child(directory, "log-1")
+        self.data = ["log-0", "log-1"]
+        command = (
+            *(sys.executable, "-m", "benchmarks.bridge.kill_publisher"),
+            *("0", str(directory / "0.confirmed"), str(rate)),
+        )
+        self.publisher = Child(command, ready="publishing", log=directory / "publisher.txt")
+        settings = {"spark.driver.extraJavaOptions": LIGHT, "spark.driver.bindAddress": "127.0.0.1"}
+        driver = (sys.executable, "-m", "benchmarks.bridge.kill_driver", "local[2]", str(directory))
+        self.driver = (
+            Child((*driver, json.dumps(settings)), ready="the query runs", log=directory / "driver.txt")
+            if spark
+            else None
+        )
+
+    def start(self) -> None:
+        """Start everything."""
+        self.primary.start()
+        self.copy.launch()
+        self.wait_in_step()
+        self.publisher.start()
+        if self.driver is not None:
+            self.driver.start()
+
+    def wait_in_step(self) -> None:
+        """Wait until the copy takes part in confirmations."""
+        trio.run(_wait_in_step)
+
+    def confirmed(self) -> int:
+        """Return how many events the publisher was told are stored."""
+        path = self.directory / "0.confirmed"
+        return int(path.read_bytes() or b"0") if path.exists() else 0
+
+    def end(self) -> None:
+        """End everything."""
+        for child in (self.publisher, self.driver, self.primary, self.copy):
+            if child is not None:
+                child.end()
+
+
+async def _wait_in_step() -> None:
+    async with iris.open_node("observer") as node:
+        client = BridgeClient(node, "bridge", patience=_PATIENCE)
+        with trio.fail_after(_PATIENCE):
+            while True:
+                with contextlib.suppress(BridgeUnreachable):
+                    copies = (await read_status(client)).copies.get("bridge", ())
+                    if any(copy.state == "in step" and copy.behind is not None for copy in copies):
+                        return
+                await trio.sleep(0.05)
+
+
+def run_turns(
+    turns: int,
+    *,
+    seed: int = 0,
+    rate: float = 1000.0,
+    spark: bool = False,
+    pause: float = 1.0,
+    say: Callable[[str], None] = lambda _: None,
+) -> Outcome:
+    """Kill the primary so many times, and compare what was confirmed with what is there.
+
+    Args:
+        turns: how often.
+        seed: of the times.
+        rate: events per second.
+        spark: whether a query reads and writes all the time.
+        pause: mean seconds of load in each turn, beside what starting takes.
+        say: told of each turn.
+    """
+    chance = Random(seed)
+    outcome = Outcome()
+    with open_realm() as directory:
+        scene = _Scene(directory, rate, spark=spark)
+        try:
+            scene.start()
+            began = time.monotonic()
+            for turn in range(turns):
+                time.sleep(min(chance.expovariate(1 / pause), 4 * pause))
+                _turn(scene, turn, chance, outcome)
+                if scene.driver is not None and not scene.driver.alive:
+                    outcome.drivers += 1
+                    scene.driver.start()
+                outcome.turns += 1
+                say(f"{time.monotonic() - began:7.1f} s  turn {turn + 1}: {scene.confirmed()} confirmed")
+            outcome.seconds = time.monotonic() - began
+            _compare(scene, outcome)
+        finally:
+            scene.end()
+    return outcome
+
+
+def _turn(scene: _Scene, turn: int, chance: Random, outcome: Outcome) -> None:
+    directory, (data, copied) = scene.directory, scene.data
+    scene.primary.end(signal.SIGKILL)
+    killed = time.monotonic()
+    before = scene.confirmed()
+    taken = directory / f"taken-{turn}"
+    (directory / data).rename(taken)
+    if turn % 5 == 4:
+        # At any moment: before the copy has heard of it, between promise and promotion, or behind.
+        promotion = subprocess.Popen(_PROMOTE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(chance.uniform(0.5, 2.5))
+        scene.copy.end(signal.SIGKILL)
+        promotion.wait(timeout=_PATIENCE)
+        scene.copy.launch()
+        outcome.killed_promotions += 1
+    _promote(scene, outcome)
+    # Now the former primary comes back, as it was.
+    former = bridge_child(directory, "--min-copies", "1", data=taken.name)
+    former.launch()
+    said = former.wait_end()
+    if _REFUSED in said:
+        outcome.refused += 1
+    else:
+        outcome.wrong.append(f"turn {turn}: the former primary was not refused, it said: {said[-500:]}")
+    scene.number += 1
+    following = f"log-{scene.number + 1}"
+    if turn % 2:
+        taken.rename(directory / following)
+        outcome.rejoined += 1
+    else:
+        shutil.rmtree(taken)
+    scene.primary, scene.copy = scene.copy, copy_child(directory, following)
+    scene.data = [copied, following]
+    scene.copy.launch()
+    deadline = time.monotonic() + _PATIENCE
+    while scene.confirmed() <= before and time.monotonic() < deadline:
+        time.sleep(0.02)
+    outcome.away.append(time.monotonic() - killed)
+    scene.wait_in_step()
+
+
+_PROMOTE: Final = [sys.executable, "-m", "iris", "bridge", "promote", "bridge/0"]
+
+
+def _promote(scene: _Scene, outcome: Outcome) -> None:
+    """Promote the copy, again and again if it was killed meanwhile, until it serves."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        done = subprocess.run(_PROMOTE, capture_output=True, text=True, check=False)
+        if done.returncode == 0 or "and no primary" not in done.stderr:
+            try:
+                scene.copy.wait_ready("stores")
+            except RuntimeError as error:
+                outcome.wrong.append(f"{error}; the promotion said: {done.stderr}")
+                raise
+            return
+        if time.monotonic() > deadline:
+            raise RuntimeError(f"the copy cannot be promoted: {done.stderr}")
+
+
+def _compare(scene: _Scene, outcome: Outcome) -> None:
+    scene.publisher.end(signal.SIGTERM)
+    reader = LogReader()
+    deadline = time.monotonic() + _DRY
+    while True:
+        if scene.driver is not None and not scene.driver.alive:
+            outcome.drivers += 1
+            scene.driver.start()
+        trio.run(reader.read_on)
+        if scene.driver is None or not reader.outstanding or time.monotonic() > deadline:
+            break
+        time.sleep(0.5)
+    came, went = reader.counts["in"], reader.counts["out"]
+    outcome.acknowledged = scene.confirmed()
+    outcome.stored = len(came)
+    final = came if scene.driver is None else went
+    outcome.lost = [number for number in range(outcome.acknowledged) if number not in final]
+    outcome.doubled = sorted({number for counts in (came, went) for number, times in counts.items() if times > 1})
+    outcome.passed_over = [] if scene.driver is None else sorted(came.keys() - went.keys())
+
+
+# -- rates -----------------------------------------------------------------------------------------------------
+
+
+async def _publish(events: int) -> float:
+    async with iris.open_node("publisher") as node:
+        await node.wait_for("bridge", timeout=60)
+        began = time.perf_counter()
+        async with node.confirming(timeout=60) as confirmed:
+            for number in range(events):
+                await confirmed.publish("rates", payload(number))
+        return events / (time.perf_counter() - began)
+
+
+def measure_rates(events: int, rounds: int) -> tuple[list[float], list[float]]:
+    """Return confirmed events per second without a copy and with one, in turns; each round has processes of its own."""
+    alone: list[float] = []
+    copied: list[float] = []
+    for _ in range(rounds):
+        for found, copies in ((alone, 0), (copied, 1)):
+            with open_realm() as directory, contextlib.ExitStack() as stack:
+                primary = bridge_child(directory, "--min-copies", str(copies))
+                stack.callback(primary.end)
+                primary.start()
+                if copies:
+                    copy = copy_child(directory, "copy")
+                    stack.callback(copy.end)
+                    copy.start()
+                    trio.run(_wait_in_step)
+                trio.run(_publish, events // 10)
+                found.append(trio.run(_publish, events))
+    return alone, copied
+
+
+def main() -> None:
+    """Run what is asked for."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.bridge.copies", description=__doc__)
+    parser.add_argument("verb", nargs="?", choices=("turns", "rates"), default="turns")
+    parser.add_argument("--turns", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--rate", type=float, default=1000.0, help="events per second")
+    parser.add_argument("--spark", action="store_true", help="a query reads and writes all the time")
+    parser.add_argument("--events", type=int, default=200_000, help="in each round of the rates")
+    parser.add_argument("--rounds", type=int, default=5)
+    given = parser.parse_args()
+    if given.verb == "rates":
+        alone, copied = measure_rates(given.events, given.rounds)
+        ratios = [with_one / without for without, with_one in zip(alone, copied, strict=True)]
+        print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+        for name, found in (("without a copy", alone), ("with one copy", copied)):
+            print(f"{name}: {statistics.median(found):,.0f} events/s ({' / '.join(f'{one:,.0f}' for one in found)})")
+        print(f"ratio: {statistics.median(ratios):.2f} ({' / '.join(f'{one:.2f}' for one in ratios)})")
+        return
+    outcome = run_turns(
+        given.turns,
+        seed=given.seed,
+        rate=given.rate,
+        spark=given.spark,
+        say=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    print(outcome)
+    sys.exit(not outcome.good)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,518 @@
+"""Primary: sends every change of its log to its copies, and knows which changes enough of them have on their disks.
+
+A copy catches up first (``iris.spark_bridge.log.replication``), then gets each change as it is committed.  What is not
+on the disks of ``min_copies`` of them is not confirmed and not given to readers, so nobody has seen what a promoted
+copy has not.
+
+A slow copy slows the primary down: it waits while a copy that takes part has 32 MiB of changes to write.  A copy that
+makes no progress for 10 s is cut off, and catches up when it comes back.  Without enough copies events go on being
+stored; confirmations and readers wait.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, cast, final
+
+import msgspec
+import trio
+
+from iris.kernel.config import MIB
+from iris.kernel.errors import ConfigError, IrisError, NotAllowed, RemoteError, RemoteProtocolError, TunnelBroken
+from iris.kernel.names import is_name
+from iris.kernel.tasks import Wakeup
+from iris.patterns.messages import Request, Sender
+from iris.patterns.service import Service
+from iris.patterns.tunnel import Tunnel
+from iris.spark_bridge.client import one_error
+from iris.spark_bridge.copies.terms import (
+    LogState,
+    Settings,
+    encode_state,
+    needed_acceptances,
+    primary_cluster,
+)
+from iris.spark_bridge.copies.wire import number, receive_bytes, receive_fields, send_change
+from iris.spark_bridge.errors import NotCopied
+from iris.spark_bridge.log import Change, HeldShard, Store
+
+_log: Final = logging.getLogger("iris")
+
+_ROOM: Final = 32 * MIB
+"""Bytes of changes that a copy has not confirmed, beyond which nothing more is stored."""
+
+_MOST: Final = 256 * MIB
+"""Bytes of changes that are kept for a copy; beyond that it catches up anew."""
+
+_CLOSE: Final = 8 * MIB
+"""Bytes that a copy lacks at most when it takes part: they go into one transaction with the tables."""
+
+_STALLED: Final = 10.0
+"""Seconds without progress after which a copy is cut off."""
+
+_HELD: Final = msgspec.msgpack.Decoder(list[HeldShard])
+
+_MOST_HELD: Final = 256 * MIB
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CopyStatus:
+    """A copy as its primary sees it."""
+
+    name: str
+    state: str
+    """``away``, ``catching up``, ``in step`` (has a part in confirmations), or ``not counted`` (others must know of it
+    first)."""
+    behind: int | None
+    """Events that the primary has and the copy has not confirmed; None: it was not here since the primary started."""
+
+
+@final
+class _Follower:
+    """A copy that is connected."""
+
+    def __init__(self, name: str, tunnel: Tunnel) -> None:
+        self.name = name
+        self.tunnel = tunnel
+        self.takes_part = False
+        """Whether each change is queued for it."""
+        self.queue: deque[Change] = deque()
+        self.queued = Wakeup()
+        self.unconfirmed: deque[tuple[int, int]] = deque()
+        """Number and size of what it has not confirmed."""
+        self.size = 0
+        self.progress = trio.current_time()
+        self.scope = trio.CancelScope()
+        self.reason = RemoteError("Replaced", f"copy {name!r} has come a second time")
+        """Why the scope is cancelled."""
+        self.state: bytes | None = None
+        """What it is to learn besides changes."""
+
+    def owe(self, change: Change) -> None:
+        if not self.unconfirmed:
+            self.progress = trio.current_time()
+        size = change.size
+        self.unconfirmed.append((change.head.number, size))
+        self.size += size
+
+    def confirmed(self, number: int) -> None:
+        self.progress = trio.current_time()
+        while self.unconfirmed and self.unconfirmed[0][0] <= number:
+            self.size -= self.unconfirmed.popleft()[1]
+
+
+@final
+class PrimaryCopies:
+    """The copies of one member's log.
+
+    Args:
+        store: the log.
+        state: what it is among its copies.
+        settings: how the bridge was started now.
+        bridge: name of the bridge.
+    """
+
+    def __init__(self, store: Store, state: LogState, settings: Settings, *, bridge: str) -> None:
+        self._store = store
+        self._state = state
+        self._settings = settings
+        self._bridge = bridge
+        self._token = trio.lowlevel.current_trio_token()
+        self._followers: dict[str, _Follower] = {}
+        self._confirmed: dict[str, int] = {}
+        """For each copy the last change that it has, as a whole copy."""
+        self._next: dict[str, Mapping[int, int]] = {}
+        self._revisions: dict[str, int] = {}
+        self._copied = 0
+        self._news = trio.Event()
+        self._writing = trio.Lock()
+        self._listening = trio.Lock()
+        self._deposed = 0
+        self._ready = False
+
+    def __repr__(self) -> str:
+        return f"<PrimaryCopies of term {self._state.term}: {', '.join(self._state.copies) or 'none'}>"
+
+    @property
+    def term(self) -> int:
+        """The term of this primary."""
+        return self._state.term
+
+    @property
+    def copied(self) -> float:
+        """Number of the last change that enough copies have; infinite if none are needed."""
+        return self._copied if self._settings.min_copies else math.inf
+
+    def describe(self) -> str:
+        """Say what is waited for."""
+        here = sum(follower.takes_part and follower.name in self._state.counted for follower in self._all())
+        needed = max(self._settings.min_copies, self._state.settings.min_copies)
+        if here >= needed:
+            return "its copies have not written it yet"
+        return f"{here} of the {needed} copies that it needs are in step"
+
+    def _all(self) -> list[_Follower]:
+        return list(self._followers.values())
+
+    async def statuses(self) -> list[CopyStatus]:
+        """Return the copies that this log knows."""
+        shards = {shard.number: shard.next for shard in await trio.to_thread.run_sync(self._store.shards)}
+        found: list[CopyStatus] = []
+        for name in self._state.copies:
+            following = self._next.get(name)
+            behind = None if following is None else sum(max(0, at - following.get(n, 0)) for n, at in shards.items())
+            follower = self._followers.get(name)
+            if follower is None:
+                state = "away"
+            elif not follower.takes_part:
+                state = "catching up"
+            else:
+                state = "in step" if name in self._state.counted else "not counted"
+            found.append(CopyStatus(name=name, state=state, behind=behind))
+        return found
+
+    # -- waiting --------------------------------------------------------------------------------------------
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = trio.Event()
+
+    def wake(self) -> None:
+        """Let those who wait for news look again."""
+        self._tell()
+
+    async def wait_news(self) -> None:
+        """Wait until something changes: ``copied``, or room."""
+        await self._news.wait()
+
+    async def wait_copied(self, timeout: float) -> None:
+        """Wait until all that is in the log now is on enough copies.
+
+        Raises:
+            NotCopied: it is not, after ``timeout`` seconds; it is in the log all the same.
+        """
+        if self.copied == math.inf:
+            return
+        number = await trio.to_thread.run_sync(self._store.replication.number)
+        with trio.move_on_after(timeout):
+            while self.copied < number:
+                await self.wait_news()
+        if self.copied < number:
+            raise NotCopied(f"the log of bridge {self._bridge!r} has it, and too few copies do: {self.describe()}")
+
+    async def wait_room(self) -> None:
+        """Wait while a copy that takes part has too much to write."""
+        while any(follower.takes_part and follower.size > _ROOM for follower in self._all()):
+            await self.wait_news()
+
+    async def wait_ready(self) -> None:
+        """Wait until so many known copies have met this primary that none of them can have been promoted meanwhile.
+
+        A log that has no copies is ready at once: what is in it is the only one.
+        """
+        start = await trio.to_thread.run_sync(self._store.replication.number)
+        state, new = self._state, self._settings
+        strict = max(state.settings.min_copies, new.min_copies)
+        while self._count_met(start) < needed_acceptances(len(self._state.copies), strict):
+            await self.wait_news()
+        if new != state.settings:
+            await self._write(settings=new)
+            # Before anything is confirmed in another way, those who may be promoted have to know of it.
+            revision = self._state.revision
+            while self._count_known(revision) < needed_acceptances(len(self._state.copies), strict):
+                await self.wait_news()
+        self._ready = True
+        self._copied = max(self._copied, start)
+
+    def has_any(self) -> bool:
+        """Tell whether this log may have copies: a bridge without needs no right to serve what they ask for."""
+        return bool(self._settings.min_copies or self._state.copies or self._state.history)
+
+    def is_waiting(self) -> bool:
+        """Tell whether ``wait_ready`` would wait."""
+        strict = max(self._state.settings.min_copies, self._settings.min_copies)
+        return not self._ready and needed_acceptances(len(self._state.copies), strict) > 0
+
+    def _count_met(self, number: int) -> int:
+        return sum(self._confirmed.get(name, -1) >= number for name in self._state.counted)
+
+    def _count_known(self, revision: int) -> int:
+        return sum(self._revisions.get(name, -1) >= revision for name in self._state.counted)
+
+    async def watch(self) -> None:
+        """Wait until a copy has told of a later term.
+
+        Raises:
+            ConfigError: always, then: this log is none any more that anyone follows.
+        """
+        while not self._deposed:
+            await self.wait_news()
+        raise deposed(self._bridge, min(self._settings.shards), self._deposed, self.term)
+
+    # -- what the log says of its copies --------------------------------------------------------------------
+
+    async def _write(self, **changes: Any) -> None:
+        """Change the state on the disk, then tell the copies."""
+        async with self._writing:
+            state = msgspec.structs.replace(self._state, revision=self._state.revision + 1, **changes)
+            await trio.to_thread.run_sync(self._store.replication.put_state, encode_state(state))
+            self._state = state
+        for follower in self._all():
+            follower.state = encode_state(state)
+            follower.queued.wake()
+        self._tell()
+
+    async def _count(self) -> None:
+        """Count the copies that every other one knows of."""
+        copies = self._state.copies
+        counted = [
+            name
+            for name, added in copies.items()
+            if name in self._state.counted or all(self._revisions.get(other, -1) >= added for other in copies)
+        ]
+        if len(counted) > len(self._state.counted):
+            await self._write(counted=counted)
+
+    async def forget(self, name: str) -> bool:
+        """Forget a copy that does not come back; tell whether it was known.
+
+        Raises:
+            ConfigError: it is there.
+        """
+        if name in self._followers:
+            raise ConfigError(f"copy {name!r} is there: stop it, then drop it")
+        if name not in self._state.copies:
+            return False
+        self._confirmed.pop(name, None)
+        self._next.pop(name, None)
+        await self._write(
+            copies={copy: added for copy, added in self._state.copies.items() if copy != name},
+            counted=[copy for copy in self._state.counted if copy != name],
+        )
+        await self._count()
+        return True
+
+    def close(self) -> None:
+        """End what copies are sent: this member leaves."""
+        for follower in self._all():
+            follower.reason = RemoteError("Leaving", "the primary leaves")
+            follower.scope.cancel()
+
+    # -- serving copies -------------------------------------------------------------------------------------
+
+    def services(self) -> dict[str, Service]:
+        """Return what the member serves to its copies, by cluster: for each shard one."""
+        found: dict[str, Service] = {}
+        for shard in self._settings.shards:
+            cluster = primary_cluster(self._bridge, shard)
+            service = found[cluster] = Service(cluster)
+            service.tunnel("follow")(self._serve)
+            service.request("term")(self._answer_term)
+            service.request("forget")(self._answer_forget)
+        return found
+
+    def _check(self, sender: Sender) -> None:
+        if sender.cluster != self._bridge:
+            raise NotAllowed(
+                f"only nodes of cluster {self._bridge!r} may copy its log, and this one speaks for {sender.cluster!r}"
+            )
+
+    async def _answer_term(self, _request: Request) -> int:
+        return self.term
+
+    async def _answer_forget(self, request: Request) -> bool:
+        try:
+            self._check(request.sender)
+        except NotAllowed as error:
+            raise RemoteError("NotAllowed", str(error)) from None
+        name = cast("object", request.payload)
+        if not is_name(name):
+            raise RemoteError("bad_request", "give the name of a copy")
+        try:
+            return await self.forget(str(name))
+        except ConfigError as error:
+            raise RemoteError("ConfigError", str(error)) from None
+
+    async def _serve(self, tunnel: Tunnel) -> None:
+        with suppress(TunnelBroken):  # it comes back, and catches up
+            try:
+                self._check(tunnel.sender)
+                with one_error():
+                    await self._follow(tunnel)
+            except TunnelBroken:
+                raise
+            except IrisError as error:
+                code, message = type(error).__name__, str(error)
+                if isinstance(error, RemoteError):
+                    code, message = error.code, error.message
+                await tunnel.send({"error": code, "message": message})
+                await tunnel.send_eof()
+
+    async def _follow(self, tunnel: Tunnel) -> None:
+        fields = await receive_fields(tunnel)
+        name = fields.get("copy")
+        if not is_name(name):
+            raise RemoteProtocolError(f"a copy calls itself {name!r}")
+        name = str(name)
+        term, promised, size = number(fields, "term"), number(fields, "promised"), number(fields, "held")
+        revision = number(fields, "revision")
+        if size > _MOST_HELD:
+            raise RemoteProtocolError(f"a copy says what it has in {size} bytes: at most {_MOST_HELD} are taken")
+        held = _held_untrusted(await receive_bytes(tunnel, size))
+        if promised > self.term:
+            self._deposed = promised
+            self._tell()
+            raise RemoteError("Deposed", f"this primary is of term {self.term}")
+        former = self._followers.get(name)
+        if former is not None:
+            former.scope.cancel()  # its tunnel is dead, and nobody has noticed yet
+            while self._followers.get(name) is former:
+                await self.wait_news()
+        follower = self._followers[name] = _Follower(name, tunnel)
+        try:
+            with follower.scope:
+                self._revisions[name] = revision
+                if name not in self._state.copies:
+                    await self._write(copies={**self._state.copies, name: self._state.revision + 1})
+                follower.state = None
+                await tunnel.send({"term": self.term, "state": encode_state(self._state)})
+                await self._send_all(follower, term, held)
+            raise follower.reason
+        finally:
+            _log.warning("copy %s of bridge %s has left", name, self._bridge, extra={"bridge": self._bridge})
+            if self._followers.get(name) is follower:
+                del self._followers[name]
+            self._tell()
+            await self._listen()
+
+    async def _listen(self) -> None:
+        """Journal the changes of the log as long as there is a copy."""
+        with trio.CancelScope(shield=True):
+            async with self._listening:
+                replication = self._store.replication
+                if self._followers:
+                    await trio.to_thread.run_sync(replication.listen, self._committed)
+                else:
+                    await trio.to_thread.run_sync(replication.listen_no_more)
+
+    def _committed(self, change: Change) -> None:
+        self._token.run_sync_soon(self._distribute, change)
+
+    def _distribute(self, change: Change) -> None:
+        for follower in self._all():
+            if follower.takes_part:
+                follower.queue.append(change)
+                follower.owe(change)
+                follower.queued.wake()
+                if follower.size > _MOST:
+                    follower.reason = RemoteError("Stalled", f"copy {follower.name!r} has too much to write")
+                    follower.scope.cancel()
+
+    async def _send_all(self, follower: _Follower, term: int, held: Sequence[HeldShard]) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._receive, follower)
+            nursery.start_soon(self._watch_progress, follower)
+            await self._catch_up(follower, term, held)
+            while True:
+                while follower.state is None and not follower.queue:
+                    await follower.queued.wait()
+                if follower.state is not None:
+                    state, follower.state = follower.state, None
+                    await follower.tunnel.send({"state": state})
+                if follower.queue:
+                    await send_change(follower.tunnel, follower.queue.popleft())
+
+    async def _catch_up(self, follower: _Follower, term: int, held: Sequence[HeldShard]) -> None:
+        replication = self._store.replication
+        try:
+            cuts = await trio.to_thread.run_sync(replication.cuts, held, self._state.forks(term))
+        except ValueError as error:
+            raise RemoteError("Refused", str(error)) from None
+        begin: Change | None = await trio.to_thread.run_sync(replication.begin, cuts)
+        offsets = {cut.shard.number: cut.offset for cut in cuts}
+        while await trio.to_thread.run_sync(replication.lacking, offsets) > _CLOSE:
+            if begin is not None:
+                await self._send(follower, begin)
+                begin = None
+            for shard in offsets:
+                change, offsets[shard] = await trio.to_thread.run_sync(replication.piece, shard, offsets[shard])
+                if change is not None:
+                    await self._send(follower, change)
+        await self._listen()
+        follower.takes_part = True  # from here each change is queued; those that are in the rest are left out
+        rest = await trio.to_thread.run_sync(partial(replication.rest, offsets, begin))
+        while follower.queue and follower.queue[0].head.number <= rest.head.number:
+            follower.queue.popleft()
+        await self._send(follower, rest)
+        _log.info("copy %s of bridge %s is in step", follower.name, self._bridge, extra={"bridge": self._bridge})
+
+    async def _send(self, follower: _Follower, change: Change) -> None:
+        follower.owe(change)
+        await send_change(follower.tunnel, change)
+
+    async def _receive(self, follower: _Follower) -> None:
+        name = follower.name
+        while True:
+            fields = await receive_fields(follower.tunnel)
+            if "promised" in fields:
+                self._deposed = max(self._deposed, number(fields, "promised"))
+                self._tell()
+                continue
+            confirmed, revision = number(fields, "number"), number(fields, "revision")
+            follower.confirmed(confirmed)
+            self._revisions[name] = max(revision, self._revisions.get(name, 0))
+            self._next[name] = _next_untrusted(fields.get("next"))
+            if fields.get("whole") is True and follower.takes_part:
+                self._confirmed[name] = confirmed
+            await self._count()
+            self._note_copied()
+            self._tell()
+
+    def _note_copied(self) -> None:
+        most = self._settings.min_copies
+        numbers = sorted((self._confirmed.get(name, -1) for name in self._state.counted), reverse=True)
+        if self._ready and 0 < most <= len(numbers):
+            self._copied = max(self._copied, numbers[most - 1])
+
+    async def _watch_progress(self, follower: _Follower) -> None:
+        while True:
+            since = follower.progress if follower.unconfirmed else trio.current_time()
+            await trio.sleep_until(since + _STALLED)
+            if follower.unconfirmed and trio.current_time() >= follower.progress + _STALLED:
+                raise RemoteError("Stalled", f"copy {follower.name!r} has confirmed nothing for {_STALLED:g} s")
+
+
+def deposed(bridge: str, shard: int, later: int, term: int) -> ConfigError:
+    """Return the error of a primary that is none any more."""
+    return ConfigError(
+        f"shard {shard} of bridge {bridge!r} was promoted elsewhere, to term {later}, and this log is of term {term}: "
+        f"start it with --follow {bridge}/{shard}, and it becomes a copy"
+    )
+
+
+def _held_untrusted(data: bytes) -> list[HeldShard]:
+    try:
+        return _HELD.decode(data)
+    except msgspec.MsgspecError as error:
+        raise RemoteProtocolError(f"what a copy has cannot be read: {error}") from None
+
+
+def _next_untrusted(value: object) -> Mapping[int, int]:
+    if not isinstance(value, list):
+        raise RemoteProtocolError("a copy does not say how far it is")
+    pairs = cast("list[object]", value)
+    found: dict[int, int] = {}
+    for pair in pairs:
+        match pair:
+            case [int(shard), int(offset)] if shard >= 0 and offset >= 0:
+                found[shard] = offset
+            case _:
+                raise RemoteProtocolError("a copy does not say how far it is")
+    return found

@@ -1,0 +1,196 @@
+"""Promotion: makes a copy the primary, if nothing that was confirmed is lost by it, or if that is accepted.
+
+Nothing here decides that a primary is gone: a person does, or an outside lease (one of Kubernetes, a lock of etcd)
+whose holder runs ``iris bridge promote``.  However often it is run, at most one log has a term, and a primary
+of an earlier one confirms nothing any more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, final
+
+import trio
+
+from iris.kernel.errors import ConfigError, RemoteProtocolError
+from iris.node.node import Node
+from iris.spark_bridge.copies.follower import ask_copies, later_term
+from iris.spark_bridge.copies.terms import copies_cluster, needed_promises
+
+_PAUSE: Final = 0.2
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CopyState:
+    """A copy as it says itself."""
+
+    copy: str
+    term: int
+    number: int
+    """Of the last change that it has, in this term."""
+    whole: bool
+    promised: int
+    revision: int
+    copies: Sequence[str]
+    min_copies: int
+    next: Mapping[int, int]
+    problem: str
+    granted: bool = False
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """How far it is; copies of one log compare by it."""
+        return self.term, self.number
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Promotion:
+    """What a promotion has done."""
+
+    copy: str
+    term: int
+    min_copies: int
+    lost: Sequence[str]
+    """What was accepted by force."""
+
+
+async def promote(
+    node: Node,
+    bridge: str,
+    shard: int,
+    *,
+    copy: str | None = None,
+    min_copies: int | None = None,
+    force: bool = False,
+    patience: float = 5.0,
+) -> Promotion:
+    """Make a copy of a shard's log the primary.  For nodes of the bridge's own cluster.
+
+    Args:
+        node: asks the copies.
+        bridge: the bridge's cluster.
+        shard: the lowest number of the member's shards.
+        copy: which one; None: the one that has most.
+        min_copies: how many copies the new primary waits for; None: as many as the former one did.
+        force: also if something is lost by it.
+        patience: seconds for copies to be found, and to catch up; the whole takes some more.
+
+    Raises:
+        ConfigError: there is no such copy, or something would be lost, or another promotion came before; the message
+            says what to do.
+        NotAllowed: this node speaks for another cluster.
+    """
+    deadline = trio.current_time() + patience
+    while True:
+        states = _states(await ask_copies(node, bridge, shard, "state"))
+        named = [state for state in states if copy in (None, state.copy)]
+        if named and not objections_to(_most(named), states):
+            break
+        if trio.current_time() + _PAUSE > deadline:
+            break
+        await trio.sleep(_PAUSE)
+    if not states:
+        term = await later_term(node, bridge, shard)
+        there = f"; its primary is there, of term {term}" if term else ", and no primary that has copies"
+        raise ConfigError(f"shard {shard} of bridge {bridge!r} has no copy that is there{there}")
+    chosen = _choose(states, copy, bridge, shard)
+    if (objections := objections_to(chosen, states)) and not force:
+        raise _refused(chosen, objections)
+    term = max(max(state.promised, state.term) for state in states) + 1
+    promised = _states(await ask_copies(node, bridge, shard, "promise", {"term": term}))
+    refusing = [state.copy for state in promised if not state.granted]
+    if refusing:
+        raise ConfigError(
+            f"copy {refusing[0]!r} has promised itself to another promotion meanwhile: look who is primary now "
+            "('iris bridge status'), and promote again if nobody is"
+        )
+    # Only now, when nobody takes changes from the former primary any more, it stands who has what.
+    chosen = _choose(promised, chosen.copy, bridge, shard)
+    if (objections := objections_to(chosen, promised)) and not force:
+        raise _refused(chosen, objections)
+    order = {"copy": chosen.copy, "term": term, "min_copies": min_copies}
+    answers = await _order(node, bridge, shard, order)
+    if True not in answers:
+        raise ConfigError(
+            f"copy {chosen.copy!r} has not answered that it is the primary of term {term}: look whether it is ('iris "
+            "bridge status'), and promote again if nobody is"
+        )
+    return Promotion(
+        copy=chosen.copy,
+        term=term,
+        min_copies=chosen.min_copies if min_copies is None else min_copies,
+        lost=objections,
+    )
+
+
+async def _order(node: Node, bridge: str, shard: int, order: Mapping[str, object]) -> list[object]:
+    async with node.survey(copies_cluster(bridge, shard), order, operation="promote", timeout=5.0) as survey:
+        return [answer.payload async for answer in survey]
+
+
+def _states(answers: Sequence[Mapping[str, Any]]) -> list[CopyState]:
+    return [_state_untrusted(answer) for answer in answers]
+
+
+def _state_untrusted(fields: Mapping[str, Any]) -> CopyState:
+    try:
+        known = {field.name: fields[field.name] for field in dataclasses.fields(CopyState) if field.name in fields}
+        return CopyState(**{**known, "next": {int(shard): int(at) for shard, at in fields["next"]}})
+    except (KeyError, TypeError, ValueError):
+        raise RemoteProtocolError("a copy of the bridge tells of itself in a form that is not understood") from None
+
+
+def _most(states: Sequence[CopyState]) -> CopyState:
+    return max(states, key=lambda state: (state.whole, state.place, state.copy))
+
+
+def _choose(states: Sequence[CopyState], copy: str | None, bridge: str, shard: int) -> CopyState:
+    if copy is None:
+        return _most(states)
+    for state in states:
+        if state.copy == copy:
+            return state
+    there = ", ".join(sorted(state.copy for state in states))
+    raise ConfigError(
+        f"shard {shard} of bridge {bridge!r} has no copy {copy!r} that is there; there: {there or 'none'}"
+    )
+
+
+def objections_to(chosen: CopyState, states: Sequence[CopyState]) -> list[str]:
+    """Return what would be lost if a copy was promoted, as far as the copies that are there can tell."""
+    found: list[str] = []
+    newest = max(states, key=lambda state: state.revision)
+    if not chosen.whole:
+        found.append(
+            f"copy {chosen.copy!r} is catching up: it lacks the last events, and of others it does not know who "
+            "published them, so that they may be stored twice"
+        )
+    for other in states:
+        more = sum(max(0, at - chosen.next.get(shard, 0)) for shard, at in other.next.items())
+        if other.place > chosen.place:
+            found.append(f"copy {other.copy!r} has more than {chosen.copy!r}: {more} events would be lost")
+    needed = needed_promises(len(newest.copies), newest.min_copies)
+    away = sorted(set(newest.copies) - {state.copy for state in states})
+    if away and len(newest.copies) - len(away) < needed:
+        found.append(
+            f"of {len(newest.copies)} copies {needed} have to be there, and {', '.join(away)} {_are(away)} not: events "
+            f"that only they have would be lost; 'iris bridge drop --copy {away[0]}/{min(chosen.next)}' takes one that "
+            "is gone for good from the list as long as the primary is there"
+        )
+    if newest.min_copies == 0:
+        found.append(
+            "its primary confirms without waiting for copies: what it has confirmed since this copy heard of it last "
+            "would be lost, and nobody here knows how much that is"
+        )
+    return found
+
+
+def _are(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
+
+
+def _refused(chosen: CopyState, objections: Sequence[str]) -> ConfigError:
+    return ConfigError(f"copy {chosen.copy!r} is not promoted: {'; '.join(objections)}. --force does it all the same")

@@ -1,0 +1,136 @@
+"""Terms: which log of a bridge counts when there are several copies of it (sans-IO).
+
+A *term* is the time of one primary; Kafka calls its number the leader epoch, PostgreSQL the timeline.  A promotion
+begins the next term.  A copy *promises* to follow no primary of a lower term, and then tells it nothing any more.  So a
+former primary cannot have enough copies, and confirms nothing.
+
+How many copies have to promise (as in BookKeeper's fencing): so many that those which have not are fewer than the
+primary needs for a confirmation, and more than half, so that two promotions cannot begin the same term.  What was
+confirmed is then at one of them at least, and the one that has most has all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal, final
+
+import msgspec
+
+from iris.kernel.errors import ConfigError
+from iris.spark_bridge.errors import LogDamaged
+
+DEFAULT_COPY: Final = "copy"
+"""Name of a copy that is not given one."""
+
+
+@final
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """How a bridge was started, as far as a copy that is promoted has to go on in the same way."""
+
+    topics: Sequence[str] = ()
+    clusters: Sequence[str] = ()
+    readers: Sequence[str] | None = None
+    shards: Sequence[int] = (0,)
+    of: int | None = None
+    member: str | None = None
+    min_copies: int = 0
+    max_age: float | None = None
+    max_bytes: int | None = None
+    keep_unread: bool = False
+
+
+@final
+class LogState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a log is among its copies.
+
+    Attributes:
+        role: whether this log is the origin or a copy.
+        term: in which this log was written, of a copy as far as it has no position; a log without copies has 1.
+        promised: the lowest term of a primary that this copy follows.
+        history: for each term after the first, the offsets by number of shard at which it began.
+        revision: of what follows; it grows with each change, also from one primary to the next.
+        copies: names of the copies that the primary knows, with the revision in which each was added.
+        counted: of these, those whose confirmations count: every copy knows of them.
+        settings: of the bridge.
+    """
+
+    role: Literal["primary", "copy"] = "primary"
+    term: int = 1
+    promised: int = 1
+    history: Sequence[tuple[int, Mapping[int, int]]] = ()
+    revision: int = 0
+    copies: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
+    counted: Sequence[str] = ()
+    settings: Settings = Settings()
+
+    def forks(self, term: int) -> dict[int, int]:
+        """Return, by shard, up to which offset a log of an earlier term is of the same history; none: all of it is."""
+        later = [starts for begun, starts in self.history if begun > term]
+        return dict(later[0]) if later else {}
+
+    def promoted(self, name: str, term: int, offsets: Mapping[int, int], min_copies: int | None) -> LogState:
+        """Return the state of the copy ``name`` as the primary of a new term."""
+        settings = self.settings
+        if min_copies is not None:
+            settings = msgspec.structs.replace(settings, min_copies=min_copies)
+        return LogState(
+            role="primary",
+            term=term,
+            promised=term,
+            history=(*self.history, (term, dict(offsets))),
+            revision=self.revision + 1,
+            copies={copy: added for copy, added in self.copies.items() if copy != name},
+            counted=tuple(copy for copy in self.counted if copy != name),
+            settings=settings,
+        )
+
+
+def encode_state(state: LogState) -> bytes:
+    """Return a state as it is stored and as it travels."""
+    return msgspec.json.encode(state)
+
+
+def decode_state_untrusted(data: bytes | None) -> LogState:
+    """Read a state; that of a log which never had a copy if there is none.
+
+    Raises:
+        LogDamaged: it is something else.
+    """
+    if data is None:
+        return LogState()
+    try:
+        return msgspec.json.decode(data, type=LogState)
+    except msgspec.MsgspecError as error:
+        raise LogDamaged(f"what this log is among its copies cannot be read: {error}") from None
+
+
+def needed_promises(copies: int, min_copies: int) -> int:
+    """Return how many of the copies have to promise before one may be promoted."""
+    return max(copies - max(min_copies, 1) + 1, copies // 2 + 1)
+
+
+def needed_acceptances(copies: int, min_copies: int) -> int:
+    """Return how many of its copies a primary that was away has to meet before it is read and confirms again."""
+    return min(copies, min_copies)
+
+
+def primary_cluster(bridge: str, shard: int) -> str:
+    """Return the cluster at which copies find the primary of a shard."""
+    return f"{bridge}.primary-{shard}"
+
+
+def copies_cluster(bridge: str, shard: int) -> str:
+    """Return the cluster of the copies of a shard."""
+    return f"{bridge}.copies-{shard}"
+
+
+def split_followed(text: str) -> tuple[str, int]:
+    """Read ``NAME/SHARD``.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    name, slash, shard = text.rpartition("/")
+    if not slash or not name or not shard.isdecimal():
+        raise ConfigError(f"{text!r} names no shard of a bridge: give NAME/SHARD, for example bridge/0")
+    return name, int(shard)

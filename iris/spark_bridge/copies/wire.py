@@ -1,0 +1,154 @@
+"""Wire of copies: the tunnel ``follow`` between a copy and its primary.
+
+========== ======================================================= ===================================================
+from       message                                                 meaning
+========== ======================================================= ===================================================
+copy       {copy, term, promised, revision, held: size}, bytes     who it is, the term of its log, and what it has
+primary    {term, state: bytes}                                    which term it is of; how the bridge was started
+primary    {change: bytes of the head, size: bytes of all}, bytes  a change to repeat
+primary    {state: bytes}                                          other copies are known now
+copy       {number, whole, next: {shard: offset}, revision}        what is on its disk, and which state it knows
+copy       {promised}                                              it follows a later term: this primary is none now
+either     {error: code, message: text}                            why it ends
+========== ======================================================= ===================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, cast
+
+import trio
+
+from iris.kernel.config import KIB, MIB
+from iris.kernel.errors import RemoteError, RemoteProtocolError, TunnelBroken
+from iris.patterns.tunnel import Tunnel
+from iris.spark_bridge.log import Change, decode_change_untrusted, encode_head
+
+_PIECE: Final = 256 * KIB
+"""Bytes of one message."""
+
+_MOST: Final = 1024 * MIB
+"""Bytes of one change: the tables of a log that has the most of everything, and 8 MiB of chunks."""
+
+
+async def send_bytes(tunnel: Tunnel, data: bytes) -> None:
+    """Send bytes, in messages of 256 KiB."""
+    for piece in _pieces((data,)):
+        await tunnel.send(piece)
+
+
+async def receive_bytes(tunnel: Tunnel, size: int) -> bytes:
+    """Receive so many bytes.
+
+    Raises:
+        RemoteProtocolError: something else came.
+        RemoteError: the other end has ended.
+    """
+    parts: list[bytes] = []
+    left = size
+    while left > 0:
+        part = await _receive(tunnel)
+        if not isinstance(part, bytes):
+            raise_told(part)
+            raise RemoteProtocolError("a copy's tunnel carries a value where bytes were announced")
+        parts.append(part)
+        left -= len(part)
+    if left:
+        raise RemoteProtocolError("a copy's tunnel carries more bytes than were announced")
+    return b"".join(parts)
+
+
+async def send_change(tunnel: Tunnel, change: Change) -> None:
+    """Send a change."""
+    head = encode_head(change.head)
+    await tunnel.send({"change": len(head), "size": len(head) + sum(map(len, change.data))})
+    for piece in _pieces((head, *change.data)):
+        await tunnel.send(piece)
+
+
+def _pieces(parts: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+    """Yield the bytes of parts in pieces of 256 KiB; each byte is copied once."""
+    together: list[memoryview] = []
+    room = _PIECE
+    for part in parts:
+        rest = memoryview(part)
+        while len(rest) >= room:
+            together.append(rest[:room])
+            yield b"".join(together)
+            rest = rest[room:]
+            together, room = [], _PIECE
+        if rest:
+            together.append(rest)
+            room -= len(rest)
+    if together:
+        yield b"".join(together)
+
+
+async def receive_change(tunnel: Tunnel, fields: Mapping[str, object]) -> Change:
+    """Receive the change that ``fields`` have announced.
+
+    Raises:
+        LogDamaged, RemoteProtocolError, RemoteError: it is none.
+    """
+    head, size = number(fields, "change"), number(fields, "size")
+    if not head <= size <= _MOST:
+        raise RemoteProtocolError(f"a change of {size} bytes: at most {_MOST} are taken")
+    data = await receive_bytes(tunnel, size)
+    if head < _PIECE:
+        return decode_change_untrusted(data, head)
+    return await trio.to_thread.run_sync(decode_change_untrusted, data, head)
+
+
+async def receive_fields(tunnel: Tunnel) -> Mapping[str, object]:
+    """Receive a message that has fields.
+
+    Raises:
+        RemoteProtocolError: it has none.
+        RemoteError: the other end says why it ends.
+        TunnelBroken: it has ended.
+    """
+    message = await _receive(tunnel)
+    raise_told(message)
+    if not isinstance(message, dict):
+        raise RemoteProtocolError("a copy's tunnel carries something else than was announced")
+    return cast("dict[str, object]", message)
+
+
+async def _receive(tunnel: Tunnel) -> object:
+    try:
+        return cast("object", await tunnel.receive())
+    except trio.EndOfChannel:
+        raise TunnelBroken("the other end of a copy's tunnel has left") from None
+
+
+def raise_told(message: Any) -> None:
+    """Raise the error that a message tells of, if it does."""
+    if isinstance(message, dict):
+        fields = cast("dict[str, object]", message)
+        if "error" in fields:
+            raise RemoteError(str(fields["error"]), str(fields.get("message", "")))
+
+
+def number(fields: Mapping[str, object], name: str) -> int:
+    """Return a whole number of a message.
+
+    Raises:
+        RemoteProtocolError: it is none.
+    """
+    value = fields.get(name)
+    if type(value) is not int or not 0 <= value < 2**63:
+        raise RemoteProtocolError(f"a copy's tunnel carries {value!r} for {name}")
+    return value
+
+
+def data(fields: Mapping[str, object], name: str) -> bytes:
+    """Return bytes of a message.
+
+    Raises:
+        RemoteProtocolError: they are none.
+    """
+    value = fields.get(name)
+    if not isinstance(value, bytes):
+        raise RemoteProtocolError(f"a copy's tunnel carries {type(value).__name__} for {name}")
+    return value

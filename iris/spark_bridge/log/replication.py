@@ -1,0 +1,389 @@
+"""Replication: a log as the origin of copies, and as a copy.
+
+A copy that begins to follow first gets what it lacks of the segments, oldest first, in pieces.  Then it gets the rest
+together with all tables that do not grow with the events, in one transaction: from here it is whole.  After that it
+repeats each transaction of the primary as it is.  In between, a copy that is not whole has events of which it does not
+know who published them, so it must not be promoted.
+
+Both logs have the same chunks at the same places of the same segments.  What a copy lacks is found by comparing the
+segments, so it may have been away for any time, or have another end than the log that it follows now.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from typing import Final, Literal, final
+
+import msgspec
+
+from iris.spark_bridge.errors import LogDamaged
+from iris.spark_bridge.log.checked_table import Journaled
+from iris.spark_bridge.log.chunk import decode_frames
+from iris.spark_bridge.log.index import (
+    NO_END,
+    REPLACED,
+    Index,
+    IndexView,
+    SegmentRecord,
+    ShardRecord,
+    cleared_places,
+    journaled_chunk,
+    journaled_segment,
+    journaled_shard,
+)
+from iris.spark_bridge.log.journal import Change, ChangeHead, Journal, Write
+from iris.spark_bridge.log.segments import SegmentFiles
+
+_PIECE_BYTES: Final = 4 * 1024 * 1024
+"""Of a change while a copy catches up: some 20 ms of a disk."""
+
+_OF_EVENTS: Final[tuple[Literal["chunks", "segments"], ...]] = ("chunks", "segments")
+_STATE: Final = b"state"
+_POSITION: Final = b"position"
+_ALL: Final = (b"\0", b"\xff" * 512)
+
+
+@final
+class HeldSegment(msgspec.Struct, frozen=True, array_like=True):
+    """A segment that a log has: events ``first`` up to but not including ``end``, in ``size`` bytes."""
+
+    first: int
+    end: int
+    size: int
+    revision: int = 0
+
+
+@final
+class HeldShard(msgspec.Struct, frozen=True, array_like=True):
+    """What a log has of a shard."""
+
+    number: int
+    epoch: str
+    next: int
+    segments: Sequence[HeldSegment]
+
+
+@final
+class Position(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """How far a log is as a copy: term of its primary, the last change that was repeated, whether it is whole since."""
+
+    term: int
+    number: int
+    whole: bool
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """How far a copy's shard is the same as the primary's, and what follows there.
+
+    Attributes:
+        shard: as the primary has it.
+        offset: the copy has the primary's events below; what it has from there on is not the primary's.
+        segment: that the offset lies in, as far as the copy has it; None: the next one begins at the offset.
+        surplus: events that the copy has and the primary has not.
+    """
+
+    shard: ShardRecord
+    offset: int
+    segment: SegmentRecord | None
+    surplus: int
+
+
+@final
+class Replication:
+    """The part of a store that copies are made with.  Every call blocks.
+
+    Args:
+        index: of the log.
+        files: of the log.
+        writing: held by the caller that changes the log.
+    """
+
+    def __init__(self, index: Index, files: SegmentFiles, writing: threading.Lock) -> None:
+        self._index = index
+        self._files = files
+        self._writing = writing
+
+    # -- what this log is among its copies ------------------------------------------------------------------
+
+    def state(self) -> bytes | None:
+        """Return what ``put_state`` wrote last."""
+        with self._index.read() as view:
+            return view.replication(_STATE)
+
+    def put_state(self, state: bytes, *, position: Position | None = None) -> None:
+        """Write down what this log is, and with it how far it is if that is given; on the disk when it returns.
+
+        Raises:
+            StoreFull: there is no room; it is what it was.
+        """
+        with self._writing, self._index.write() as view:
+            view.put_replication(_STATE, state)
+            if position is not None:
+                view.put_replication(_POSITION, msgspec.msgpack.encode(position))
+
+    def position(self) -> Position:
+        """Return how far this log is as a copy."""
+        with self._index.read() as view:
+            record = view.replication(_POSITION)
+        return Position(0, 0, False) if record is None else msgspec.msgpack.decode(record, type=Position)
+
+    def held(self) -> list[HeldShard]:
+        """Return what this log has."""
+        with self._index.read() as view:
+            return [
+                HeldShard(
+                    number=shard.number,
+                    epoch=shard.epoch,
+                    next=shard.next,
+                    segments=[
+                        HeldSegment(one.first, one.end, one.size, one.revision) for one in view.segments(shard.number)
+                    ],
+                )
+                for shard in view.shards()
+            ]
+
+    def number(self) -> int:
+        """Return the number of the last change of this log."""
+        with self._index.read() as view:
+            return view.number
+
+    # -- the origin of copies -------------------------------------------------------------------------------
+
+    def listen(self, committed: Callable[[Change], None]) -> None:
+        """Call ``committed`` with each change from now on, in the thread that makes it, until ``listen_no_more``."""
+        with self._writing:
+            self._index.journal = self._files.journal = Journal(committed)
+
+    def listen_no_more(self) -> None:
+        """Journal nothing."""
+        with self._writing:
+            self._index.journal = self._files.journal = None
+
+    def cuts(self, held: Sequence[HeldShard], forks: Mapping[int, int]) -> list[Cut]:
+        """Return how far a copy is the same as this log.
+
+        Args:
+            held: what it has.
+            forks: the offsets, by shard, up to which the copy's log and this one are of one history; where there is
+                none, all is.
+
+        Raises:
+            ValueError: the copy is of another log, or has events that only this log could have given it.
+        """
+        with self._index.read() as view:
+            shards = {shard.number: shard for shard in view.shards()}
+            others = {shard.number: shard for shard in held}
+            for other in held:
+                own = shards.get(other.number)
+                if own is None or own.epoch != other.epoch:
+                    raise ValueError(f"it has shard {other.number}@{other.epoch}, which is of another log")
+                if other.number not in forks and other.next > own.next:
+                    raise ValueError(
+                        f"it has shard {other.number} up to {other.next}, and the primary only up to {own.next}: the "
+                        "primary's log was put back to an older state"
+                    )
+            return [_cut(view, shard, others.get(number), forks.get(number)) for number, shard in shards.items()]
+
+    def begin(self, cuts: Sequence[Cut]) -> Change:
+        """Return the change by which a copy lets go of what is not this log's."""
+        with self._index.read() as view:
+            cleared: list[tuple[str, bytes, bytes]] = []
+            records: list[Journaled] = []
+            for cut in cuts:
+                number, offset = cut.shard.number, cut.offset
+                earliest = min((segment.first for segment in view.segments(number)), default=offset)
+                for table in _OF_EVENTS:
+                    cleared.append(cleared_places(table, number, offset, NO_END))
+                    cleared.append(cleared_places(table, number, 0, min(earliest, offset)))
+                shard = dataclasses.replace(cut.shard, earliest=min(cut.shard.earliest, offset), next=offset)
+                records.append(journaled_shard(shard))
+                if cut.segment is not None:
+                    records.append(journaled_segment(number, cut.segment))
+            return Change(ChangeHead(view.number, False, cleared, records, ()), ())
+
+    def piece(self, shard: int, at: int) -> tuple[Change | None, int]:
+        """Return a change with the chunks of a shard from an offset on, 4 MiB or one, and the offset behind them.
+
+        None: there are none.
+
+        Raises:
+            LogDamaged: a segment was removed meanwhile, or is damaged.
+        """
+        with self._index.read() as view:
+            return self._piece(view, shard, at)
+
+    def lacking(self, offsets: Mapping[int, int]) -> int:
+        """Return how many bytes of chunks there are behind the offsets, by shard."""
+        with self._index.read() as view:
+            return sum(_bytes_from(view, number, offset) for number, offset in offsets.items())
+
+    def rest(self, offsets: Mapping[int, int], begin: Change | None) -> Change:
+        """Return the change by which a copy that has the events below ``offsets`` becomes as this log is now.
+
+        Args:
+            offsets: by shard.
+            begin: made by the copy together with it; None: it was made.
+
+        Changes with a greater number than this one has are not part of it.
+
+        Raises:
+            LogDamaged: see ``piece``.
+        """
+        with ExitStack() as stack:
+            with self._writing:  # what has been committed has been journaled, too
+                view = stack.enter_context(self._index.snapshot())
+            records: list[Journaled] = []
+            writes: list[Write] = []
+            data: list[bytes | memoryview] = []
+            cleared: list[tuple[str, bytes, bytes]] = [(name, *_ALL) for name in REPLACED]
+            if begin is not None:
+                cleared += begin.head.cleared
+                records += begin.head.records
+            for number, offset in offsets.items():
+                at = offset
+                while True:
+                    piece, at = self._piece(view, number, at)
+                    if piece is None:
+                        break
+                    records += piece.head.records
+                    writes += piece.head.writes
+                    data += piece.data
+            for shard in view.shards():
+                segments = view.segments(shard.number)
+                first = segments[0].first if segments else shard.next
+                cleared += [cleared_places(table, shard.number, 0, first) for table in _OF_EVENTS]
+                records += [journaled_segment(shard.number, segment) for segment in segments]
+                records.append(journaled_shard(shard))
+            records += view.small_records()
+            return Change(ChangeHead(view.number, True, cleared, records, writes), data)
+
+    def _piece(self, view: IndexView, number: int, at: int) -> tuple[Change | None, int]:
+        """Return the chunks from the offset ``at``, of one segment; None: there are none."""
+        shard = view.shard(number)
+        first = None if shard is None else next(view.chunks(number, at), None)
+        if shard is None or first is None:
+            return None, at
+        segment = next(one for one in view.segments(number) if one.first == first.segment)
+        places = [first]
+        size = first.size
+        for place in view.chunks(number, first.end):
+            if place.segment != first.segment or size + place.size > _PIECE_BYTES:
+                break
+            places.append(place)
+            size += place.size
+        data = self._files.read(number, shard.epoch, segment.first, first.position, size, segment.revision)
+        end, behind = places[-1].end, first.position + size
+        reached = dataclasses.replace(segment, end=end, size=behind, last_timestamp=places[-1].timestamp)
+        records: list[Journaled] = [journaled_chunk(number, place) for place in places]
+        records += [
+            journaled_segment(number, segment if segment.end == end else reached),
+            journaled_shard(dataclasses.replace(shard, earliest=min(shard.earliest, end), next=end)),
+        ]
+        write = Write(number, shard.epoch, segment.first, first.position, size, segment.revision)
+        return Change(ChangeHead(view.number, False, (), records, [write]), [data]), end
+
+    # -- a copy ---------------------------------------------------------------------------------------------
+
+    def repeat(self, changes: Sequence[Change], *, term: int) -> None:
+        """Make changes of the primary of a term, all or none; they are on the disk when it returns.
+
+        Raises:
+            StoreFull: there is no room; nothing was changed.
+            LogDamaged: what was sent is not what the primary has written.
+        """
+        with self._writing:
+            before: tuple[int, int] | None = None
+            written: dict[tuple[int, int], str] = {}
+            for change in changes:
+                for write, data in zip(change.head.writes, change.data, strict=True):
+                    place = (write.shard, write.segment)
+                    if before is not None and before != place:
+                        self._files.sync(before[0])
+                    before = place
+                    written[place] = write.epoch
+                    for chunk in decode_frames(data):
+                        if (chunk.shard, chunk.epoch) != (write.shard, write.epoch):
+                            raise LogDamaged(f"a chunk of shard {chunk.shard}@{chunk.epoch} came as another one's")
+                    if not self._files.has(write.shard, write.epoch, write.segment, write.revision):
+                        self._files.begin(write.shard, write.epoch, write.segment, len(data), write.revision)
+                    self._files.write(write.shard, write.epoch, write.segment, write.position, (data,), write.revision)
+            if before is not None:
+                self._files.sync(before[0])
+            gone: set[tuple[int, int]] = set()
+            with self._index.write() as view:
+                epochs = {shard.number: shard.epoch for shard in view.shards()}
+                for change in changes:
+                    gone |= view.repeat(change.head)
+                last = changes[-1].head
+                view.put_replication(_POSITION, msgspec.msgpack.encode(Position(term, last.number, last.whole)))
+            self._tidy(gone, written, epochs)
+
+    def _tidy(
+        self, gone: set[tuple[int, int]], written: Mapping[tuple[int, int], str], epochs: Mapping[int, str]
+    ) -> None:
+        """Remove segments that no record names any more, and give back the room behind those that are full."""
+        with self._index.read() as view:
+            named = {number: view.segments(number) for number in {shard for shard, _ in (*gone, *written)}}
+        for number, first in gone:
+            if number in epochs and not any(one.first == first for one in named[number]):
+                self._files.remove(number, epochs[number], first)
+        for (number, first), epoch in written.items():
+            for one in named[number][:-1]:
+                if one.first == first:
+                    with suppress(OSError, LogDamaged):
+                        self._files.finish(number, epoch, first, one.size, one.revision)
+
+
+def _cut(view: IndexView, shard: ShardRecord, other: HeldShard | None, fork: int | None) -> Cut:
+    segments = view.segments(shard.number)
+    begin = segments[0].first if segments else shard.next
+    if other is None:
+        return Cut(shard=shard, offset=begin, segment=None, surplus=0)
+    held = {segment.first: segment for segment in other.segments}
+    most = other.next if fork is None else min(fork, other.next)
+    offset, inside = begin, None
+    for segment in segments:
+        have = held.get(segment.first)
+        if have is None or segment.first >= most:
+            break
+        if (have.end, have.size, have.revision) == (
+            segment.end,
+            segment.size,
+            segment.revision,
+        ) and segment.end <= most:
+            offset = segment.end
+            # An append goes on in the last one.
+            inside = segment if segment is segments[-1] else None
+            continue
+        upto = min(have.end, segment.end, most)
+        size = _size_upto(view, shard.number, segment, upto)
+        same = have.revision == segment.revision and size is not None and (upto < have.end or size == have.size)
+        if same and size is not None:
+            offset = upto
+            inside = dataclasses.replace(segment, end=upto, size=size)
+        break
+    return Cut(shard=shard, offset=offset, segment=inside, surplus=max(0, other.next - max(offset, most)))
+
+
+def _size_upto(view: IndexView, shard: int, segment: SegmentRecord, offset: int) -> int | None:
+    """Return the bytes of a segment's chunks below an offset; None: it is in the middle of a chunk."""
+    if offset == segment.end:
+        return segment.size
+    place = next(view.chunks(shard, offset), None)
+    return place.position if place is not None and place.first == offset else None
+
+
+def _bytes_from(view: IndexView, shard: int, offset: int) -> int:
+    size = 0
+    for segment in view.segments(shard):
+        if segment.first >= offset:
+            size += segment.size
+        elif segment.end > offset:
+            place = next(view.chunks(shard, offset), None)
+            size += segment.size - (segment.size if place is None else place.position)
+    return size

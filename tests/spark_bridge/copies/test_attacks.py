@@ -1,0 +1,303 @@
+"""What may go wrong with copies: both sides of a cut network live, disks are full, promotions cross each other."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from iris.kernel.errors import ConfigError, RemoteError, RequestTimeout
+from iris.spark_bridge.admin import drop_copy
+from iris.spark_bridge.client.client import BridgeClient
+from iris.spark_bridge.copies import primary
+from iris.spark_bridge.copies.follower import open_copy
+from iris.spark_bridge.copies.promotion import promote
+from iris.spark_bridge.errors import BridgeUnreachable
+from iris.spark_bridge.log.journal import Change
+from iris.spark_bridge.log.segments import FileSystem
+from iris.spark_bridge.server.bridge import open_bridge
+from iris.spark_bridge.server.successor import follow, reopen
+from iris.testing import open_network
+from tests.support.arrivals import stored
+from tests.support.copies import open_follower, open_primary, values, wait_copies, wait_problem
+
+
+async def test_in_a_cut_network_the_former_primary_confirms_nothing_and_shows_only_what_both_have(
+    tmp_path: Path,
+) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("publisher", host="left-1") as left,
+        network.open_node("publisher", host="right-1") as right,
+        network.open_node("bridge", host="right-2") as operator,
+        network.open_node("bridge", host="right-3") as node,
+        trio.open_nursery() as nursery,
+    ):
+        near, far = (BridgeClient(side, "bridge", patience=20) for side in (left, right))
+        ended = trio.Event()
+
+        async def be_primary(task_status: trio.TaskStatus[None]) -> None:
+            with pytest.RaisesGroup(
+                pytest.RaisesExc(ConfigError, match="promoted elsewhere, to term 2"), allow_unwrapped=True
+            ):
+                async with open_primary(network, tmp_path / "primary", host="left-2"):
+                    task_status.started()
+                    await trio.sleep_forever()
+            ended.set()
+
+        await nursery.start(be_primary)
+        async with open_copy(node, bridge="bridge", shard=0, directory=tmp_path / "copy") as copy:
+            await wait_copies(near, copy="in step")
+            await left.publish("a", b"both", confirm=True, timeout=60)
+            network.memory.partition(["left-1", "left-2"], ["right-1", "right-2", "right-3"])
+            done = await promote(operator, "bridge", 0, min_copies=0)
+            assert (done.term, done.min_copies) == (2, 0)
+            settings = await copy.wait_promoted()
+        async with reopen(node, "bridge", tmp_path / "copy", settings, waiting=print):
+            await right.publish("a", b"right", confirm=True, timeout=60)
+            # On the other side the former primary has heard of nothing.
+            await left.publish("a", b"unconfirmed")
+            with pytest.raises(RequestTimeout, match=r"says: (its copies have not|0 of the 1 copies)"):
+                await left.publish("a", b"left", confirm=True, timeout=5)
+            assert await values(near) == [b"both"]
+            assert await values(far) == [b"both", b"right"]
+            (shard,) = await near.shards()
+            with pytest.raises(RemoteError, match=r"no events up to 2: .* ends at 1"):
+                async for _ in near.read(shard.address, shard.id, 0, 2):
+                    pass
+            network.memory.heal()
+            with trio.fail_after(60):
+                await ended.wait()
+            await left.publish("a", b"healed", confirm=True, timeout=60)
+            assert await values(far) == [b"both", b"right", b"healed"]
+
+
+async def test_two_promotions_at_the_same_time_make_one_primary(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("bridge") as one,
+        network.open_node("bridge") as other,
+        open_follower(network, tmp_path / "copy") as copy,
+    ):
+        async with open_primary(network, tmp_path / "primary"):
+            await wait_copies(BridgeClient(one, "bridge", patience=20), copy="in step")
+        outcomes: list[object] = []
+
+        async def try_it(node: Any) -> None:
+            try:
+                outcomes.append((await promote(node, "bridge", 0)).term)
+            except ConfigError as error:
+                outcomes.append(str(error))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(try_it, one)
+            nursery.start_soon(try_it, other)
+        await copy.wait_promoted()
+        (term,) = [outcome for outcome in outcomes if isinstance(outcome, int)]
+        assert term == copy._state.term
+        (refused,) = [outcome for outcome in outcomes if isinstance(outcome, str)]
+        assert "promise" in refused or "has not answered" in refused or "has no copy that is there" in refused
+        with pytest.raises(ConfigError):
+            await promote(one, "bridge", 0, patience=1)
+
+
+async def test_a_promotion_that_died_half_way_is_done_again(tmp_path: Path) -> None:
+    async with open_network() as network, network.open_node("bridge") as node, network.open_node("bridge") as operator:
+        async with (
+            open_copy(node, bridge="bridge", shard=0, directory=tmp_path / "copy") as copy,
+            network.open_node("bridge") as former,
+        ):
+            async with open_bridge(former, topics=[">"], directory=tmp_path / "primary", min_copies=1):
+                await wait_copies(BridgeClient(node, "bridge", patience=20), copy="in step")
+            # The promise was given, and then the node that promoted it was gone.
+            await operator.request("bridge.copies-0", {"term": 2}, operation="promise")
+        async with open_copy(node, bridge="bridge", shard=0, directory=tmp_path / "copy") as copy:
+            assert copy._state.promised == 2
+            assert (await promote(operator, "bridge", 0)).term == 3
+            await copy.wait_promoted()
+        # The process of the copy died behind the promotion: the same command goes on as the primary.
+        settings = await follow(node, "bridge", 0, tmp_path / "copy", "copy", partial(pytest.fail, "is a copy"))
+        async with reopen(node, "bridge", tmp_path / "copy", settings, waiting=print) as member:
+            assert member.copies.term == 3
+
+
+async def test_a_primary_that_a_promise_was_given_against_ends(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("bridge") as operator,
+        open_follower(network, tmp_path / "copy"),
+    ):
+        with pytest.RaisesGroup(
+            pytest.RaisesExc(ConfigError, match="promoted elsewhere, to term 2"), allow_unwrapped=True
+        ):
+            async with open_primary(network, tmp_path / "primary"):
+                await wait_copies(BridgeClient(operator, "bridge", patience=20), copy="in step")
+                await operator.request("bridge.copies-0", {"term": 2}, operation="promise")
+                await trio.sleep_forever()
+
+
+async def test_the_one_of_two_copies_that_has_more_is_promoted(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("bridge") as operator,
+        network.open_node("publisher") as publisher,
+        open_follower(network, tmp_path / "a", "a"),
+    ):
+        client = BridgeClient(operator, "bridge", patience=20)
+        async with open_primary(network, tmp_path / "primary"):
+            async with open_follower(network, tmp_path / "b", "b"):
+                await wait_copies(client, a="in step", b="in step")
+                await publisher.publish("a", b"1", confirm=True, timeout=60)
+                await wait_copies(client, a="in step", b="in step")
+            await publisher.publish("a", b"2", confirm=True, timeout=60)
+        with pytest.raises(ConfigError, match=r"of 2 copies 2 have to be there, and b is not: .* drop --copy b/0"):
+            await promote(operator, "bridge", 0, patience=1)
+        async with open_follower(network, tmp_path / "b", "b"):
+            with pytest.raises(ConfigError, match=r"'a' has more than 'b': 1 events would be lost.* --force"):
+                await promote(operator, "bridge", 0, copy="b", patience=2)
+            with pytest.raises(ConfigError, match="has no copy 'c' that is there; there: a, b"):
+                await promote(operator, "bridge", 0, copy="c", patience=1)
+            assert (await promote(operator, "bridge", 0)).copy == "a"
+
+
+async def test_a_copy_that_is_behind_is_promoted_by_force_and_what_is_lost_is_said(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("bridge") as operator,
+        network.open_node("publisher") as publisher,
+    ):
+        async with open_primary(network, tmp_path / "primary"):
+            client = BridgeClient(operator, "bridge", patience=20)
+            async with open_follower(network, tmp_path / "copy"):
+                await publisher.publish("a", b"1", confirm=True, timeout=60)
+        # It confirms alone from now on, and the copy is told so before.
+        async with (
+            open_follower(network, tmp_path / "copy") as copy,
+            open_primary(network, tmp_path / "primary", min_copies=0),
+        ):
+            await publisher.publish("a", b"2", confirm=True, timeout=60)
+            await wait_copies(client, copy="in step")
+            with pytest.raises(ConfigError, match="confirms without waiting for copies: what it has confirmed"):
+                await promote(operator, "bridge", 0, patience=1)
+            done = await promote(operator, "bridge", 0, force=True, patience=1)
+            assert len(done.lost) == 1
+            await copy.wait_promoted()
+            assert stored(copy._store) == [b"1", b"2"]
+
+
+class FullDisk:
+    def write(self, _descriptor: int, _parts: object, _position: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(FileSystem(), name)
+
+
+async def test_a_copy_whose_disk_is_full_holds_up_confirmations_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        open_network() as network,
+        open_primary(network, tmp_path / "primary") as member,
+        network.open_node("publisher") as publisher,
+        open_follower(network, tmp_path / "copy") as copy,
+    ):
+        await publisher.publish("a", b"1", confirm=True, timeout=60)
+        files = copy._store.replication._files
+        real = files._disk
+        monkeypatch.setattr(files, "_disk", FullDisk())
+        await publisher.publish("a", b"2")
+        with pytest.raises(RequestTimeout, match=r"says: (its copies have not|0 of the 1 copies)"):
+            await publisher.publish("a", b"3", confirm=True, timeout=5)
+        await wait_problem(copy, "this copy has no room: no room for events")
+        assert stored(member.store) == [b"1", b"2", b"3"]
+        assert stored(copy._store) == [b"1"]
+        monkeypatch.setattr(files, "_disk", real)
+        await publisher.publish("a", b"4", confirm=True, timeout=60)
+        assert stored(copy._store) == [b"1", b"2", b"3", b"4"]
+
+
+async def test_a_copy_that_hangs_is_cut_off_and_events_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(primary, "_STALLED", 1.0)
+    monkeypatch.setattr(primary, "_ROOM", 1000)
+    async with (
+        open_network() as network,
+        open_primary(network, tmp_path / "primary") as member,
+        network.open_node("publisher") as publisher,
+        open_follower(network, tmp_path / "copy") as copy,
+    ):
+        await publisher.publish("a", b"1", confirm=True, timeout=60)
+        go_on = threading.Event()
+        repeat = copy._store.replication.repeat
+
+        def hang(changes: Sequence[Change], *, term: int) -> None:
+            go_on.wait()
+            repeat(changes, term=term)
+
+        monkeypatch.setattr(copy._store.replication, "repeat", hang)
+        await publisher.publish("a", b"2" * 2000)
+        with pytest.raises(RequestTimeout, match="0 of the 1 copies"):
+            await publisher.publish("a", b"3", confirm=True, timeout=6)
+        assert stored(member.store)[2] == b"3"  # it waited for the copy, and then no more
+        monkeypatch.setattr(copy._store.replication, "repeat", repeat)
+        go_on.set()
+        await publisher.publish("a", b"4", confirm=True, timeout=60)
+        assert stored(copy._store) == stored(member.store)
+
+
+async def test_a_copy_of_a_copy_finds_no_primary(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        open_follower(network, tmp_path / "a", "a"),
+        open_follower(network, tmp_path / "b", "b") as copy,
+    ):
+        await wait_problem(copy, "no primary of shard 0 of bridge 'bridge' is there")
+
+
+async def test_a_copy_of_another_log_is_not_taken(tmp_path: Path) -> None:
+    async with open_network() as network, network.open_node("publisher") as publisher:
+        async with open_primary(network, tmp_path / "other", min_copies=0):
+            await publisher.publish("a", b"1", confirm=True, timeout=60)
+        async with open_primary(network, tmp_path / "primary"):
+            with pytest.RaisesGroup(
+                pytest.RaisesExc(ConfigError, match="of another log; a copy begins with an empty directory"),
+                allow_unwrapped=True,
+            ):
+                async with open_follower(network, tmp_path / "other") as copy:
+                    await copy.wait_promoted()
+
+
+async def test_a_primary_that_waits_for_a_copy_that_is_gone_is_told_so(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("bridge") as operator,
+        network.open_node("publisher") as publisher,
+    ):
+        async with open_primary(network, tmp_path / "primary"), open_follower(network, tmp_path / "copy"):
+            await publisher.publish("a", b"1", confirm=True, timeout=60)
+        async with network.open_node("bridge") as node, trio.open_nursery() as nursery:
+            opened = trio.Event()
+            waits = trio.Event()
+
+            async def open_again() -> None:
+                async with open_bridge(
+                    node, topics=[">"], directory=tmp_path / "primary", waiting=lambda _: waits.set()
+                ):
+                    opened.set()
+                    await trio.sleep_forever()
+
+            nursery.start_soon(open_again)  # without copies from now on: the last one has to know
+            await waits.wait()
+            with pytest.raises(BridgeUnreachable):
+                await BridgeClient(operator, "bridge", patience=1).shards()
+            await drop_copy(BridgeClient(operator, "bridge", patience=20), 0, "copy")
+            await opened.wait()
+            await publisher.publish("a", b"2", confirm=True, timeout=60)
+            nursery.cancel_scope.cancel()

@@ -1,0 +1,235 @@
+"""Copies of a log: they catch up from any lag, repeat each transaction, and let go of what is not the primary's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from iris.spark_bridge.errors import LogDamaged
+from iris.spark_bridge.log.journal import Change, ChangeHead, Write, decode_change_untrusted, encode_head
+from iris.spark_bridge.log.replication import Position
+from iris.spark_bridge.log.retention import Retention
+from iris.spark_bridge.log.store import Store
+from tests.support.arrivals import fake_event, fill, make_store, numbered, stored
+
+SEGMENT = 8192
+
+
+@pytest.fixture
+def primary(tmp_path: Path) -> Iterator[Store]:
+    store = make_store(tmp_path / "primary", segment_bytes=SEGMENT)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def open_copy(tmp_path: Path) -> Iterator[Callable[[], Store]]:
+    """Opens the copy, which is closed before it is opened again."""
+    opened: list[Store] = []
+
+    def open_it() -> Store:
+        while opened:
+            opened.pop().close()
+        opened.append(make_store(tmp_path / "copy", shards=(), segment_bytes=SEGMENT))
+        return opened[-1]
+
+    yield open_it
+    while opened:
+        opened.pop().close()
+
+
+def travelled(change: Change) -> Change:
+    head = encode_head(change.head)
+    return decode_change_untrusted(head + b"".join(change.data), len(head))
+
+
+def catch_up(primary: Store, copy: Store, *, forks: dict[int, int] | None = None, steps: int | None = None) -> int:
+    """Let a copy become as its primary is, through pieces; return the number of its last change."""
+    cuts = primary.replication.cuts(copy.replication.held(), forks or {})
+    copy.replication.repeat([travelled(primary.replication.begin(cuts))], term=1)
+    offsets = {cut.shard.number: cut.offset for cut in cuts}
+    for number in offsets:
+        while True:
+            change, offsets[number] = primary.replication.piece(number, offsets[number])
+            if change is None:
+                break
+            if steps is not None:
+                if not steps:
+                    return 0
+                steps -= 1
+            copy.replication.repeat([travelled(change)], term=1)
+    rest = primary.replication.rest(offsets, None)
+    copy.replication.repeat([travelled(rest)], term=1)
+    return rest.head.number
+
+
+def contents(store: Store) -> object:
+    """All that two logs have in common if one is a whole copy of the other."""
+    with store._index.read() as view:
+        tables = [(name, [*table.records()]) for name, table in view._by_name.items() if name != "replication"]
+    return tables, stored(store)
+
+
+def test_a_copy_is_the_same_as_its_primary(primary: Store, open_copy: Callable[[], Store]) -> None:
+    fill(primary, 50)
+    primary.append({0: numbered(1, 20)}, now=50_000)
+    primary.move_cursor("group", {"0@x": 7}, now=1)
+    copy = open_copy()
+    catch_up(primary, copy)
+    assert contents(copy) == contents(primary)
+    assert copy.replication.position() == Position(1, primary.replication.number(), True)
+    assert contents(open_copy()) == contents(primary)
+
+
+def test_a_copy_repeats_each_transaction(primary: Store, open_copy: Callable[[], Store]) -> None:
+    copy = open_copy()
+    catch_up(primary, copy)
+    changes: list[Change] = []
+    primary.replication.listen(changes.append)
+    for turn in range(30):  # over the ends of several segments
+        primary.append({0: numbered(turn * 10 + 1, turn * 10 + 10)}, now=turn)
+        primary.move_cursor("group", {"0@x": turn}, now=turn)
+    primary.trim(0, 100)
+    primary.retain(Retention(max_bytes=SEGMENT), now=31)
+    primary.drop_cursor("group")
+    copy.replication.repeat([travelled(change) for change in changes[:7]], term=1)
+    for change in changes[7:]:
+        copy.replication.repeat([travelled(change)], term=1)
+    assert contents(copy) == contents(primary)
+    assert copy.replication.position() == Position(1, primary.replication.number(), True)
+    segments = sorted(path.name for path in (copy._directory / "segments").iterdir())
+    assert segments == sorted(path.name for path in (primary._directory / "segments").iterdir())
+    # A repeat that reaches the copy is one there, too.
+    assert open_copy().append({0: numbered(295, 300)}, now=40).repeats == 6
+
+
+def test_what_was_not_committed_is_not_repeated(primary: Store) -> None:
+    changes: list[Change] = []
+    primary.replication.listen(changes.append)
+
+    def fail() -> None:
+        with primary._index.write() as view:
+            view.put_cursor(b"group", b"{}")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    primary.append({0: [fake_event(b"a")]}, now=1)
+    (change,) = changes
+    assert "cursors" not in {table for table, _, _ in change.head.records}
+
+
+def test_each_change_has_a_number_of_its_own(primary: Store) -> None:
+    changes: list[Change] = []
+    primary.replication.listen(changes.append)
+    primary.keep_subscribers([])  # changes nothing
+    primary.drop_cursor("none")
+    primary.move_cursor("group", {"0@x": 1}, now=1)
+    primary.replication.put_state(b"{}")  # concerns no copy, and has a number that copies have to reach
+    assert primary.drop_cursor("group")
+    numbers = [change.head.number for change in changes]
+    assert len(numbers) == 3
+    assert numbers == sorted(set(numbers))
+    assert numbers[-1] == primary.replication.number()
+    assert changes[1].head.records == []
+
+
+def test_a_copy_that_was_away_catches_up(primary: Store, open_copy: Callable[[], Store]) -> None:
+    fill(primary, 13)
+    copy = open_copy()
+    catch_up(primary, copy)
+    fill(primary, 40)
+    primary.trim(0, 200)
+    catch_up(primary, copy)
+    assert contents(copy) == contents(primary)
+
+
+def test_a_copy_that_died_on_the_way_says_so_and_goes_on(primary: Store, open_copy: Callable[[], Store]) -> None:
+    fill(primary, 60)
+    copy = open_copy()
+    for steps in (0, 1, 2, 3):
+        copy = open_copy()
+        catch_up(primary, copy, steps=steps)
+        assert not copy.replication.position().whole
+    before = copy.replication.held()[0].next
+    assert 0 < before < 600
+    copy = open_copy()
+    cuts = primary.replication.cuts(copy.replication.held(), {})
+    assert cuts[0].offset == before
+    catch_up(primary, copy)
+    assert copy.replication.position().whole
+    assert contents(copy) == contents(primary)
+
+
+def test_an_end_that_is_not_the_primarys_is_cut_off(primary: Store, open_copy: Callable[[], Store]) -> None:
+    for common, own in ((12, 1), (12, 30)):  # in the same segment, and in later ones
+        fill(primary, common)
+        copy = open_copy()
+        catch_up(primary, copy)
+        fork = copy.replication.held()[0].next
+        copy = open_copy()
+        copy.append({0: [fake_event(b"lost %d" % n) for n in range(10)] * own}, now=10**9)
+        copy.append({0: numbered(1, 5)}, now=10**9)
+        fill(primary, 25)
+        cuts = primary.replication.cuts(copy.replication.held(), {0: fork})
+        assert cuts[0].surplus == 10 * own + 5
+        assert cuts[0].offset == fork
+        catch_up(primary, copy, forks={0: fork})
+        assert contents(copy) == contents(primary)
+
+
+def test_a_copy_of_another_log_is_refused(tmp_path: Path, primary: Store) -> None:
+    other = make_store(tmp_path / "other", seed=9)
+    with pytest.raises(ValueError, match=r"it has shard 0@.*, which is of another log"):
+        primary.replication.cuts(other.replication.held(), {})
+    other.close()
+
+
+def test_a_primary_that_was_put_back_is_noticed(primary: Store, open_copy: Callable[[], Store]) -> None:
+    copy = open_copy()
+    catch_up(primary, copy)
+    copy.append({0: [fake_event()]}, now=1)
+    with pytest.raises(ValueError, match=r"up to 1, and the primary only up to 0: .* put back"):
+        primary.replication.cuts(copy.replication.held(), {})
+
+
+def test_damage_on_the_way_is_noticed(primary: Store, open_copy: Callable[[], Store]) -> None:
+    copy = open_copy()
+    catch_up(primary, copy)
+    before = contents(copy)
+    changes: list[Change] = []
+    primary.replication.listen(changes.append)
+    primary.append({0: [fake_event(b"a" * 100)]}, now=1)
+    change = travelled(changes[0])
+    flipped = bytearray(change.data[0])
+    flipped[-1] ^= 1
+    with pytest.raises(LogDamaged, match="checksum"):
+        copy.replication.repeat([Change(change.head, [bytes(flipped)])], term=1)
+    table, key, sealed = change.head.records[0]
+    assert sealed is not None
+    wrong = msgspec.structs.replace(change.head, records=[(table, key, sealed[:-1] + b"\0")])
+    with pytest.raises(LogDamaged, match="not what was written"):
+        copy.replication.repeat([Change(wrong, change.data)], term=1)
+    foreign = msgspec.structs.replace(change.head, records=[("replication", b"state", b"")])
+    with pytest.raises(LogDamaged, match="which a copy has not"):
+        copy.replication.repeat([Change(foreign, change.data)], term=1)
+    assert contents(copy) == before
+    copy.replication.repeat([change], term=1)
+    assert contents(copy) == contents(primary)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xc1",
+        encode_head(ChangeHead(1, True, (), (), [Write(0, "", 0, 0, 5)])),
+        encode_head(ChangeHead(1, True, (), (), ())) + b"x",
+    ],
+)
+def test_a_change_that_is_none_is_refused(data: bytes) -> None:
+    with pytest.raises(LogDamaged, match="a change that the primary sent"):
+        decode_change_untrusted(data, len(data) - data.endswith(b"x"))

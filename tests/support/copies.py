@@ -1,0 +1,70 @@
+"""A member of a bridge and its copies, on nodes of their own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from iris.spark_bridge.admin import read_status
+from iris.spark_bridge.client.client import BridgeClient
+from iris.spark_bridge.copies.follower import BridgeCopy, open_copy
+from iris.spark_bridge.schema import decode_events
+from iris.spark_bridge.server.bridge import open_bridge
+from iris.spark_bridge.server.member import BridgeMember
+from iris.testing import Network
+
+
+@asynccontextmanager
+async def open_primary(
+    network: Network, directory: Path, *, host: str | None = None, **options: Any
+) -> AsyncIterator[BridgeMember]:
+    """A member that stores everything and waits for one copy."""
+    async with (
+        network.open_node("bridge", host=host) as node,
+        open_bridge(node, directory=directory, **{"topics": [">"], "min_copies": 1, **options}) as member,
+    ):
+        yield member
+
+
+@asynccontextmanager
+async def open_follower(
+    network: Network, directory: Path, name: str = "copy", *, host: str | None = None
+) -> AsyncIterator[BridgeCopy]:
+    """A copy of it."""
+    async with (
+        network.open_node("bridge", host=host) as node,
+        open_copy(node, bridge="bridge", shard=0, directory=directory, name=name) as copy,
+    ):
+        yield copy
+
+
+async def wait_copies(client: BridgeClient, **states: str) -> None:
+    """Wait until the bridge's copies are in these states."""
+
+    async def found() -> dict[str, str]:
+        return {copy.name: copy.state for copy in (await read_status(client)).copies["bridge"]}
+
+    with trio.fail_after(60):
+        while await found() != states:  # noqa: ASYNC110 -- nobody is told
+            await trio.sleep(0.05)
+
+
+async def wait_problem(copy: BridgeCopy, text: str) -> None:
+    """Wait until a copy says this."""
+    with trio.fail_after(60):
+        while text not in copy.problem:  # noqa: ASYNC110 -- nobody is told
+            await trio.sleep(0.02)
+
+
+async def values(client: BridgeClient) -> list[bytes]:
+    """Return what readers get."""
+    (shard,) = await client.shards()
+    found: list[bytes] = []
+    async for chunks in client.read(shard.address, shard.id, shard.earliest, shard.next):
+        for chunk in chunks:
+            found += decode_events(chunk.data).column("value").to_pylist()
+    return found
