@@ -26,7 +26,7 @@ from iris.spark_bridge.log.local_read import FileRange, file_range_untrusted, ma
 from iris.spark_bridge.log.recovery import open_store
 from iris.spark_bridge.log.retention import Retention
 from iris.spark_bridge.log.store import Store
-from iris.spark_bridge.log.topic_filter import TopicFilter
+from iris.spark_bridge.log.topics.filter import TopicFilter
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
 from tests.support.arrivals import numbered, payloads

@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import RemoteError, RemoteProtocolError
 from iris.spark_bridge.errors import LogDamaged
-from iris.spark_bridge.log.chunk_io import CHUNK_EVENTS
-from iris.spark_bridge.record_batches import (
+from iris.spark_bridge.events.record_batches import (
     MAX_BODY,
     MAX_METADATA,
     read_batch_untrusted,
     read_rows_untrusted,
 )
-from iris.spark_bridge.schema import MAX_VALUE, SINK_SCHEMA, decode_events, encode_events
+from iris.spark_bridge.events.schema import MAX_VALUE, SINK_SCHEMA, decode_events, encode_events
+from iris.spark_bridge.log.chunk_io import CHUNK_EVENTS
 from iris.spark_bridge.staging.staging import cut_rows, write_rows
 from iris.testing import open_network
 from tests.project.test_source import named, source_files
@@ -247,4 +247,4 @@ def test_nothing_else_reads_arrow_ipc() -> None:
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Attribute) and node.attr in readers
     }
-    assert found == {"iris/spark_bridge/record_batches.py"}
+    assert found == {"iris/spark_bridge/events/record_batches.py"}

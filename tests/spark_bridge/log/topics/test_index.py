@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iris.spark_bridge.errors import DataLost, LogDamaged, StoreFull
+from iris.spark_bridge.events.schema import SINK_SCHEMA, decode_events
 from iris.spark_bridge.log import retention
 from iris.spark_bridge.log.chunk import Chunk, crc32
 from iris.spark_bridge.log.local_read import read_file_range
 from iris.spark_bridge.log.segments import SegmentFiles
 from iris.spark_bridge.log.store import Store
-from iris.spark_bridge.log.topic_filter import TopicFilter
-from iris.spark_bridge.schema import SINK_SCHEMA, decode_events
+from iris.spark_bridge.log.topics.filter import TopicFilter
 from tests.support.arrivals import fake_event, make_store
 
 SMALL_SEGMENT = 16_384
