@@ -34,6 +34,7 @@ SHARD: dict[str, Any] = {
     "timestamp": 0,
     "of": 0,
     "gap": -1,
+    "term": 1,
 }
 
 
