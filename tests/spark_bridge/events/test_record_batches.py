@@ -247,5 +247,7 @@ def test_nothing_else_reads_arrow_ipc() -> None:
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Attribute) and node.attr in readers
     }
-    of_its_own = {("iris/spark_bridge/datasource/payloads/decoding.py", "read_schema")}  # which this process has written
+    of_its_own = {
+        ("iris/spark_bridge/datasource/payloads/decoding.py", "read_schema")
+    }  # which this process has written
     assert {file for file, _ in found - of_its_own} == {"iris/spark_bridge/events/record_batches.py"}
