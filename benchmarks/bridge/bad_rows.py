@@ -21,7 +21,7 @@ import iris
 from benchmarks.bridge.children import bridge_child, open_realm
 from benchmarks.bridge.spark_rates import open_session
 from iris.spark_bridge.datasource.payloads import typed_columns
-from iris.spark_bridge.schema import HEADER_ENCODING, PACKED, SCHEMA
+from iris.spark_bridge.events.schema import HEADER_ENCODING, PACKED, SCHEMA
 
 SHARES = (0.0, 0.0001, 0.01, 0.1, 1.0)
 FIELDS = {

@@ -25,8 +25,8 @@ import iris
 from benchmarks.bridge.children import Child, bridge_child, open_realm
 from benchmarks.bridge.cluster import SparkCluster, open_cluster
 from iris.spark_bridge.client.client import BridgeClient
-from iris.spark_bridge.log.topic_filter import TopicFilter
-from iris.spark_bridge.schema import decode_events
+from iris.spark_bridge.events.schema import decode_events
+from iris.spark_bridge.log.topics.filter import TopicFilter
 from iris.spark_bridge.session.worker_python import find_worker_python
 
 VICTIMS: Final = ("publisher", "bridge", "driver", "executor")

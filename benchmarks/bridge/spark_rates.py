@@ -21,7 +21,7 @@ from iris import spark_bridge
 from iris.spark_bridge.datasource.options import parse_source_options
 from iris.spark_bridge.datasource.source import IrisReader
 from iris.spark_bridge.datasource.worker import settle_in
-from iris.spark_bridge.schema import SINK_SCHEMA, SPARK_SCHEMA, place_rows
+from iris.spark_bridge.events.schema import SINK_SCHEMA, SPARK_SCHEMA, place_rows
 
 _PARTITIONS: Final = 2
 _ROUNDS: Final = 5

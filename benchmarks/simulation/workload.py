@@ -28,8 +28,8 @@ import iris
 import iris.testing
 from iris.federation.gateway import open_gateway
 from iris.federation.policy import Policy
+from iris.spark_bridge.events.schema import decode_events
 from iris.spark_bridge.log.recovery import open_store
-from iris.spark_bridge.schema import decode_events
 from iris.spark_bridge.server.bridge import open_bridge
 
 EVERYTHING: Final = Policy(exports=(">",), export_topics=(">",))

@@ -33,9 +33,9 @@ from iris.spark_bridge.client import (
 )
 from iris.spark_bridge.copies import primary_cluster
 from iris.spark_bridge.datasource import SourceOptions, to_batches
-from iris.spark_bridge.gaps import Gap
+from iris.spark_bridge.events.gaps import Gap
+from iris.spark_bridge.events.schema import HEADER_ENCODING, PACKED
 from iris.spark_bridge.log import TopicFilter, open_store
-from iris.spark_bridge.schema import HEADER_ENCODING, PACKED
 
 _POLL: Final = 1.0
 

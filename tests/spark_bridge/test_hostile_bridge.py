@@ -18,11 +18,11 @@ from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.datasource.options import SourceOptions
 from iris.spark_bridge.datasource.reader import to_batches
 from iris.spark_bridge.errors import LogDamaged
-from iris.spark_bridge.gaps import Gap
+from iris.spark_bridge.events.gaps import Gap
 from iris.spark_bridge.log.chunk import frame_header
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, open_network
-from tests.spark_bridge.test_record_batches import growing_less_than
+from tests.spark_bridge.events.test_record_batches import growing_less_than
 
 SHARD: dict[str, Any] = {
     "id": "0@0000000000000000",
@@ -34,6 +34,7 @@ SHARD: dict[str, Any] = {
     "timestamp": 0,
     "of": 0,
     "gap": -1,
+    "term": 1,
 }
 
 

@@ -12,11 +12,11 @@ from iris.kernel.wire.payload import payload_size
 from iris.patterns.messages import Sender
 from iris.patterns.pubsub.interest.start_offsets import Milestones
 from iris.patterns.pubsub.subscribe.events import EventRun
+from iris.spark_bridge.events.schema import decode_events
 from iris.spark_bridge.log.chunk import Chunk
 from iris.spark_bridge.log.recovery import open_store
 from iris.spark_bridge.log.segments import SEGMENT_BYTES, Disk
 from iris.spark_bridge.log.store import Store
-from iris.spark_bridge.schema import decode_events
 
 PUBLISHER = "ab" * 16
 

@@ -12,7 +12,7 @@ import trio
 from iris.spark_bridge.admin import read_status
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.copies.follower import BridgeCopy, open_copy
-from iris.spark_bridge.schema import decode_events
+from iris.spark_bridge.events.schema import decode_events
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network

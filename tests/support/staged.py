@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from iris.spark_bridge.client.client import BridgeClient
-from iris.spark_bridge.schema import SINK_SCHEMA
+from iris.spark_bridge.events.schema import SINK_SCHEMA
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.spark_bridge.staging.staging import StagedPart, write_rows

@@ -39,7 +39,8 @@ from iris.spark_bridge.errors import (
     StaleBatch,
     StoreFull,
 )
-from iris.spark_bridge.gaps import GAPS_AT_ONCE, Gap
+from iris.spark_bridge.events.gaps import GAPS_AT_ONCE, Gap
+from iris.spark_bridge.events.schema import header_texts, key_text
 from iris.spark_bridge.log import (
     EVERYTHING,
     HEADER_SIZE,
@@ -51,7 +52,6 @@ from iris.spark_bridge.log import (
     frame_size,
     machine,
 )
-from iris.spark_bridge.schema import header_texts, key_text
 from iris.spark_bridge.staging import StagedPart
 
 _ERRORS: Final[Mapping[str, type[IrisError]]] = {

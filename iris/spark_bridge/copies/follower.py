@@ -44,7 +44,7 @@ from iris.spark_bridge.copies.terms import (
 )
 from iris.spark_bridge.copies.wire import data, number, receive_change, receive_fields, send_bytes
 from iris.spark_bridge.errors import LogDamaged, StoreFull
-from iris.spark_bridge.log import Change, Position, Store, open_store
+from iris.spark_bridge.log import LogChange, Position, Store, open_store
 
 _log: Final = logging.getLogger("iris")
 
@@ -76,7 +76,7 @@ class BridgeCopy:
         self._followed = 0
         self._promoted = trio.Event()
         self._problem = ""
-        self._pending: list[Change] = []
+        self._pending: list[LogChange] = []
         self._size = 0
         self._arrived = Wakeup()
         self._room = trio.lowlevel.ParkingLot()

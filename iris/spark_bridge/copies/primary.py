@@ -40,7 +40,7 @@ from iris.spark_bridge.copies.terms import (
 )
 from iris.spark_bridge.copies.wire import number, receive_bytes, receive_fields, send_change
 from iris.spark_bridge.errors import NotCopied
-from iris.spark_bridge.log import Change, HeldShard, Store
+from iris.spark_bridge.log import HeldShard, LogChange, Store
 
 _log: Final = logging.getLogger("iris")
 
@@ -83,7 +83,7 @@ class _Follower:
         self.tunnel = tunnel
         self.takes_part = False
         """Whether each change is queued for it."""
-        self.queue: deque[Change] = deque()
+        self.queue: deque[LogChange] = deque()
         self.queued = Wakeup()
         self.unconfirmed: deque[tuple[int, int]] = deque()
         """Number and size of what it has not confirmed."""
@@ -95,7 +95,7 @@ class _Follower:
         self.state: bytes | None = None
         """What it is to learn besides changes."""
 
-    def owe(self, change: Change) -> None:
+    def owe(self, change: LogChange) -> None:
         if not self.unconfirmed:
             self.progress = trio.current_time()
         size = change.size
@@ -402,10 +402,10 @@ class PrimaryCopies:
                 else:
                     await trio.to_thread.run_sync(replication.listen_no_more)
 
-    def _committed(self, change: Change) -> None:
+    def _committed(self, change: LogChange) -> None:
         self._token.run_sync_soon(self._distribute, change)
 
-    def _distribute(self, change: Change) -> None:
+    def _distribute(self, change: LogChange) -> None:
         for follower in self._all():
             if follower.takes_part:
                 follower.queue.append(change)
@@ -435,7 +435,7 @@ class PrimaryCopies:
             cuts = await trio.to_thread.run_sync(replication.cuts, held, self._state.forks(term))
         except ValueError as error:
             raise RemoteError("Refused", str(error)) from None
-        begin: Change | None = await trio.to_thread.run_sync(replication.begin, cuts)
+        begin: LogChange | None = await trio.to_thread.run_sync(replication.begin, cuts)
         offsets = {cut.shard.number: cut.offset for cut in cuts}
         while await trio.to_thread.run_sync(replication.lacking, offsets) > _CLOSE:
             if begin is not None:
@@ -453,7 +453,7 @@ class PrimaryCopies:
         await self._send(follower, rest)
         _log.info("copy %s of bridge %s is in step", follower.name, self._bridge, extra={"bridge": self._bridge})
 
-    async def _send(self, follower: _Follower, change: Change) -> None:
+    async def _send(self, follower: _Follower, change: LogChange) -> None:
         follower.owe(change)
         await send_change(follower.tunnel, change)
 

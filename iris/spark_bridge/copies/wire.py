@@ -23,7 +23,7 @@ import trio
 from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import RemoteError, RemoteProtocolError, TunnelBroken
 from iris.patterns.tunnel import Tunnel
-from iris.spark_bridge.log import Change, decode_change_untrusted, encode_head
+from iris.spark_bridge.log import LogChange, decode_change_untrusted, encode_head
 
 _PIECE: Final = 256 * KIB
 """Bytes of one message."""
@@ -59,7 +59,7 @@ async def receive_bytes(tunnel: Tunnel, size: int) -> bytes:
     return b"".join(parts)
 
 
-async def send_change(tunnel: Tunnel, change: Change) -> None:
+async def send_change(tunnel: Tunnel, change: LogChange) -> None:
     """Send a change."""
     head = encode_head(change.head)
     await tunnel.send({"change": len(head), "size": len(head) + sum(map(len, change.data))})
@@ -85,7 +85,7 @@ def _pieces(parts: Iterable[bytes | memoryview]) -> Iterator[bytes]:
         yield b"".join(together)
 
 
-async def receive_change(tunnel: Tunnel, fields: Mapping[str, object]) -> Change:
+async def receive_change(tunnel: Tunnel, fields: Mapping[str, object]) -> LogChange:
     """Receive the change that ``fields`` have announced.
 
     Raises:

@@ -26,7 +26,7 @@ from iris.spark_bridge.client import portal_to
 from iris.spark_bridge.datasource.options import SourceOptions
 from iris.spark_bridge.datasource.sink import FEW_BYTES, DriverRows, Staged, commit_parts, stage_part
 from iris.spark_bridge.errors import StaleBatch
-from iris.spark_bridge.schema import HEADER_ENCODING, HEADER_SENDER, SINK_SCHEMA
+from iris.spark_bridge.events.schema import HEADER_ENCODING, HEADER_SENDER, SINK_SCHEMA
 from iris.spark_bridge.staging import StagedPart, cut_rows, new_part
 
 _log: Final = logging.getLogger("iris")

@@ -15,10 +15,10 @@ from typing import IO, Any, Final
 import pyarrow as pa
 
 from iris.kernel.config import MIB
+from iris.spark_bridge.events.record_batches import read_rows_untrusted
+from iris.spark_bridge.events.runs import EVENT_OVERHEAD
+from iris.spark_bridge.events.schema import SINK_SCHEMA
 from iris.spark_bridge.log import CHUNK_EVENTS, ROOM
-from iris.spark_bridge.record_batches import read_rows_untrusted
-from iris.spark_bridge.runs import EVENT_OVERHEAD
-from iris.spark_bridge.schema import SINK_SCHEMA
 from iris.spark_bridge.staging import StagedPart, new_part, write_rows
 
 _IN_MEMORY: Final = 16 * MIB

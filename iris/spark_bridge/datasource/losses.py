@@ -13,7 +13,7 @@ from iris.kernel.wire import saturated
 from iris.spark_bridge.client import BlockingPortal, BridgeClient, BridgeWatch, Range
 from iris.spark_bridge.datasource.options import SourceOptions
 from iris.spark_bridge.errors import DataLost
-from iris.spark_bridge.gaps import Gap
+from iris.spark_bridge.events.gaps import Gap
 from iris.spark_bridge.log import TopicFilter
 
 _log: Final = logging.getLogger("iris")

@@ -17,8 +17,8 @@ from iris.spark_bridge.datasource.options import SourceOptions
 from iris.spark_bridge.datasource.payloads import TakeUnfit
 from iris.spark_bridge.datasource.worker import settle_in
 from iris.spark_bridge.errors import DataLost, LogDamaged
+from iris.spark_bridge.events.schema import COLUMNS_WITHOUT_HEADERS, decode_events
 from iris.spark_bridge.log import Chunk, FileRange, TopicFilter, read_file_range
-from iris.spark_bridge.schema import COLUMNS_WITHOUT_HEADERS, decode_events
 
 _FEW_ROWS: Final = 1024
 _FEW_BYTES: Final = 256 * KIB

@@ -31,8 +31,8 @@ from iris.spark_bridge.client import BridgeClient, one_error, portal_to
 from iris.spark_bridge.datasource.driver_rows import merge_carried
 from iris.spark_bridge.datasource.options import SinkOptions
 from iris.spark_bridge.datasource.worker import errors_alone, settle_in
+from iris.spark_bridge.events.schema import SINK_SCHEMA, check_rows
 from iris.spark_bridge.log import JOB_PREFIX
-from iris.spark_bridge.schema import SINK_SCHEMA, check_rows
 from iris.spark_bridge.staging import StagedPart, new_part, write_rows
 
 _IN_MEMORY: Final = 16 * 1024 * 1024

@@ -72,8 +72,8 @@ from iris.spark_bridge.datasource.reader import read_range
 from iris.spark_bridge.datasource.sink import IrisStreamWriter, IrisWriter, check_columns
 from iris.spark_bridge.datasource.worker import errors_alone, settle_in
 from iris.spark_bridge.errors import BridgeUnreachable, DataLost, StoreFull
+from iris.spark_bridge.events.schema import COLUMNS_WITHOUT_HEADERS, SCHEMA, SPARK_SCHEMA, SPARK_SCHEMA_WITHOUT_HEADERS
 from iris.spark_bridge.log import TopicFilter
-from iris.spark_bridge.schema import COLUMNS_WITHOUT_HEADERS, SCHEMA, SPARK_SCHEMA, SPARK_SCHEMA_WITHOUT_HEADERS
 
 _FIRST_POLL: Final = 0.25
 _HELD_LOOK: Final = 0.25
@@ -97,7 +97,7 @@ class IrisSource(DataSource):
 
     @errors_alone()
     def schema(self) -> str:
-        """Return the columns; see ``iris.spark_bridge.schema``.
+        """Return the columns; see ``iris.spark_bridge.events.schema``.
 
         Raises:
             BridgeUnreachable: nobody serves the bridge, so that this is known at ``load()``.

@@ -6,17 +6,17 @@ never passed on.  Not here: who may read (iris.spark_bridge.server).
 
 from iris.spark_bridge.log.chunk import HEADER_SIZE, Chunk, crc32, decode_frames, frame_header, frame_size
 from iris.spark_bridge.log.chunk_io import CHUNK_EVENTS, ROOM
-from iris.spark_bridge.log.journal import Change, decode_change_untrusted, encode_head
+from iris.spark_bridge.log.replication.journal import LogChange, decode_change_untrusted, encode_head
 from iris.spark_bridge.log.local_read import FileRange, file_range_untrusted, machine, read_file_range
 from iris.spark_bridge.log.recovery import open_store
-from iris.spark_bridge.log.replication import Cut, HeldShard, Position, Replication
+from iris.spark_bridge.log.replication.replication import Cut, HeldShard, Position, Replication
 from iris.spark_bridge.log.retention import Retention, TopicRetention, parse_rule
 from iris.spark_bridge.log.segments import is_full, sync_directory
 from iris.spark_bridge.log.store import JOB_PREFIX, QUERY, Appended, News, ShardState, Store
-from iris.spark_bridge.log.topic_filter import EVERYTHING, MAX_REGEX, TopicFilter
+from iris.spark_bridge.log.topics.filter import EVERYTHING, MAX_REGEX, TopicFilter
 
 __all__ = (
-    "CHUNK_EVENTS", "EVERYTHING", "HEADER_SIZE", "JOB_PREFIX", "MAX_REGEX", "QUERY", "ROOM", "Appended", "Change",
+    "CHUNK_EVENTS", "EVERYTHING", "HEADER_SIZE", "JOB_PREFIX", "MAX_REGEX", "QUERY", "ROOM", "Appended", "LogChange",
     "Chunk", "Cut", "FileRange", "HeldShard", "News", "Position", "Replication", "Retention", "ShardState", "Store",
     "TopicFilter", "TopicRetention", "crc32", "decode_change_untrusted", "decode_frames", "encode_head",
     "file_range_untrusted", "frame_header", "frame_size", "is_full", "machine", "open_store", "parse_rule",

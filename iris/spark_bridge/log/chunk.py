@@ -12,7 +12,7 @@ at   bytes content
 32   8     timestamp, microseconds since 1970
 40   4     bytes of data
 44   20    zeros
-64         an Arrow IPC record batch message of ``iris.spark_bridge.schema.SCHEMA``
+64         an Arrow IPC record batch message of ``iris.spark_bridge.events.schema.SCHEMA``
 ==== ===== =====================================================================================
 
 Integers are big endian.  64 bytes keep the Arrow buffers aligned.  The header repeats the index entry, so that a chunk

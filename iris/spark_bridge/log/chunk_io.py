@@ -16,8 +16,8 @@ from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.log.chunk import HEADER_SIZE, Chunk, decode_frames, frame_header
 from iris.spark_bridge.log.index import ChunkPlace, IndexView, SegmentRecord, ShardRecord
 from iris.spark_bridge.log.segments import SegmentFiles
-from iris.spark_bridge.log.topic_filter import TopicFilter
-from iris.spark_bridge.log.topic_index import SegmentTopics, find_chunks
+from iris.spark_bridge.log.topics.filter import TopicFilter
+from iris.spark_bridge.log.topics.index import SegmentTopics, find_chunks
 
 CHUNK_EVENTS: Final = 8192
 """Spark takes batches of 10,000 rows by default."""

@@ -24,14 +24,14 @@ from typing import Final, final
 import pyarrow as pa
 
 from iris.spark_bridge.errors import LogDamaged, StoreFull
+from iris.spark_bridge.events.schema import decode_events
 from iris.spark_bridge.log.chunk import Chunk
 from iris.spark_bridge.log.chunk_io import read_places
 from iris.spark_bridge.log.index import ChunkPlace, Index, SegmentRecord, ShardRecord
 from iris.spark_bridge.log.retention import SegmentShares, TopicRetention, TopicRules, choose_rules
 from iris.spark_bridge.log.segments import SegmentFiles
-from iris.spark_bridge.log.topic_filter import TopicFilter, empty_chunk, with_events
-from iris.spark_bridge.log.topic_index import SegmentTopics, find_chunks, places_of, share_of
-from iris.spark_bridge.schema import decode_events
+from iris.spark_bridge.log.topics.filter import TopicFilter, empty_chunk, with_events
+from iris.spark_bridge.log.topics.index import SegmentTopics, find_chunks, places_of, share_of
 
 _log: Final = logging.getLogger("iris")
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, final
 
 from iris.patterns.pubsub.subscribe import EventRun
-from iris.spark_bridge.runs import cut_run
+from iris.spark_bridge.events.runs import cut_run
 
 BLOCK: Final = 4096
 BLOCK_BYTES: Final = BLOCK // 8

@@ -26,10 +26,10 @@ from typing import Final, Literal, final
 import lmdb
 
 from iris.spark_bridge.errors import LogDamaged, StoreFull
-from iris.spark_bridge.gaps import Gap, GapKey, read_gap
+from iris.spark_bridge.events.gaps import Gap, GapKey, read_gap
 from iris.spark_bridge.log.checked_table import CheckedTable, IndexWitness, Journaled, Record, seal
-from iris.spark_bridge.log.journal import ChangeHead, Journal
 from iris.spark_bridge.log.numbering import Hole, Numbering
+from iris.spark_bridge.log.replication.journal import ChangeHead, Journal
 from iris.spark_bridge.log.segments import has_room, is_full
 
 MAP_BYTES: Final = 16 * 1024 * 1024 * 1024
@@ -577,7 +577,7 @@ class IndexView:
             yield from self._by_name[name].sealed()
 
     def repeat(self, head: ChangeHead) -> set[tuple[int, int]]:
-        """Change what another log has changed; return the segments that are gone: shard and first offset.
+        """Take over what another log has changed; return the segments that are gone: shard and first offset.
 
         Raises:
             LogDamaged: a table or a checksum is not right.

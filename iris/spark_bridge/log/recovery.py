@@ -22,7 +22,7 @@ from iris.spark_bridge.log.chunk_io import read_places
 from iris.spark_bridge.log.index import MAP_BYTES, ChunkPlace, Index, ShardRecord
 from iris.spark_bridge.log.segments import SEGMENT_BYTES, Disk, FileSystem, Reserve, SegmentFiles, sync_directory
 from iris.spark_bridge.log.store import Store
-from iris.spark_bridge.log.topic_index import places_of
+from iris.spark_bridge.log.topics.index import places_of
 
 _log: Final = logging.getLogger("iris")
 

@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 from iris.kernel.errors import ConfigError
 from iris.patterns.pubsub.interest import check_pattern
 from iris.spark_bridge.log.index import IndexView, SegmentRecord
-from iris.spark_bridge.log.topic_filter import TopicFilter
+from iris.spark_bridge.log.topics.filter import TopicFilter
 
 
 @final

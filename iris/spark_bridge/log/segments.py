@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final, Protocol, final
 
 from iris.spark_bridge.errors import LogDamaged, StoreFull
-from iris.spark_bridge.log.journal import Journal
+from iris.spark_bridge.log.replication.journal import Journal
 
 SEGMENT_BYTES: Final = 64 * 1024 * 1024
 """Retention removes whole segments, and reading opens few of them."""

@@ -26,7 +26,9 @@ import pyarrow as pa
 from iris.kernel.wire import saturated
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.spark_bridge.errors import DataLost, LogDamaged, QuotaExceeded, StaleBatch, StoreFull
-from iris.spark_bridge.gaps import Gap, GapBook
+from iris.spark_bridge.events.gaps import Gap, GapBook
+from iris.spark_bridge.events.runs import count_events, count_topics, cut_runs
+from iris.spark_bridge.events.schema import decode_events, encode_events, place_rows
 from iris.spark_bridge.log.chunk import Chunk
 from iris.spark_bridge.log.chunk_io import (
     CHUNK_BYTES,
@@ -47,7 +49,7 @@ from iris.spark_bridge.log.dedup import PublisherWindow, admit_runs
 from iris.spark_bridge.log.index import ChunkPlace, Index, IndexView, ShardRecord
 from iris.spark_bridge.log.local_read import FileRange
 from iris.spark_bridge.log.numbering import PublisherNumberings
-from iris.spark_bridge.log.replication import Replication
+from iris.spark_bridge.log.replication.replication import Replication
 from iris.spark_bridge.log.retention import (
     Removals,
     Retention,
@@ -55,10 +57,8 @@ from iris.spark_bridge.log.retention import (
     choose_expired,
 )
 from iris.spark_bridge.log.segments import Reserve, SegmentFiles
-from iris.spark_bridge.log.topic_filter import EVERYTHING, TopicFilter, empty_chunk, keep_topics
-from iris.spark_bridge.log.topic_index import SegmentTopics, find_chunks, topics_of
-from iris.spark_bridge.runs import count_events, count_topics, cut_runs
-from iris.spark_bridge.schema import decode_events, encode_events, place_rows
+from iris.spark_bridge.log.topics.filter import EVERYTHING, TopicFilter, empty_chunk, keep_topics
+from iris.spark_bridge.log.topics.index import SegmentTopics, find_chunks, topics_of
 
 T = TypeVar("T")
 

@@ -12,9 +12,9 @@ from iris.kernel.wire import encode_payload, join_payload, payload_size
 from iris.patterns.messages import Sender
 from iris.patterns.pubsub.queues import DEAD_ATTEMPTS, DEAD_ERROR, DEAD_PLACE, DEAD_QUEUE, DELAY
 from iris.patterns.pubsub.subscribe import EXPIRES, EventRun
+from iris.spark_bridge.events.schema import PACKED, TEXT
 from iris.spark_bridge.queues.machine import QueuedJob
 from iris.spark_bridge.queues.rows import JobRow
-from iris.spark_bridge.schema import PACKED, TEXT
 
 _LARGEST: Final = 16 * MIB
 

@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 
 from iris.patterns.pubsub.queues import DELAY, MAX_PRIORITY, PRIORITY
 from iris.patterns.pubsub.subscribe import expires_after
+from iris.spark_bridge.events.schema import HEADER_ENCODING, HEADER_SENDER, RESERVED, decode_events
 from iris.spark_bridge.log import Chunk
-from iris.spark_bridge.schema import HEADER_ENCODING, HEADER_SENDER, RESERVED, decode_events
 
 
 class JobRow(NamedTuple):
@@ -35,7 +35,7 @@ class JobRow(NamedTuple):
     key: str | None
     value: bytes
     encoding: str
-    """Empty for bytes, else as in ``iris.spark_bridge.schema``."""
+    """Empty for bytes, else as in ``iris.spark_bridge.events.schema``."""
     sender: str
     headers: dict[str, str]
     timestamp: int

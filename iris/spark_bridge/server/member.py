@@ -25,9 +25,9 @@ from iris.patterns.pubsub.interest import Matcher
 from iris.patterns.pubsub.subscribe import EventRun, Subscription
 from iris.spark_bridge.copies import CopyStatus, PrimaryCopies
 from iris.spark_bridge.errors import StoreFull
+from iris.spark_bridge.events.runs import count_events, stored_size
+from iris.spark_bridge.events.schema import HEADER_BRIDGE
 from iris.spark_bridge.log import EVERYTHING, Appended, News, Retention, ShardState, Store, TopicFilter
-from iris.spark_bridge.runs import count_events, stored_size
-from iris.spark_bridge.schema import HEADER_BRIDGE
 from iris.spark_bridge.server.clock_check import MemberClock
 from iris.spark_bridge.server.group_commit import GroupCommit, GroupLimits
 from iris.spark_bridge.server.sharding import Sharding

@@ -45,7 +45,8 @@ Wanted are topics that match one of the patterns ``topics``, none being all, or 
 has it, which only readers of all topics may give.
 
 Tunnel ``stage``: the writer sends {query, batch, partition, attempt}, then an Arrow IPC stream of
-``iris.spark_bridge.schema.SINK_SCHEMA`` as bytes, and the end; the answer is the number of bytes or an error as above.
+``iris.spark_bridge.events.schema.SINK_SCHEMA`` as bytes, and the end; the answer is the number of bytes or an error as
+above.
 
 Tunnel ``take``: see ``iris.spark_bridge.queues.messages``.  Tunnel ``consume``: see
 ``iris.spark_bridge.consumers.consumers``.
@@ -74,7 +75,7 @@ from iris.patterns.tunnel import Tunnel
 from iris.security.identity import MAX_PATTERNS
 from iris.spark_bridge.consumers import Consumers
 from iris.spark_bridge.errors import LogDamaged
-from iris.spark_bridge.gaps import GAPS_AT_ONCE
+from iris.spark_bridge.events.gaps import GAPS_AT_ONCE
 from iris.spark_bridge.log import MAX_REGEX, QUERY, ShardState, TopicFilter, machine
 from iris.spark_bridge.queues import Queues
 from iris.spark_bridge.server.member import BridgeMember

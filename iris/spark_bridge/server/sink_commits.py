@@ -24,8 +24,8 @@ from iris.kernel.errors import IrisError, NotAllowed, RemoteError
 from iris.kernel.names import NodeId
 from iris.patterns.messages import Sender
 from iris.patterns.tunnel import Tunnel
+from iris.spark_bridge.events.schema import HEADER_BRIDGE, HEADER_SINK, header_texts, key_text
 from iris.spark_bridge.log import Store
-from iris.spark_bridge.schema import HEADER_BRIDGE, HEADER_SINK, header_texts, key_text
 from iris.spark_bridge.server.clock_check import MemberClock
 from iris.spark_bridge.server.sharding import Sharding
 from iris.spark_bridge.staging import StagedPart, Staging

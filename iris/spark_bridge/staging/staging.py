@@ -1,9 +1,9 @@
 """Staging: rows that Spark has written and not committed yet, one file for each query, batch, partition and attempt.
 
 A file is written under another name and renamed when it is whole, so a file that has its name is complete.  It holds an
-Arrow IPC stream of ``iris.spark_bridge.schema.SINK_SCHEMA`` and its CRC-32.  A batch that is committed becomes part of
-the log in one transaction, together with the commit note; then its files are removed.  A small part needs no file and
-travels with the commit.
+Arrow IPC stream of ``iris.spark_bridge.events.schema.SINK_SCHEMA`` and its CRC-32.  A batch that is committed becomes
+part of the log in one transaction, together with the commit note; then its files are removed.  A small part needs no
+file and travels with the commit.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from iris.kernel.config import MIB
 from iris.kernel.errors import RemoteError, RemoteProtocolError
 from iris.security.files import make_directories
 from iris.spark_bridge.errors import LogDamaged, StoreFull
+from iris.spark_bridge.events.record_batches import read_rows_untrusted
+from iris.spark_bridge.events.runs import EVENT_OVERHEAD
+from iris.spark_bridge.events.schema import SINK_SCHEMA, check_rows
 from iris.spark_bridge.log import CHUNK_EVENTS, QUERY, ROOM, crc32, is_full, sync_directory
-from iris.spark_bridge.record_batches import read_rows_untrusted
-from iris.spark_bridge.runs import EVENT_OVERHEAD
-from iris.spark_bridge.schema import SINK_SCHEMA, check_rows
 from iris.spark_bridge.staging.usage import LEAST, Usage
 
 _LARGEST: Final = 2**63

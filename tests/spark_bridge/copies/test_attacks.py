@@ -20,7 +20,7 @@ from iris.spark_bridge.copies import primary
 from iris.spark_bridge.copies.follower import open_copy
 from iris.spark_bridge.copies.promotion import promote
 from iris.spark_bridge.errors import BridgeUnreachable
-from iris.spark_bridge.log.journal import Change
+from iris.spark_bridge.log.replication.journal import LogChange
 from iris.spark_bridge.log.segments import FileSystem
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.successor import follow, reopen
@@ -237,7 +237,7 @@ async def test_a_copy_that_hangs_is_cut_off_and_events_go_on(tmp_path: Path, mon
         go_on = threading.Event()
         repeat = copy._store.replication.repeat
 
-        def hang(changes: Sequence[Change], *, term: int) -> None:
+        def hang(changes: Sequence[LogChange], *, term: int) -> None:
             go_on.wait()
             repeat(changes, term=term)
 

@@ -13,8 +13,8 @@ from iris.spark_bridge.client.client import FrameBuffer
 from iris.spark_bridge.datasource.options import SourceOptions
 from iris.spark_bridge.datasource.reader import to_batches
 from iris.spark_bridge.errors import LogDamaged
+from iris.spark_bridge.events.schema import SCHEMA, encode_events
 from iris.spark_bridge.log.chunk import Chunk, decode_frames, frame_header
-from iris.spark_bridge.schema import SCHEMA, encode_events
 from tests.support.arrivals import fake_event
 
 EPOCH = "00112233445566ff"

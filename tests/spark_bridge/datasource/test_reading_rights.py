@@ -15,9 +15,9 @@ from iris.spark_bridge.admin import read_events
 from iris.spark_bridge.client.client import BridgeClient, RemoteShard
 from iris.spark_bridge.datasource.options import SourceOptions
 from iris.spark_bridge.datasource.reader import to_batches
+from iris.spark_bridge.events.schema import SCHEMA
 from iris.spark_bridge.log.chunk import Chunk
-from iris.spark_bridge.log.topic_filter import TopicFilter
-from iris.spark_bridge.schema import SCHEMA
+from iris.spark_bridge.log.topics.filter import TopicFilter
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, Rights, open_network
 

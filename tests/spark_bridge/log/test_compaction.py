@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from iris.kernel.errors import ConfigError
 from iris.spark_bridge.errors import DataLost, LogDamaged, StoreFull
+from iris.spark_bridge.events.schema import decode_events
 from iris.spark_bridge.log import compaction
 from iris.spark_bridge.log.retention import Retention, TopicRetention, parse_rule
 from iris.spark_bridge.log.segments import SegmentFiles
 from iris.spark_bridge.log.store import Store
-from iris.spark_bridge.log.topic_filter import TopicFilter
-from iris.spark_bridge.schema import decode_events
+from iris.spark_bridge.log.topics.filter import TopicFilter
 from tests.support.arrivals import fake_event, make_store
 from tests.support.power_cut import PowerCut, TornDisk
 

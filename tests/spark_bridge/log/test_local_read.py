@@ -26,7 +26,7 @@ from iris.spark_bridge.log.local_read import FileRange, file_range_untrusted, ma
 from iris.spark_bridge.log.recovery import open_store
 from iris.spark_bridge.log.retention import Retention
 from iris.spark_bridge.log.store import Store
-from iris.spark_bridge.log.topic_filter import TopicFilter
+from iris.spark_bridge.log.topics.filter import TopicFilter
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
 from tests.support.arrivals import numbered, payloads
@@ -293,7 +293,7 @@ async def test_a_member_on_this_machine_tells_where_events_are(tmp_path: Path) -
         assert read(found) == [b"x"]
         with pytest.raises(DataLost, match="was wiped"):
             await client.locate("bridge", "0@0000000000000000", 0, 1)
-        with pytest.raises(RemoteError, match="no events 1 to 2"):
+        with pytest.raises(RemoteError, match="no events up to 2"):
             await client.locate("bridge", shard, 1, 2)
 
 

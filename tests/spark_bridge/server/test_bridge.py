@@ -22,8 +22,8 @@ from iris.node.node import Node
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.client.offsets import Extent
 from iris.spark_bridge.errors import BridgeUnreachable, StoreBusy
+from iris.spark_bridge.events.schema import decode_events
 from iris.spark_bridge.log.recovery import open_store
-from iris.spark_bridge.schema import decode_events
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.group_commit import GroupLimits
 from iris.spark_bridge.server.member import BridgeMember

@@ -12,7 +12,7 @@ import trio
 
 import iris
 from iris.kernel.errors import ConfigError
-from iris.spark_bridge.schema import decode_events
+from iris.spark_bridge.events.schema import decode_events
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, open_network

@@ -16,7 +16,7 @@ from iris.kernel.errors import NotAllowed, RemoteError
 from iris.patterns.pubsub.subscribe.subscription import SubscriptionLimits
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.errors import LogDamaged, StaleBatch
-from iris.spark_bridge.schema import decode_events
+from iris.spark_bridge.events.schema import decode_events
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.staging.staging import StagedPart
 from iris.testing import Rights, open_network

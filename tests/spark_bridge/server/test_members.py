@@ -15,7 +15,7 @@ from iris.kernel.errors import ConfigError, RequestTimeout
 from iris.patterns.pubsub.interest.shards import ShardMap
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.errors import BridgeUnreachable
-from iris.spark_bridge.schema import decode_events
+from iris.spark_bridge.events.schema import decode_events
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, open_network

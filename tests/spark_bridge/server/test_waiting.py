@@ -14,7 +14,7 @@ from iris.kernel.errors import NotAllowed, RemoteError
 from iris.node.node import Node
 from iris.spark_bridge.client.bridge_watch import BridgeWatch
 from iris.spark_bridge.client.client import BridgeClient
-from iris.spark_bridge.log.topic_filter import TopicFilter
+from iris.spark_bridge.log.topics.filter import TopicFilter
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Rights, open_network
 

@@ -14,8 +14,8 @@ from iris.kernel.config import MIB
 from iris.kernel.errors import RemoteError
 from iris.security.files.private_files import make_directories
 from iris.spark_bridge.errors import LogDamaged, QuotaExceeded
+from iris.spark_bridge.events.schema import MAX_VALUE, SINK_SCHEMA
 from iris.spark_bridge.log.chunk_io import CHUNK_BYTES, CHUNK_EVENTS
-from iris.spark_bridge.schema import MAX_VALUE, SINK_SCHEMA
 from iris.spark_bridge.staging.staging import StagedPart, Staging, new_part
 from iris.spark_bridge.staging.usage import LEAST, Usage
 from tests.support.staged import part, rows, written

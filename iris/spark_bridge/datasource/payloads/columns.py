@@ -21,7 +21,7 @@ from iris.spark_bridge.datasource.payloads.decoding import payload_decoder
 from iris.spark_bridge.datasource.payloads.framing import PayloadFraming
 from iris.spark_bridge.datasource.payloads.times import TimeFormats, check_formats
 from iris.spark_bridge.errors import PayloadUnfit
-from iris.spark_bridge.schema import HEADER_ENCODING, PACKED, SCHEMA
+from iris.spark_bridge.events.schema import HEADER_ENCODING, PACKED, SCHEMA
 
 LOG_COLUMNS: Final[Mapping[str, str]] = {f"_{name}": name for name in SCHEMA.names}
 Mode = Literal["PERMISSIVE", "DROPMALFORMED", "FAILFAST"]

@@ -19,7 +19,7 @@ from iris.spark_bridge.datasource.payloads import Mode, TimeFormats, check_log_c
 from iris.spark_bridge.datasource.payloads.decoding import PayloadDecoder
 from iris.spark_bridge.datasource.payloads.kinds import StructFields
 from iris.spark_bridge.errors import PayloadUnfit
-from iris.spark_bridge.schema import SCHEMA, decode_events, encode_events
+from iris.spark_bridge.events.schema import SCHEMA, decode_events, encode_events
 from tests.support.arrivals import fake_event
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")

@@ -33,7 +33,7 @@ from iris.kernel.names import MAX_KEY
 from iris.patterns.pubsub.interest import check_topic
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.spark_bridge.errors import LogDamaged
-from iris.spark_bridge.record_batches import read_batch_untrusted
+from iris.spark_bridge.events.record_batches import read_batch_untrusted
 
 HEADER_SENDER: Final = "iris-sender"
 HEADER_ENCODING: Final = "iris-encoding"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from iris.spark_bridge.log.topic_filter import TopicFilter
-from iris.spark_bridge.schema import encode_events
+from iris.spark_bridge.events.schema import encode_events
+from iris.spark_bridge.log.topics.filter import TopicFilter
 from tests.support.arrivals import fake_event
 
 TOPICS = ["a.b", "a.c", "x", "a.b", "a.b.c"]

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from iris.spark_bridge.errors import LogDamaged
-from iris.spark_bridge.log.journal import Change, ChangeHead, Write, decode_change_untrusted, encode_head
-from iris.spark_bridge.log.replication import Position
+from iris.spark_bridge.log.replication.journal import ChangeHead, LogChange, Write, decode_change_untrusted, encode_head
+from iris.spark_bridge.log.replication.replication import Position
 from iris.spark_bridge.log.retention import Retention
 from iris.spark_bridge.log.store import Store
 from tests.support.arrivals import fake_event, fill, make_store, numbered, stored
@@ -41,7 +41,7 @@ def open_copy(tmp_path: Path) -> Iterator[Callable[[], Store]]:
         opened.pop().close()
 
 
-def travelled(change: Change) -> Change:
+def travelled(change: LogChange) -> LogChange:
     head = encode_head(change.head)
     return decode_change_untrusted(head + b"".join(change.data), len(head))
 
@@ -87,7 +87,7 @@ def test_a_copy_is_the_same_as_its_primary(primary: Store, open_copy: Callable[[
 def test_a_copy_repeats_each_transaction(primary: Store, open_copy: Callable[[], Store]) -> None:
     copy = open_copy()
     catch_up(primary, copy)
-    changes: list[Change] = []
+    changes: list[LogChange] = []
     primary.replication.listen(changes.append)
     for turn in range(30):  # over the ends of several segments
         primary.append({0: numbered(turn * 10 + 1, turn * 10 + 10)}, now=turn)
@@ -107,7 +107,7 @@ def test_a_copy_repeats_each_transaction(primary: Store, open_copy: Callable[[],
 
 
 def test_what_was_not_committed_is_not_repeated(primary: Store) -> None:
-    changes: list[Change] = []
+    changes: list[LogChange] = []
     primary.replication.listen(changes.append)
 
     def fail() -> None:
@@ -123,7 +123,7 @@ def test_what_was_not_committed_is_not_repeated(primary: Store) -> None:
 
 
 def test_each_change_has_a_number_of_its_own(primary: Store) -> None:
-    changes: list[Change] = []
+    changes: list[LogChange] = []
     primary.replication.listen(changes.append)
     primary.keep_subscribers([])  # changes nothing
     primary.drop_cursor("none")
@@ -200,22 +200,22 @@ def test_damage_on_the_way_is_noticed(primary: Store, open_copy: Callable[[], St
     copy = open_copy()
     catch_up(primary, copy)
     before = contents(copy)
-    changes: list[Change] = []
+    changes: list[LogChange] = []
     primary.replication.listen(changes.append)
     primary.append({0: [fake_event(b"a" * 100)]}, now=1)
     change = travelled(changes[0])
     flipped = bytearray(change.data[0])
     flipped[-1] ^= 1
     with pytest.raises(LogDamaged, match="checksum"):
-        copy.replication.repeat([Change(change.head, [bytes(flipped)])], term=1)
+        copy.replication.repeat([LogChange(change.head, [bytes(flipped)])], term=1)
     table, key, sealed = change.head.records[0]
     assert sealed is not None
     wrong = msgspec.structs.replace(change.head, records=[(table, key, sealed[:-1] + b"\0")])
     with pytest.raises(LogDamaged, match="not what was written"):
-        copy.replication.repeat([Change(wrong, change.data)], term=1)
+        copy.replication.repeat([LogChange(wrong, change.data)], term=1)
     foreign = msgspec.structs.replace(change.head, records=[("replication", b"state", b"")])
     with pytest.raises(LogDamaged, match="which a copy has not"):
-        copy.replication.repeat([Change(foreign, change.data)], term=1)
+        copy.replication.repeat([LogChange(foreign, change.data)], term=1)
     assert contents(copy) == before
     copy.replication.repeat([change], term=1)
     assert contents(copy) == contents(primary)

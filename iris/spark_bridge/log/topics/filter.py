@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 
 from iris.kernel.errors import ConfigError
 from iris.patterns.pubsub.interest import Matcher
+from iris.spark_bridge.events.schema import SCHEMA, decode_events
 from iris.spark_bridge.log.chunk import Chunk, frame_header
-from iris.spark_bridge.schema import SCHEMA, decode_events
 
 _REMEMBERED: Final = 65_536
 
@@ -65,7 +65,7 @@ class TopicFilter:
         """The topics, if all of them are named."""
         self._known: dict[str, bool] = {}
         self.newest_segments: Final[dict[int, WantedTopics]] = {}
-        """By shard, what it wants of the segment that is appended to; see ``iris.spark_bridge.log.topic_index``."""
+        """By shard, what it wants of the segment that is appended to; see ``iris.spark_bridge.log.topics.index``."""
         if patterns:
             self._matcher = Matcher()
             for pattern in patterns:

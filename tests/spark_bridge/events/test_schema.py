@@ -26,8 +26,8 @@ from iris.kernel.wire.payload import encode_payload, join_payload
 from iris.patterns.messages import Sender
 from iris.patterns.pubsub.subscribe.events import EventRun
 from iris.spark_bridge.errors import LogDamaged
-from iris.spark_bridge.runs import stored_size
-from iris.spark_bridge.schema import SCHEMA, decode_events, encode_events
+from iris.spark_bridge.events.runs import stored_size
+from iris.spark_bridge.events.schema import SCHEMA, decode_events, encode_events
 from tests.support.arrivals import fake_event
 
 

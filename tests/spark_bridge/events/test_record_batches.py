@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import RemoteError, RemoteProtocolError
 from iris.spark_bridge.errors import LogDamaged
-from iris.spark_bridge.log.chunk_io import CHUNK_EVENTS
-from iris.spark_bridge.record_batches import (
+from iris.spark_bridge.events.record_batches import (
     MAX_BODY,
     MAX_METADATA,
     read_batch_untrusted,
     read_rows_untrusted,
 )
-from iris.spark_bridge.schema import MAX_VALUE, SINK_SCHEMA, decode_events, encode_events
+from iris.spark_bridge.events.schema import MAX_VALUE, SINK_SCHEMA, decode_events, encode_events
+from iris.spark_bridge.log.chunk_io import CHUNK_EVENTS
 from iris.spark_bridge.staging.staging import cut_rows, write_rows
 from iris.testing import open_network
 from tests.project.test_source import named, source_files
@@ -241,10 +241,13 @@ def test_a_batch_with_bytes_changed_is_refused_or_another_batch(changes: list[tu
 def test_nothing_else_reads_arrow_ipc() -> None:
     readers = ("open_stream", "open_file", "read_record_batch", "read_message", "read_schema", "MessageReader")
     found = {
-        named(file)
+        (named(file), node.attr)
         for file in source_files()
         if "pyarrow" in file.read_text()
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Attribute) and node.attr in readers
     }
-    assert found == {"iris/spark_bridge/record_batches.py"}
+    of_its_own = {
+        ("iris/spark_bridge/datasource/payloads/decoding.py", "read_schema")
+    }  # which this process has written
+    assert {file for file, _ in found - of_its_own} == {"iris/spark_bridge/events/record_batches.py"}

@@ -34,7 +34,7 @@ from iris.spark_bridge.log.index import (
     journaled_segment,
     journaled_shard,
 )
-from iris.spark_bridge.log.journal import Change, ChangeHead, Journal, Write
+from iris.spark_bridge.log.replication.journal import ChangeHead, Journal, LogChange, Write
 from iris.spark_bridge.log.segments import SegmentFiles
 
 _PIECE_BYTES: Final = 4 * 1024 * 1024
@@ -154,7 +154,7 @@ class Replication:
 
     # -- the origin of copies -------------------------------------------------------------------------------
 
-    def listen(self, committed: Callable[[Change], None]) -> None:
+    def listen(self, committed: Callable[[LogChange], None]) -> None:
         """Call ``committed`` with each change from now on, in the thread that makes it, until ``listen_no_more``."""
         with self._writing:
             self._index.journal = self._files.journal = Journal(committed)
@@ -189,7 +189,7 @@ class Replication:
                     )
             return [_cut(view, shard, others.get(number), forks.get(number)) for number, shard in shards.items()]
 
-    def begin(self, cuts: Sequence[Cut]) -> Change:
+    def begin(self, cuts: Sequence[Cut]) -> LogChange:
         """Return the change by which a copy lets go of what is not this log's."""
         with self._index.read() as view:
             cleared: list[tuple[str, bytes, bytes]] = []
@@ -204,9 +204,9 @@ class Replication:
                 records.append(journaled_shard(shard))
                 if cut.segment is not None:
                     records.append(journaled_segment(number, cut.segment))
-            return Change(ChangeHead(view.number, False, cleared, records, ()), ())
+            return LogChange(ChangeHead(view.number, False, cleared, records, ()), ())
 
-    def piece(self, shard: int, at: int) -> tuple[Change | None, int]:
+    def piece(self, shard: int, at: int) -> tuple[LogChange | None, int]:
         """Return a change with the chunks of a shard from an offset on, 4 MiB or one, and the offset behind them.
 
         None: there are none.
@@ -222,7 +222,7 @@ class Replication:
         with self._index.read() as view:
             return sum(_bytes_from(view, number, offset) for number, offset in offsets.items())
 
-    def rest(self, offsets: Mapping[int, int], begin: Change | None) -> Change:
+    def rest(self, offsets: Mapping[int, int], begin: LogChange | None) -> LogChange:
         """Return the change by which a copy that has the events below ``offsets`` becomes as this log is now.
 
         Args:
@@ -260,9 +260,9 @@ class Replication:
                 records += [journaled_segment(shard.number, segment) for segment in segments]
                 records.append(journaled_shard(shard))
             records += view.small_records()
-            return Change(ChangeHead(view.number, True, cleared, records, writes), data)
+            return LogChange(ChangeHead(view.number, True, cleared, records, writes), data)
 
-    def _piece(self, view: IndexView, number: int, at: int) -> tuple[Change | None, int]:
+    def _piece(self, view: IndexView, number: int, at: int) -> tuple[LogChange | None, int]:
         """Return the chunks from the offset ``at``, of one segment; None: there are none."""
         shard = view.shard(number)
         first = None if shard is None else next(view.chunks(number, at), None)
@@ -285,11 +285,11 @@ class Replication:
             journaled_shard(dataclasses.replace(shard, earliest=min(shard.earliest, end), next=end)),
         ]
         write = Write(number, shard.epoch, segment.first, first.position, size, segment.revision)
-        return Change(ChangeHead(view.number, False, (), records, [write]), [data]), end
+        return LogChange(ChangeHead(view.number, False, (), records, [write]), [data]), end
 
     # -- a copy ---------------------------------------------------------------------------------------------
 
-    def repeat(self, changes: Sequence[Change], *, term: int) -> None:
+    def repeat(self, changes: Sequence[LogChange], *, term: int) -> None:
         """Make changes of the primary of a term, all or none; they are on the disk when it returns.
 
         Raises:

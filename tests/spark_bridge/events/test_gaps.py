@@ -14,8 +14,8 @@ from iris.kernel.config import Config
 from iris.kernel.errors import RequestTimeout
 from iris.node.node import Node
 from iris.patterns.pubsub.subscribe.events import EventRun
-from iris.spark_bridge import gaps as gap_books
-from iris.spark_bridge.gaps import Gap, GapBook, read_gap
+from iris.spark_bridge.events import gaps as gap_books
+from iris.spark_bridge.events.gaps import Gap, GapBook, read_gap
 from iris.spark_bridge.log.retention import Retention
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, final
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.log.index import ChunkPlace, Contents, IndexView, SegmentRecord
 from iris.spark_bridge.log.retention import SegmentShares, TopicRules
-from iris.spark_bridge.log.topic_filter import TopicFilter, WantedTopics
+from iris.spark_bridge.log.topics.filter import TopicFilter, WantedTopics
 
 
 @final

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iris.spark_bridge.errors import DataLost, LogDamaged, StoreFull
+from iris.spark_bridge.events.schema import SINK_SCHEMA, decode_events
 from iris.spark_bridge.log import retention
 from iris.spark_bridge.log.chunk import Chunk, crc32
 from iris.spark_bridge.log.local_read import read_file_range
 from iris.spark_bridge.log.segments import SegmentFiles
 from iris.spark_bridge.log.store import Store
-from iris.spark_bridge.log.topic_filter import TopicFilter
-from iris.spark_bridge.schema import SINK_SCHEMA, decode_events
+from iris.spark_bridge.log.topics.filter import TopicFilter
 from tests.support.arrivals import fake_event, make_store
 
 SMALL_SEGMENT = 16_384
@@ -179,7 +179,7 @@ def test_events_of_a_log_of_the_former_format_are_all_looked_at(tmp_path: Path) 
     append(store, "c")
     store.close()
     with lmdb.open(str(tmp_path / "index"), max_dbs=16, map_size=64 * 1024 * 1024) as environment:
-        later = [environment.open_db(name) for name in (b"topics", b"contents", b"removals")]
+        later = [environment.open_db(name) for name in (b"topics", b"contents", b"removals", b"replication")]
         segments = environment.open_db(b"segments")
         with environment.begin(write=True) as transaction:
             for table in later:

@@ -53,7 +53,7 @@ class ChangeHead(msgspec.Struct, frozen=True, array_like=True):
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True)
-class Change:
+class LogChange:
     """What a copy does in one transaction.
 
     Attributes:
@@ -79,7 +79,7 @@ def encode_head(head: ChangeHead) -> bytes:
     return msgspec.msgpack.encode(head)
 
 
-def decode_change_untrusted(data: bytes, head_size: int) -> Change:
+def decode_change_untrusted(data: bytes, head_size: int) -> LogChange:
     """Read a change: its head and the bytes of its chunks, a part for each write.
 
     Raises:
@@ -97,7 +97,7 @@ def decode_change_untrusted(data: bytes, head_size: int) -> Change:
         at += write.size
     if at != len(data) or any(write.size < 0 or write.position < 0 for write in head.writes):
         raise LogDamaged("a change that the primary sent is not as long as it says")
-    return Change(head, parts)
+    return LogChange(head, parts)
 
 
 @final
@@ -108,7 +108,7 @@ class Journal:
         committed: called with each change, in the thread that has committed.
     """
 
-    def __init__(self, committed: Callable[[Change], None]) -> None:
+    def __init__(self, committed: Callable[[LogChange], None]) -> None:
         self._committed = committed
         self.records: list[Journaled] = []
         self.own: list[Journaled] = []
@@ -132,4 +132,4 @@ class Journal:
         records, own, writes, data = self.records, self.own, self.writes, self.data
         self.abandon()
         if records or own:
-            self._committed(Change(ChangeHead(number, True, (), records, writes), data))
+            self._committed(LogChange(ChangeHead(number, True, (), records, writes), data))
