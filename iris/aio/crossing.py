@@ -13,7 +13,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, c
 import outcome
 
 from iris.aio.guest import Guest, Waiter
-from iris.kernel.tasks import HeldBlock
+from iris.kernel.tasks import HeldBlock, MustEnter
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -94,13 +94,13 @@ def block(
 
     @wraps(method)
     def enter(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> AbstractAsyncContextManager[W]:
-        return Block(self._guest, partial(method, self._inner, *args, **kwargs), handle)
+        return Block(self._guest, partial(method, self._inner, *args, **kwargs), handle, method.__name__)
 
     return enter
 
 
 @final
-class Block(AbstractAsyncContextManager[W]):
+class Block(MustEnter, AbstractAsyncContextManager[W]):
     """A block of the trio API, entered and left by asyncio.
 
     Cancelling while it is left cancels that, as with trio.  A block that fails while its body runs, as that of a node
@@ -110,8 +110,13 @@ class Block(AbstractAsyncContextManager[W]):
     __slots__ = ("_block", "_call", "_cancelling", "_cut_off", "_ended", "_guest", "_handle", "_held", "_task")
 
     def __init__(
-        self, guest: Guest, block: Callable[[], AbstractAsyncContextManager[T]], handle: Callable[[T, Guest], W]
+        self,
+        guest: Guest,
+        block: Callable[[], AbstractAsyncContextManager[T]],
+        handle: Callable[[T, Guest], W],
+        opener: str = "this",
     ) -> None:
+        super().__init__(opener, "async with")
         self._guest = guest
         self._block = block
         self._handle: Callable[[Any, Guest], W] = handle
@@ -121,6 +126,7 @@ class Block(AbstractAsyncContextManager[W]):
         self._cut_off = False
 
     async def __aenter__(self) -> W:
+        self._enters()
         news = Waiter(self._guest.loop)
         self._ended = Waiter(self._guest.loop)
         self._held = HeldBlock[Any](self._block(), news.tell)

@@ -25,6 +25,7 @@ from iris.aio.handles import (
 from iris.aio.queues import Consumer, WorkQueue
 from iris.cluster.membership import Member
 from iris.kernel.names import NodeId
+from iris.kernel.tasks import MustEnter
 from iris.node.node import Node as TrioNode
 from iris.node.open import open_node as open_trio_node
 from iris.node.shown import Shown
@@ -160,7 +161,7 @@ class Node(Handle[TrioNode]):
         """See ``iris.Node.join``.  An ``async def`` handler runs in this event loop, in a task of its own."""
         served = served_by_asyncio(service, self._guest)
         entered = partial(self._inner.join, cluster, served, limits=limits, credential=credential)
-        return Block(self._guest, entered, ClusterMembership)
+        return Block(self._guest, entered, ClusterMembership, "join")
 
 
 def _opening(
@@ -174,20 +175,22 @@ def _opening(
 
 
 @final
-class _OpenNode(AbstractAsyncContextManager[Node]):
+class _OpenNode(MustEnter, AbstractAsyncContextManager[Node]):
     """A node, and the trio run of its event loop, for one block."""
 
     __slots__ = ("_block", "_function", "_guest")
 
     def __init__(self, function: Callable[[], AbstractAsyncContextManager[TrioNode]]) -> None:
+        super().__init__("open_node", "async with")
         self._function = function
         self._guest: Guest | None = None
 
     async def __aenter__(self) -> Node:
+        self._enters()
         if self._guest is not None:
             raise RuntimeError("this block was entered before: call open_node once for each block")
         self._guest = await enter_guest()
-        self._block = Block(self._guest, self._function, Node)
+        self._block = Block(self._guest, self._function, Node, "open_node")
         try:
             return await self._block.__aenter__()
         except BaseException:

@@ -339,7 +339,7 @@ async def _open_state(connection: NodeOptions, cluster: str, wait: float) -> Asy
             with contextlib.suppress(iris.RequestTimeout):
                 await node.wait_for(cluster, timeout=wait)
         if not node.members(cluster):
-            raise iris.NoSuchCluster(f"no reachable member has the document {cluster!r}")
+            raise iris.NoSuchCluster(f"no reachable member has the document {cluster!r} open")
         async with node.state(cluster) as document:
             yield document
 

@@ -20,6 +20,8 @@ def check_is(value: Any, kind: type[T], name: str) -> T:
     Raises:
         ConfigError: it is something else.
     """
+    if isinstance(value, type) and issubclass(value, kind):
+        raise ConfigError(f"{name} is the class {value.__name__}: make an object of it, {value.__name__}(...)")
     if not isinstance(value, kind):
         raise ConfigError(f"{name} is {value!r}: use iris.{kind.__name__}(...)")
     return value

@@ -54,6 +54,7 @@ from iris.node.statistics import DRAIN, NODES, RESERVED, NodeStatistics, gather_
 from iris.patterns.messages import Request
 from iris.patterns.multicast import Answers, Broadcasts, Relays, StopRules, Surveys
 from iris.patterns.payloads import converted_reply, reply_converter
+from iris.patterns.picker import known_instead
 from iris.patterns.priority import PriorityName, check_priority
 from iris.patterns.pubsub import PubSub, RemoteSubscribers
 from iris.patterns.pubsub.interest import DurableSubscriber, Share
@@ -961,9 +962,14 @@ class Node:
             return await self._membership.wait_for(check_address(cluster), check_count(members, "members"))
         present, known = self._membership.count(cluster), len(self.members(cluster))
         but = f"; {known - present} more cannot be asked: leaving, or not linked" if known > present else ""
-        raise RequestTimeout(
-            f"cluster {cluster!r} has {present} of {members} members after {timeout:g} s{but}{self._mesh.trouble()}"
+        trouble = self._mesh.trouble()
+        error = RequestTimeout(
+            f"cluster {cluster!r} has {present} of {members} members after {timeout:g} s{but}{trouble}"
         )
+        hint = "" if known or trouble else known_instead(cluster, self.clusters())
+        if hint:
+            error.add_note(hint)
+        raise error
 
     def watch(self, cluster: str) -> AbstractAsyncContextManager[Watch]:
         """Follow a cluster's members at this node's own site: an async iterator of changes, see ``Watch``.

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import collections.abc
 import dataclasses
+import datetime
+import decimal
 import enum
 import sys
 import threading
 import types
 import typing
+import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache, partial
 from itertools import islice
@@ -35,6 +38,13 @@ _MOST_ERRORS: Final = 32
 _MOST_NAMES: Final = 4
 """Of fields that are not known, in one error; and of each so many characters:"""
 _MOST_LETTERS: Final = 64
+
+
+_TEXTS: Final = (datetime.datetime, datetime.date, datetime.time, datetime.timedelta, uuid.UUID, decimal.Decimal)
+_AS_TEXT: Final = (
+    "dates, UUIDs and decimals travel as texts: declare them in a model of msgspec or pydantic, or send a str, such as "
+    "that of isoformat()"
+)
 
 
 @final
@@ -165,6 +175,8 @@ def _class(annotation: Any, known: dict[Any, Converter]) -> Converter:
                 except ConfigError as error:
                     raise ConfigError(f"{annotation.__name__}.{field.name}: {error}") from None
             return made
+    if annotation in _TEXTS:
+        raise ConfigError(f"{annotation.__name__} cannot be the type of a payload: {_AS_TEXT}")
     raise ConfigError(
         f"{annotation!r} cannot be the type of a payload: use a dataclass, a model of msgspec or pydantic, None, bool, "
         "int, float, str, bytes, list, tuple, set, dict with str keys, an enumeration, or a union of these"
@@ -455,8 +467,25 @@ def encoded(value: Any, limit: int) -> Payload:
     """
     try:
         return encode_payload(value, limit)
-    except LocalProtocolError:
+    except LocalProtocolError as error:
         simpler = plain(value)
         if simpler is value or (type(simpler) is type(value) and simpler == value):
-            raise
+            raise _naming_its_place(value, error) from None
+    try:
         return encode_payload(simpler, limit)
+    except LocalProtocolError as error:
+        raise _naming_its_place(simpler, error) from None
+
+
+def _naming_its_place(value: Any, error: LocalProtocolError) -> LocalProtocolError:
+    """Return the error for a value that cannot be sent: with the place of a date or the like, if that is the cause."""
+    places: list[tuple[str, Any]] = [("", value)]
+    while places:
+        place, found = places.pop()
+        if _is(found, dict):
+            places.extend((f"{place}.{key}", item) for key, item in reversed(found.items()))
+        elif _is(found, list, tuple):
+            places.extend((f"{place}[{index}]", item) for index, item in reversed(list(enumerate(found))))
+        elif _is(found, *_TEXTS):
+            return LocalProtocolError(f"cannot send a {type(found).__name__} (payload{place}): {_AS_TEXT}")
+    return error

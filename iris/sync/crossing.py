@@ -13,7 +13,7 @@ from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, c
 import outcome
 from trio import EndOfChannel
 
-from iris.kernel.tasks import HeldBlock
+from iris.kernel.tasks import HeldBlock, MustEnter
 from iris.sync.portal import Portal, Waiter
 
 _log: Final = logging.getLogger("iris")
@@ -118,13 +118,13 @@ def block(
 
     @wraps(method)
     def enter(self: Handle[Any], /, *args: P.args, **kwargs: P.kwargs) -> AbstractContextManager[W]:
-        return Block(self._portal, partial(method, self._inner, *args, **kwargs), handle)
+        return Block(self._portal, partial(method, self._inner, *args, **kwargs), handle, method.__name__)
 
     return enter
 
 
 @final
-class Block(AbstractContextManager[W]):
+class Block(MustEnter, AbstractContextManager[W]):
     """A block of the trio API, entered and left by threads.
 
     Ctrl-C while it is left cancels that, as with trio; a second one does not wait for it.  A block that fails while
@@ -134,14 +134,20 @@ class Block(AbstractContextManager[W]):
     __slots__ = ("_block", "_call", "_ended", "_handle", "_held", "_is_inside", "_portal")
 
     def __init__(
-        self, portal: Portal, block: Callable[[], AbstractAsyncContextManager[T]], handle: Callable[[T, Portal], W]
+        self,
+        portal: Portal,
+        block: Callable[[], AbstractAsyncContextManager[T]],
+        handle: Callable[[T, Portal], W],
+        opener: str = "this",
     ) -> None:
+        super().__init__(opener, "with")
         self._portal = portal
         self._block = block
         self._handle: Callable[[Any, Portal], W] = handle
         self._is_inside = False
 
     def __enter__(self) -> W:
+        self._enters()
         self._portal.check()
         news, ended = Waiter(), Waiter()
 

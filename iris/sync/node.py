@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, final
 
 from iris.cluster.membership import Member
 from iris.kernel.names import NodeId
+from iris.kernel.tasks import MustEnter
 from iris.node.node import Node as TrioNode
 from iris.node.open import open_node as open_trio_node
 from iris.node.shown import Shown
@@ -130,7 +131,7 @@ class Node(Handle[TrioNode]):
         """See ``iris.Node.join``.  Its handlers are plain functions, and run in worker threads."""
         served = served_by_threads(service, self._portal)
         entered = partial(self._inner.join, cluster, served, limits=limits, credential=credential)
-        return Block(self._portal, entered, ClusterMembership)
+        return Block(self._portal, entered, ClusterMembership, "join")
 
 
 def _opening(
@@ -144,20 +145,23 @@ def _opening(
 
 
 @final
-class _OpenNode(AbstractContextManager[Node]):
+class _OpenNode(MustEnter, AbstractContextManager[Node]):
     """A node and the thread that it has, for one block."""
 
-    __slots__ = ("_block", "_portal")
+    __slots__ = ("_block", "_function", "_portal")
 
     def __init__(self, function: Callable[[], AbstractAsyncContextManager[TrioNode]]) -> None:
+        super().__init__("open_node", "with")
         self._portal = Portal()
-        self._block = Block(self._portal, function, Node)
+        self._function = function
 
     def __enter__(self) -> Node:
+        self._enters()
         if self._portal.was_opened:
             raise RuntimeError("this block was entered before: call open_node once for each block")
         try:
             self._portal.open()
+            self._block = Block(self._portal, self._function, Node, "open_node")
             return self._block.__enter__()
         except BaseException:
             self._portal.close()

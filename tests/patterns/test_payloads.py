@@ -18,8 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from iris.kernel.errors import ConfigError
-from iris.patterns.payloads import Mismatch, converter, plain
+from iris.kernel.errors import ConfigError, LocalProtocolError
+from iris.patterns.payloads import Mismatch, converter, encoded, plain
 
 
 class Color(enum.Enum):
@@ -221,10 +221,17 @@ class Dates:
 
 
 def test_the_error_for_a_type_that_no_payload_can_have_names_the_field() -> None:
-    with pytest.raises(
-        ConfigError, match=r"^Dates\.since: <class 'datetime.datetime'> cannot be the type of a payload"
-    ):
+    with pytest.raises(ConfigError, match=r"^Dates\.since: datetime cannot be the type of a payload: dates.*isoformat"):
         converter(list[Dates])
+
+
+def test_the_error_for_a_date_that_is_sent_names_its_place() -> None:
+    with pytest.raises(
+        LocalProtocolError, match=r"^cannot send a datetime \(payload\.list\[1\]\.since\[0\]\): dates.*isoformat"
+    ):
+        encoded({"list": [1, Dates([datetime.datetime.now(tz=datetime.UTC)])]}, 1000)
+    with pytest.raises(LocalProtocolError, match=r"^cannot send a date \(payload\): dates"):
+        encoded(datetime.date(2026, 11, 22), 1000)
 
 
 KEYS = st.sampled_from(["id", "price", "items", "x", "a"])

@@ -54,3 +54,7 @@ async def test_names_are_a_note_of_the_error_and_not_in_what_others_are_told(aut
             await desk.request("secret", "x")
         assert str(own.value) == "no reachable member serves the cluster 'secret'"
         assert own.value.__notes__ == ["did you mean 'secrets'? 'iris clusters' shows all"]
+        with pytest.raises(iris.RequestTimeout) as late:
+            await desk.wait_for("secret", timeout=1)
+        assert str(late.value) == "cluster 'secret' has 0 of 1 members after 1 s"
+        assert late.value.__notes__ == ["did you mean 'secrets'? 'iris clusters' shows all"]

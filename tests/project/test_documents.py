@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import iris
+from docs.pages import FENCE, pages
 from tests.support.command import PATIENCE, open_terminal
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,6 +59,25 @@ def test_every_public_name_is_in_the_api_reference_once() -> None:
     text = "".join(page.read_text() for page in (ROOT / "docs" / "reference" / "api").glob("*.md"))
     named = re.findall(r"auto(?:class|function|exception):: iris\.(\w+)$", text, re.MULTILINE)
     assert sorted(named) == sorted(iris.__all__)
+
+
+def test_a_program_that_only_the_site_shows_is_linked_under_its_place() -> None:
+    """A forge shows the Markdown of a page, which has the name of the file where the site has the program."""
+    places = [
+        (page, match.end(), target[1])
+        for page in pages()
+        for match in FENCE.finditer(page.read_text())
+        if (target := re.fullmatch(r"\{literalinclude\}\s*(.*)", match[2].strip()))
+    ]
+    assert len(places) > 50
+    unlinked = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page, end, target in places
+        if not page.read_text()[end:].startswith(
+            f"\n\nThis is [{(page.parent / target).resolve().relative_to(ROOT)}]({target}).\n"
+        )
+    ]
+    assert unlinked == []
 
 
 KINDS = {"concepts", "explanation", "howto", "reference", "tutorial"}

@@ -48,6 +48,7 @@ SESSIONS = {name: page for name, page in PAGES.items() if any(map(is_snippet, pa
 ELSEWHERE = {
     "docs/howto/doors/nng.md": "tests/doors/nng/test_programs.py",
     "docs/howto/doors/open.md": "tests/doors/process/test_page_of_doors.py",
+    "docs/howto/doors/web.md": "tests/doors/process/test_browser.py",
     "docs/howto/spark/lake.md": "tests/spark_bridge/test_lake_page.py",
 }
 """Pages whose terminals need programs that others wrote, and the test that runs them where these are installed."""
@@ -184,7 +185,7 @@ def test_every_program_that_a_page_shows_is_run() -> None:
     """By the output under it, by a terminal, or by a test that names it."""
     tests = "".join(
         path.read_text()
-        for folder in ("examples", "spark_bridge")
+        for folder in ("examples", "spark_bridge", "testing")
         for path in (ROOT / "tests" / folder).rglob("test_*.py")
     )
     run = {block.file for block, _ in PROGRAMS.values()}

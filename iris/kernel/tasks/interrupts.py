@@ -25,6 +25,8 @@ from typing import Any, Final, NoReturn, ParamSpec, TypeVar, cast, final
 
 import trio
 
+from iris.kernel.tasks.must_enter import MustEnter
+
 _PACKAGE: Final = f"{__name__.partition('.')[0]}."
 _ASYNC: Final = CO_COROUTINE | CO_ITERABLE_COROUTINE | CO_ASYNC_GENERATOR
 _KINDS: Final = frozenset((FunctionType, property, staticmethod, classmethod))
@@ -128,7 +130,7 @@ def protected_context(
 
 
 @final
-class _Block(AbstractAsyncContextManager[_T]):
+class _Block(MustEnter, AbstractAsyncContextManager[_T]):
     """A block that users enter.
 
     Args:
@@ -136,14 +138,15 @@ class _Block(AbstractAsyncContextManager[_T]):
         name: of the function that opens it, for errors.
     """
 
-    __slots__ = ("_block", "_name")
+    __slots__ = ("_block",)
 
     def __init__(self, block: AbstractAsyncContextManager[_T], name: str) -> None:
+        super().__init__(name, "async with")
         self._block: Final = block
-        self._name: Final = name
 
     @trio.lowlevel.enable_ki_protection
     async def __aenter__(self) -> _T:
+        self._enters()
         return await self._block.__aenter__()
 
     @trio.lowlevel.enable_ki_protection
@@ -167,4 +170,5 @@ class _Block(AbstractAsyncContextManager[_T]):
         """Needed for ``__enter__`` to be called at all."""
 
     def _refuse(self, used: str, otherwise: str = "") -> NoReturn:
-        raise TypeError(f"{self._name}(...) opens a block and is not for {used!r}: use 'async with'{otherwise}")
+        self._enters()
+        raise TypeError(f"{self._opener}(...) opens a block and is not for {used!r}: use 'async with'{otherwise}")

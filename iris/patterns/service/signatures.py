@@ -91,7 +91,7 @@ class Signature:
         if not self.arguments:
             return "any value"
         (first, *_) = self.arguments
-        names = [one.name for one in self.arguments] if self.by_name else _field_names(first.type)
+        names = [one.name for one in self.arguments] if self.by_name else _fields(first.type, given=True)
         return f"a map of {', '.join(names)}" if names else type_name(first.type)
 
     @property
@@ -244,28 +244,32 @@ def _type_name(annotation: Any) -> str:
 def fields_of(annotation: Any, found: dict[str, dict[str, str]]) -> None:
     """Put the classes that a type is made of into ``found``, by name.
 
-    Of a dataclass its fields and their types; of an enumeration its members and their values, as Python writes them.
+    Of a dataclass or model its fields and their types; of an enumeration its members and their values, as Python
+    writes them.
     """
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum) and annotation.__name__ not in found:
         found[annotation.__name__] = {
             one.name: repr(one.value) for one in annotation if isinstance(one.value, str | int | float)
         }
-    if isinstance(annotation, type) and dataclasses.is_dataclass(annotation) and annotation.__name__ not in found:
+    fields = _fields(annotation) if isinstance(annotation, type) and annotation.__name__ not in found else {}
+    if fields:
         hints = hints_of(annotation)
         named = found[annotation.__name__] = {}
-        for field in dataclasses.fields(annotation):
-            named[field.name] = type_name(hints.get(field.name, Any))
-            fields_of(hints.get(field.name, Any), found)
+        for field, attribute in fields.items():
+            named[field] = type_name(hints.get(attribute, Any))
+            fields_of(hints.get(attribute, Any), found)
     for one in typing.get_args(annotation):
         fields_of(one, found)
 
 
-def _field_names(annotation: Any) -> list[str]:
-    """Return the fields of a dataclass or model, as a payload names them; none of another type."""
+def _fields(annotation: Any, *, given: bool = False) -> dict[str, str]:
+    """Return the fields of a dataclass or model, or those that are given: their names in a payload and in the class."""
     if dataclasses.is_dataclass(annotation):
-        return [field.name for field in dataclasses.fields(annotation) if field.init]
-    of_model = getattr(annotation, "__struct_fields__", None) or getattr(annotation, "model_fields", None)
-    return list(of_model or ())
+        return {field.name: field.name for field in dataclasses.fields(annotation) if field.init or not given}
+    if attributes := getattr(annotation, "__struct_fields__", ()):
+        return dict(zip(annotation.__struct_encode_fields__, attributes, strict=True))
+    of_model: Mapping[str, Any] = getattr(annotation, "model_fields", {})
+    return {field.alias or name: name for name, field in of_model.items()}
 
 
 def hints_of(annotation: Any) -> dict[str, Any]:

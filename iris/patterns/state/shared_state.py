@@ -201,6 +201,7 @@ class SharedState(MutableMapping[str, Any]):
         return key in self._values
 
     def __iter__(self) -> Iterator[str]:
+        """Sorted: in the same order at every member."""
         return iter(self._values)
 
     def __len__(self) -> int:
@@ -243,6 +244,8 @@ class SharedState(MutableMapping[str, Any]):
 
     def watch(self, pattern: str = ">") -> StateWatch:
         """Follow what a pattern matches, here as everywhere: an async iterator of ``StateChange``, see ``StateWatch``.
+
+        What is there comes first: values by their keys, sorted, then the other types by kind and name.
 
         Args:
             pattern: keys and names are read as topics: tokens joined by dots, of which ``*`` matches one and a last

@@ -13,11 +13,12 @@ import pytest
 
 from docs.pages import blocks
 from tests.support.browser import in_browser, open_page
-from tests.support.command import PATIENCE, Terminal
+from tests.support.command import PATIENCE, Terminal, open_terminal
 from tests.support.door_process import ALL_RIGHTS, DoorProcess, files, token
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = ROOT / "examples" / "doors"
+MODULE = ROOT / "iris" / "doors" / "http" / "iris.js"
 
 in_node = pytest.mark.skipif(shutil.which("node") is None, reason="Node.js is not installed: apt install nodejs")
 
@@ -93,12 +94,12 @@ def run_in_node(url: str, secret: str, body: str, folder: Path) -> object:
     return json.loads(said)
 
 
-def run_module(program: str, folder: Path) -> str:
+def run_module(program: str, folder: Path, name: str = "program.mjs") -> str:
     """Run a program in Node.js beside the module ``./iris.mjs``, and return what it prints."""
-    (folder / "iris.mjs").write_bytes((ROOT / "iris" / "doors" / "http" / "iris.js").read_bytes())
-    (folder / "program.mjs").write_text(program)
+    (folder / "iris.mjs").write_bytes(MODULE.read_bytes())
+    (folder / name).write_text(program)
     old = int(subprocess.run(["node", "--version"], capture_output=True, text=True, check=True).stdout[1:3]) < 22
-    command = ["node", *(["--experimental-websocket"] if old else []), "program.mjs"]
+    command = ["node", *(["--experimental-websocket"] if old else []), name]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -131,19 +132,23 @@ def test_a_program_of_node_does_the_same(terminal: Terminal, tmp_path: Path) -> 
 
 
 @in_node
-def test_the_program_of_the_page_prints_what_stands_below_it(terminal: Terminal, tmp_path: Path) -> None:
-    shown = {
-        block.language: block.code
-        for block in blocks(ROOT / "docs" / "howto" / "doors" / "web.md")
-        if block.language in ("js", "output")
-    }
-    secret = token(terminal, "page", *ALL_RIGHTS)
-    with DoorProcess(terminal) as door:
-        program = shown["js"].replace('"http://127.0.0.1:8080/iris.js"', '"./iris.mjs"')
-        program = program.replace("http://127.0.0.1:8080", door.url).replace(
-            "const door", f"const token = {json.dumps(secret)};\nconst door"
-        )
-        assert run_module(program, tmp_path) == shown["output"]
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed: apt install curl")
+def test_the_program_of_the_page_prints_what_stands_below_it(tmp_path: Path) -> None:
+    """Its service, the file that the door hands out, and the program, as the page has them."""
+    shown = list(blocks(ROOT / "docs" / "howto" / "doors" / "web.md"))
+    serve, save, run = (block.code.removeprefix("$ ") for block in shown if block.language == "console")
+    (program,) = (block.code for block in shown if block.language == "js")
+    with open_terminal() as terminal:
+        (terminal.directory / "examples").symlink_to(ROOT / "examples")
+        secret = token(terminal, "web", "--call", "greeters", "--publish", "orders.>", "--subscribe", "orders.>")
+        (tmp_path / "token").write_text(f"{secret}\n")
+        command = serve.splitlines()[0].split()[1:]
+        with terminal.started(*command, announces="greeters"), DoorProcess(terminal) as door:
+            saving = save.replace("http://127.0.0.1:8080", door.url).split()
+            subprocess.run(saving, cwd=tmp_path, timeout=PATIENCE, check=True)
+            assert (tmp_path / "iris.mjs").read_bytes() == MODULE.read_bytes()
+            said = run_module(program.replace("http://127.0.0.1:8080", door.url), tmp_path, "ask.mjs")
+    assert f"node ask.mjs\n{said}" == run
 
 
 @in_browser

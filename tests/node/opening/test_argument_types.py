@@ -204,3 +204,15 @@ MAKERS: tuple[Callable[[Any], object], ...] = (
 def test_a_part_that_is_made_of_something_wrong_is_refused_in_words(make: Callable[[Any], object], value: Any) -> None:
     with pytest.raises(iris.ConfigError, match="use "):
         make(value)
+
+
+class Library(iris.Service, cluster="library"):
+    pass
+
+
+async def test_a_class_in_the_place_of_its_object_is_told_so(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        node = await stage.node("library")
+        with pytest.raises(iris.ConfigError, match=r"^service is the class Library: make an object of it, Library\("):
+            async with node.join("library", Library):  # type: ignore[arg-type]
+                pass

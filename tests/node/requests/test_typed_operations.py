@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, assert_type
 
+import msgspec
+import pydantic
 import pytest
 from trio.testing import MockClock
 
@@ -277,6 +279,30 @@ async def test_a_member_describes_itself_whatever_its_handlers_hold(autojump_clo
         assert described["types"] == {"Hidden": {"value": "Any"}}
         with pytest.raises(iris.RemoteError, match="no_such_operation"):
             await shop.request("store", b"", operation="absent")
+
+
+class Row(msgspec.Struct, rename="camel"):
+    item_name: str
+    parts: list[Query]
+
+
+class Bill(pydantic.BaseModel):
+    total: int = pydantic.Field(alias="sum")
+
+
+async def bill_of(row: Row) -> Bill: ...  # type: ignore[empty-body]
+
+
+def test_models_are_described_with_their_fields_as_a_payload_names_them() -> None:
+    service = iris.Service("bills")
+    service.request(bill_of)
+    described = service.describe()
+    assert described["types"] == {
+        "Row": {"itemName": "str", "parts": "list[Query]"},
+        "Query": {"item": "str", "count": "int"},
+        "Bill": {"sum": "int"},
+    }
+    assert described["operations"][""]["payload"] == "a map of itemName, parts"
 
 
 async def positional(a: int, b: int, /) -> None: ...

@@ -183,6 +183,22 @@ async def test_a_watcher_gets_what_is_there_and_then_what_changes(documents: Doc
         one.watch("a b")
 
 
+async def test_a_watcher_gets_what_is_there_in_order(documents: Documents) -> None:
+    one, two = await documents.open("one", "two")
+    keys = [f"k.{number:02}" for number in range(20)]
+    for key in (*keys[::2], *reversed(keys[1::2])):
+        one[key] = 1
+        one.counter(key).add(1)
+    await one.settled(2)
+    for state in (one, two):
+        watch = state.watch("k.*")
+        with trio.fail_after(5):
+            seen = [await anext(watch) for _ in range(40)]
+        assert [(change.kind, change.key) for change in seen] == [
+            (kind, key) for kind in ("value", "counter") for key in keys
+        ]
+
+
 async def test_a_watch_ends_with_its_document(documents: Documents) -> None:
     async with documents.network.open_node("prices", host="x") as node:
         async with node.state("prices") as state:
