@@ -229,7 +229,8 @@ class Replica:
 
         Raises:
             MissingUpdates: others have to come first; nothing was changed.
-            RemoteProtocolError: it claims to be by this replica, or the document would become too large.
+            RemoteProtocolError: it claims to be by this replica, the document would become too large, or the library
+                cannot read it.
         """
         extent.check(self.vector)
         own = extent.blocks.get(self.number)
@@ -246,6 +247,8 @@ class Replica:
         self._applying = not relay
         try:
             self.doc.apply_update(update)
+        except (ValueError, RuntimeError) as error:  # the library reads JSON more strictly, for one
+            raise RemoteProtocolError(f"an update of a document is malformed: {error}") from None
         finally:
             self._applying = False
         if relay:
@@ -337,8 +340,6 @@ def plain(value: Any) -> Any:
         return [plain(one) for one in value]
     if isinstance(value, dict):
         return {key: plain(one) for key, one in cast("dict[str, Any]", value).items()}
-    if hasattr(value, "to_py"):  # a shared type, that a program in a browser has put there
-        return plain(cast("Any", value).to_py())
     return value
 
 

@@ -413,6 +413,31 @@ async def test_a_member_that_compares_amiss_is_left_alone(documents: Documents) 
         assert two["a"] == 2
 
 
+async def test_a_member_that_answers_a_comparison_amiss_ends_nobody_elses_document(documents: Documents) -> None:
+    """What it gives is read by a task of this member, whose error would end the block."""
+    (one,) = await documents.open("one")
+    bad = iris.Service("prices")
+    asked = 0
+
+    @bad.tunnel("sync")
+    async def answer(tunnel: iris.Tunnel) -> None:
+        nonlocal asked
+        asked += 1
+        await tunnel.receive()
+        await tunnel.send(b"\x00")
+        await tunnel.send(b"\x01\x01\x09\x00\x05\x01\x06list/l\x03NaN\x00")
+        await tunnel.send(b"")
+        async for _ in tunnel:
+            pass
+
+    async with documents.network.open_node("prices", host="bad") as node, node.join("prices", bad):
+        await trio.sleep(10)
+        assert asked > 2
+        assert one.statistics().refused == {"malformed": one.statistics().uncompared}
+        one["a"] = 1
+    await equal(one, *await documents.open("two"))
+
+
 # -- programs --------------------------------------------------------------------------------------------------
 
 
