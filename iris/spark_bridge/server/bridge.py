@@ -235,7 +235,8 @@ async def open_bridge(
         leases = await open_leases(
             node,
             Path(directory),
-            grants_at=lambda: None if 0 in shards else bridge.known.get(0, ""),
+            address=address,
+            grants_at=lambda: address if 0 in shards else bridge.known.get(0, ""),
             wall_clock=wall_clock,
         )
         nursery = await stack.enter_async_context(open_background())
