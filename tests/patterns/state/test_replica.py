@@ -313,3 +313,28 @@ def test_an_extent_says_what_has_to_come_before() -> None:
         extent.check({1: 4, 2: 3})
     with pytest.raises(MissingUpdates):
         extent.check({1: 5, 2: 2})
+
+
+def test_what_is_counted_is_what_the_document_has() -> None:
+    rng = random.Random(9)
+    one, two = replica(1), replica(2)
+    for number in range(200):
+        edit(rng.choice([one, two]), rng.randrange(EDITS), rng)
+        if number % 20 == 0:
+            SharedMap(one, "values")[f"large.{number}"] = "x" * 100_000
+        if number % 7 == 0:
+            give(one, two)
+        if number % 11 == 0:
+            give(two, one)
+        for each in (one, two):
+            assert each.vector == read_vector_untrusted(each.doc.get_state())
+
+
+def test_an_edit_of_nothing_leaves_nothing() -> None:
+    one = replica(1)
+    values = SharedMap(one, "values")
+    values["a"] = 1
+    before = dict(one.vector)
+    with one.edit():
+        pass
+    assert one.vector == before
