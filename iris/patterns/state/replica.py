@@ -52,7 +52,7 @@ _TYPES: Final[Mapping[str, str]] = {
 
 MAX_KEY: Final = 1024
 """Bytes of a key, an element of a set, or the name of a shared type."""
-_MAX_DEPTH: Final = 16
+MAX_DEPTH: Final = 16
 _EXACT: Final = 2**53
 _READ_AGAIN: Final = 64 * KIB
 """Bytes of updates up to which it is quicker to read what they count than the document's whole vector."""
@@ -91,6 +91,8 @@ class Replica:
         """By replica: how many units of what it has written are here."""
         self._seen: dict[int, int] = {}
         """What of the vector has come from others since this replica's last change was taken."""
+        self._relayed: dict[int, int] = {}
+        """What the next change passes on: those after it build on that, as it may be lost."""
         self._unsent: list[bytes] = []
         self._uncounted: list[bytes] = []
         """Updates that the vector does not count yet."""
@@ -202,7 +204,7 @@ class Replica:
         """Return what was edited since the last call, or None: the vector it builds on, and an update."""
         if not self._unsent:
             return None
-        needs, self._seen = write_vector(self._seen), {}
+        needs, self._seen, self._relayed = write_vector(self._seen), self._relayed, {}
         updates, self._unsent = self._unsent, []
         return needs, updates[0] if len(updates) == 1 else self._library.merge_updates(*updates)
 
@@ -256,6 +258,7 @@ class Replica:
         finally:
             self._applying = False
         if relay:
+            self._relayed |= {replica: end for replica, (_, end) in extent.blocks.items()}
             self._finish_edit()
         else:
             self._refresh()
@@ -377,8 +380,8 @@ def check_value(value: object, depth: int = 0) -> tuple[Any, int]:
         return value, _size_of(value) + 4
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value), len(value) + 4
-    if depth >= _MAX_DEPTH:
-        raise ConfigError(f"a value is nested deeper than {_MAX_DEPTH}: use several keys")
+    if depth >= MAX_DEPTH:
+        raise ConfigError(f"a value is nested deeper than {MAX_DEPTH}: use several keys")
     if isinstance(value, list | tuple):
         pairs = [check_value(one, depth + 1) for one in cast("list[object]", value)]
         return [one for one, _ in pairs], sum(size for _, size in pairs) + 4
@@ -414,4 +417,4 @@ def _size_of(text: str) -> int:
         raise ConfigError(f"{text!r:.100} has half of a character: use whole ones, or bytes") from None
 
 
-__all__ = ("Kind", "MissingUpdates", "Replica", "check_document_key", "check_value", "plain")
+__all__ = ("MAX_DEPTH", "Kind", "MissingUpdates", "Replica", "check_document_key", "check_value", "plain")

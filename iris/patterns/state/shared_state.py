@@ -254,18 +254,21 @@ class SharedState(MutableMapping[str, Any]):
         check_pattern(pattern)
         self._check_open()
         present = [*(("value", key) for key in self), *self._replica.names()]
-        watch = StateWatch(pattern, present, self._read)
+        watch = StateWatch(pattern, present, self._read, self._is_there)
         if not self._watches:
             self._replica.follow(self._note_change)
         self._watches.add(watch)
         return watch
 
     def _read(self, kind: Kind, key: str) -> StateChange:
-        removed = kind == "value" and key not in self
+        removed = not self._is_there(kind, key)
         value = None if removed else self[key] if kind == "value" else None
         if kind == "counter":
             value = self.counter(key).value
         return StateChange(key=key, kind=kind, value=value, removed=removed)
+
+    def _is_there(self, kind: Kind, key: str) -> bool:
+        return kind != "value" or key in self
 
     async def settled(self, members: int | None = None, timeout: float = 5.0) -> None:
         """Wait until members have everything that this one has now.
@@ -276,10 +279,15 @@ class SharedState(MutableMapping[str, Any]):
 
         Raises:
             RequestTimeout: they do not within that time.
+            ConfigError: an argument is none that can be waited for.
 
         Cancelling it leaves nothing behind.
         """
         self._check_open()
+        if members is not None and (isinstance(members, bool) or not isinstance(members, int) or members < 1):
+            raise ConfigError(f"members is {members!r}: use a whole number above 0, or None")
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+            raise ConfigError(f"timeout is {timeout!r}: use seconds above 0")
         vector = write_vector(self._replica.vector)
         needed = members if members is not None else len(self._members.others()) + 1
         settled: set[NodeId] = {self._members.own}
@@ -435,6 +443,8 @@ class SharedState(MutableMapping[str, Any]):
             if len(update) > _BROADCAST:
                 self._counts["announced"] += 1
                 needs, update = write_vector(self._replica.vector), b""
+            if len(needs) > _BROADCAST:
+                continue  # of some 20,000 writers: members find it when they compare
             try:
                 await self._members.broadcast([needs, update])
             except DeliveryError:
@@ -468,8 +478,8 @@ class SharedState(MutableMapping[str, Any]):
         """
         match payload:
             case [bytes() as needs, bytes() as update]:
-                if len(update) > _BROADCAST:
-                    raise RemoteProtocolError(f"an edit has {len(update)} bytes: above {_BROADCAST} it is announced")
+                if (size := max(len(needs), len(update))) > _BROADCAST:
+                    raise RemoteProtocolError(f"an edit has {size} bytes: above {_BROADCAST} it is announced")
                 extent = self._replica.extent_untrusted(update) if update else None
                 return _Edit(sender, read_vector_untrusted(needs), update, extent)
             case _:

@@ -338,3 +338,26 @@ def test_an_edit_of_nothing_leaves_nothing() -> None:
     with one.edit():
         pass
     assert one.vector == before
+
+
+def test_what_is_passed_on_comes_before_what_is_written_after_it() -> None:
+    """Also if the message that passes it on is lost."""
+    member, other, program = replica(1), replica(2), replica(3)
+    SharedMap(program, "values")["first"] = 1
+    update = program.difference(b"")
+    member.apply(update, member.extent_untrusted(update), relay=True)
+    assert member.take_edits() is not None
+    SharedMap(member, "values")["second"] = 2
+    edits = member.take_edits()
+    assert edits is not None
+    assert not other.covers(read_vector_untrusted(edits[0]))
+    give(member, other)
+    assert other.covers(read_vector_untrusted(edits[0]))
+
+
+def test_an_element_of_a_set_has_a_bounded_depth() -> None:
+    deep: tuple[Any, ...] = ()
+    for _ in range(5000):
+        deep = (deep,)
+    with pytest.raises(ConfigError, match="a value is nested deeper than 16"):
+        SharedSet(replica(1), "s").add(deep)
