@@ -247,11 +247,11 @@ async def open_bridge(
         nursery.start_soon(place.keep, bridge.note_shards)
         for cluster in dict.fromkeys(clusters):
             await stack.enter_async_context(node.join(cluster, gathering_service(cluster, bridge, entropy)))
-        node._reports |= {"bridge": bridge.report, "queues": queues.report}
+        node._reports |= {"bridge": bridge.report, "queues": queues.report, "leases": leases.report}
         try:
             yield bridge
         finally:
-            del node._reports["bridge"], node._reports["queues"]
+            del node._reports["bridge"], node._reports["queues"], node._reports["leases"]
             queues.close()
 
 

@@ -65,6 +65,20 @@ class LeaseRecord:
 
 
 @final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseStatistics:
+    """Counters of the leases of one member of a bridge."""
+
+    held: int
+    """Leases that somebody has now."""
+    granted: int
+    released: int
+    """Those that were given back before their time."""
+    expired: int
+    """Those whose holder was not heard of in time: it was lost, cut off or frozen."""
+
+
+@final
 class LeaseTable:
     """The leases of one bridge.  Sans-IO: the caller writes ``record()`` to disk before it tells of a grant.
 
@@ -78,6 +92,7 @@ class LeaseTable:
         self._last = last
         self._held = dict(held)
         self._until = {name: now + lease.ttl for name, lease in held.items()}
+        self._granted = self._released = self._expired = 0
 
     @property
     def last(self) -> int:
@@ -95,6 +110,7 @@ class LeaseTable:
             return self._until[name] - now
         if held is None:
             self._last += 1
+            self._granted += 1
             held = self._held[name] = LeaseRecord(self._last, ttl, holder, node)
         self._until[name] = now + held.ttl
         return held
@@ -114,6 +130,7 @@ class LeaseTable:
         if held is None or held.holder != holder:
             return False
         del self._held[name], self._until[name]
+        self._released += 1
         return True
 
     def count(self, prefix: str, now: float) -> tuple[int, int]:
@@ -125,6 +142,13 @@ class LeaseTable:
         """Tell whether somebody has a lease, as of the last call with a time."""
         return name in self._held
 
+    def statistics(self, now: float) -> LeaseStatistics:
+        """Return a snapshot of the counters."""
+        self._expire(now)
+        return LeaseStatistics(
+            held=len(self._held), granted=self._granted, released=self._released, expired=self._expired
+        )
+
     def record(self) -> dict[str, Any]:
         """Return what has to be on disk."""
         held = {name: [lease.token, lease.ttl, lease.holder, lease.node] for name, lease in self._held.items()}
@@ -133,6 +157,7 @@ class LeaseTable:
     def _expire(self, now: float) -> None:
         for name in [name for name, until in self._until.items() if until <= now]:
             del self._held[name], self._until[name]
+            self._expired += 1
 
 
 @final
@@ -162,6 +187,10 @@ class Leases:
         service.request("renew")(self._renew)
         service.request("release")(self._release)
         return service
+
+    def report(self) -> LeaseStatistics:
+        """Return the counters."""
+        return self._table.statistics(trio.current_time())
 
     async def _lease(self, request: Request) -> dict[str, Any]:
         granting = self._grants_at()

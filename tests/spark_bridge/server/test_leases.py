@@ -17,7 +17,7 @@ import trio
 import iris
 from iris.kernel.errors import ConfigError, LeaseLost, NoSuchCluster, NotAllowed, RemoteError, RequestTimeout
 from iris.spark_bridge.server.bridge import open_bridge
-from iris.spark_bridge.server.leases import LeaseTable, load_leases, save_leases, table_of
+from iris.spark_bridge.server.leases import LeaseStatistics, LeaseTable, load_leases, save_leases, table_of
 from iris.testing import Network, Rights, open_network
 from tests.support.bridges import BridgeProcess
 
@@ -41,6 +41,7 @@ def test_a_table_grants_one_at_a_time_and_counts_up() -> None:
     assert not table.release("a/x", "one")
     assert table.release("a/x", "two")
     assert table.count("", 34.0) == (0, 0)
+    assert table.statistics(34.0) == LeaseStatistics(held=0, granted=3, released=1, expired=2)
 
 
 def test_a_table_that_was_written_takes_each_lease_for_one_renewed_just_now() -> None:
@@ -81,7 +82,7 @@ async def open_member(network: Network, directory: Path, **options: Any) -> Asyn
 async def test_one_node_has_a_lease_and_the_next_one_a_greater_token(tmp_path: Path) -> None:
     async with (
         open_network() as network,
-        open_member(network, tmp_path),
+        open_member(network, tmp_path) as bridge,
         network.open_node("workers") as one,
         network.open_node("workers") as two,
     ):
@@ -93,6 +94,9 @@ async def test_one_node_has_a_lease_and_the_next_one_a_greater_token(tmp_path: P
                 pass
         async with two.lease("scheduler", ttl=2) as later:
             assert later.token > lease.token
+            assert (await bridge._gather_reports())["leases"] == LeaseStatistics(
+                held=1, granted=4, released=3, expired=0
+            )
 
 
 async def test_each_cluster_has_its_own_leases_and_others_get_none_of_them(tmp_path: Path) -> None:
