@@ -56,8 +56,8 @@ _INTERVAL: Final = 2.0
 """Seconds between two comparisons with a member drawn at random, a quarter more or less."""
 _SYNC_TIMEOUT: Final = 30.0
 """Seconds that comparing with a member may take, with all that goes over then."""
-_SYNCS_SERVED: Final = 8
-"""Members that compare with this one at a time; others wait."""
+_SYNCS_AT_A_TIME: Final = 8
+"""Members that compare with this one at a time, and with which this one does; others wait."""
 _PATIENCE: Final = 0.1
 """Seconds that an edit waits for another one that it builds on, before that is asked for."""
 _HELD: Final = 256
@@ -175,9 +175,11 @@ class SharedState(MutableMapping[str, Any]):
         self._wanted: dict[NodeId, None] = {}
         """Members that have something that is missing here."""
         self._wants = Wakeup()
+        self._comparing: set[NodeId] = set()
+        self._fetching = trio.Semaphore(_SYNCS_AT_A_TIME)
         self._held: list[_Edit] = []
         self._holding = Wakeup()
-        self._serving = trio.Semaphore(_SYNCS_SERVED)
+        self._serving = trio.Semaphore(_SYNCS_AT_A_TIME)
         self._closed = False
         self._counts: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
@@ -559,14 +561,24 @@ class SharedState(MutableMapping[str, Any]):
                 self._want(self._random.choice(others))
 
     async def _fetch_missing(self) -> None:
-        while True:
-            await self._wants.wait()
-            while self._wanted:
-                member = next(iter(self._wanted))
-                del self._wanted[member]
-                if self._members.has(member):
-                    with suppress(IrisError):
-                        await self._compare(member)
+        """Compare with the members that are wanted, with several at a time: one that stalls holds up no other."""
+        async with open_background() as nursery:
+            while True:
+                await self._wants.wait()
+                for member in [member for member in self._wanted if member not in self._comparing]:
+                    self._comparing.add(member)
+                    nursery.start_soon(self._fetch_from, member)
+
+    async def _fetch_from(self, member: NodeId) -> None:
+        try:
+            async with self._fetching:
+                while member in self._wanted:
+                    del self._wanted[member]
+                    if self._members.has(member):
+                        with suppress(IrisError):
+                            await self._compare(member)
+        finally:
+            self._comparing.discard(member)
 
     async def _compare(self, member: NodeId) -> None:
         """Compare with one member, and give each what it lacks.

@@ -259,6 +259,20 @@ async def test_a_document_outlives_its_last_member_on_disk(network: Network, tmp
     assert path.stat().st_mode & 0o777 == 0o600
 
 
+async def test_a_service_that_starts_alone_is_paused_if_this_machine_knows_so(network: Network, tmp_path: Path) -> None:
+    path = tmp_path / "flags"
+    service = iris.Service("checkout", paused_by="flags.checkout")
+    service.request(lambda: "paid")
+    async with network.open_node("shop") as node, node.state("flags", path=path) as flags:
+        flags["checkout"] = True
+    async with network.open_node("shop") as node:
+        async with node.state("flags"), node.join("checkout", service):
+            assert await node.request("checkout") == "paid"
+        async with node.state("flags", path=path), node.join("checkout", service):
+            with pytest.raises(RemoteError, match="cluster 'checkout' is paused"):
+                await node.request("checkout")
+
+
 async def test_changes_of_others_are_on_disk_within_seconds(documents: Documents, tmp_path: Path) -> None:
     one, _ = await documents.open("one", "two")
     path = tmp_path / "prices.iris"
@@ -452,6 +466,25 @@ async def test_a_member_that_answers_a_comparison_amiss_ends_nobody_elses_docume
         assert one.statistics().refused == {"malformed": one.statistics().uncompared}
         one["a"] = 1
     await equal(one, *await documents.open("two"))
+
+
+async def test_a_member_that_stalls_holds_up_no_other(documents: Documents) -> None:
+    one, two = await documents.open("one", "two")
+    bad = iris.Service("prices")
+
+    @bad.tunnel("sync")
+    async def stall(_: iris.Tunnel) -> None:
+        await trio.sleep_forever()
+
+    async with documents.network.open_node("prices", host="bad") as node, node.join("prices", bad):
+        await trio.sleep(10)
+        documents.network.memory.partition(["one"], ["two"])
+        one["a"] = 1
+        await trio.sleep(1.5)
+        documents.network.memory.heal()
+        with trio.fail_after(15):
+            while "a" not in two:  # noqa: ASYNC110 -- nobody is told
+                await trio.sleep(0.1)
 
 
 # -- programs --------------------------------------------------------------------------------------------------
