@@ -753,6 +753,8 @@ class Node:
         """
         self._guard.check()
         check_name(cluster, "cluster")
+        if path is not None and not isinstance(path, str | Path):
+            raise ConfigError(f"path is {path!r}: use a text or a pathlib.Path")
         state = SharedState(
             StateMembers(
                 cluster,

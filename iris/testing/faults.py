@@ -203,7 +203,7 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
 
         Args:
             chance: what it is drawn from.
-            at: seconds after the start.
+            at: seconds after the start, to the millisecond.
             hosts: those that there are.
             faulty: those that have a fault of their own at the time, and get no second one.
 
@@ -213,7 +213,6 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
         kind = chance.choice(self.kinds)
         low, high = self.lasting
         lasting = round(math.exp(chance.uniform(math.log(low), math.log(high))), 3)
-        at = round(at, 3)
         if issubclass(kind, HostFaultBase):
             own = [host for host in hosts if host not in faulty and host not in self.spared and host != self.OF_TEST]
             return _of_host(kind, chance, at, lasting, chance.choice(own)) if own else None

@@ -85,19 +85,22 @@ class Injection:
 
         chance = random.Random(f"faults {self._schedule.seed}")
 
+        def next_after(time: float, faults: Faults) -> float:
+            return round(time + chance.expovariate(1 / faults.pause), 3)  # as a schedule that was saved has it
+
         def draw(time: float, faults: Faults) -> None:
             taken = {fault.host for fault in self._active if isinstance(fault, HostFaultBase)}
             fault = faults.draw(chance, time, world.hosts, taken)
             if fault is not None:
                 begin(fault)
-            following = time + chance.expovariate(1 / faults.pause)
+            following = next_after(time, faults)
             at(following, lambda: draw(following, faults))
 
         if self._faults is None:
             for fault in self._schedule.faults:
                 at(fault.at, lambda fault=fault: begin(fault))  # type: ignore[misc]
         elif self._faults.kinds:
-            first, drawn = chance.expovariate(1 / self._faults.pause), self._faults
+            first, drawn = next_after(0.0, self._faults), self._faults
             at(first, lambda: draw(first, drawn))
         while due and due[0][0] < self._schedule.seconds:
             time, _, action = heapq.heappop(due)

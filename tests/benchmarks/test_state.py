@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from trio.testing import MockClock
+
 from benchmarks.state import join, spread
 
 
-async def test_changes_are_everywhere_for_few_bytes() -> None:
-    run = await spread(5, 8, pause=0.05)
+async def test_changes_are_everywhere_for_few_bytes(autojump_clock: MockClock) -> None:
+    run = await spread(5, 8, pause=0.5)
     assert run.settled
     assert len(run.times) == 8
     assert run.percentile(0.5) <= run.percentile(1.0) == run.times[-1]

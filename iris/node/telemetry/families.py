@@ -59,7 +59,7 @@ class NodeSnapshot:
     statistics: NodeStatistics
     reports: Mapping[str, Any]
     """What is built on the node: statistics of a "gateway" and of a "door.PROTOCOL", the report of a "bridge" and
-    of its "queues"."""
+    of its "queues" and "leases"."""
 
 
 def _counter(text: str, *labels: str) -> Family:
@@ -175,6 +175,9 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "iris_queue_unread_events": _gauge("Events of the log that a queue has not looked at yet.", "queue"),
     "iris_queue_workers": _gauge("Workers that take from a queue.", "queue"),
     "iris_queue_jobs_total": _counter("Jobs that are over, and failed attempts, by what it was.", "queue", "outcome"),
+    # The leases of a member of a bridge.
+    "iris_leases": _gauge("Leases that are held."),
+    "iris_leases_total": _counter("Leases by what became of them: granted, released, expired.", "outcome"),
     # A door.
     "iris_door_connections": _gauge("Connections of clients.", "protocol"),
     "iris_door_turned_away_total": _counter("Connections beyond the limit, and of strangers.", "protocol"),
@@ -228,6 +231,8 @@ def samples(snapshot: NodeSnapshot) -> Iterator[Sample]:
         yield from _of_bridge(snapshot.reports["bridge"])
     for queue in snapshot.reports.get("queues", ())[:_MAX_LABELS]:
         yield from _of_queue(queue)
+    if "leases" in snapshot.reports:
+        yield from _of_leases(snapshot.reports["leases"])
     for name, report in snapshot.reports.items():
         if name.startswith("door."):
             yield from _of_door(name.removeprefix("door."), report)
@@ -410,6 +415,12 @@ def _of_queue(status: Any) -> Iterator[Sample]:
     yield Sample("iris_queue_workers", (status.queue,), status.workers)
     for outcome in ("done", "dead", "expired", "retried", "lapsed"):
         yield Sample("iris_queue_jobs_total", (status.queue, outcome), getattr(status, outcome))
+
+
+def _of_leases(statistics: Any) -> Iterator[Sample]:
+    yield Sample("iris_leases", (), statistics.held)
+    for outcome in ("granted", "released", "expired"):
+        yield Sample("iris_leases_total", (outcome,), getattr(statistics, outcome))
 
 
 def _of_door(protocol: str, statistics: Any) -> Iterator[Sample]:

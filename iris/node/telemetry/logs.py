@@ -18,7 +18,7 @@ __all__ = ("FIELDS", "JsonFormatter", "LimitedHandler", "RateLimit", "TextFormat
 
 FIELDS: Final = (
     "cluster", "operation", "pattern", "caller", "peer", "request_id", "site", "realm", "topic", "address", "path",
-    "bridge", "door", "client", "count", "reason", "left_out",
+    "bridge", "shard", "queue", "query", "batch", "door", "client", "count", "reason", "left_out",
 )  # fmt: skip
 """Names in ``extra``, in the order in which they are written."""
 

@@ -112,7 +112,7 @@ async def open_lease(
 async def _acquire(
     ask: Ask, bridge: str, fields: Mapping[str, Any], ttl: float, deadline: float, random: Random
 ) -> tuple[str, int, float]:
-    """Wait for a lease; return the cluster that grants it, the token, and when this node asked.
+    """Wait for a lease; return the cluster that renews it, the token, and when this node asked.
 
     Raises:
         TimeoutError: it was not free by then.
@@ -125,14 +125,18 @@ async def _acquire(
             asked = trio.current_time()
             wait = max(0.0, min(_WAIT, deadline - asked, ttl / 2))  # so long is what the bridge measures less
             match await _asked(ask, granting, {**fields, "ttl": ttl, "wait": wait}, wait + 1.0):
-                case {"token": int() as token}:
-                    return granting, token, asked
-                case {"elsewhere": str() as other}:
+                case {"token": int() as token, "at": str() as at} if trio.current_time() < asked + ttl:
+                    return at, token, asked
+                case {"elsewhere": str() as other} if granting == bridge:
                     granting = other
+                    continue
+                case {"elsewhere": _}:  # it was there a moment ago
+                    granting = bridge
                 case _:
-                    if (now := trio.current_time()) >= deadline:
-                        raise TimeoutError
-                    await trio.sleep(max(0.0, _ASK_AGAIN * random.uniform(0.5, 1) - (now - asked)))
+                    pass
+            if (now := trio.current_time()) >= deadline:
+                raise TimeoutError
+            await trio.sleep(max(0.0, _ASK_AGAIN * random.uniform(0.5, 1) - (now - asked)))
     except BaseException:
         await _release(ask, granting, fields)  # it may have been granted just now
         raise

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, Literal, cast, final
 
+from iris.kernel.config import KIB
 from iris.kernel.errors import ConfigError, Overloaded, RemoteProtocolError
 from iris.patterns.state.updates import (
     EMPTY,
@@ -51,8 +52,10 @@ _TYPES: Final[Mapping[str, str]] = {
 
 MAX_KEY: Final = 1024
 """Bytes of a key, an element of a set, or the name of a shared type."""
-_MAX_DEPTH: Final = 16
+MAX_DEPTH: Final = 16
 _EXACT: Final = 2**53
+_READ_AGAIN: Final = 64 * KIB
+"""Bytes of updates up to which it is quicker to read what they count than the document's whole vector."""
 _TOLERANCE: Final = 2
 """Others may fill a document to twice its bound: each keeps to it, but several may write at once."""
 
@@ -88,7 +91,11 @@ class Replica:
         """By replica: how many units of what it has written are here."""
         self._seen: dict[int, int] = {}
         """What of the vector has come from others since this replica's last change was taken."""
+        self._relayed: dict[int, int] = {}
+        """What the next change passes on: those after it build on that, as it may be lost."""
         self._unsent: list[bytes] = []
+        self._uncounted: list[bytes] = []
+        """Updates that the vector does not count yet."""
         self._size = 0
         """Bytes of the document: as last measured, and those of all updates since."""
         self._keys: dict[str, int] = {}
@@ -148,9 +155,8 @@ class Replica:
             self._finish_edit()
 
     def _finish_edit(self) -> None:
-        known = self.vector
-        self._refresh()
-        if self._unsent and self.vector == known:
+        edited = bool(self._uncounted)
+        if not self._refresh() and edited:
             self._mark_deletion()
             self._refresh()
         if self._unsent and self.on_edit is not None:
@@ -198,7 +204,7 @@ class Replica:
         """Return what was edited since the last call, or None: the vector it builds on, and an update."""
         if not self._unsent:
             return None
-        needs, self._seen = write_vector(self._seen), {}
+        needs, self._seen, self._relayed = write_vector(self._seen), self._relayed, {}
         updates, self._unsent = self._unsent, []
         return needs, updates[0] if len(updates) == 1 else self._library.merge_updates(*updates)
 
@@ -229,7 +235,8 @@ class Replica:
 
         Raises:
             MissingUpdates: others have to come first; nothing was changed.
-            RemoteProtocolError: it claims to be by this replica, or the document would become too large.
+            RemoteProtocolError: it claims to be by this replica, the document would become too large, or the library
+                cannot read it.
         """
         extent.check(self.vector)
         own = extent.blocks.get(self.number)
@@ -246,13 +253,16 @@ class Replica:
         self._applying = not relay
         try:
             self.doc.apply_update(update)
+        except (ValueError, RuntimeError) as error:  # the library reads JSON more strictly, for one
+            raise RemoteProtocolError(f"an update of a document is malformed: {error}") from None
         finally:
             self._applying = False
         if relay:
+            self._relayed |= {replica: end for replica, (_, end) in extent.blocks.items()}
             self._finish_edit()
         else:
             self._refresh()
-            self._seen |= {replica: clock for replica, clock in self.vector.items() if clock != known.get(replica, 0)}
+            self._seen |= {replica: self.vector.get(replica, 0) for replica in extent.blocks}
         return True
 
     def load(self, update: bytes) -> None:
@@ -269,13 +279,27 @@ class Replica:
         if update == EMPTY:
             return
         self._size += len(update)
+        self._uncounted.append(update)
         if not self._applying:
             self._unsent.append(update)
 
-    def _refresh(self) -> None:
-        self.vector = read_vector_untrusted(self.doc.get_state())
+    def _refresh(self) -> bool:
+        """Count what has come; return whether it was more than deletions.
+
+        Small updates are read by themselves: with 100,000 writers, those that are long gone included, a look at the
+        whole vector takes 200 ms.
+        """
+        updates, self._uncounted = self._uncounted, []
+        if sum(map(len, updates)) > _READ_AGAIN:
+            known, self.vector = self.vector, read_vector_untrusted(self.doc.get_state())
+            wrote = self.vector != known
+        else:
+            clocks = {r: end for update in updates for r, (_, end) in read_update_untrusted(update).blocks.items()}
+            self.vector |= clocks
+            wrote = bool(clocks)
         if self.on_change is not None:
             self._observe_all()
+        return wrote
 
     # -- changes --------------------------------------------------------------------------------------------
 
@@ -337,8 +361,6 @@ def plain(value: Any) -> Any:
         return [plain(one) for one in value]
     if isinstance(value, dict):
         return {key: plain(one) for key, one in cast("dict[str, Any]", value).items()}
-    if hasattr(value, "to_py"):  # a shared type, that a program in a browser has put there
-        return plain(cast("Any", value).to_py())
     return value
 
 
@@ -358,8 +380,8 @@ def check_value(value: object, depth: int = 0) -> tuple[Any, int]:
         return value, _size_of(value) + 4
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value), len(value) + 4
-    if depth >= _MAX_DEPTH:
-        raise ConfigError(f"a value is nested deeper than {_MAX_DEPTH}: use several keys")
+    if depth >= MAX_DEPTH:
+        raise ConfigError(f"a value is nested deeper than {MAX_DEPTH}: use several keys")
     if isinstance(value, list | tuple):
         pairs = [check_value(one, depth + 1) for one in cast("list[object]", value)]
         return [one for one, _ in pairs], sum(size for _, size in pairs) + 4
@@ -395,4 +417,4 @@ def _size_of(text: str) -> int:
         raise ConfigError(f"{text!r:.100} has half of a character: use whole ones, or bytes") from None
 
 
-__all__ = ("Kind", "MissingUpdates", "Replica", "check_document_key", "check_value", "plain")
+__all__ = ("MAX_DEPTH", "Kind", "MissingUpdates", "Replica", "check_document_key", "check_value", "plain")

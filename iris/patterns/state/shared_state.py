@@ -56,8 +56,8 @@ _INTERVAL: Final = 2.0
 """Seconds between two comparisons with a member drawn at random, a quarter more or less."""
 _SYNC_TIMEOUT: Final = 30.0
 """Seconds that comparing with a member may take, with all that goes over then."""
-_SYNCS_SERVED: Final = 8
-"""Members that compare with this one at a time; others wait."""
+_SYNCS_AT_A_TIME: Final = 8
+"""Members that compare with this one at a time, and with which this one does; others wait."""
 _PATIENCE: Final = 0.1
 """Seconds that an edit waits for another one that it builds on, before that is asked for."""
 _HELD: Final = 256
@@ -175,9 +175,11 @@ class SharedState(MutableMapping[str, Any]):
         self._wanted: dict[NodeId, None] = {}
         """Members that have something that is missing here."""
         self._wants = Wakeup()
+        self._comparing: set[NodeId] = set()
+        self._fetching = trio.Semaphore(_SYNCS_AT_A_TIME)
         self._held: list[_Edit] = []
         self._holding = Wakeup()
-        self._serving = trio.Semaphore(_SYNCS_SERVED)
+        self._serving = trio.Semaphore(_SYNCS_AT_A_TIME)
         self._closed = False
         self._counts: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
@@ -257,18 +259,21 @@ class SharedState(MutableMapping[str, Any]):
         check_pattern(pattern)
         self._check_open()
         present = [*(("value", key) for key in self), *self._replica.names()]
-        watch = StateWatch(pattern, present, self._read)
+        watch = StateWatch(pattern, present, self._read, self._is_there)
         if not self._watches:
             self._replica.follow(self._note_change)
         self._watches.add(watch)
         return watch
 
     def _read(self, kind: Kind, key: str) -> StateChange:
-        removed = kind == "value" and key not in self
+        removed = not self._is_there(kind, key)
         value = None if removed else self[key] if kind == "value" else None
         if kind == "counter":
             value = self.counter(key).value
         return StateChange(key=key, kind=kind, value=value, removed=removed)
+
+    def _is_there(self, kind: Kind, key: str) -> bool:
+        return kind != "value" or key in self
 
     async def settled(self, members: int | None = None, timeout: float = 5.0) -> None:
         """Wait until members have everything that this one has now.
@@ -279,10 +284,15 @@ class SharedState(MutableMapping[str, Any]):
 
         Raises:
             RequestTimeout: they do not within that time.
+            ConfigError: an argument is none that can be waited for.
 
         Cancelling it leaves nothing behind.
         """
         self._check_open()
+        if members is not None and (isinstance(members, bool) or not isinstance(members, int) or members < 1):
+            raise ConfigError(f"members is {members!r}: use a whole number above 0, or None")
+        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+            raise ConfigError(f"timeout is {timeout!r}: use seconds above 0")
         vector = write_vector(self._replica.vector)
         needed = members if members is not None else len(self._members.others()) + 1
         settled: set[NodeId] = {self._members.own}
@@ -438,6 +448,8 @@ class SharedState(MutableMapping[str, Any]):
             if len(update) > _BROADCAST:
                 self._counts["announced"] += 1
                 needs, update = write_vector(self._replica.vector), b""
+            if len(needs) > _BROADCAST:
+                continue  # of some 20,000 writers: members find it when they compare
             try:
                 await self._members.broadcast([needs, update])
             except DeliveryError:
@@ -471,8 +483,8 @@ class SharedState(MutableMapping[str, Any]):
         """
         match payload:
             case [bytes() as needs, bytes() as update]:
-                if len(update) > _BROADCAST:
-                    raise RemoteProtocolError(f"an edit has {len(update)} bytes: above {_BROADCAST} it is announced")
+                if (size := max(len(needs), len(update))) > _BROADCAST:
+                    raise RemoteProtocolError(f"an edit has {size} bytes: above {_BROADCAST} it is announced")
                 extent = self._replica.extent_untrusted(update) if update else None
                 return _Edit(sender, read_vector_untrusted(needs), update, extent)
             case _:
@@ -552,14 +564,24 @@ class SharedState(MutableMapping[str, Any]):
                 self._want(self._random.choice(others))
 
     async def _fetch_missing(self) -> None:
-        while True:
-            await self._wants.wait()
-            while self._wanted:
-                member = next(iter(self._wanted))
-                del self._wanted[member]
-                if self._members.has(member):
-                    with suppress(IrisError):
-                        await self._compare(member)
+        """Compare with the members that are wanted, with several at a time: one that stalls holds up no other."""
+        async with open_background() as nursery:
+            while True:
+                await self._wants.wait()
+                for member in [member for member in self._wanted if member not in self._comparing]:
+                    self._comparing.add(member)
+                    nursery.start_soon(self._fetch_from, member)
+
+    async def _fetch_from(self, member: NodeId) -> None:
+        try:
+            async with self._fetching:
+                while member in self._wanted:
+                    del self._wanted[member]
+                    if self._members.has(member):
+                        with suppress(IrisError):
+                            await self._compare(member)
+        finally:
+            self._comparing.discard(member)
 
     async def _compare(self, member: NodeId) -> None:
         """Compare with one member, and give each what it lacks.

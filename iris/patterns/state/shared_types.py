@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final, cast, final, overload
 
 from iris.kernel.errors import ConfigError
-from iris.patterns.state.replica import Replica, check_document_key, check_value, plain
+from iris.patterns.state.replica import MAX_DEPTH, Replica, check_document_key, check_value, plain
 
 _OVERHEAD: Final = 64
 """Bytes that an entry has in the document beside its key and value, at most."""
@@ -110,7 +110,10 @@ class SharedMap(MutableMapping[str, Any]):
                 self[key] = value
 
     def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and key in self._root
+        try:
+            return isinstance(key, str) and key in self._root
+        except UnicodeEncodeError:  # half of a character, which no key has
+            return False
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._root.keys()))  # the library's order differs from member to member
@@ -123,7 +126,7 @@ class SharedMap(MutableMapping[str, Any]):
 class SharedSet(MutableSet[Any]):
     """A set of values.  Of an ``add`` and a ``discard`` of one element at the same time one counts, the same for all.
 
-    Elements are None, bool, int, float and str, and tuples of these; as JSON 1,024 bytes at most.
+    Elements are None, bool, int, float and str, and tuples of these, 16 deep at most; as JSON 1,024 bytes at most.
     """
 
     __slots__ = ("_name", "_replica", "_root")
@@ -175,9 +178,11 @@ def _element(value: object) -> str:
     return check_document_key(json.dumps(value, ensure_ascii=False), "element, as JSON,")
 
 
-def _is_element(value: object) -> bool:
+def _is_element(value: object, depth: int = 0) -> bool:
     if isinstance(value, tuple):
-        return all(map(_is_element, cast("tuple[object, ...]", value)))
+        if depth >= MAX_DEPTH:
+            raise ConfigError(f"a value is nested deeper than {MAX_DEPTH}: use several keys")
+        return all(_is_element(one, depth + 1) for one in cast("tuple[object, ...]", value))
     return value is None or isinstance(value, bool | int | float | str)
 
 

@@ -31,14 +31,22 @@ class StateWatch:
     """The changes of what a pattern matches, for one task.  Made by ``SharedState.watch``; ends with the document.
 
     What is there comes first.  Each change shows what is there when it is taken: of several changes to one key a slow
-    reader gets the last, so that it holds up nobody, and what waits for it is never more than the document.
+    reader gets the last, and nothing of a key that came and went meanwhile.  So it holds up nobody, and what waits for
+    it is never more than the document, and what the reader has seen of it.
     """
 
     def __init__(
-        self, pattern: str, present: Iterable[tuple[Kind, str]], read: Callable[[Kind, str], StateChange]
+        self,
+        pattern: str,
+        present: Iterable[tuple[Kind, str]],
+        read: Callable[[Kind, str], StateChange],
+        is_there: Callable[[Kind, str], bool],
     ) -> None:
         self.pattern: Final = pattern
         self._read = read
+        self._is_there = is_there
+        self._told: set[tuple[Kind, str]] = set()
+        """What the reader knows to be there."""
         self._waiting: dict[tuple[Kind, str], None] = {}
         self._wakeup = Wakeup()
         self._ended = False
@@ -58,12 +66,21 @@ class StateWatch:
             await self._wakeup.wait()
         kind, key = next(iter(self._waiting))
         del self._waiting[kind, key]
-        return self._read(kind, key)
+        change = self._read(kind, key)
+        if change.removed:
+            self._told.discard((kind, key))
+        else:
+            self._told.add((kind, key))
+        return change
 
     def _note(self, kind: Kind, key: str) -> None:
-        if covers(self.pattern, key):
+        if not covers(self.pattern, key):
+            return
+        if (kind, key) in self._told or self._is_there(kind, key):
             self._waiting[kind, key] = None
             self._wakeup.wake()
+        else:
+            self._waiting.pop((kind, key), None)
 
     def _end(self) -> None:
         self._ended = True

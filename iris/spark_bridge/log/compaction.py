@@ -402,7 +402,7 @@ class LogCleaner:
                 "shard %d keeps events that are to go: %s",
                 shard.number,
                 error,
-                extra={"shard": shard.number, "error": str(error)},
+                extra={"shard": shard.number, "reason": str(error)},
             )
 
 

@@ -125,7 +125,7 @@ def _say_cut_tails(directory: Path, index: Index, files: SegmentFiles) -> None:
                         lost[0].first if lost else segment.first,
                         error,
                         directory,
-                        extra={"shard": shard.number, "path": str(path), "error": str(error)},
+                        extra={"shard": shard.number, "path": str(path), "reason": str(error)},
                     )
 
 

@@ -235,7 +235,8 @@ async def open_bridge(
         leases = await open_leases(
             node,
             Path(directory),
-            grants_at=lambda: None if 0 in shards else bridge.known.get(0, ""),
+            address=address,
+            grants_at=lambda: address if 0 in shards else bridge.known.get(0, ""),
             wall_clock=wall_clock,
         )
         nursery = await stack.enter_async_context(open_background())
@@ -246,11 +247,11 @@ async def open_bridge(
         nursery.start_soon(place.keep, bridge.note_shards)
         for cluster in dict.fromkeys(clusters):
             await stack.enter_async_context(node.join(cluster, gathering_service(cluster, bridge, entropy)))
-        node._reports |= {"bridge": bridge.report, "queues": queues.report}
+        node._reports |= {"bridge": bridge.report, "queues": queues.report, "leases": leases.report}
         try:
             yield bridge
         finally:
-            del node._reports["bridge"], node._reports["queues"]
+            del node._reports["bridge"], node._reports["queues"], node._reports["leases"]
             queues.close()
 
 

@@ -3,8 +3,9 @@
 ========= ============================================== ======================================================
 operation payload                                        reply
 ========= ============================================== ======================================================
-lease     {name: text, cluster: whose lease it is,       {token: number}; {busy: seconds, at most, until it is
-          holder: 16 bytes, ttl: s, wait: s}             free}; or {elsewhere: cluster}, where it is granted
+lease     {name: text, cluster: whose lease it is,       {token: number, at: cluster}, where it is renewed and
+          holder: 16 bytes, ttl: s, wait: s}             released; {busy: seconds, at most, until it is free}; or
+                                                         {elsewhere: cluster}, where it is granted
 renew     {name, cluster, holder, ttl}                   whether the caller still has it
 release   {name, cluster, holder}                        whether the caller had it
 ========= ============================================== ======================================================
@@ -32,7 +33,7 @@ from typing import Any, Final, cast, final
 import trio
 
 from iris.kernel.errors import ConfigError, RemoteError
-from iris.kernel.names import check_name
+from iris.kernel.names import is_name
 from iris.node.node import Node
 from iris.patterns.messages import Request, Sender
 from iris.patterns.service import Service
@@ -64,6 +65,20 @@ class LeaseRecord:
 
 
 @final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseStatistics:
+    """Counters of the leases of one member of a bridge."""
+
+    held: int
+    """Leases that somebody has now."""
+    granted: int
+    released: int
+    """Those that were given back before their time."""
+    expired: int
+    """Those whose holder was not heard of in time: it was lost, cut off or frozen."""
+
+
+@final
 class LeaseTable:
     """The leases of one bridge.  Sans-IO: the caller writes ``record()`` to disk before it tells of a grant.
 
@@ -77,6 +92,7 @@ class LeaseTable:
         self._last = last
         self._held = dict(held)
         self._until = {name: now + lease.ttl for name, lease in held.items()}
+        self._granted = self._released = self._expired = 0
 
     @property
     def last(self) -> int:
@@ -94,6 +110,7 @@ class LeaseTable:
             return self._until[name] - now
         if held is None:
             self._last += 1
+            self._granted += 1
             held = self._held[name] = LeaseRecord(self._last, ttl, holder, node)
         self._until[name] = now + held.ttl
         return held
@@ -113,12 +130,24 @@ class LeaseTable:
         if held is None or held.holder != holder:
             return False
         del self._held[name], self._until[name]
+        self._released += 1
         return True
 
     def count(self, prefix: str, now: float) -> tuple[int, int]:
         """Return how many leases are held, and how many of these have names that begin so."""
         self._expire(now)
         return len(self._held), sum(name.startswith(prefix) for name in self._held)
+
+    def is_held(self, name: str) -> bool:
+        """Tell whether somebody has a lease, as of the last call with a time."""
+        return name in self._held
+
+    def statistics(self, now: float) -> LeaseStatistics:
+        """Return a snapshot of the counters."""
+        self._expire(now)
+        return LeaseStatistics(
+            held=len(self._held), granted=self._granted, released=self._released, expired=self._expired
+        )
 
     def record(self) -> dict[str, Any]:
         """Return what has to be on disk."""
@@ -128,6 +157,7 @@ class LeaseTable:
     def _expire(self, now: float) -> None:
         for name in [name for name, until in self._until.items() if until <= now]:
             del self._held[name], self._until[name]
+            self._expired += 1
 
 
 @final
@@ -139,11 +169,13 @@ class Leases:
         node: Node,
         path: Path,
         table: LeaseTable,
-        grants_at: Callable[[], str | None],
+        address: str,
+        grants_at: Callable[[], str],
     ) -> None:
         self._node = node
         self._path = path
         self._table = table
+        self._address = address
         self._grants_at = grants_at
         self._writing = trio.Lock()
         self._waiting = 0
@@ -156,13 +188,17 @@ class Leases:
         service.request("release")(self._release)
         return service
 
+    def report(self) -> LeaseStatistics:
+        """Return the counters."""
+        return self._table.statistics(trio.current_time())
+
     async def _lease(self, request: Request) -> dict[str, Any]:
-        elsewhere = self._grants_at()
-        if elsewhere == "":
+        granting = self._grants_at()
+        if granting == "":
             raise RemoteError("no_shard_0", "no member of this bridge is known to have shard 0: that one grants leases")
-        if elsewhere is not None:
+        if granting != self._address:
             await trio.lowlevel.checkpoint()
-            return {"elsewhere": elsewhere}
+            return {"elsewhere": granting}
         fields = _fields(request.payload)
         name, holder = self._named(request.sender, fields), _holder(fields)
         ttl, wait = _seconds(fields, "ttl", MIN_TTL, MAX_TTL), _seconds(fields, "wait", 0.0, _MAX_WAIT)
@@ -173,7 +209,7 @@ class Leases:
                 granted = await self._wait(name, holder, request.sender, ttl, trio.current_time() + wait, granted)
             finally:
                 self._waiting -= 1
-        return {"busy": granted} if isinstance(granted, float) else {"token": granted.token}
+        return {"busy": granted} if isinstance(granted, float) else {"token": granted.token, "at": self._address}
 
     async def _wait(
         self, name: str, holder: str, sender: Sender, ttl: float, deadline: float, busy: float
@@ -196,7 +232,7 @@ class Leases:
         async with self._writing:  # one at a time: what is on disk is never older than what was told
             now = trio.current_time()
             held, of_cluster = self._table.count(name.rpartition("/")[0] + "/", now)
-            if held >= _MOST or of_cluster >= _MOST_OF_CLUSTER:
+            if not self._table.is_held(name) and (held >= _MOST or of_cluster >= _MOST_OF_CLUSTER):
                 raise RemoteError("too_many_leases", f"{held} leases are held, {of_cluster} by this cluster")
             last = self._table.last
             granted = self._table.acquire(name, holder, sender.node, ttl, now)
@@ -237,7 +273,7 @@ class Leases:
         Raises:
             RemoteError: the sender has nothing to do with that cluster.
         """
-        cluster, name = _text(fields, "cluster"), _text(fields, "name")
+        cluster, name = _cluster(fields), _name(fields)
         if cluster != sender.cluster and all(sender.node != member.node for member in self._node.members(cluster)):
             raise RemoteError(
                 "NotAllowed",
@@ -247,14 +283,15 @@ class Leases:
 
 
 async def open_leases(
-    node: Node, directory: Path, *, grants_at: Callable[[], str | None], wall_clock: Callable[[], float]
+    node: Node, directory: Path, *, address: str, grants_at: Callable[[], str], wall_clock: Callable[[], float]
 ) -> Leases:
     """Return the leases of a member of a bridge.
 
     Args:
         node: of the member.
         directory: of its log.
-        grants_at: returns the cluster of the member that grants leases; None if that is this one.
+        address: the cluster of this member alone.
+        grants_at: returns that of the member that grants leases; empty if none is known.
         wall_clock: seconds since 1970.
 
     Raises:
@@ -262,7 +299,7 @@ async def open_leases(
     """
     path = directory / _FILE
     record = await trio.to_thread.run_sync(load_leases, path)
-    return Leases(node, path, table_of(record, trio.current_time(), wall_clock()), grants_at)
+    return Leases(node, path, table_of(record, trio.current_time(), wall_clock()), address, grants_at)
 
 
 def table_of(record: Mapping[str, Any], now: float, date: float) -> LeaseTable:
@@ -310,13 +347,19 @@ def _fields(payload: object) -> Mapping[str, object]:
     return cast("dict[str, object]", payload)
 
 
-def _text(fields: Mapping[str, object], name: str) -> str:
-    value = fields.get(name)
-    try:
-        realm, _, own = value.rpartition("/") if isinstance(value, str) else ("", "", "")
-        return f"{check_name(realm, name)}/{check_name(own, name)}" if realm else check_name(own, name)
-    except ConfigError:
-        raise RemoteError("bad_request", f"{name} is {value!r:.100}: use a name") from None
+def _name(fields: Mapping[str, object]) -> str:
+    value = fields.get("name")
+    if not is_name(value):
+        raise RemoteError("bad_request", f"name is {value!r:.100}: use a name")
+    return cast("str", value)
+
+
+def _cluster(fields: Mapping[str, object]) -> str:
+    """Return a cluster, of this realm or as ``REALM/CLUSTER``: a lease's own name has no such beginning."""
+    value = fields.get("cluster")
+    if not isinstance(value, str) or not all(map(is_name, value.rsplit("/", 1))):
+        raise RemoteError("bad_request", f"cluster is {value!r:.100}: use a name")
+    return value
 
 
 def _holder(fields: Mapping[str, object]) -> str:

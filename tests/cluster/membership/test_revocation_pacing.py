@@ -118,7 +118,7 @@ async def test_few_bytes_of_a_peer_do_not_cost_many_of_this_node(autojump_clock:
             await trio.sleep(0.1)
         assert set(heard) == {new.signed}
         assert 1 <= len(heard) <= 5, "in six seconds"
-        assert a.mesh.refusals["message of kind NewestRevocations"] > 100
+        assert a.mesh.refusals["message of kind Revocations"] > 100
 
 
 async def test_of_many_lists_in_a_moment_a_peer_gets_the_first_and_the_last(autojump_clock: MockClock) -> None:

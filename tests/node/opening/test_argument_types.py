@@ -32,6 +32,14 @@ FITTING: dict[str, Callable[[Any], bool]] = {
     "reply": lambda value: value is None or isinstance(value, type),
     "payload": lambda value: value is not int and type(value) is not object and value not in ("\ud800", {1: "x"}),
     "timeout": is_number,
+    "expires": lambda value: is_number(value) or (type(value) is int and value == 0),
+    "ttl": is_number,
+    "lease": is_number,
+    "attempts": lambda value: type(value) is int and value > 0,
+    "backoff": lambda value: is_number(value) or (type(value) is int and value == 0),
+    "start": lambda value: type(value) is int and value >= 0,
+    "replay": lambda value: value is True,
+    **dict.fromkeys(("max_keys", "max_bytes"), lambda value: type(value) is int and value >= 0),
     "hedge": is_number,
     "wait": lambda value: is_number(value) or value == 0,
     "quiet": is_number,
@@ -69,6 +77,16 @@ async def publish_confirming(node: iris.Node, **arguments: Any) -> None:
         await events.publish(**arguments)
 
 
+async def lead(node: iris.Node, **arguments: Any) -> None:
+    async with node.join("led", iris.Service("led")), node.leader(**arguments):
+        pass
+
+
+async def consume(node: iris.Node, topics: Any, **arguments: Any) -> None:
+    async with node.consume(topics, **arguments):
+        pass
+
+
 def at_once(function: Callable[..., Any]) -> Callable[..., Awaitable[None]]:
     async def call(node: iris.Node, **arguments: Any) -> None:
         function(node, **arguments)
@@ -100,10 +118,19 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Awaitable[Any]], M
     "forget_retained": (iris.Node.forget_retained, at_once(iris.Node.forget_retained), {"topic": "kept.a"}),
     "revoke": (iris.Node.revoke, iris.Node.revoke, {}),
     "forget_subscriber": (iris.Node.forget_subscriber, iris.Node.forget_subscriber, {}),
+    "state": (iris.Node.state, entered(iris.Node.state), {"cluster": "prices"}),
+    "lease": (iris.Node.lease, entered(iris.Node.lease), {"name": "scheduler"}),
+    "leader": (iris.Node.leader, lead, {"cluster": "led"}),
+    "queue": (iris.Node.queue, entered(iris.Node.queue), {"name": "jobs"}),
+    "consume": (iris.Node.consume, consume, {"topics": "a.>", "group": "g"}),
 }  # fmt: skip
 """What is looked up for its parameters, what is called, and with which arguments besides the one that is wrong."""
 
-PARAMETERS: dict[str, tuple[str, ...]] = {"confirming publish": ("topic", "payload", "key", "headers")}
+PARAMETERS: dict[str, tuple[str, ...]] = {
+    "confirming publish": ("topic", "payload", "key", "headers"),
+    "retained publish": ("topic", "payload", "headers", "strict"),  # what is retained does not expire
+    "state": ("cluster", "max_keys", "max_bytes", "allow", "timeout", "credential"),  # any text is a path
+}
 
 
 def parameters(name: str) -> tuple[str, ...]:
@@ -167,7 +194,7 @@ async def test_a_wrong_argument_is_refused_in_words_and_harms_nothing(autojump_c
                     fits = FITTING.get(parameter, lambda _: False)(value)
                     if parameter == "timeout" and "confirm" not in usual and name.endswith("publish"):
                         fits = True  # there is nothing to wait for
-                    if parameter in ("idempotent", "confirm", "retain", "strict", "durable") and not value:
+                    if parameter in ("idempotent", "confirm", "retain", "strict", "durable", "replay") and not value:
                         continue  # the same as False, where no time is to be lost with it
                     if parameter == "hedge":
                         fits &= "idempotent" in usual

@@ -56,6 +56,11 @@ CALLS: dict[str, Callable[[iris.Node], Awaitable[object]]] = {
     "wait for": lambda node: node.wait_for("store"),
     "watch": lambda node: enter(node.watch("store")),
     "revoke": lambda node: node.revoke(b""),
+    "state": lambda node: enter(node.state("prices")),
+    "lease": lambda node: enter(node.lease("scheduler")),
+    "leader": lambda node: enter(node.leader("store")),
+    "queue": lambda node: enter(node.queue("jobs")),
+    "consume": lambda node: enter(node.consume("orders.>", group="reports")),
 }
 
 

@@ -30,6 +30,7 @@ from iris.patterns.latency import EDGES
 from iris.spark_bridge.copies import CopyStatus
 from iris.spark_bridge.log.store import ShardState
 from iris.spark_bridge.queues import QueueStatus
+from iris.spark_bridge.server.leases import LeaseStatistics
 from iris.spark_bridge.server.member import BridgeReport, BridgeStatistics
 from iris.testing import open_network
 
@@ -238,6 +239,7 @@ async def everything() -> NodeSnapshot:
                 copies=[CopyStatus(name="copy", state="in step", behind=3)],
             ),
             "queues": [QueueStatus(queue="jobs", **{**queue_zeros, "done": 3})],
+            "leases": LeaseStatistics(held=1, granted=3, released=1, expired=1),
             "door.http": HttpStatistics(connections=2, refused=Counter({429: 3})),
             "door.mqtt": MqttStatistics(),
             "door.nng": NngStatistics(connections={"req": 1, "sub": 2}),
@@ -253,6 +255,8 @@ async def test_every_family_is_filled_with_its_labels_and_no_other_is(everything
     assert len({(name, labels) for name, labels, _ in found}) == len(found)
     lags = {labels: value for name, labels, value in found if name == "iris_bridge_lag_events"}
     assert lags == {("readers",): 4}
+    leases = {labels: value for name, labels, value in found if name == "iris_leases_total"}
+    assert leases == {("granted",): 3, ("released",): 1, ("expired",): 1}
     connections = {labels: value for name, labels, value in found if name == "iris_door_connections"}
     assert connections == {("http",): 2, ("mqtt",): 0, ("nng",): 3}
 
@@ -261,6 +265,7 @@ LEFT_ASIDE: dict[type, set[str]] = {
     iris.ServiceStatistics: {"latency"},  # see the histograms of handlers
     BridgeStatistics: set(),
     QueueStatus: {"queue"},  # the label
+    LeaseStatistics: set(),
     GatewayStatistics: set(),
     HttpStatistics: set(),
     MqttStatistics: set(),

@@ -313,3 +313,51 @@ def test_an_extent_says_what_has_to_come_before() -> None:
         extent.check({1: 4, 2: 3})
     with pytest.raises(MissingUpdates):
         extent.check({1: 5, 2: 2})
+
+
+def test_what_is_counted_is_what_the_document_has() -> None:
+    rng = random.Random(9)
+    one, two = replica(1), replica(2)
+    for number in range(200):
+        edit(rng.choice([one, two]), rng.randrange(EDITS), rng)
+        if number % 20 == 0:
+            SharedMap(one, "values")[f"large.{number}"] = "x" * 100_000
+        if number % 7 == 0:
+            give(one, two)
+        if number % 11 == 0:
+            give(two, one)
+        for each in (one, two):
+            assert each.vector == read_vector_untrusted(each.doc.get_state())
+
+
+def test_an_edit_of_nothing_leaves_nothing() -> None:
+    one = replica(1)
+    values = SharedMap(one, "values")
+    values["a"] = 1
+    before = dict(one.vector)
+    with one.edit():
+        pass
+    assert one.vector == before
+
+
+def test_what_is_passed_on_comes_before_what_is_written_after_it() -> None:
+    """Also if the message that passes it on is lost."""
+    member, other, program = replica(1), replica(2), replica(3)
+    SharedMap(program, "values")["first"] = 1
+    update = program.difference(b"")
+    member.apply(update, member.extent_untrusted(update), relay=True)
+    assert member.take_edits() is not None
+    SharedMap(member, "values")["second"] = 2
+    edits = member.take_edits()
+    assert edits is not None
+    assert not other.covers(read_vector_untrusted(edits[0]))
+    give(member, other)
+    assert other.covers(read_vector_untrusted(edits[0]))
+
+
+def test_an_element_of_a_set_has_a_bounded_depth() -> None:
+    deep: tuple[Any, ...] = ()
+    for _ in range(5000):
+        deep = (deep,)
+    with pytest.raises(ConfigError, match="a value is nested deeper than 16"):
+        SharedSet(replica(1), "s").add(deep)

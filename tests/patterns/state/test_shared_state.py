@@ -199,6 +199,22 @@ async def test_a_watcher_gets_what_is_there_in_order(documents: Documents) -> No
         ]
 
 
+async def test_keys_that_come_and_go_do_not_wait_for_a_slow_watcher(documents: Documents) -> None:
+    (one,) = await documents.open("one")
+    one["known"] = 1
+    watch = one.watch()
+    assert (await anext(watch)).key == "known"
+    for number in range(50):
+        one[f"brief.{number}"] = 1
+        del one[f"brief.{number}"]
+    del one["known"]
+    assert repr(watch) == "<StateWatch of '>', 1 changes wait>"
+    assert (await anext(watch)).removed
+    one["known"] = 2
+    del one["known"]
+    assert repr(watch) == "<StateWatch of '>', 0 changes wait>"
+
+
 async def test_a_watch_ends_with_its_document(documents: Documents) -> None:
     async with documents.network.open_node("prices", host="x") as node:
         async with node.state("prices") as state:
@@ -222,11 +238,11 @@ async def test_a_large_edit_by_broadcast_is_refused_unread(documents: Documents)
     """Reading it would hold up everything else that the node does."""
     one, _ = await documents.open("one", "two")
     await documents.nodes["two"].broadcast("prices", [b"\x00", bytes(300_000)])
+    await documents.nodes["two"].broadcast("prices", [bytes(300_000), b""])
     await documents.nodes["two"].request("prices", b"\x00", operation="reached", prefer=documents.nodes["one"].id)
     with trio.fail_after(5):
-        while not one.statistics().refused:  # noqa: ASYNC110 -- nobody is told
+        while one.statistics().refused != {"malformed": 2}:  # noqa: ASYNC110 -- nobody is told
             await trio.sleep(0.01)
-    assert one.statistics().refused == {"malformed": 1}
 
 
 async def test_a_large_edit_is_fetched(documents: Documents) -> None:
@@ -257,6 +273,20 @@ async def test_a_document_outlives_its_last_member_on_disk(network: Network, tmp
             assert dict(state) == expected
             state["run"] = (len(expected) and expected["run"] + 1) or 1
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+async def test_a_service_that_starts_alone_is_paused_if_this_machine_knows_so(network: Network, tmp_path: Path) -> None:
+    path = tmp_path / "flags"
+    service = iris.Service("checkout", paused_by="flags.checkout")
+    service.request(lambda: "paid")
+    async with network.open_node("shop") as node, node.state("flags", path=path) as flags:
+        flags["checkout"] = True
+    async with network.open_node("shop") as node:
+        async with node.state("flags"), node.join("checkout", service):
+            assert await node.request("checkout") == "paid"
+        async with node.state("flags", path=path), node.join("checkout", service):
+            with pytest.raises(RemoteError, match="cluster 'checkout' is paused"):
+                await node.request("checkout")
 
 
 async def test_changes_of_others_are_on_disk_within_seconds(documents: Documents, tmp_path: Path) -> None:
@@ -429,6 +459,50 @@ async def test_a_member_that_compares_amiss_is_left_alone(documents: Documents) 
         assert two["a"] == 2
 
 
+async def test_a_member_that_answers_a_comparison_amiss_ends_nobody_elses_document(documents: Documents) -> None:
+    """What it gives is read by a task of this member, whose error would end the block."""
+    (one,) = await documents.open("one")
+    bad = iris.Service("prices")
+    asked = 0
+
+    @bad.tunnel("sync")
+    async def answer(tunnel: iris.Tunnel) -> None:
+        nonlocal asked
+        asked += 1
+        await tunnel.receive()
+        await tunnel.send(b"\x00")
+        await tunnel.send(b"\x01\x01\x09\x00\x05\x01\x06list/l\x03NaN\x00")
+        await tunnel.send(b"")
+        async for _ in tunnel:
+            pass
+
+    async with documents.network.open_node("prices", host="bad") as node, node.join("prices", bad):
+        await trio.sleep(10)
+        assert asked > 2
+        assert one.statistics().refused == {"malformed": one.statistics().uncompared}
+        one["a"] = 1
+    await equal(one, *await documents.open("two"))
+
+
+async def test_a_member_that_stalls_holds_up_no_other(documents: Documents) -> None:
+    one, two = await documents.open("one", "two")
+    bad = iris.Service("prices")
+
+    @bad.tunnel("sync")
+    async def stall(_: iris.Tunnel) -> None:
+        await trio.sleep_forever()
+
+    async with documents.network.open_node("prices", host="bad") as node, node.join("prices", bad):
+        await trio.sleep(10)
+        documents.network.memory.partition(["one"], ["two"])
+        one["a"] = 1
+        await trio.sleep(1.5)
+        documents.network.memory.heal()
+        with trio.fail_after(15):
+            while "a" not in two:  # noqa: ASYNC110 -- nobody is told
+                await trio.sleep(0.1)
+
+
 # -- programs --------------------------------------------------------------------------------------------------
 
 
@@ -534,3 +608,14 @@ async def test_arguments_are_checked_at_once(network: Network) -> None:
         with pytest.raises(ConfigError):
             async with node.state("no name"):
                 pass
+        async with node.state("prices") as state:
+            for members in (0, "3", True, 1.5):
+                wrong = {"members": members}
+                with pytest.raises(ConfigError, match=r"members is .*: use a whole number above 0, or None"):
+                    await state.settled(**wrong)
+            for timeout in (0, "x", float("nan"), None):
+                wrong = {"timeout": timeout}
+                with pytest.raises(ConfigError, match=r"timeout is .*: use seconds above 0"):
+                    await state.settled(**wrong)
+            assert "\ud800" not in state
+            assert state.get("\ud800") is None

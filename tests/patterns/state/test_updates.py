@@ -59,7 +59,9 @@ def test_what_members_write_is_read_as_it_is() -> None:
         (update_of(b"\x00\x00"), "no length"),
         (update_of(b"\x0a\x05"), "left out in the middle"),
         (update_of(item(b"\x01", kind=9)), "no kind of content 9"),
-        (update_of(item(b"\x07", kind=7)), "no shared type 7"),
+        (update_of(item(b"\x01", kind=7)), "a shared type is within another one"),
+        (update_of(item(b"\x01\x011", kind=2)), "no kind of content 2"),
+        (update_of(value(b"\x7e"), b"\x88\x09\x01\x01\x7e"), "builds on what comes after it"),
         (update_of(item(number(2**30), kind=8)), "malformed"),
         (update_of(item(number(2**30) + b"x", kind=4)), "malformed"),
         (update_of(item(b"\x02\xff\xfe", kind=4)), "malformed"),
@@ -69,7 +71,8 @@ def test_what_members_write_is_read_as_it_is() -> None:
         (update_of(value(b"\x75\x01" * 40 + b"\x7e")), "nested deeper than 32"),
         (update_of(value(b"\x76" + number(2**50))), "malformed"),
         (update_of(value(b"\x74" + number(2**31) + b"abc")), "malformed"),
-        (update_of(b"\x08\x02\x01\x7e"), "a parent is of kind 2"),
+        (update_of(b"\x08\x02\x01\x7e"), "a parent is no shared type"),
+        (update_of(value(b"\x7e"), b"\x08\x00\x09\x00\x01\x7e"), "a parent is no shared type"),
         (update_of(value(b"\x7e"), deletes=b"\x01\x09\x01\x00" + number(2**40)), f"further than {MAX_CLOCK}"),
     ],
 )
@@ -96,6 +99,17 @@ def test_noise_is_refused(data: bytes) -> None:
         read_update_untrusted(data)
     with suppress(RemoteProtocolError):
         read_vector_untrusted(data)
+
+
+@pytest.mark.parametrize("text", [b"NaN", b"1e999", b'"\\ud800"', b"[" * 200 + b"]" * 200])
+def test_what_only_the_library_refuses_is_malformed_like_the_rest(text: bytes) -> None:
+    """Python reads this JSON, and the library does not."""
+    victim = replica(1)
+    update = update_of(item(number(len(text)) + text, kind=5))
+    with pytest.raises(RemoteProtocolError, match=r"malformed: .*JSON parsing error"):
+        victim.apply(update, victim.extent_untrusted(update))
+    SharedMap(victim, "values")["a"] = 1
+    assert victim.vector == {1: 1}
 
 
 def mutated(rng: random.Random, updates: list[bytes]) -> bytes:

@@ -17,7 +17,7 @@ import trio
 import iris
 from iris.kernel.errors import ConfigError, LeaseLost, NoSuchCluster, NotAllowed, RemoteError, RequestTimeout
 from iris.spark_bridge.server.bridge import open_bridge
-from iris.spark_bridge.server.leases import LeaseTable, load_leases, save_leases, table_of
+from iris.spark_bridge.server.leases import LeaseStatistics, LeaseTable, load_leases, save_leases, table_of
 from iris.testing import Network, Rights, open_network
 from tests.support.bridges import BridgeProcess
 
@@ -41,6 +41,7 @@ def test_a_table_grants_one_at_a_time_and_counts_up() -> None:
     assert not table.release("a/x", "one")
     assert table.release("a/x", "two")
     assert table.count("", 34.0) == (0, 0)
+    assert table.statistics(34.0) == LeaseStatistics(held=0, granted=3, released=1, expired=2)
 
 
 def test_a_table_that_was_written_takes_each_lease_for_one_renewed_just_now() -> None:
@@ -81,7 +82,7 @@ async def open_member(network: Network, directory: Path, **options: Any) -> Asyn
 async def test_one_node_has_a_lease_and_the_next_one_a_greater_token(tmp_path: Path) -> None:
     async with (
         open_network() as network,
-        open_member(network, tmp_path),
+        open_member(network, tmp_path) as bridge,
         network.open_node("workers") as one,
         network.open_node("workers") as two,
     ):
@@ -93,6 +94,9 @@ async def test_one_node_has_a_lease_and_the_next_one_a_greater_token(tmp_path: P
                 pass
         async with two.lease("scheduler", ttl=2) as later:
             assert later.token > lease.token
+            assert (await bridge._gather_reports())["leases"] == LeaseStatistics(
+                held=1, granted=4, released=3, expired=0
+            )
 
 
 async def test_each_cluster_has_its_own_leases_and_others_get_none_of_them(tmp_path: Path) -> None:
@@ -184,6 +188,33 @@ async def test_the_member_with_shard_0_grants_for_all(tmp_path: Path) -> None:
     assert not (tmp_path / "1" / "leases").exists()
 
 
+async def test_each_member_says_where_leases_are_renewed(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        open_member(network, tmp_path / "0", shards=[0], of=2),
+        open_member(network, tmp_path / "1", shards=[1], of=2),
+        network.open_node("workers") as node,
+    ):
+        fields = {"name": "x", "cluster": "workers", "holder": bytes(16), "ttl": 5, "wait": 0}
+        said: dict[str, set[str]] = {"at": set(), "elsewhere": set()}
+        while not all(said.values()):
+            answer = await node.request("bridge", fields, operation="lease")
+            for key in said.keys() & answer.keys():
+                said[key].add(answer[key])
+        assert said["at"] == said["elsewhere"]
+        (at,) = said["at"]
+        for _ in range(8):
+            assert await node.request(at, fields, operation="renew")
+
+
+async def test_a_lease_has_no_realm_in_its_name(tmp_path: Path) -> None:
+    """``b`` of the cluster ``far/a`` is none of the leases of the cluster ``far``."""
+    async with open_network() as network, open_member(network, tmp_path), network.open_node("far") as node:
+        fields = {"name": "a/b", "cluster": "far", "holder": bytes(16), "ttl": 5, "wait": 0}
+        with pytest.raises(RemoteError, match="bad_request: name is 'a/b'"):
+            await node.request("bridge", fields, operation="lease")
+
+
 async def test_what_cannot_be_written_is_not_granted(tmp_path: Path) -> None:
     async with open_network() as network, open_member(network, tmp_path), network.open_node("workers") as node:
         (tmp_path / "leases").mkdir()
@@ -203,6 +234,9 @@ async def test_a_cluster_has_a_bounded_number_of_leases_and_requests_are_checked
         async with node.lease("a"), node.lease("b"):
             with pytest.raises(RemoteError, match="too_many_leases: 2 leases are held, 2 by this cluster"):
                 async with node.lease("c"):
+                    pass
+            with pytest.raises(RequestTimeout, match="was not free"):
+                async with node.lease("a", timeout=0.2):
                     pass
         good = {"name": "x", "cluster": "workers", "holder": bytes(16), "ttl": 5, "wait": 0}
         wrong = [7, {**good, "name": "a b"}, {**good, "name": 5}, {**good, "holder": b"x"}, {**good, "ttl": 1e9}]

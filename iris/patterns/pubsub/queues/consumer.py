@@ -14,6 +14,7 @@ from typing import Any, Final, Literal, Self, cast, final
 import trio
 
 from iris.kernel.errors import ConfigError, IrisError, NoSuchCluster, RemoteProtocolError
+from iris.kernel.names import check_name
 from iris.kernel.tasks import Wakeup, open_background
 from iris.kernel.topic_syntax import is_pattern
 from iris.patterns.pubsub.queues.bridge_members import TRANSIENT, BridgeMembers, first_error, is_final, told_error
@@ -332,8 +333,7 @@ async def open_consumer(
     """See ``Node.consume``."""
     if not topics or not all(map(is_pattern, topics)):
         raise ConfigError(f"topics are {list(topics)}: use topic patterns, such as 'orders.>'")
-    if not isinstance(group, str) or not 0 < len(group.encode()) <= 200 or "/" in group:
-        raise ConfigError(f"group is {group!r}: use 1 to 200 bytes of text without '/'")
+    check_name(group, "group")
     terms = {"group": group, "topics": list(topics), "start": _start(start), "replay": bool(replay)}
     async with open_background() as nursery:
         consumer = Consumer(group, members, terms)

@@ -134,10 +134,10 @@ async def open_work_queue(
     backoff: float,
 ) -> AsyncIterator[WorkQueue]:
     """See ``Node.queue``."""
-    dead = name + DEAD_SUFFIX if dead is None else dead
-    for text, what in ((name, "name"), (dead, "dead")):
+    for text, what in ((name, "name"), (f"{name}{DEAD_SUFFIX}" if dead is None else dead, "dead")):
         if not is_topic(text):
             raise ConfigError(f"{what} is {text!r}: use a topic, tokens joined by dots")
+    dead = name + DEAD_SUFFIX if dead is None else dead
     if dead == name:
         raise ConfigError(f"dead is {dead!r}: use another topic than that of the queue")
     terms = {
