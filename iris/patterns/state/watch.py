@@ -32,6 +32,8 @@ class StateWatch:
 
     What is there comes first.  Each change shows what is there when it is taken: of several changes to one key a slow
     reader gets the last, so that it holds up nobody, and what waits for it is never more than the document.
+
+    Cancelling the iteration loses no change.
     """
 
     def __init__(
