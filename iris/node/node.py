@@ -852,6 +852,8 @@ class Node:
 
         Raises:
             ConfigError: this node is no member of the cluster: join it first.
+
+        Leaving the block gives the lease back.  Cancelling the waiting leaves nothing behind.
         """
         self._guard.check()
         if not self._joined.has(check_name(cluster, "cluster")):

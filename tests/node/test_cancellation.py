@@ -13,6 +13,7 @@ import iris
 from iris.cluster.membership.roster import Watch
 from iris.patterns.pubsub.publish.ack_batch import ConfirmedEvents
 from iris.patterns.tunnel.tunnel import TunnelStream
+from tests.support import bridge_operations as with_a_bridge
 from tests.support import operations as shared
 from tests.support.operations import (
     CancelAt,
@@ -28,6 +29,7 @@ from tests.support.operations import (
     publish_many_confirmed,
     request,
     revoke,
+    state,
     subscribe,
     survey,
     take_in_batches,
@@ -63,11 +65,13 @@ async def take_runs(cast: Cast) -> None:
 
 OPERATIONS = (*shared.OPERATIONS, tunnel_as_a_stream, take_runs)
 
-COVERED = {
+COVERED: dict[type, dict[str, Callable[..., Awaitable[None]]]] = {
     iris.Node: {
         "request": request, "broadcast": broadcast, "survey": survey, "publish": publish, "subscribe": subscribe,
         "confirming": publish_many_confirmed, "open_tunnel": tunnel, "join": join, "wait_for": wait_for,
-        "watch": watch, "revoke": revoke, "forget_subscriber": forget_subscriber,
+        "watch": watch, "revoke": revoke, "forget_subscriber": forget_subscriber, "state": state,
+        "queue": with_a_bridge.queue, "consume": with_a_bridge.consume, "lease": with_a_bridge.lease,
+        "leader": with_a_bridge.leader,
     },
     iris.Subscription: {
         "__anext__": subscribe, "receive_batch": take_in_batches, "confirm": take_in_batches,
@@ -83,8 +87,18 @@ COVERED = {
     },
     ConfirmedEvents: {"publish": publish_many_confirmed, "wait_confirmed": publish_many_confirmed},
     Watch: {"__anext__": watch},
+    iris.SharedState: {"settled": state},
+    iris.StateWatch: {"__anext__": state},
+    iris.WorkQueue: {"put": with_a_bridge.queue},
+    iris.JobWorker: {"__anext__": with_a_bridge.queue},
+    iris.Job: {"commit": with_a_bridge.queue},
+    iris.Consumer: {"__anext__": with_a_bridge.consume},
+    iris.LogBatch: {"commit": with_a_bridge.consume},
 }  # fmt: skip
-"""For each class that users have in their hands, which operation goes through each step of what can be waited for."""
+"""For each class that users have in their hands, which operation goes through each step of what can be waited for.
+
+Those of ``with_a_bridge`` are cancelled in tests/spark_bridge/server/test_cancellation.py.
+"""
 
 RUN_BY_OTHERS = {
     (ConfirmedEvents, "post_soon"), (ConfirmedEvents, "follow"),
@@ -104,7 +118,7 @@ def can_be_waited_for(function: object) -> bool:
         made = str(inspect.signature(function).return_annotation)
     except (TypeError, ValueError):
         return False
-    return inspect.iscoroutinefunction(function) or "ContextManager" in made or "AsyncIterator[" in made
+    return inspect.iscoroutinefunction(function) or "AsyncContextManager" in made or "AsyncIterator[" in made
 
 
 def test_every_public_operation_is_among_those_that_are_cancelled_at_each_step() -> None:
@@ -125,7 +139,7 @@ def test_every_public_operation_is_among_those_that_are_cancelled_at_each_step()
             and (owner, name) not in ELSEWHERE
         }
         assert public == covered.keys(), owner
-        assert set(covered.values()) <= set(OPERATIONS)
+        assert set(covered.values()) <= {*OPERATIONS, *with_a_bridge.OPERATIONS}
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
@@ -179,7 +193,7 @@ def test_every_operation_says_what_cancelling_it_leaves_behind() -> None:
         and callable(function)
         and (
             inspect.iscoroutinefunction(function)
-            or "ContextManager" in str(inspect.signature(function).return_annotation)
+            or "AsyncContextManager" in str(inspect.signature(function).return_annotation)
             or "AsyncIterator" in str(inspect.signature(function).return_annotation)
         )
     }

@@ -246,6 +246,19 @@ async def revoke(cast: Cast) -> None:
     await cast.shop.revoke(cast.revocations)
 
 
+async def state(cast: Cast) -> None:
+    async with cast.shop.state("prices", timeout=60) as prices:
+        prices["eur"] = 1.07
+        await cast.store.wait_for("prices", timeout=60)
+        async with cast.store.state("prices", timeout=60) as copy:
+            assert copy["eur"] == 1.07
+            assert (await anext(copy.watch())).key == "eur"
+            copy["eur"] = 1.08
+            await copy.settled(timeout=60)
+            assert prices["eur"] == 1.08
+    await cast.sleep(0.5)
+
+
 async def open_node(cast: Cast) -> None:
     async with cast.open_third() as third:
         await third.wait_for("store", timeout=60)
@@ -255,5 +268,6 @@ async def open_node(cast: Cast) -> None:
 OPERATIONS = (
     request, idempotent_request, hedged_request, own_request, broadcast, survey, survey_until_the_first, publish,
     publish_confirmed, publish_many_confirmed, publish_retained, subscribe, subscribe_in_group, take_in_batches, tunnel,
-    iterate_over_a_tunnel, join, wait_for, watch, revoke, forget_subscriber, open_node,
+    iterate_over_a_tunnel, join, wait_for, watch, revoke, forget_subscriber, state,
+    open_node,
 )  # fmt: skip

@@ -33,6 +33,8 @@ class StateWatch:
     What is there comes first.  Each change shows what is there when it is taken: of several changes to one key a slow
     reader gets the last, and nothing of a key that came and went meanwhile.  So it holds up nobody, and what waits for
     it is never more than the document, and what the reader has seen of it.
+
+    Cancelling the iteration loses no change.
     """
 
     def __init__(

@@ -1,0 +1,72 @@
+"""Every public operation that needs a bridge, for a test that cancels it at each step."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+import iris
+from iris.spark_bridge.server.bridge import open_bridge
+from iris.testing import open_network
+
+LONG = 600.0
+"""Seconds of a lease: what is left behind is not gone by itself while a test runs."""
+
+
+@dataclass
+class BridgeCast:
+    """A bridge, and a node that uses it and is a member of the cluster ``workers``."""
+
+    bridge: iris.Node
+    shop: iris.Node
+
+
+@asynccontextmanager
+async def open_bridge_cast(directory: Path) -> AsyncIterator[BridgeCast]:
+    """Bring both up, on the real clock: the bridge's log works in threads."""
+    async with (
+        open_network() as network,
+        network.open_node("bridge") as bridge,
+        open_bridge(bridge, topics=["jobs", "orders"], directory=directory),
+        network.open_node("shop") as shop,
+        shop.join("workers", iris.Service("workers")),
+    ):
+        await shop.wait_for("bridge", timeout=60)
+        yield BridgeCast(bridge, shop)
+
+
+async def wait_given_back(cast: BridgeCast) -> None:
+    """Wait until no worker has a job in hand, as the bridge has it."""
+    while (await cast.shop.request("bridge", {"group": "queue/jobs"}, operation="queue"))["in_hand"]:  # noqa: ASYNC110
+        await trio.sleep(0.001)
+
+
+async def queue(cast: BridgeCast) -> None:
+    async with cast.shop.queue("jobs", lease=LONG) as jobs:
+        await jobs.put(b"x", timeout=60)
+        job = await anext(jobs.take())
+        async with job:
+            await job.commit()
+
+
+async def consume(cast: BridgeCast) -> None:
+    await cast.shop.publish("orders", b"x", confirm=True, timeout=60)
+    async with cast.shop.consume("orders", group="billing") as orders, await anext(orders) as batch:
+        await batch.commit()
+
+
+async def lease(cast: BridgeCast) -> None:
+    async with cast.shop.lease("scheduler", ttl=LONG, timeout=5):
+        pass
+
+
+async def leader(cast: BridgeCast) -> None:
+    async with cast.shop.leader("workers", ttl=LONG, timeout=5):
+        pass
+
+
+OPERATIONS = (queue, consume, lease, leader)
