@@ -20,7 +20,7 @@ Every limit and time that a program may change is a field of `iris.Config`. You 
 
 ```python
 mine = iris.Config(max_payload=4 * 1024 * 1024, drain_timeout=20.0)
-iris.open_node("shop", config=mine)
+async with iris.open_node("shop", config=mine): ...
 ```
 
 Sizes are bytes, times are seconds. A value that cannot work is a `ConfigError` that names the field. A limit holds for
