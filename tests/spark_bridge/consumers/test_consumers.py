@@ -218,8 +218,8 @@ async def test_an_offset_that_is_not_there_is_an_error(desk: tuple[Network, Node
     [
         ((), {}, "topics are"),
         (("a..b",), {}, "topics are"),
-        (("a",), {"group": ""}, "group is"),
-        (("a",), {"group": "a/b"}, "group is"),
+        (("a",), {"group": ""}, "is not a group name"),
+        (("a",), {"group": "a/b"}, "is not a group name"),
         (("a",), {"start": "soon"}, "start is 'soon'"),
         (("a",), {"start": -1}, "start is -1"),
     ],
