@@ -32,7 +32,7 @@ import iris
 from benchmarks.bridge.children import Child, bridge_child, copy_child, open_realm
 from benchmarks.bridge.cluster import LIGHT
 from benchmarks.bridge.kills import LogReader
-from benchmarks.bridge.rates import payload
+from benchmarks.bridge.rates import publish_confirmed
 from iris.spark_bridge.admin import read_status
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.errors import BridgeUnreachable
@@ -260,16 +260,6 @@ def _compare(scene: _Scene, outcome: Outcome) -> None:
 # -- rates -----------------------------------------------------------------------------------------------------
 
 
-async def _publish(events: int) -> float:
-    async with iris.open_node("publisher") as node:
-        await node.wait_for("bridge", timeout=60)
-        began = time.perf_counter()
-        async with node.confirming(timeout=60) as confirmed:
-            for number in range(events):
-                await confirmed.publish("rates", payload(number))
-        return events / (time.perf_counter() - began)
-
-
 def measure_rates(events: int, rounds: int) -> tuple[list[float], list[float]]:
     """Return confirmed events per second without a copy and with one, in turns; each round has processes of its own."""
     alone: list[float] = []
@@ -285,8 +275,8 @@ def measure_rates(events: int, rounds: int) -> tuple[list[float], list[float]]:
                     stack.callback(copy.end)
                     copy.start()
                     trio.run(_wait_in_step)
-                trio.run(_publish, events // 10)
-                found.append(trio.run(_publish, events))
+                trio.run(publish_confirmed, events // 10)
+                found.append(trio.run(publish_confirmed, events))
     return alone, copied
 
 

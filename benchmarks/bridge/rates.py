@@ -87,7 +87,8 @@ def disk_rate(directory: Path, events: int) -> float:
     return max(1, events * SIZE // _GROUP) * _GROUP / SIZE / seconds
 
 
-async def _publish(events: int) -> float:
+async def publish_confirmed(events: int) -> float:
+    """Publish events to the bridge, and return how many it confirms in a second."""
     async with iris.open_node("publisher") as node:
         await node.wait_for("bridge", timeout=60)
         began = time.perf_counter()
@@ -103,7 +104,7 @@ def publishing(events: int) -> None:
         bridge = bridge_child(directory)
         bridge.start()
         try:
-            rate, rounds = median(lambda: trio.run(_publish, events))
+            rate, rounds = median(lambda: trio.run(publish_confirmed, events))
             memory = peak_memory(bridge.pid)
         finally:
             bridge.end()
@@ -214,7 +215,7 @@ def filled_bridge(events: int) -> Iterator[tuple[Path, Child]]:
         bridge = bridge_child(directory)
         bridge.start()
         try:
-            trio.run(_publish, events)
+            trio.run(publish_confirmed, events)
             yield directory, bridge
         finally:
             bridge.end()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 import trio
@@ -16,9 +17,9 @@ from iris.patterns.tunnel.tunnel import TunnelStream
 from tests.support import bridge_operations as with_a_bridge
 from tests.support import operations as shared
 from tests.support.operations import (
-    CancelAt,
     Cast,
     broadcast,
+    cancelled_at_each_step,
     connections,
     forget_subscriber,
     iterate_over_a_tunnel,
@@ -39,9 +40,6 @@ from tests.support.operations import (
     watch,
 )  # fmt: skip
 from tests.support.stages import IN_FLIGHT, check_accounts, open_stage
-
-ENOUGH = 3
-"""Runs one after the other that were over before the step came: how many steps one takes also depends on others."""
 
 
 async def tunnel_as_a_stream(cast: Cast) -> None:
@@ -152,22 +150,10 @@ async def test_an_operation_cancelled_at_any_step_leaves_nothing_behind(
         for _ in range(2):  # what is made once and kept, such as workers, is there before tasks are counted
             await operation(cast)
         await trio.sleep(1)
-        cancelled = step = over = 0
         tasks = trio.lowlevel.current_statistics().tasks_living
         open_before = connections(stage.network)
         waiting = [len(waiters(node)) for node in cast.nodes]
-        while over < ENOUGH:  # every step of the operation
-            step += 1
-            scope = trio.CancelScope()
-            instrument = CancelAt(scope.cancel, step)
-            with scope:
-                trio.lowlevel.add_instrument(instrument)
-                try:
-                    await operation(cast)
-                finally:
-                    trio.lowlevel.remove_instrument(instrument)
-            cancelled += scope.cancelled_caught
-            over = 0 if instrument.came else over + 1
+        async for step in cancelled_at_each_step(partial(operation, cast)):
             await trio.sleep(IN_FLIGHT)
             assert cast.running == 0, step
             for node in cast.nodes:
@@ -181,7 +167,6 @@ async def test_an_operation_cancelled_at_any_step_leaves_nothing_behind(
         await trio.sleep(1)
         assert trio.lowlevel.current_statistics().tasks_living <= tasks
         assert connections(stage.network) == open_before
-        assert cancelled > 0
 
 
 def test_every_operation_says_what_cancelling_it_leaves_behind() -> None:

@@ -37,6 +37,32 @@ class CancelAt(trio.abc.Instrument):
             self._cancel()
 
 
+ENOUGH = 3
+"""Runs one after the other that were over before the step came: how many steps one takes also depends on others."""
+
+
+async def cancelled_at_each_step(work: Callable[[], Awaitable[None]]) -> AsyncIterator[int]:
+    """Do something again and again, cancelled at its first step, its second and so on, and yield the step after each.
+
+    It ends when the work is over before the step comes.  It fails if nothing was ever cancelled.
+    """
+    cancelled = step = over = 0
+    while over < ENOUGH:
+        step += 1
+        scope = trio.CancelScope()
+        instrument = CancelAt(scope.cancel, step)
+        with scope:
+            trio.lowlevel.add_instrument(instrument)
+            try:
+                await work()
+            finally:
+                trio.lowlevel.remove_instrument(instrument)
+        cancelled += scope.cancelled_caught
+        over = 0 if instrument.came else over + 1
+        yield step
+    assert cancelled > 0
+
+
 @dataclass
 class Cast:
     """The nodes of one test, and what their handlers are at.

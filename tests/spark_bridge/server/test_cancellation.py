@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 import trio
 
 from tests.support.bridge_operations import OPERATIONS, BridgeCast, open_bridge_cast, wait_given_back
-from tests.support.operations import CancelAt, waiters
-
-ENOUGH = 3
-"""Runs one after the other that were over before the step came: how many steps one takes also depends on others."""
+from tests.support.operations import cancelled_at_each_step, waiters
 
 
 def is_more(now: tuple[int, ...], before: tuple[int, ...]) -> bool:
@@ -41,19 +39,7 @@ async def test_an_operation_cancelled_at_any_step_leaves_nothing_behind(
             await wait_given_back(cast)
         await trio.sleep(0.5)
         before = left()
-        cancelled = step = over = 0
-        while over < ENOUGH:  # every step of the operation
-            step += 1
-            scope = trio.CancelScope()
-            instrument = CancelAt(scope.cancel, step)
-            with scope:
-                trio.lowlevel.add_instrument(instrument)
-                try:
-                    await operation(cast)
-                finally:
-                    trio.lowlevel.remove_instrument(instrument)
-            cancelled += scope.cancelled_caught
-            over = 0 if instrument.came else over + 1
+        async for step in cancelled_at_each_step(partial(operation, cast)):
             with trio.move_on_after(10):
                 while is_more(left(), before):  # noqa: ASYNC110 -- nobody tells when the last task has ended
                     await trio.sleep(0.001)
@@ -62,4 +48,3 @@ async def test_an_operation_cancelled_at_any_step_leaves_nothing_behind(
             with trio.fail_after(10):
                 await wait_given_back(cast)
                 await operation(cast)
-        assert cancelled > 0
