@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, NamedTuple, cast, final
 
 import trio
 
@@ -47,7 +47,7 @@ class Stage:
     def _worker(self, number: int, options: Mapping[str, object]) -> Child:
         command = [sys.executable, "-m", "benchmarks.queue.worker", "--record", str(self._records[number])]
         for name, value in options.items():
-            chosen = value[number] if isinstance(value, list) else value
+            chosen = cast("list[object]", value)[number] if isinstance(value, list) else value
             command += [f"--{name}", str(chosen)]
         log = self.directory / f"worker{number}.txt"
         return Child(command, ready="ready", log=log, environment={"PYTHONPATH": str(_ROOT)})

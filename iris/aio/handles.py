@@ -150,8 +150,8 @@ class SharedState(Handle[TrioState], MutableMapping[str, Any]):
     __setitem__ = direct(TrioState.__setitem__)
     __delitem__ = direct(TrioState.__delitem__)
     __contains__ = direct(TrioState.__contains__)
-    __iter__ = direct(TrioState.__iter__)
-    __len__ = direct(TrioState.__len__)
+    __iter__ = direct(TrioState.__iter__)  # pyright: ignore[reportAssignmentType]
+    __len__ = direct(TrioState.__len__)  # pyright: ignore[reportAssignmentType]
 
     def watch(self, pattern: str = ">") -> StateWatch:
         """See ``iris.SharedState.watch``."""

@@ -18,7 +18,7 @@ import threading
 import types
 import typing
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import islice
 from typing import Any, Final, Literal, cast, final
@@ -483,9 +483,11 @@ def _naming_its_place(value: Any, error: LocalProtocolError) -> LocalProtocolErr
     while places:
         place, found = places.pop()
         if _is(found, dict):
-            places.extend((f"{place}.{key}", item) for key, item in reversed(found.items()))
+            fields = cast("dict[Any, Any]", found)
+            places.extend((f"{place}.{key}", item) for key, item in reversed(fields.items()))
         elif _is(found, list, tuple):
-            places.extend((f"{place}[{index}]", item) for index, item in reversed(list(enumerate(found))))
+            items = cast("Sequence[Any]", found)
+            places.extend((f"{place}[{index}]", item) for index, item in reversed(list(enumerate(items))))
         elif _is(found, *_TEXTS):
             return LocalProtocolError(f"cannot send a {type(found).__name__} (payload{place}): {_AS_TEXT}")
     return error

@@ -165,8 +165,8 @@ class SharedMap(Handle[TrioMap], MutableMapping[str, Any]):
     __setitem__ = direct(TrioMap.__setitem__)
     __delitem__ = direct(TrioMap.__delitem__)
     __contains__ = direct(TrioMap.__contains__)
-    __iter__ = direct(TrioMap.__iter__)
-    __len__ = direct(TrioMap.__len__)
+    __iter__ = direct(TrioMap.__iter__)  # pyright: ignore[reportAssignmentType]
+    __len__ = direct(TrioMap.__len__)  # pyright: ignore[reportAssignmentType]
 
 
 @final
@@ -178,8 +178,8 @@ class SharedSet(Handle[TrioSet], MutableSet[Any]):
     add = direct(TrioSet.add)
     discard = direct(TrioSet.discard)
     __contains__ = direct(TrioSet.__contains__)
-    __iter__ = direct(TrioSet.__iter__)
-    __len__ = direct(TrioSet.__len__)
+    __iter__ = direct(TrioSet.__iter__)  # pyright: ignore[reportAssignmentType]
+    __len__ = direct(TrioSet.__len__)  # pyright: ignore[reportAssignmentType]
 
 
 @final
@@ -193,7 +193,7 @@ class SharedList(Handle[TrioList], MutableSequence[Any]):
     __getitem__ = direct(TrioList.__getitem__)  # type: ignore[assignment]
     __setitem__ = direct(TrioList.__setitem__)  # type: ignore[assignment]
     __delitem__ = direct(TrioList.__delitem__)  # type: ignore[assignment]
-    __len__ = direct(TrioList.__len__)
+    __len__ = direct(TrioList.__len__)  # pyright: ignore[reportAssignmentType]
 
 
 @final
@@ -206,7 +206,7 @@ class SharedText(Handle[TrioText]):
     append = direct(TrioText.append)
     delete = direct(TrioText.delete)
     __getitem__ = direct(TrioText.__getitem__)
-    __str__ = direct(TrioText.__str__)
+    __str__ = direct(TrioText.__str__)  # pyright: ignore[reportAssignmentType]
     __len__ = direct(TrioText.__len__)
 
 
@@ -230,8 +230,8 @@ class SharedState(Handle[TrioState], MutableMapping[str, Any]):
     __setitem__ = direct(TrioState.__setitem__)
     __delitem__ = direct(TrioState.__delitem__)
     __contains__ = direct(TrioState.__contains__)
-    __iter__ = direct(TrioState.__iter__)
-    __len__ = direct(TrioState.__len__)
+    __iter__ = direct(TrioState.__iter__)  # pyright: ignore[reportAssignmentType]
+    __len__ = direct(TrioState.__len__)  # pyright: ignore[reportAssignmentType]
 
 
 @final

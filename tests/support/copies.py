@@ -23,9 +23,10 @@ async def open_primary(
     network: Network, directory: Path, *, host: str | None = None, **options: Any
 ) -> AsyncIterator[BridgeMember]:
     """A member that stores everything and waits for one copy."""
+    chosen: dict[str, Any] = {"topics": [">"], "min_copies": 1, **options}
     async with (
         network.open_node("bridge", host=host) as node,
-        open_bridge(node, directory=directory, **{"topics": [">"], "min_copies": 1, **options}) as member,
+        open_bridge(node, directory=directory, **chosen) as member,
     ):
         yield member
 

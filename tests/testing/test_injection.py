@@ -86,7 +86,7 @@ def test_what_is_sent_through_a_partition_arrives_when_it_is_over() -> None:
 def test_a_flapping_link_is_open_every_other_period() -> None:
     async def body(world: iris.testing.World) -> None:
         memory = world.network.memory
-        cut = []
+        cut: list[bool] = []
         for period in range(6):
             await trio.sleep_until(AT + period + 0.5)
             cut.append(memory.is_cut("a", "test"))

@@ -86,13 +86,21 @@ def lost_acknowledgement(patch: Patch) -> None:
 def deduplication_off_by_one(patch: Patch) -> None:
     """The first event of a repeat is taken for new."""
     admit_all = PublisherWindow.admit_all
-    patch.setattr(PublisherWindow, "admit_all", lambda self, first, count: admit_all(self, first + 1, count - 1))
+
+    def admit_later(window: PublisherWindow, first: int, count: int) -> bool:
+        return admit_all(window, first + 1, count - 1)
+
+    patch.setattr(PublisherWindow, "admit_all", admit_later)
 
 
 @planted()
 def credit_leak(patch: Patch) -> None:
     """What has come through a tunnel gives its sender no new credit."""
-    patch.setattr(ReceivingHalf, "_grant", lambda self: self._window)
+
+    def grant_nothing(half: ReceivingHalf) -> int:
+        return half._window
+
+    patch.setattr(ReceivingHalf, "_grant", grant_nothing)
 
 
 @planted(slow=True)
@@ -161,7 +169,11 @@ def told_twice(patch: Patch) -> None:
 @planted(bridged=True, kinds=(Crash,), pause=3.0, slow=True)
 def confirmed_before_it_is_on_disk(patch: Patch) -> None:
     """The log is not synchronized before events are confirmed."""
-    patch.setattr(FileSystem, "sync", lambda _self, _descriptor: None)
+
+    def forget(_files: FileSystem, _descriptor: int) -> None:
+        pass
+
+    patch.setattr(FileSystem, "sync", forget)
 
 
 @planted(sites=True, slow=True)

@@ -84,7 +84,7 @@ def test_a_test_that_does_not_end_fails() -> None:
 
 def test_only_async_functions_are_simulated() -> None:
     with pytest.raises(TypeError, match="is no async function"):
-        simulate()(lambda _: None)
+        simulate()(print)
 
 
 def test_a_program_that_fails_fails_the_test_and_one_that_is_restarted_does_not() -> None:

@@ -130,7 +130,7 @@ async def _acquire(
                 case {"elsewhere": str() as other} if granting == bridge:
                     granting = other
                     continue
-                case {"elsewhere": _}:  # it was there a moment ago
+                case {"elsewhere": object()}:  # it was there a moment ago
                     granting = bridge
                 case _:
                     pass

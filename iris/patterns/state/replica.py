@@ -358,7 +358,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, bytearray):
         return bytes(value)
     if isinstance(value, list):
-        return [plain(one) for one in value]
+        items: list[Any] = value
+        return [plain(one) for one in items]
     if isinstance(value, dict):
         return {key: plain(one) for key, one in cast("dict[str, Any]", value).items()}
     return value

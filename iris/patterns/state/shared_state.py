@@ -258,7 +258,7 @@ class SharedState(MutableMapping[str, Any]):
         """
         check_pattern(pattern)
         self._check_open()
-        present = [*(("value", key) for key in self), *self._replica.names()]
+        present: list[tuple[Kind, str]] = [*(("value", key) for key in self), *self._replica.names()]
         watch = StateWatch(pattern, present, self._read, self._is_there)
         if not self._watches:
             self._replica.follow(self._note_change)

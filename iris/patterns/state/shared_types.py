@@ -194,7 +194,10 @@ def _value_of(key: str) -> Any:
 
 
 def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
+    if not isinstance(value, list):
+        return value
+    items: list[Any] = value
+    return tuple(map(_tuples, items))
 
 
 @final

@@ -137,8 +137,11 @@ def _states(answers: Sequence[Mapping[str, Any]]) -> list[CopyState]:
 
 def _state_untrusted(fields: Mapping[str, Any]) -> CopyState:
     try:
-        known = {field.name: fields[field.name] for field in dataclasses.fields(CopyState) if field.name in fields}
-        return CopyState(**{**known, "next": {int(shard): int(at) for shard, at in fields["next"]}})
+        known: dict[str, Any] = {
+            field.name: fields[field.name] for field in dataclasses.fields(CopyState) if field.name in fields
+        }
+        known["next"] = {int(shard): int(at) for shard, at in fields["next"]}
+        return CopyState(**known)
     except (KeyError, TypeError, ValueError):
         raise RemoteProtocolError("a copy of the bridge tells of itself in a form that is not understood") from None
 

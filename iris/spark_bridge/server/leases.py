@@ -203,13 +203,15 @@ class Leases:
         name, holder = self._named(request.sender, fields), _holder(fields)
         ttl, wait = _seconds(fields, "ttl", MIN_TTL, MAX_TTL), _seconds(fields, "wait", 0.0, _MAX_WAIT)
         granted = await self._grant(name, holder, request.sender, ttl)
-        if isinstance(granted, float) and wait and self._waiting < _WAITING:
+        if not isinstance(granted, LeaseRecord) and wait and self._waiting < _WAITING:
             self._waiting += 1
             try:
                 granted = await self._wait(name, holder, request.sender, ttl, trio.current_time() + wait, granted)
             finally:
                 self._waiting -= 1
-        return {"busy": granted} if isinstance(granted, float) else {"token": granted.token, "at": self._address}
+        if isinstance(granted, LeaseRecord):
+            return {"token": granted.token, "at": self._address}
+        return {"busy": granted}
 
     async def _wait(
         self, name: str, holder: str, sender: Sender, ttl: float, deadline: float, busy: float
@@ -218,7 +220,7 @@ class Leases:
             with trio.move_on_at(min(deadline, now + busy)):
                 await self._news.park()
             granted = await self._grant(name, holder, sender, ttl)
-            if not isinstance(granted, float):
+            if isinstance(granted, LeaseRecord):
                 return granted
             busy = granted
         return busy
@@ -236,7 +238,7 @@ class Leases:
                 raise RemoteError("too_many_leases", f"{held} leases are held, {of_cluster} by this cluster")
             last = self._table.last
             granted = self._table.acquire(name, holder, sender.node, ttl, now)
-            if isinstance(granted, float) or granted.token <= last:
+            if not isinstance(granted, LeaseRecord) or granted.token <= last:
                 return granted
             try:
                 with trio.CancelScope(shield=True):

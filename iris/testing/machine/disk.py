@@ -52,8 +52,8 @@ class SimulatedDisk:
 
         def open_file(path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
             descriptor = real_open(path, flags, mode, dir_fd=dir_fd)
-            if dir_fd is None and isinstance(path, str | os.PathLike) and os.fspath(path).startswith(self._directory):
-                self._files[descriptor] = os.fspath(path)
+            if dir_fd is None and not isinstance(path, int) and os.fsdecode(path).startswith(self._directory):
+                self._files[descriptor] = os.fsdecode(path)
             return descriptor
 
         def close(descriptor: int) -> None:

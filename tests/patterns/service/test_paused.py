@@ -9,7 +9,6 @@ import trio
 from trio.testing import MockClock
 
 import iris
-import iris.aio
 from iris.kernel.errors import ConfigError, RemoteError
 from iris.testing import Network, open_network
 

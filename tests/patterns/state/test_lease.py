@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from iris.kernel.errors import LeaseLost, NoSuchCluster, NotAllowed, RemoteError, RequestTimeout
 from iris.patterns.state import Lease, open_lease
-from iris.spark_bridge.server.leases import LeaseTable, table_of
+from iris.spark_bridge.server.leases import LeaseRecord, LeaseTable, table_of
 
 
 class Bridge:
@@ -44,7 +44,9 @@ class Bridge:
         if operation == "lease":
             granted = self.table.acquire(name, holder, "", fields["ttl"], now)
             return (
-                {"busy": granted} if isinstance(granted, float) else {"token": granted.token, "at": self.at or cluster}
+                {"token": granted.token, "at": self.at or cluster}
+                if isinstance(granted, LeaseRecord)
+                else {"busy": granted}
             )
         return self.table.renew(name, holder, now) if operation == "renew" else self.table.release(name, holder)
 
@@ -71,7 +73,7 @@ async def test_a_lease_that_cannot_be_renewed_cancels_its_block_before_the_bridg
     autojump_clock: MockClock,
 ) -> None:
     bridge = Bridge()
-    ended = 0.0
+    cut = ended = 0.0
     with pytest.raises(LeaseLost, match="could not be told for 10 s that it is still needed"):  # noqa: PT012 -- a block is what is tested
         async with bridge.lease(1):
             bridge.cut = True
@@ -241,7 +243,7 @@ class History:
         asked = trio.current_time()
         self.clock.jump(self.rng.choice((0.0, 0.5, 2.0)))  # on the way there
         granted = self.table.acquire("x", f"{holder}.{self.boots[holder]}", "", _TTL, trio.current_time())
-        if isinstance(granted, float):
+        if not isinstance(granted, LeaseRecord):
             return
         self.disk = self.table.record()
         assert granted.token > self.last

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -229,7 +229,7 @@ async def test_what_cannot_be_consumed_is_an_error(
 ) -> None:
     async with open_network() as network, network.open_node("desk") as node:
         with pytest.raises(ConfigError, match=message):
-            async with node.consume(*topics, **{"group": "g", **options}):
+            async with node.consume(*topics, **cast("dict[str, Any]", {"group": "g"} | options)):
                 pass
 
 

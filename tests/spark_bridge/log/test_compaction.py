@@ -386,6 +386,7 @@ def test_one_that_is_killed_while_it_compacts_loses_nothing(tmp_path: Path) -> N
             [sys.executable, "-c", COMPACTOR, tmp_path], cwd=ROOT, stdout=subprocess.PIPE, text=True
         ) as child:
             assert child.stdout is not None
+            acknowledged = 0
             for _ in range(chance.randrange(20, 120)):
                 acknowledged = int(child.stdout.readline())
             os.kill(child.pid, signal.SIGKILL)

@@ -17,7 +17,7 @@ import trio
 import iris
 from iris.kernel.errors import ConfigError, LeaseLost, NoSuchCluster, NotAllowed, RemoteError, RequestTimeout
 from iris.spark_bridge.server.bridge import open_bridge
-from iris.spark_bridge.server.leases import LeaseStatistics, LeaseTable, load_leases, save_leases, table_of
+from iris.spark_bridge.server.leases import LeaseRecord, LeaseStatistics, LeaseTable, load_leases, save_leases, table_of
 from iris.testing import Network, Rights, open_network
 from tests.support.bridges import BridgeProcess
 
@@ -25,7 +25,7 @@ from tests.support.bridges import BridgeProcess
 def test_a_table_grants_one_at_a_time_and_counts_up() -> None:
     table = LeaseTable(7, {}, 0.0)
     first = table.acquire("a/x", "one", "n1", 10, 0.0)
-    assert not isinstance(first, float)
+    assert isinstance(first, LeaseRecord)
     assert first.token == 8
     assert table.acquire("a/x", "two", "n2", 10, 4.0) == 6.0, "seconds until it is free"
     assert table.acquire("a/x", "one", "n1", 10, 5.0) == first, "its first answer was lost"
@@ -34,8 +34,8 @@ def test_a_table_grants_one_at_a_time_and_counts_up() -> None:
     assert not table.renew("a/x", "one", 24.0), "it is over at its end"
     second = table.acquire("a/x", "two", "n2", 10, 24.0)
     other = table.acquire("b/x", "one", "n1", 10, 24.0)
-    assert not isinstance(second, float)
-    assert not isinstance(other, float)
+    assert isinstance(second, LeaseRecord)
+    assert isinstance(other, LeaseRecord)
     assert (second.token, other.token) == (9, 10)
     assert table.count("a/", 24.0) == (2, 1)
     assert not table.release("a/x", "one")

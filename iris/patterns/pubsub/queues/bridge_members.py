@@ -121,7 +121,8 @@ def told_error(answer: object) -> Exception | None:
 
 def first_error(group: BaseException) -> Exception:
     """Return the first error of a group."""
-    while isinstance(group, BaseExceptionGroup):
-        group = group.exceptions[0]
-    assert isinstance(group, Exception)
-    return group
+    first = group
+    while isinstance(first, BaseExceptionGroup):
+        first = cast("BaseExceptionGroup[BaseException]", first).exceptions[0]
+    assert isinstance(first, Exception)
+    return first

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Final, Literal, Self, cast, final
+from typing import Any, Final, Literal, Self, cast, final, overload
 
 import trio
 
@@ -87,7 +87,11 @@ class LogBatch(Sequence[LogEvent]):
     def __len__(self) -> int:
         return len(self._events)
 
-    def __getitem__(self, index: Any) -> Any:
+    @overload
+    def __getitem__(self, index: int) -> LogEvent: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[LogEvent]: ...
+    def __getitem__(self, index: int | slice) -> LogEvent | Sequence[LogEvent]:
         return self._events[index]
 
     def __iter__(self) -> Iterator[LogEvent]:

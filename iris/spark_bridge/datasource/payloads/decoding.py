@@ -14,6 +14,7 @@ from typing import Any, Final, final
 
 import msgspec
 import pyarrow as pa
+from pyarrow import compute
 
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.wire import decode_payload_untrusted, join_payload
@@ -96,7 +97,7 @@ class PayloadDecoder:
             for chosen, wanted in zip(places, (True, False), strict=True)
         ]
         order = pa.array(places[0] + places[1])
-        back = pa.compute.sort_indices(order)
+        back = compute.sort_indices(order)
         columns = [
             pa.concat_arrays([one, other]).take(back) for one, other in zip(parts[0][0], parts[1][0], strict=True)
         ]

@@ -150,7 +150,10 @@ def _short(value: Any) -> str:
 
 
 def _plain(kind: pa.DataType, quick: Any, careful: Callable[[Any], Any]) -> Kind:
-    return Kind(quick, careful, lambda values: (pa.array(values, kind), _NONE))
+    def build(values: Sequence[Any]) -> tuple[pa.Array[Any], Missed]:
+        return pa.array(values, kind), _NONE
+
+    return Kind(quick, careful, build)
 
 
 def _one_by_one(
@@ -281,7 +284,8 @@ def _as_json(value: Any) -> str:
         items = cast("dict[str, Any]", value).items()
         return "{" + ",".join(f"{json.dumps(name, ensure_ascii=False)}:{_as_json(item)}" for name, item in items) + "}"
     if isinstance(value, list):
-        return "[" + ",".join(map(_as_json, value)) + "]"
+        parts: list[Any] = value
+        return "[" + ",".join(map(_as_json, parts)) + "]"
     if isinstance(value, bytes):
         raise Misfit("bytes have no form in JSON")
     return json.dumps(value, ensure_ascii=False)
@@ -479,7 +483,8 @@ def _list(kind: pa.ListType, element: Kind) -> Kind:
     def careful(value: Any) -> Any:
         if type(value) is not list:
             raise Misfit(f"{_short(value)} is no array")
-        return _each(value, element)
+        items: list[Any] = value
+        return _each(items, element)
 
     return Kind(list[element.nullable], careful, lambda values: _nested(values, assemble))  # type: ignore[name-defined]
 
