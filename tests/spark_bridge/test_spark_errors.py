@@ -21,7 +21,10 @@ FIELDS = "n INT, _topic STRING"
 
 
 def test_the_traceback_of_an_error_of_the_user_stays(spark: SparkSession, realm: Path) -> None:
-    broken = udf(lambda value: value // 0, "INT")
+    def divide(value: int) -> int:
+        return value // 0
+
+    broken = udf(divide, "INT")
     with pytest.raises(PythonException, match="Traceback"):
         spark.range(1).select(broken("id")).collect()
 

@@ -358,8 +358,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, bytearray):
         return bytes(value)
     if isinstance(value, list):
-        items: list[Any] = value
-        return [plain(one) for one in items]
+        return [plain(one) for one in cast("list[object]", value)]
     if isinstance(value, dict):
         return {key: plain(one) for key, one in cast("dict[str, Any]", value).items()}
     return value
@@ -380,7 +379,8 @@ def check_value(value: object, depth: int = 0) -> tuple[Any, int]:
     if isinstance(value, str):
         return value, _size_of(value) + 4
     if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value), len(value) + 4
+        data = bytes(cast("bytes", value))
+        return data, len(data) + 4
     if depth >= MAX_DEPTH:
         raise ConfigError(f"a value is nested deeper than {MAX_DEPTH}: use several keys")
     if isinstance(value, list | tuple):

@@ -196,8 +196,7 @@ def _value_of(key: str) -> Any:
 def _tuples(value: Any) -> Any:
     if not isinstance(value, list):
         return value
-    items: list[Any] = value
-    return tuple(map(_tuples, items))
+    return tuple(map(_tuples, cast("list[object]", value)))
 
 
 @final

@@ -133,7 +133,7 @@ def find_violation(operations: list[Operation], initial: object) -> list[Operati
     needed = sum(1 << place for place, operation in enumerate(order) if operation.ended is not None)
     # A configuration: which operations have taken effect, and the value then.  The lowest place that has not is kept.
     start = (0, _frozen(initial))
-    tried = {start}
+    tried: set[tuple[int, Any]] = {start}
     waiting: list[tuple[int, Any, int]] = [(0, initial, 0)]
     furthest: tuple[int, int] = (-1, 0)
     while waiting:

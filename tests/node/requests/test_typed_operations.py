@@ -152,7 +152,7 @@ async def test_a_member_describes_itself(autojump_clock: MockClock) -> None:
 
 
 class Untyped(iris.Service, cluster="untyped"):
-    @iris.operation
+    @iris.operation  # pyright: ignore[reportUnknownArgumentType]
     async def find(self, item) -> None: ...  # type: ignore[no-untyped-def]
 
 

@@ -212,7 +212,7 @@ class History:
     def __init__(self, rng: random.Random, clock: MockClock) -> None:
         self.rng, self.clock = rng, clock
         self.table = LeaseTable(0, {}, trio.current_time())
-        self.disk = self.table.record()
+        self.disk: dict[str, Any] = self.table.record()
         self.date = 1e6
         self.resource = Resource()
         self.leases: dict[int, Lease] = {}

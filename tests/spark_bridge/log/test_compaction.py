@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
@@ -423,7 +424,8 @@ def test_a_log_that_compacts_never_loses_the_last_value_of_a_key(
     for step in plan:
         match step:
             case list():
-                rows: list[Row] = [(topic, key, b"%d" % at) for at, (topic, key) in enumerate(step, len(model))]
+                named = cast("list[tuple[str, str]]", step)
+                rows: list[Row] = [(topic, key, b"%d" % at) for at, (topic, key) in enumerate(named, len(model))]
                 append(store, rows)
                 model += rows
             case int():

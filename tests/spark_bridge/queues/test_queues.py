@@ -388,7 +388,7 @@ async def test_members_that_divide_the_events_have_a_queue_together(tmp_path: Pa
         assert sorted(found) == list(range(20))
         async with node.queue("jobs.dead") as dead:
             taking = dead.take(8)
-            letters = []
+            letters: list[int] = []
             for _ in range(20):
                 async with await first(taking) as letter:
                     letters.append(letter.payload)

@@ -126,7 +126,7 @@ async def test_a_regular_expression_is_matched_by_the_bridge(tmp_path: Path) -> 
             found = await client.wait_offsets("bridge", {shard.id: 0}, 0, TopicFilter(regex=regex))
             assert found[shard.id].first == first, regex
         for wrong in ("(?!a).*", "(", "x" * 2000, 5):
-            question = {"known": {}, "timeout": 0, "topics": [], "regex": wrong}
+            question: dict[str, object] = {"known": {}, "timeout": 0, "topics": [], "regex": wrong}
             with pytest.raises(RemoteError, match=r"regex|regular expression"):
                 await client.ask("bridge", "offsets", question)
         with pytest.raises(RemoteError, match="limit is 0"):

@@ -179,8 +179,8 @@ class _MemberReader:
         if error is not None:
             raise error
         match message:
-            case {"committed": dict() as committed}:
-                self._committed |= cast("dict[str, int]", committed)
+            case {"committed": dict()}:
+                self._committed |= cast("dict[str, dict[str, int]]", message)["committed"]
                 self._news.unpark_all()
             case {
                 "shard": str(shard),
@@ -188,7 +188,7 @@ class _MemberReader:
                 "lag": int(lag),
                 "missed": int(missed),
                 "expired": int(expired),
-                "events": list() as rows,
+                "events": list() as rows,  # pyright: ignore[reportUnknownVariableType]
             }:
                 events = [await _event_untrusted(row, shard, tunnel) for row in cast("list[object]", rows)]
                 if missed:
@@ -207,7 +207,7 @@ class _MemberReader:
 async def _event_untrusted(row: object, shard: str, tunnel: Tunnel) -> LogEvent:
     match row:
         case [
-            int(offset), str(topic), None | str() as key, dict() as headers, str(sender), str(encoding), int(timestamp),
+            int(offset), str(topic), None | str() as key, dict() as headers, str(sender), str(encoding), int(timestamp),  # pyright: ignore[reportUnknownVariableType]
             bytes() | int() as value,
         ]:  # fmt: skip
             pass

@@ -215,7 +215,7 @@ class MemberLink:
         match entry:
             case [
                 int(shard), int(at), int(attempt), None | float() | int() as expires, None | str() as key,
-                dict() as headers, str(sender), str(encoding), int(timestamp), bytes() | int() as value,
+                dict() as headers, str(sender), str(encoding), int(timestamp), bytes() | int() as value,  # pyright: ignore[reportUnknownVariableType]
             ]:  # fmt: skip
                 pass
             case _:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final, cast, final
 
 import fastavro
+from fastavro.schema import SchemaParseException
 
 from iris.kernel.errors import ConfigError
 from iris.spark_bridge.datasource.payloads.framing import PayloadFraming, RegistrySchemas, split_frame
@@ -69,7 +70,7 @@ class AvroReader:
         self._name_references(schema, named)
         try:
             return fastavro.parse_schema(json.loads(schema.schema_str), named)
-        except (ValueError, KeyError, TypeError, fastavro.schema.SchemaParseException) as error:
+        except (ValueError, KeyError, TypeError, SchemaParseException) as error:
             raise Misfit(f"schema {number} cannot be used: {error}"[:200]) from None
 
     def _name_references(self, schema: Any, named: dict[str, Any]) -> None:

@@ -284,8 +284,7 @@ def _as_json(value: Any) -> str:
         items = cast("dict[str, Any]", value).items()
         return "{" + ",".join(f"{json.dumps(name, ensure_ascii=False)}:{_as_json(item)}" for name, item in items) + "}"
     if isinstance(value, list):
-        parts: list[Any] = value
-        return "[" + ",".join(map(_as_json, parts)) + "]"
+        return "[" + ",".join(map(_as_json, cast("list[object]", value))) + "]"
     if isinstance(value, bytes):
         raise Misfit("bytes have no form in JSON")
     return json.dumps(value, ensure_ascii=False)
@@ -483,8 +482,7 @@ def _list(kind: pa.ListType, element: Kind) -> Kind:
     def careful(value: Any) -> Any:
         if type(value) is not list:
             raise Misfit(f"{_short(value)} is no array")
-        items: list[Any] = value
-        return _each(items, element)
+        return _each(cast("list[object]", value), element)
 
     return Kind(list[element.nullable], careful, lambda values: _nested(values, assemble))  # type: ignore[name-defined]
 

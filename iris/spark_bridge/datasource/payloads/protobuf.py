@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Final, cast, final
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2, wrappers_pb2
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import DecodeError, Message
 
 from iris.kernel.errors import ConfigError
@@ -201,7 +201,7 @@ def _key(key: Any) -> str:
     return str(key).lower() if isinstance(key, bool) else str(key)
 
 
-def _value(field: FieldDescriptor, value: Any) -> Any:
+def _value(field: Any, value: Any) -> Any:  # a field descriptor of either implementation
     if field.message_type is not None:
         name = field.message_type.full_name
         if name == _TIMESTAMP:

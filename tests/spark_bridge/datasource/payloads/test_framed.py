@@ -11,7 +11,7 @@ import sys
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import fastavro
 import pyarrow as pa
@@ -304,7 +304,7 @@ def test_messages_of_protobuf_are_read_from_the_registry_and_from_files(
         "at": datetime.datetime(2013, 1, 1, 10, 0, 0, 500_000, tzinfo=datetime.UTC),
         "raw": b"\xff",
     }
-    empty = {"n": 0, "lines": [], "kind": "NEW", "counts": [], "at": None, "raw": b""}
+    empty: dict[str, object] = {"n": 0, "lines": [], "kind": "NEW", "counts": [], "at": None, "raw": b""}
     second = b"\x02\x02"  # one number, which is 1: the second message of the file
     payloads = [
         framed(number, second + data),
@@ -332,14 +332,16 @@ def test_messages_of_protobuf_are_read_from_the_registry_and_from_files(
 
 def test_what_confluents_own_serializers_write_is_read(registry: SchemaRegistry) -> None:
     client = SchemaRegistryClient({"url": registry.url})
-    written = AvroSerializer(client, json.dumps(ORDER))(
+    written = cast("Any", AvroSerializer)(client, json.dumps(ORDER))(
         {"n": 5, "item": "tea"}, SerializationContext("orders", MessageField.VALUE)
     )
     assert written is not None
     rows, unfit = read(of_registry("avro", registry), [("n", pa.int32()), ("item", pa.string())], [written])
     assert (rows, unfit) == ([{"n": 5, "item": "tea"}], {})
     kind = order_class(file_of_orders("other"))
-    serializer = ProtobufSerializer(kind, client, {"use.deprecated.format": False, "skip.known.types": True})
+    serializer = cast("Any", ProtobufSerializer)(
+        kind, client, {"use.deprecated.format": False, "skip.known.types": True}
+    )
     written = serializer(kind(n=7, lines=[{"item": "x"}]), SerializationContext("messages", MessageField.VALUE))
     assert written is not None
     rows, unfit = read(of_registry("protobuf", registry), COLUMNS[:2], [written])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import operator
+from collections.abc import Callable
 
 import pyarrow as pa
 import pytest
@@ -71,15 +73,19 @@ def test_a_date_is_read_as_spark_casts_it() -> None:
 
 
 times = st.datetimes(min_value=datetime.datetime(1, 1, 1)).map(lambda found: found.isoformat(timespec="microseconds"))
-texts = st.one_of(
-    st.builds(lambda text, zone: text + zone, times, st.sampled_from(["Z", "", "+01:00", "-11:30", " x"])),
+texts: st.SearchStrategy[str] = st.one_of(
+    st.builds(operator.add, times, st.sampled_from(["Z", "", "+01:00", "-11:30", " x"])),
     st.from_regex(r"[0-9]{4}-[01][0-9]-[0-3][0-9]([T ][0-2][0-9](:[0-6][0-9](:[0-6][0-9])?)?Z)?", fullmatch=True),
 )
 
 
 @given(st.lists(texts, min_size=1, max_size=4))
 def test_what_arrow_reads_is_what_spark_casts(values: list[str]) -> None:
-    for kind, read in ((TIMESTAMP, lambda text: parse_timestamp(text, UTC)), (pa.date32(), parse_date)):
+    kinds: tuple[tuple[pa.DataType, Callable[[str], object]], ...] = (
+        (TIMESTAMP, lambda text: parse_timestamp(text, UTC)),
+        (pa.date32(), parse_date),
+    )
+    for kind, read in kinds:
         found = usual_texts(values, kind)
         assert found is not None
         column, others = found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import cast
 
 import lmdb
 import pyarrow as pa
@@ -303,8 +304,9 @@ def test_filtered_reading_is_reading_and_filtering(
     for step in plan:
         match step:
             case list():
-                append(store, *step)
-                model += step
+                topics = cast("list[str]", step)
+                append(store, *topics)
+                model += topics
             case int():
                 store.trim(0, step)
             case _:
