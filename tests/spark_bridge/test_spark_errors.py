@@ -21,10 +21,7 @@ FIELDS = "n INT, _topic STRING"
 
 
 def test_the_traceback_of_an_error_of_the_user_stays(spark: SparkSession, realm: Path) -> None:
-    def divide(value: int) -> int:
-        return value // 0
-
-    broken = udf(divide, "INT")
+    broken = udf(lambda value: value // 0, "INT")  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
     with pytest.raises(PythonException, match="Traceback"):
         spark.range(1).select(broken("id")).collect()
 
