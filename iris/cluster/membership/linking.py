@@ -137,7 +137,7 @@ class Linking:
     def hold(self, node: NodeId, message: Message) -> None:
         """Link to a node without delay, and keep a message for then.  The 65th is dropped: gossip repeats itself.
 
-        For one held dead, at whose addresses others are, nothing is begun: it would be each second, for each of the dead.
+        Nothing is begun for one held dead at whose addresses others are: it would be each second, for each of the dead.
         """
         if node not in self._waits and not self._is_alive(node):
             record = self._record(node)
