@@ -51,6 +51,7 @@ from iris.patterns.pubsub.queues.consumer import Consumer, LogBatch, LogEvent
 from iris.patterns.pubsub.queues.job import Job
 from iris.patterns.pubsub.queues.work_queue import WorkQueue
 from iris.patterns.pubsub.queues.worker import JobWorker
+from iris.patterns.service.outcomes import Outcomes
 from iris.patterns.service.service import Limits, Requester, Service, operation
 from iris.patterns.service.worker_pool import ServiceStatistics
 from iris.patterns.state.lease import Lease
@@ -105,6 +106,7 @@ __all__ = [
     "NodeStatistics",
     "NotAllowed",
     "NotSent",
+    "Outcomes",
     "Overloaded",
     "PatternStatistics",
     "PayloadTooLarge",

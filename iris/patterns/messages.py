@@ -42,6 +42,11 @@ class Request:
     """The cluster that is asked and serves, a membership of this node; never the caller."""
     operation: str | None
     """The operation that is asked for; None for a request without one."""
+    idempotency_key: str | None = None
+    """That of the caller; None if it gave none."""
+    attempt: int = 1
+    """Above 1: a member was lost in the middle of the attempt before, which may have had its effect.  Only of requests
+    with an idempotency key, at a service whose ``Outcomes`` say ``rerun``."""
 
 
 @final

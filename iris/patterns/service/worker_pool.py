@@ -37,6 +37,7 @@ from iris.patterns.service.contexts import fresh_context, in_fresh_contexts
 from iris.patterns.service.failure_log import FailureLog, serving_log
 from iris.patterns.service.handlers import RequestHandler, described, failure_in, is_only
 from iris.patterns.service.load_shedding import LoadShedder, QueueDelay
+from iris.patterns.service.outcomes import KeptOutcomes
 from iris.patterns.service.reply_cache import Outcome
 from iris.patterns.service.service import BroadcastHandler, Limits, Service, TunnelHandler
 from iris.patterns.service.signatures import BAD_REQUEST
@@ -59,6 +60,7 @@ class PendingRequest:
         "headers",
         "idempotent",
         "identifier",
+        "key",
         "operation",
         "payload",
         "peer",
@@ -82,8 +84,11 @@ class PendingRequest:
         idempotent: bool,
         priority: int = Priority.NORMAL,
         timed: bool = False,
+        key: str | None = None,
     ) -> None:
         self.timed = timed
+        self.key = key
+        """Under which its outcome is kept."""
         self.peer = peer
         self.identifier = identifier
         self.operation = operation
@@ -121,6 +126,9 @@ class ServiceStatistics:
     """Requests, broadcasts and tunnels that were refused because the service was paused."""
     repeated: int
     """Idempotent requests that were known already; not counted in ``received``."""
+    replayed: int
+    """Requests with an idempotency key that were answered with a recorded outcome.  They count as received and as
+    served, whatever that is."""
     running: int
     queued: int
     concurrency: int
@@ -190,6 +198,8 @@ class WorkerPool:
         self.flag: Callable[[], object] | None = None
         """Says whether the service is paused; None: it never is."""
         self.paused = 0
+        self.kept: KeptOutcomes | None = None
+        """Of requests with an idempotency key; None: they are refused."""
         self.observer: Observer | None = None
         """Looks on while handlers run."""
         self._waits = QueueDelay()
@@ -238,6 +248,7 @@ class WorkerPool:
             shed=self._shedding.shed,
             paused=self.paused,
             repeated=self.repeated,
+            replayed=0 if self.kept is None else self.kept.replayed,
             running=len(self._running),
             queued=self.queued,
             concurrency=self._concurrency,
@@ -288,6 +299,10 @@ class WorkerPool:
         self.received += 1
         self._refused += 1
         self.paused += 1
+
+    def refuse_keyed(self) -> None:
+        """Count a request that was refused because it has an idempotency key."""
+        self._refused += 1
 
     def _enqueue(self, job: PendingRequest) -> bool:
         size = wire.payload_size(job.payload)
@@ -415,7 +430,7 @@ class WorkerPool:
             served_priority.set(job.priority)
         job.scope = scope
         scope.deadline = job.deadline
-        reply, size = await self._call(job)
+        reply, size = await self._call(job) if job.key is None else await self._call_once(job, job.key)
         self._latency.record(self.cluster, job.operation, trio.current_time() - job.arrived)
         self._adapt(job)
         self._answer(job, reply, size)
@@ -436,8 +451,26 @@ class WorkerPool:
         self._expired += 1
         self._answer(job, kinds.Failure(job.identifier, EXPIRED, ""), 0)
 
+    async def _call_once(self, job: PendingRequest, key: str) -> tuple[Outcome, int]:
+        """Call the handler of a request with an idempotency key, unless what it came to is known."""
+        assert self.kept is not None
+        ran = False
+
+        async def run(attempt: int) -> tuple[Outcome, int]:
+            nonlocal ran
+            ran = True
+            return await self._call(job, attempt)
+
+        outcome, size = await self.kept.serve(job, job.peer.identity.caller, key, run)
+        if not ran:
+            if isinstance(outcome, kinds.Reply) or outcome.retry_after == OF_HANDLER:
+                self._served += 1
+            else:
+                self._refused += 1
+        return outcome, size
+
     @interruptible  # also what it calls, conversion and handler: either may never end
-    async def _call(self, job: PendingRequest) -> tuple[Outcome, int]:
+    async def _call(self, job: PendingRequest, attempt: int = 1) -> tuple[Outcome, int]:
         try:
             request = Request(
                 payload=wire.decode_payload_untrusted(job.payload),
@@ -446,6 +479,8 @@ class WorkerPool:
                 deadline=job.deadline,
                 cluster=self.cluster,
                 operation=job.operation,
+                idempotency_key=job.key,
+                attempt=attempt,
             )
         except RemoteProtocolError as error:
             return self.malformed(job.peer, job.identifier, error)
