@@ -55,6 +55,7 @@ class PendingRequest:
         "arrived",
         "begun",
         "cancelled",
+        "counted",
         "deadline",
         "handler",
         "headers",
@@ -103,6 +104,8 @@ class PendingRequest:
         self.size = 0
         self.scope: trio.CancelScope | None = None
         self.cancelled = False
+        self.counted = False
+        """Its handler has ended, and was counted, while its outcome is being recorded."""
 
 
 @final
@@ -384,7 +387,7 @@ class WorkerPool:
                     self._cut_off(job)
             except BaseException:  # the membership ends while the handler runs, or by it: a nursery takes no more tasks
                 self.draining = True
-                self._cancelled += job is not None
+                self._cancelled += job is not None and not job.counted
                 raise
             finally:
                 if job is not None:
@@ -439,7 +442,7 @@ class WorkerPool:
         """The scope of a job has ended it: its caller has no more time for it, or wants it no more."""
         self._adapt(job)
         if job.cancelled:
-            self._cancelled += 1
+            self._cancelled += not job.counted
         else:
             self._expire(job)
 
@@ -448,21 +451,22 @@ class WorkerPool:
             self._concurrency = self._adaptive.ended(trio.current_time() - job.begun, len(self._running))
 
     def _expire(self, job: PendingRequest) -> None:
-        self._expired += 1
+        self._expired += not job.counted
         self._answer(job, kinds.Failure(job.identifier, EXPIRED, ""), 0)
 
     async def _call_once(self, job: PendingRequest, key: str) -> tuple[Outcome, int]:
         """Call the handler of a request with an idempotency key, unless what it came to is known."""
         assert self.kept is not None
-        ran = False
 
         async def run(attempt: int) -> tuple[Outcome, int]:
-            nonlocal ran
-            ran = True
-            return await self._call(job, attempt)
+            self.received += job.counted  # once more, because another member has taken over, and was lost
+            job.counted = False
+            outcome = await self._call(job, attempt)
+            job.counted = True
+            return outcome
 
         outcome, size = await self.kept.serve(job, job.peer.identity.caller, key, run)
-        if not ran:
+        if not job.counted:
             if isinstance(outcome, kinds.Reply) or outcome.retry_after == OF_HANDLER:
                 self._served += 1
             else:

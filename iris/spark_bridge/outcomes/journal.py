@@ -75,7 +75,7 @@ class KeyRecord(msgspec.Struct, frozen=True, array_like=True):
 _DECODER: Final = msgspec.msgpack.Decoder(KeyRecord)
 
 
-class Claim(NamedTuple):
+class KeyClaim(NamedTuple):
     """A member wants to run the request of a key."""
 
     key: bytes
@@ -91,15 +91,15 @@ class Claim(NamedTuple):
     """A holder that is known to have ended."""
 
 
-class Record(NamedTuple):
+class KeyOutcome(NamedTuple):
     """A member knows what the request of a key came to."""
 
-    claim: Claim
+    claim: KeyClaim
     attempt: int
     outcome: bytes
 
 
-class Release(NamedTuple):
+class KeyRelease(NamedTuple):
     """A member has stopped without an outcome."""
 
     key: bytes
@@ -108,7 +108,7 @@ class Release(NamedTuple):
     """Whether the handler was called."""
 
 
-Operation = Claim | Record | Release
+Operation = KeyClaim | KeyOutcome | KeyRelease
 
 
 class Granted(NamedTuple):
@@ -139,14 +139,14 @@ class Doubtful(NamedTuple):
     attempt: int
 
 
-class Refused(NamedTuple):
+class ClaimRefused(NamedTuple):
     """The claim is refused, and why."""
 
     code: str
     text: str
 
 
-Verdict = Granted | Held | Known | Doubtful | Refused | bool
+Verdict = Granted | Held | Known | Doubtful | ClaimRefused | bool
 """Of a claim; of a record and a release whether it counted."""
 
 
@@ -193,20 +193,20 @@ class OutcomeJournal:
             verdicts: list[Verdict] = []
             for operation in operations:
                 match operation:
-                    case Claim():
+                    case KeyClaim():
                         verdicts.append(self._claim(view, operation, date, now, until, may_forget=may_forget))
-                    case Record():
+                    case KeyOutcome():
                         verdicts.append(_record(view, operation, date))
-                    case Release():
+                    case KeyRelease():
                         verdicts.append(_release(view, operation))
         self._until |= until
         for operation in operations:
-            if not isinstance(operation, Claim):
-                self._until.pop(operation.key if isinstance(operation, Release) else operation.claim.key, None)
+            if not isinstance(operation, KeyClaim):
+                self._until.pop(operation.key if isinstance(operation, KeyRelease) else operation.claim.key, None)
         return verdicts
 
     def _claim(
-        self, view: _View, claim: Claim, date: int, now: float, until: dict[bytes, float], *, may_forget: bool
+        self, view: _View, claim: KeyClaim, date: int, now: float, until: dict[bytes, float], *, may_forget: bool
     ) -> Verdict:
         known = view.get(claim.key)
         if known is not None and known.ends <= date and may_forget:
@@ -215,10 +215,10 @@ class OutcomeJournal:
         if known is None:
             if view.count() >= MAX_KEYS or view.count_of(claim.cluster) >= MAX_KEYS_OF_CLUSTER:
                 text = f"{view.count()} keys are remembered, {view.count_of(claim.cluster)} of {claim.cluster!r}"
-                return Refused("too_many_keys", text)
+                return ClaimRefused("too_many_keys", text)
             return self._grant(view, claim, None, 1, date, now, until)
         if known.fingerprint != claim.fingerprint:
-            return Refused("key_reused", "")
+            return ClaimRefused("key_reused", "")
         if known.state == DONE:
             return Known(known.outcome)
         if known.state == CLAIMED and known.holder == claim.holder:
@@ -233,7 +233,7 @@ class OutcomeJournal:
     def _grant(
         self,
         view: _View,
-        claim: Claim,
+        claim: KeyClaim,
         known: KeyRecord | None,
         attempt: int,
         date: int,
@@ -268,7 +268,7 @@ class OutcomeJournal:
         self._environment.close()
 
 
-def _record(view: _View, record: Record, date: int) -> bool:
+def _record(view: _View, record: KeyOutcome, date: int) -> bool:
     claim, known = record.claim, view.get(record.claim.key)
     if known is not None and known.holder != claim.holder:
         return False
@@ -283,7 +283,7 @@ def _record(view: _View, record: Record, date: int) -> bool:
     return True
 
 
-def _release(view: _View, release: Release) -> bool:
+def _release(view: _View, release: KeyRelease) -> bool:
     known = view.get(release.key)
     if known is None or known.holder != release.holder or known.state == DONE:
         return False

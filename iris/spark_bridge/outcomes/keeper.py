@@ -3,30 +3,31 @@
 =========== =============================================== ==========================================================
 operation   payload                                         reply
 =========== =============================================== ==========================================================
-claim     {cluster, caller, operation: text or None, key,   {attempt: number}: the caller is to run it;
-          fingerprint: 16 bytes, holder: 16 bytes,          {outcome: bytes};
-          budget: s, keep: s, rerun: flag, wait: s}         {busy: seconds, at most, until it is over};
-                                                            {doubt: node that began it, attempt: number};
-                                                            or {elsewhere: cluster}, where keys are kept
-record    {... as of the claim, attempt, outcome: bytes}    whether it counts: no other member has taken over
-release   {cluster, caller, operation, key, holder,         the same
-          begun: flag}
-========= ================================================= ==========================================================
+key.claim   {cluster, caller, operation: text or None, key, {attempt: number}: the caller is to run it;
+            fingerprint: 16 bytes, holder: 16 bytes,        {outcome: bytes};
+            budget: s, keep: s, rerun: flag, wait: s}       {busy: seconds, at most, until it is over};
+                                                            {doubt: node that began it, attempt: number}
+key.record  {... as of the claim, attempt, outcome: bytes}  whether it counts: no other member has taken over
+key.release {cluster, caller, operation, key, holder,       the same
+            begun: flag}
+=========== =============================================== ==========================================================
 
-One member of a bridge keeps them, the one that has shard 0, as with leases (``iris.spark_bridge.server.leases``).  A
-key is that of a cluster, a caller's cluster and an operation: only nodes that are members of the cluster may name it.
+One member of a bridge keeps them, the one that has shard 0, as with leases (``iris.spark_bridge.server.leases``); the
+others answer {elsewhere: cluster}.  A key is that of a cluster, a caller's cluster and an operation.  Only members of
+the cluster may name it.
 
-A claim is over when its time is, which its member measures too, or when the member is gone: no node of that id is
-linked or listed any more.  A bridge that has just started has not met everybody yet, so it calls nobody gone.
+A claim is over when its time is, which its member measures too, or when the member is gone: this node has no link to it
+any more.  A bridge that has just started has not met everybody yet, so it calls nobody gone.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast, final
 
@@ -39,16 +40,16 @@ from iris.patterns.messages import Request
 from iris.patterns.service import MAX_KEEP, MAX_KEY, MAX_OUTCOME, MIN_KEEP, Service
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.outcomes.journal import (
-    Claim,
+    ClaimRefused,
     Doubtful,
     Granted,
     Held,
+    KeyClaim,
+    KeyOutcome,
+    KeyRelease,
     Known,
     Operation,
     OutcomeJournal,
-    Record,
-    Refused,
-    Release,
     Verdict,
 )
 
@@ -106,7 +107,7 @@ class OutcomeKeeper:
         address: the cluster of this member alone.
         kept_at: returns that of the member that keeps them; empty if none is known.
         speaks_for: tells whether a node is a member of a cluster, or speaks for it.
-        is_there: tells whether a node is linked or listed.
+        is_there: tells whether a node is known to be up, given a cluster that it is a member of.
         date: microseconds since 1970.
         may_forget: tells whether the clock is believed.
     """
@@ -139,9 +140,12 @@ class OutcomeKeeper:
 
     def serve(self, service: Service) -> Service:
         """Add the operations to a service of the bridge, and return that."""
-        service.request("key.claim")(self._claim)
-        service.request("key.record")(self._record)
-        service.request("key.release")(self._release)
+        for operation, handler in (
+            ("key.claim", self._claim),
+            ("key.record", self._record),
+            ("key.release", self._release),
+        ):
+            service.request(operation)(partial(self._answer, handler))
         return service
 
     def report(self) -> OutcomeStatistics:
@@ -188,7 +192,7 @@ class OutcomeKeeper:
         for waiting, verdict in zip(group, verdicts, strict=True):
             waiting.verdict = verdict
             waiting.done.set()
-        if any(not isinstance(waiting.operation, Claim) for waiting in group):
+        if any(not isinstance(waiting.operation, KeyClaim) for waiting in group):
             self._news.unpark_all()
 
     async def _sweep(self) -> None:
@@ -216,14 +220,17 @@ class OutcomeKeeper:
 
     # -- operations -----------------------------------------------------------------------------------------
 
-    async def _claim(self, request: Request) -> dict[str, Any]:
+    async def _answer(self, handler: Callable[[Request], Awaitable[object]], request: Request) -> object:
         keeping = self._kept_at()
+        if keeping == self._address:
+            return await handler(request)
         if keeping == "":
             text = "no member of this bridge is known to have shard 0: that one keeps outcomes"
             raise RemoteError("no_shard_0", text)
-        if keeping != self._address:
-            await trio.lowlevel.checkpoint()
-            return {"elsewhere": keeping}
+        await trio.lowlevel.checkpoint()
+        return {"elsewhere": keeping}
+
+    async def _claim(self, request: Request) -> dict[str, Any]:
         fields = _fields(request.payload)
         claim = self._read_claim(request, fields)
         wait = _seconds(fields, "wait", 0.0, _MAX_WAIT)
@@ -247,16 +254,16 @@ class OutcomeKeeper:
             case Doubtful(node, attempt):
                 self._doubtful += 1
                 return {"doubt": node, "attempt": attempt}
-            case Refused("key_reused", _):
+            case ClaimRefused("key_reused", _):
                 self._reused += 1
                 text = f"idempotency key {_text(fields, 'key')!r:.100} stands for another payload: take a new key"
                 raise RemoteError("key_reused", text)
-            case Refused(code, text):
+            case ClaimRefused(code, text):
                 raise RemoteError(code, text)
             case _:
                 raise AssertionError(verdict)
 
-    async def _wait(self, claim: Claim, held: Held, deadline: float) -> Verdict:
+    async def _wait(self, claim: KeyClaim, held: Held, deadline: float) -> Verdict:
         """Wait until another member's claim has ended."""
         while (now := trio.current_time()) < deadline:
             if self._is_gone(claim.cluster, held):
@@ -286,14 +293,14 @@ class OutcomeKeeper:
             raise RemoteError("bad_request", f"outcome is none of {MAX_OUTCOME} bytes at most")
         if type(attempt) is not int or not 1 <= attempt < 2**31:
             raise RemoteError("bad_request", f"attempt is {attempt!r:.100}: use a whole number above 0")
-        counted = await self._apply(Record(claim, attempt, outcome)) is True
+        counted = await self._apply(KeyOutcome(claim, attempt, outcome)) is True
         self._recorded += counted
         return counted
 
     async def _release(self, request: Request) -> bool:
         fields = _fields(request.payload)
         self._check_member(request, fields)
-        return await self._apply(Release(_key(fields), _bytes(fields, "holder"), _flag(fields, "begun"))) is True
+        return await self._apply(KeyRelease(_key(fields), _bytes(fields, "holder"), _flag(fields, "begun"))) is True
 
     def _check_member(self, request: Request, fields: Mapping[str, object]) -> str:
         cluster, sender = _text(fields, "cluster"), request.sender
@@ -304,8 +311,8 @@ class OutcomeKeeper:
             )
         return cluster
 
-    def _read_claim(self, request: Request, fields: Mapping[str, object]) -> Claim:
-        return Claim(
+    def _read_claim(self, request: Request, fields: Mapping[str, object]) -> KeyClaim:
+        return KeyClaim(
             key=_key(fields),
             cluster=self._check_member(request, fields),
             fingerprint=_bytes(fields, "fingerprint"),

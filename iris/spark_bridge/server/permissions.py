@@ -188,11 +188,12 @@ def speaks_for(node: Node, sender: NodeId, speaks: str, cluster: str) -> bool:
 
 
 def is_there(node: Node, cluster: str, other: str) -> bool:
-    """Tell whether a node is known to be up, whether it is still a member of a cluster or not."""
-    return (
-        other == node.id
-        or any(other == known.node for known in node.nodes())
-        or any(other == member.node for member in node.members(cluster))
+    """Tell whether a node of this site is linked, or one of another site a member of a cluster.
+
+    A node that has died is linked for another second, one that is cut off or frozen for some seconds.
+    """
+    return node._parts.mesh.peer(NodeId(other)) is not None or any(
+        other == member.node and member.site != node.site for member in node.members(cluster)
     )
 
 

@@ -29,8 +29,8 @@ from iris.node.telemetry.metrics import Exposition
 from iris.patterns.latency import EDGES
 from iris.spark_bridge.copies import CopyStatus
 from iris.spark_bridge.log.store import ShardState
-from iris.spark_bridge.queues import QueueStatus
 from iris.spark_bridge.outcomes import OutcomeStatistics
+from iris.spark_bridge.queues import QueueStatus
 from iris.spark_bridge.server.leases import LeaseStatistics
 from iris.spark_bridge.server.member import BridgeReport, BridgeStatistics
 from iris.testing import open_network
