@@ -39,7 +39,7 @@ from iris.node.open import open_node
 from iris.node.statistics import NodeStatistics
 from iris.patterns.counters import PatternStatistics
 from iris.patterns.latency import LatencyStatistics
-from iris.patterns.messages import Answer, Message, Request, Sender
+from iris.patterns.messages import Answer, Message, Outbox, Request, Sender
 from iris.patterns.multicast.survey import Answers
 from iris.patterns.pubsub.interest.durable_subscribers import DurableSubscriber
 from iris.patterns.pubsub.interest.shards import Share
@@ -106,6 +106,7 @@ __all__ = [
     "NodeStatistics",
     "NotAllowed",
     "NotSent",
+    "Outbox",
     "Outcomes",
     "Overloaded",
     "PatternStatistics",

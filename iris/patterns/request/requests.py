@@ -666,7 +666,10 @@ def failure_of(cluster: str, member: NodeId, failure: kinds.Failure) -> IrisErro
                 "idempotent=True to have such requests repeated"
             )
         case "in_doubt":
-            return Unknown(f"cluster {cluster!r}: {failure.text}")
+            return Unknown(
+                f"a member of cluster {cluster!r} was lost in the middle of a request with an idempotency key: it ran "
+                f"in part, to its end, or not at all, and is not run again ({failure.text})"
+            )
         case "not_here":
             return Unknown(
                 f"node {member} of cluster {cluster!r} does not have the request (any more), and no reply has come: it "

@@ -19,6 +19,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Protocol, cast, final
 
 import trio
@@ -31,11 +32,15 @@ from iris.kernel.errors import (
     IrisError,
     NoSuchCluster,
     NotAllowed,
+    PayloadTooLarge,
     RemoteError,
     RemoteProtocolError,
 )
-from iris.kernel.names import Entropy, check_name
+from iris.kernel.names import Entropy, check_key, check_name
+from iris.kernel.topic_syntax import is_topic
 from iris.kernel.wire import kinds
+from iris.patterns.messages import Outbox
+from iris.patterns.payloads import encoded
 from iris.patterns.request import IN_DOUBT, NO_SUCH_OPERATION, OF_HANDLER
 from iris.patterns.service.reply_cache import Outcome
 
@@ -45,6 +50,9 @@ MAX_KEY: Final = 256
 """Bytes of an idempotency key."""
 MAX_OUTCOME: Final = 256 * KIB
 """Bytes of a reply that is kept."""
+MAX_EVENTS: Final = 64
+"""Events of an outbox; together they have as many bytes as an outcome at most."""
+MAX_HEADERS: Final = 8 * KIB
 MIN_KEEP: Final = 1.0
 MAX_KEEP: Final = 366 * 24 * 3600.0
 
@@ -131,7 +139,7 @@ class KeptOutcomes:
         """Requests that were answered with a recorded outcome."""
 
     async def serve(
-        self, request: Keyed, caller: str, key: str, run: Callable[[int], Awaitable[tuple[Outcome, int]]]
+        self, request: Keyed, caller: str, key: str, run: Callable[[int, Outbox], Awaitable[tuple[Outcome, int]]]
     ) -> tuple[Outcome, int]:
         """Return what a request comes to, or came to before, and its size.
 
@@ -139,7 +147,7 @@ class KeptOutcomes:
             request: has the key.
             caller: the cluster that asks.
             key: of the request.
-            run: calls the handler, as an attempt of that number.
+            run: calls the handler, as an attempt of that number and with an outbox.
 
         Cancelled while the handler runs, the key is in doubt; before that, as if nothing had been asked.
         """
@@ -178,22 +186,29 @@ class KeptOutcomes:
                 raise
             match answer:
                 case {"attempt": int(attempt)} if "doubt" not in answer:
+                    events: list[dict[str, Any]] = []
                     try:
-                        outcome, size = await run(attempt)
+                        outcome, size = await run(attempt, Outbox(partial(_add, events)))
                     except BaseException:
                         await self._release(release, begun=True)
                         raise
                     outcome, size = _bounded(outcome, size)
-                    if await self._recorded({**claim, "attempt": attempt, "outcome": _encoded(outcome)}, request):
+                    record: dict[str, Any] = {**claim, "attempt": attempt, "outcome": _encoded(outcome)}
+                    if isinstance(outcome, kinds.Reply) and events:
+                        record["events"] = events
+                    counts = await self._recorded(record, request)
+                    if isinstance(counts, IrisError):
+                        await self._release(release, begun=True)
+                        code = counts.code if isinstance(counts, RemoteError) else type(counts).__name__
+                        text = f"the handler ran, and its outcome is not kept: {counts}"
+                        return kinds.Failure(request.identifier, code, text[:1024], OF_HANDLER), len(text)
+                    if counts:
                         return outcome, size
                 case {"outcome": bytes() as data}:
                     self.replayed += 1
                     return _decoded_untrusted(data, request.identifier)
                 case {"doubt": str(node), "attempt": int(attempt)}:
-                    text = (
-                        f"node {node} was lost in the middle of the request with idempotency key {key!r:.100}, attempt "
-                        f"{attempt}: it ran in part, to its end, or not at all, and is not run again"
-                    )
+                    text = f"node {node} had it, as attempt {attempt} of key {key!r:.100}"
                     return kinds.Failure(request.identifier, IN_DOUBT, text), len(text)
                 case _:
                     return _failure(request, NO_BRIDGE, f"cluster {self._outcomes.bridge!r} is no bridge")
@@ -241,20 +256,20 @@ class KeptOutcomes:
             case _:
                 return {"counts": answer}
 
-    async def _recorded(self, record: Mapping[str, Any], request: Keyed) -> bool:
+    async def _recorded(self, record: Mapping[str, Any], request: Keyed) -> bool | IrisError:
         """Record an outcome, and wait for that; it goes on when this is cancelled.
 
         Returns:
-            False if another member has taken over meanwhile.
+            False if another member has taken over meanwhile, or why the bridge does not keep it.
         """
-        counted: list[bool] = []
+        counted: list[bool | IrisError] = []
         done = trio.Event()
         self._nursery.start_soon(self._record, record, request.operation, counted, done)
         await done.wait()
         return counted[0]
 
     async def _record(
-        self, record: Mapping[str, Any], operation: str | None, counted: list[bool], done: trio.Event
+        self, record: Mapping[str, Any], operation: str | None, counted: list[bool | IrisError], done: trio.Event
     ) -> None:
         pause = _PAUSE
         while True:
@@ -267,7 +282,7 @@ class KeptOutcomes:
                         error,
                         extra={"cluster": self._cluster, "operation": operation, "reason": str(error)},
                     )
-                    counted.append(True)
+                    counted.append(error)
                     break
                 self._at = self._outcomes.bridge
             except trio.ClosedResourceError:  # the node ends
@@ -296,6 +311,20 @@ def not_kept(cluster: str, identifier: int) -> kinds.Failure:
 
 def _failure(request: Keyed, code: str, text: str) -> tuple[Outcome, int]:
     return kinds.Failure(request.identifier, code, text[:1024]), len(text)
+
+
+def _add(
+    events: list[dict[str, Any]], topic: str, payload: Any, key: str | None, headers: Mapping[str, str] | None
+) -> None:
+    """Add an event to an outbox."""
+    if not is_topic(topic):
+        raise ConfigError(f"topic is {topic!r}: use tokens joined by dots")
+    check_key(key)
+    data, packed = wire.split_payload(encoded(payload, MAX_OUTCOME))
+    wire.encode_headers(headers, MAX_HEADERS)
+    if len(events) >= MAX_EVENTS or len(data) + sum(len(event["data"]) for event in events) > MAX_OUTCOME:
+        raise PayloadTooLarge(f"an outbox has {MAX_EVENTS} events of {MAX_OUTCOME} bytes together at most")
+    events.append({"topic": topic, "key": key, "headers": dict(headers or {}), "data": data, "packed": packed})
 
 
 def _fingerprint(payload: wire.Payload) -> bytes:

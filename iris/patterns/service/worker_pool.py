@@ -25,7 +25,7 @@ from iris.kernel.names import NodeId
 from iris.kernel.tasks import interruptible
 from iris.kernel.wire import kinds
 from iris.patterns.latency import LatencyStatistics, LatencyTable
-from iris.patterns.messages import Message, Request, Sender
+from iris.patterns.messages import Message, Outbox, Request, Sender
 from iris.patterns.observer import Observed, Observer, Pattern
 from iris.patterns.payloads import encoded
 from iris.patterns.priority import Priority, served_priority
@@ -458,10 +458,10 @@ class WorkerPool:
         """Call the handler of a request with an idempotency key, unless what it came to is known."""
         assert self.kept is not None
 
-        async def run(attempt: int) -> tuple[Outcome, int]:
+        async def run(attempt: int, outbox: Outbox) -> tuple[Outcome, int]:
             self.received += job.counted  # once more, because another member has taken over, and was lost
             job.counted = False
-            outcome = await self._call(job, attempt)
+            outcome = await self._call(job, attempt, outbox)
             job.counted = True
             return outcome
 
@@ -474,7 +474,7 @@ class WorkerPool:
         return outcome, size
 
     @interruptible  # also what it calls, conversion and handler: either may never end
-    async def _call(self, job: PendingRequest, attempt: int = 1) -> tuple[Outcome, int]:
+    async def _call(self, job: PendingRequest, attempt: int = 1, outbox: Outbox | None = None) -> tuple[Outcome, int]:
         try:
             request = Request(
                 payload=wire.decode_payload_untrusted(job.payload),
@@ -485,6 +485,7 @@ class WorkerPool:
                 operation=job.operation,
                 idempotency_key=job.key,
                 attempt=attempt,
+                outbox=outbox,
             )
         except RemoteProtocolError as error:
             return self.malformed(job.peer, job.identifier, error)

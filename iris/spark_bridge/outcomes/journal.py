@@ -13,6 +13,10 @@ DONE      the outcome is known                                 gets the outcome
 A claim is named by 16 random bytes, its *holder*.  Only the last holder of a key may record the outcome: a member that
 was taken for lost, and is not, changes nothing any more once another one has taken over.
 
+With an outcome come the events of its outbox.  The transaction that writes the outcome gives them numbers of one
+publisher, which is this journal, and notes them in the table ``pending``.  After it they are appended to the log, and
+again after a crash, when the log recognizes them by their numbers.  So either both are there in the end, or neither.
+
 One transaction makes what came since the last one, and its commit is synchronous.  Claims that change nothing cost no
 write.  Records end at their date; the table ``ends`` finds those that are due.
 """
@@ -42,9 +46,14 @@ _MAP_BYTES: Final = 16 * 1024 * 1024 * 1024
 _SWEPT: Final = 4096
 """Records that end in one transaction: 20 ms."""
 
+_PUBLISHER: Final = b"publisher"
+_LAST: Final = b"last"
+"""The last number of an event."""
+
 _DATE: Final = struct.Struct(">Q")
 _COUNT: Final = struct.Struct(">Q")
-_TABLES: Final = ("records", "ends", "counts")
+_NUMBER: Final = struct.Struct(">Q")
+_TABLES: Final = ("records", "ends", "counts", "pending", "state")
 
 CLAIMED: Final = 0
 IN_DOUBT: Final = 1
@@ -75,6 +84,22 @@ class KeyRecord(msgspec.Struct, frozen=True, array_like=True):
 _DECODER: Final = msgspec.msgpack.Decoder(KeyRecord)
 
 
+@final
+class OutboxEvent(msgspec.Struct, frozen=True, array_like=True):
+    """An event that is stored together with an outcome."""
+
+    cluster: str
+    """That publishes it."""
+    topic: str
+    key: str | None
+    headers: dict[str, str]
+    data: bytes
+    packed: bool
+
+
+_EVENTS: Final = msgspec.msgpack.Decoder(list[OutboxEvent])
+
+
 class KeyClaim(NamedTuple):
     """A member wants to run the request of a key."""
 
@@ -97,6 +122,7 @@ class KeyOutcome(NamedTuple):
     claim: KeyClaim
     attempt: int
     outcome: bytes
+    events: Sequence[OutboxEvent] = ()
 
 
 class KeyRelease(NamedTuple):
@@ -146,8 +172,15 @@ class ClaimRefused(NamedTuple):
     text: str
 
 
-Verdict = Granted | Held | Known | Doubtful | ClaimRefused | bool
-"""Of a claim; of a record and a release whether it counted."""
+class Accepted(NamedTuple):
+    """The outcome is recorded, now or before."""
+
+    first: int
+    """Number of the first of its events; 0: it has none, or they were noted before."""
+
+
+Verdict = Granted | Held | Known | Doubtful | ClaimRefused | Accepted | bool
+"""Of a claim; of an outcome and a release whether it counted."""
 
 
 @final
@@ -156,6 +189,7 @@ class OutcomeJournal:
 
     Args:
         directory: of the environment; made if it is not there.
+        publisher: 16 random bytes, for a new journal.
         now: seconds on a clock that nobody sets.  Claims that were found on the disk count as made now.
 
     Raises:
@@ -163,22 +197,39 @@ class OutcomeJournal:
         StoreFull: there is no room to make one.
     """
 
-    def __init__(self, directory: Path, now: float) -> None:
+    def __init__(self, directory: Path, publisher: bytes, now: float) -> None:
         make_directories(directory)
         with _translated():
             self._environment = lmdb.open(
                 str(directory), map_size=_MAP_BYTES, mode=0o600, max_dbs=len(_TABLES), max_readers=16
             )
             self._databases = {name: self._environment.open_db(name.encode()) for name in _TABLES}
+            with self._environment.begin(write=True) as transaction:
+                state = CheckedTable(transaction, self._databases["state"], "state")
+                known = state.get(_PUBLISHER)
+                if known is None:
+                    known = publisher
+                    state.put(_PUBLISHER, publisher)
+        self.publisher: Final = known.hex()
+        """That events of outboxes have in the log."""
         self._opened = now
         self._until: dict[bytes, float] = {}
         """By key, when its claim is over at the latest; only of claims that were made since this was opened."""
 
-    def apply(self, operations: Sequence[Operation], *, date: int, now: float, may_forget: bool) -> list[Verdict]:
+    def apply(
+        self,
+        operations: Sequence[Operation],
+        stored: Sequence[int] = (),
+        *,
+        date: int,
+        now: float,
+        may_forget: bool,
+    ) -> list[Verdict]:
         """Do what was asked, in this order; it is on the disk when this returns.
 
         Args:
             operations: claims, records and releases.
+            stored: the first numbers of events that are in the log.
             date: microseconds since 1970.
             now: seconds on the clock of ``__init__``.
             may_forget: whether a record whose date is over counts as none.
@@ -190,6 +241,8 @@ class OutcomeJournal:
         until = dict[bytes, float]()
         with _translated(), self._environment.begin(write=True) as transaction:
             view = _View(transaction, self._databases)
+            for first in stored:
+                view.settle(first)
             verdicts: list[Verdict] = []
             for operation in operations:
                 match operation:
@@ -258,6 +311,11 @@ class OutcomeJournal:
                 self._until.pop(key, None)
             return len(ended)
 
+    def pending(self) -> list[tuple[int, list[OutboxEvent]]]:
+        """Return the events that may not be in the log, each list with its first number, in their order."""
+        with _translated(), self._environment.begin() as transaction:
+            return _View(transaction, self._databases).pending()
+
     def count(self) -> int:
         """Return how many keys are remembered."""
         with _translated(), self._environment.begin() as transaction:
@@ -268,19 +326,19 @@ class OutcomeJournal:
         self._environment.close()
 
 
-def _record(view: _View, record: KeyOutcome, date: int) -> bool:
+def _record(view: _View, record: KeyOutcome, date: int) -> Accepted | bool:
     claim, known = record.claim, view.get(record.claim.key)
     if known is not None and known.holder != claim.holder:
         return False
     if known is not None and known.state == DONE:
-        return True  # the first answer was lost
+        return Accepted(0)  # the first answer was lost
     # A key that is not there was on a disk that is gone: its outcome is known all the same.
     ends = date + int(claim.keep * 1_000_000)
     done = KeyRecord(
         DONE, claim.cluster, claim.fingerprint, claim.holder, claim.node, record.attempt, 0.0, ends, record.outcome
     )
     view.put(claim.key, done, known)
-    return True
+    return Accepted(view.note(record.events) if record.events else 0)
 
 
 def _release(view: _View, release: KeyRelease) -> bool:
@@ -300,7 +358,9 @@ class _View:
 
     def __init__(self, transaction: lmdb.Transaction[bytes], databases: Mapping[str, lmdb._Database]) -> None:
         self._transaction, self._databases = transaction, databases
-        self._records, self._ends, self._counts = (CheckedTable(transaction, databases[name], name) for name in _TABLES)
+        self._records, self._ends, self._counts, self._pending, self._state = (
+            CheckedTable(transaction, databases[name], name) for name in _TABLES
+        )
 
     def get(self, key: bytes) -> KeyRecord | None:
         value = self._records.get(key)
@@ -332,6 +392,20 @@ class _View:
                 raise LogDamaged("the outcomes are damaged: a key is to end that is not there")
             self.delete(key, record)
         return due
+
+    def note(self, events: Sequence[OutboxEvent]) -> int:
+        """Write down events that are to be stored; return the number of the first one."""
+        value = self._state.get(_LAST)
+        last = 0 if value is None else _NUMBER.unpack(value)[0]
+        self._state.put(_LAST, _NUMBER.pack(last + len(events)))
+        self._pending.put(_NUMBER.pack(last + 1), msgspec.msgpack.encode(events))
+        return last + 1
+
+    def settle(self, first: int) -> None:
+        self._pending.delete(_NUMBER.pack(first))
+
+    def pending(self) -> list[tuple[int, list[OutboxEvent]]]:
+        return [(_NUMBER.unpack(number)[0], _EVENTS.decode(value)) for number, value in self._pending.records()]
 
     def count(self) -> int:
         entries: int = self._transaction.stat(self._databases["records"])["entries"]

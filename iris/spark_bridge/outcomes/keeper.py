@@ -7,7 +7,9 @@ key.claim   {cluster, caller, operation: text or None, key, {attempt: number}: t
             fingerprint: 16 bytes, holder: 16 bytes,        {outcome: bytes};
             budget: s, keep: s, rerun: flag, wait: s}       {busy: seconds, at most, until it is over};
                                                             {doubt: node that began it, attempt: number}
-key.record  {... as of the claim, attempt, outcome: bytes}  whether it counts: no other member has taken over
+key.record  {... as of the claim, attempt, outcome: bytes,  whether it counts: no other member has taken over
+            events: a list of {topic, key, headers, data,
+            packed}, or None}
 key.release {cluster, caller, operation, key, holder,       the same
             begun: flag}
 =========== =============================================== ==========================================================
@@ -24,22 +26,28 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast, final
+from typing import Annotated, Any, Final, cast, final
 
 import msgspec
 import trio
 
 from iris.kernel.errors import RemoteError
+from iris.kernel.names import Entropy, NodeId
 from iris.kernel.tasks import Wakeup, open_background
-from iris.patterns.messages import Request
-from iris.patterns.service import MAX_KEEP, MAX_KEY, MAX_OUTCOME, MIN_KEEP, Service
+from iris.kernel.topic_syntax import is_topic
+from iris.kernel.wire import join_payload, payload_size
+from iris.patterns.messages import Request, Sender
+from iris.patterns.pubsub.subscribe import EventRun
+from iris.patterns.service import MAX_EVENTS, MAX_KEEP, MAX_KEY, MAX_OUTCOME, MIN_KEEP, Service
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.outcomes.journal import (
+    Accepted,
     ClaimRefused,
     Doubtful,
     Granted,
@@ -49,6 +57,7 @@ from iris.spark_bridge.outcomes.journal import (
     KeyRelease,
     Known,
     Operation,
+    OutboxEvent,
     OutcomeJournal,
     Verdict,
 )
@@ -63,6 +72,8 @@ _LOOK: Final = 0.2
 _MEETING: Final = 5.0
 """Seconds after its start in which a bridge calls no member gone."""
 _SWEEPING: Final = 30.0
+_FRAMING: Final = 16
+"""Bytes of an outcome beside the reply."""
 _MAX_BUDGET: Final = 2.0**32 / 1000
 
 
@@ -84,6 +95,21 @@ class OutcomeStatistics:
     """Claims that were granted although another member may have run the request: with ``rerun``."""
     reused: int
     """Claims that were refused because the key stands for another request."""
+
+
+Store = Callable[[Sequence[EventRun], Callable[[], None]], Awaitable[None]]
+"""Appends events to the log, and calls back when they are on the disk."""
+
+
+@final
+class SentEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An event as a member sends it with an outcome."""
+
+    topic: Annotated[str, msgspec.Meta(max_length=1024)]
+    key: Annotated[str, msgspec.Meta(max_length=MAX_KEY)] | None
+    headers: Annotated[dict[str, str], msgspec.Meta(max_length=512)]
+    data: bytes
+    packed: bool
 
 
 @final
@@ -110,6 +136,8 @@ class OutcomeKeeper:
         is_there: tells whether a node is known to be up, given a cluster that it is a member of.
         date: microseconds since 1970.
         may_forget: tells whether the clock is believed.
+        store: appends events to the log, and calls back when they are on the disk; None: they cannot be.
+        may_publish: tells whether a node may publish on a topic.
     """
 
     def __init__(
@@ -122,13 +150,23 @@ class OutcomeKeeper:
         is_there: Callable[[str, str], bool],
         date: Callable[[], int],
         may_forget: Callable[[], bool],
+        store: Store | None,
+        may_publish: Callable[[Sender, str], bool],
     ) -> None:
+        self._store: Store = _store_nothing if store is None else store
+        self._takes_events = store is not None
+        self._may_publish = may_publish
         self._journal = journal
         self._address, self._kept_at = address, kept_at
         self._speaks_for, self._is_there = speaks_for, is_there
         self._date, self._may_forget = date, may_forget
         self._started = trio.current_time()
         self._open: list[_Waiting] = []
+        self._unstored: deque[tuple[int, Sequence[OutboxEvent], trio.Event | None]] = deque()
+        """Events that are to be appended to the log: number of the first one, and who waits."""
+        self._noted = Wakeup()
+        self._stored: list[int] = []
+        """First numbers of events that are in the log, of which the journal does not know yet."""
         self._arrived = Wakeup()
         self._waiting = 0
         self._news = trio.lowlevel.ParkingLot()
@@ -165,35 +203,60 @@ class OutcomeKeeper:
     async def run(self) -> None:
         """Write what comes, in groups; a group is what has come while the one before was written."""
         self._keys = await trio.to_thread.run_sync(self._journal.count)
+        pending = await trio.to_thread.run_sync(self._journal.pending)
+        self._unstored.extend((first, events, None) for first, events in pending)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._sweep)
+            nursery.start_soon(self._store_events)
             while True:
                 while not self._open:
                     await self._arrived.wait()
                 group, self._open = self._open, []
-                await self._write(group)
+                with trio.CancelScope(shield=True):
+                    await self._write(group)
 
     async def _write(self, group: list[_Waiting]) -> None:
+        now, may_forget = trio.current_time(), self._may_forget()
+        stored, self._stored = self._stored, []
+
         def apply() -> tuple[list[Verdict], int]:
-            verdicts = self._journal.apply(
-                [waiting.operation for waiting in group], date=self._date(), now=now, may_forget=may_forget
-            )
+            operations = [waiting.operation for waiting in group]
+            verdicts = self._journal.apply(operations, stored, date=self._date(), now=now, may_forget=may_forget)
             return verdicts, self._journal.count()
 
-        now, may_forget = trio.current_time(), self._may_forget()
         try:
-            with trio.CancelScope(shield=True):
-                verdicts, self._keys = await trio.to_thread.run_sync(apply)
+            verdicts, self._keys = await trio.to_thread.run_sync(apply)
         except StoreFull as error:
+            self._stored += stored
             for waiting in group:
                 waiting.verdict = error
                 waiting.done.set()
             return
         for waiting, verdict in zip(group, verdicts, strict=True):
             waiting.verdict = verdict
-            waiting.done.set()
+            if isinstance(waiting.operation, KeyOutcome) and isinstance(verdict, Accepted) and verdict.first:
+                self._unstored.append((verdict.first, waiting.operation.events, waiting.done))
+                self._noted.wake()
+            else:
+                waiting.done.set()
         if any(not isinstance(waiting.operation, KeyClaim) for waiting in group):
             self._news.unpark_all()
+
+    async def _store_events(self) -> None:
+        """Append the events of outboxes to the log, in the order of their numbers."""
+        while True:
+            while not self._unstored:
+                await self._noted.wait()
+            first, events, done = self._unstored.popleft()
+            await self._store(
+                [_run(event, self._journal.publisher, first + at) for at, event in enumerate(events)],
+                partial(self._note_stored, first, done),
+            )
+
+    def _note_stored(self, first: int, done: trio.Event | None) -> None:
+        self._stored.append(first)
+        if done is not None:
+            done.set()
 
     async def _sweep(self) -> None:
         while True:
@@ -289,13 +352,38 @@ class OutcomeKeeper:
     async def _record(self, request: Request) -> bool:
         fields = _fields(request.payload)
         claim, outcome, attempt = self._read_claim(request, fields), fields.get("outcome"), fields.get("attempt")
-        if not isinstance(outcome, bytes) or len(outcome) > MAX_OUTCOME:
+        if not isinstance(outcome, bytes) or len(outcome) > MAX_OUTCOME + _FRAMING:
             raise RemoteError("bad_request", f"outcome is none of {MAX_OUTCOME} bytes at most")
         if type(attempt) is not int or not 1 <= attempt < 2**31:
             raise RemoteError("bad_request", f"attempt is {attempt!r:.100}: use a whole number above 0")
-        counted = await self._apply(KeyOutcome(claim, attempt, outcome)) is True
+        events = self._read_events(request.sender, fields.get("events"))
+        counted = isinstance(await self._apply(KeyOutcome(claim, attempt, outcome, events)), Accepted)
         self._recorded += counted
         return counted
+
+    def _read_events(self, sender: Sender, value: object) -> list[OutboxEvent]:
+        if value is None:
+            return []
+        try:
+            events = [
+                OutboxEvent(sender.cluster, event.topic, event.key, event.headers, event.data, event.packed)
+                for event in msgspec.convert(value, list[SentEvent])
+            ]
+        except msgspec.ValidationError as error:
+            raise RemoteError("bad_request", f"events: {error}") from None
+        if len(events) > MAX_EVENTS or sum(len(event.data) for event in events) > MAX_OUTCOME:
+            raise RemoteError("bad_request", f"an outbox has {MAX_EVENTS} events of {MAX_OUTCOME} bytes at most")
+        for event in events:
+            if not is_topic(event.topic):
+                raise RemoteError("bad_request", f"topic is {event.topic!r:.100}: use tokens joined by dots")
+            if not self._may_publish(sender, event.topic):
+                raise RemoteError(
+                    "NotAllowed", f"nodes of cluster {sender.cluster!r} may not publish on {event.topic!r}"
+                )
+        if events and not self._takes_events:
+            text = "the members of this bridge divide its events, and an outbox needs a bridge of one member"
+            raise RemoteError("no_outbox", text)
+        return events
 
     async def _release(self, request: Request) -> bool:
         fields = _fields(request.payload)
@@ -334,9 +422,12 @@ async def open_outcomes(
     is_there: Callable[[str, str], bool],
     date: Callable[[], int],
     may_forget: Callable[[], bool],
+    store: Store | None,
+    may_publish: Callable[[Sender, str], bool],
+    entropy: Entropy,
 ) -> AsyncIterator[OutcomeKeeper]:
     """Keep the outcomes of a member of a bridge until the block ends; see ``OutcomeKeeper``."""
-    journal = await trio.to_thread.run_sync(OutcomeJournal, directory, trio.current_time())
+    journal = await trio.to_thread.run_sync(OutcomeJournal, directory, entropy(16), trio.current_time())
     try:
         keeper = OutcomeKeeper(
             journal,
@@ -346,6 +437,8 @@ async def open_outcomes(
             is_there=is_there,
             date=date,
             may_forget=may_forget,
+            store=store,
+            may_publish=may_publish,
         )
         async with open_background() as nursery:
             nursery.start_soon(keeper.run)
@@ -353,6 +446,26 @@ async def open_outcomes(
     finally:
         with trio.CancelScope(shield=True):
             await trio.to_thread.run_sync(journal.close)
+
+
+def _run(event: OutboxEvent, publisher: str, number: int) -> EventRun:
+    payload = join_payload(event.data, packed=event.packed)
+    return EventRun(
+        Sender(event.cluster, NodeId(publisher)),
+        event.topic,
+        0,
+        number,
+        event.headers,
+        event.key,
+        [payload],
+        payload_size(payload),
+        plain=not event.packed,
+    )
+
+
+async def _store_nothing(_runs: Sequence[EventRun], _stored: Callable[[], None]) -> None:
+    """There are none, unless the bridge was started otherwise before: then they wait until it is so again."""
+    await trio.sleep_forever()
 
 
 # -- payloads of peers -----------------------------------------------------------------------------------------

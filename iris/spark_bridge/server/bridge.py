@@ -249,6 +249,9 @@ async def open_bridge(
                 is_there=partial(is_there, node),
                 date=clock.now,
                 may_forget=clock.is_believed,
+                store=bridge.take if of is None else None,
+                may_publish=permissions.may_publish,
+                entropy=entropy,
             )
         )
         nursery = await stack.enter_async_context(open_background())

@@ -182,7 +182,7 @@ class Permissions:
         return Writer(sender, self._find_peer)
 
 
-def speaks_for(node: Node, sender: NodeId, speaks: str, cluster: str) -> bool:
+def speaks_for(node: Node, sender: str, speaks: str, cluster: str) -> bool:
     """Tell whether a node that speaks for one cluster is also a member of another one, or has the same."""
     return speaks == cluster or any(sender == member.node for member in node.members(cluster))
 

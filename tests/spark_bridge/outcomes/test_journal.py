@@ -9,6 +9,7 @@ import pytest
 
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.outcomes.journal import (
+    Accepted,
     ClaimRefused,
     Doubtful,
     Granted,
@@ -37,7 +38,7 @@ class Opened:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.now, self.date = 100.0, DAY
-        self.journal = OutcomeJournal(directory, self.now)
+        self.journal = OutcomeJournal(directory, bytes(16), self.now)
 
     def __call__(self, operation: Operation, *, may_forget: bool = True) -> Verdict:
         return self.journal.apply([operation], date=self.date, now=self.now, may_forget=may_forget)[0]
@@ -48,7 +49,7 @@ class Opened:
 
     def again(self) -> None:
         self.journal.close()
-        self.journal = OutcomeJournal(self.directory, self.now)
+        self.journal = OutcomeJournal(self.directory, bytes(16), self.now)
 
 
 @pytest.fixture
@@ -69,10 +70,10 @@ def test_one_member_runs_it_and_the_others_get_what_it_came_to(opened: Opened, r
     step()
     held = opened(claim(B))
     assert held == Held(A, "node a", 10.0 if restarted else 6.0), "a claim that was found counts as made just now"
-    assert opened(KeyOutcome(claim(A), 1, b"done")) is True
+    assert opened(KeyOutcome(claim(A), 1, b"done")) == Accepted(0)
     step()
     assert opened(claim(B)) == Known(b"done")
-    assert opened(KeyOutcome(claim(A), 1, b"done")) is True, "its first answer was lost"
+    assert opened(KeyOutcome(claim(A), 1, b"done")) == Accepted(0), "its first answer was lost"
     assert opened(KeyOutcome(claim(B), 2, b"other")) is False
     assert opened(KeyRelease(KEY, A, begun=True)) is False
     assert opened(claim(C)) == Known(b"done")
@@ -91,7 +92,7 @@ def test_a_member_that_is_lost_in_the_middle_leaves_a_doubt(opened: Opened, end:
     gone = A if end == "gone" else b""
     assert opened(claim(B, gone=gone)) == Doubtful("node a", 1)
     assert opened(claim(B, gone=gone)) == Doubtful("node a", 1), "asking changes nothing"
-    assert opened(KeyOutcome(claim(A), 1, b"late")) is True, "it was not lost, and nobody has taken over"
+    assert opened(KeyOutcome(claim(A), 1, b"late")) == Accepted(0), "it was not lost, and nobody has taken over"
     assert opened(claim(B)) == Known(b"late")
 
 
@@ -101,7 +102,7 @@ def test_with_rerun_the_next_one_takes_over_and_the_former_changes_nothing_more(
     assert isinstance(opened(claim(C, rerun=True, gone=A)), Held), "who was known to be gone is not the one who has it"
     assert opened(KeyOutcome(claim(A), 1, b"zombie")) is False
     assert opened(KeyRelease(KEY, A, begun=False)) is False
-    assert opened(KeyOutcome(claim(B), 2, b"done")) is True
+    assert opened(KeyOutcome(claim(B), 2, b"done")) == Accepted(0)
     assert opened(claim(A, rerun=True)) == Known(b"done")
 
 
@@ -147,7 +148,7 @@ def test_a_claim_outlives_no_time_of_its_request(opened: Opened) -> None:
 
 
 def test_an_outcome_is_kept_whose_claim_is_gone_with_its_disk(opened: Opened) -> None:
-    assert opened(KeyOutcome(claim(A), 1, b"done")) is True
+    assert opened(KeyOutcome(claim(A), 1, b"done")) == Accepted(0)
     assert opened(claim(B)) == Known(b"done")
 
 
@@ -169,12 +170,12 @@ def test_a_record_that_is_not_what_was_written_is_noticed(opened: Opened) -> Non
     opened(claim(A))
     opened(KeyOutcome(claim(A), 1, b"done"))
     opened.journal.close()
-    with lmdb.open(str(opened.directory), max_dbs=3) as environment:
+    with lmdb.open(str(opened.directory), max_dbs=5) as environment:
         database = environment.open_db(b"records")
         with environment.begin(write=True, db=database) as transaction:
             found = transaction.get(KEY)
             assert found is not None
             transaction.put(KEY, found.replace(b"done", b"gone"))
-    opened.journal = OutcomeJournal(opened.directory, opened.now)
+    opened.journal = OutcomeJournal(opened.directory, bytes(16), opened.now)
     with pytest.raises(LogDamaged, match="is not what was written"):
         opened(claim(B))

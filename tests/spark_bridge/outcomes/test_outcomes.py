@@ -11,14 +11,16 @@ import pytest
 import trio
 
 import iris
+from iris.spark_bridge.outcomes.journal import KeyClaim, KeyOutcome, OutboxEvent, OutcomeJournal
 from iris.spark_bridge.server.bridge import open_bridge
-from iris.testing import Network, open_network
+from iris.testing import Network, Rights, open_network
+from iris.testing.network import EPOCH
 
 
 @asynccontextmanager
 async def open_keeper(network: Network, directory: Path, **options: Any) -> AsyncIterator[iris.Node]:
     async with (
-        network.open_node("bridge") as node,
+        network.open_node(options.get("name", "bridge")) as node,
         open_bridge(node, topics=["t.>"], directory=directory, **options),
     ):
         yield node
@@ -106,9 +108,7 @@ async def test_a_member_that_dies_at_each_step(tmp_path: Path, step: str, rerun:
                 try:
                     reply = await desk.request("bank", "ten", idempotency_key="k", prefer=one.id, timeout=20)
                 except iris.Unknown as error:
-                    reply = (
-                        "unknown" if "in the middle of the request with idempotency key 'k'" in str(error) else error
-                    )
+                    reply = "unknown" if "in the middle of a request with an idempotency key" in str(error) else error
                 attempts = [attempt for _, attempt, _ in ran]
                 match step, rerun:
                     # The one that is cut off may have run what it was granted: it is no process that has died.
@@ -239,7 +239,11 @@ async def test_a_bridge_that_is_away_is_waited_for(tmp_path: Path) -> None:
 async def test_a_service_without_outcomes_and_one_without_a_bridge_refuse_keys(tmp_path: Path) -> None:
     ran: list[Any] = []
     plain = iris.Service("plain")
-    plain.request(lambda _: ran.append("plain"))
+
+    @plain.request
+    async def serve(_: iris.Request) -> None:
+        ran.append("plain")
+
     async with (
         open_network() as network,
         network.open_node("desk") as desk,
@@ -356,3 +360,137 @@ def test_a_service_takes_outcomes_and_nothing_else() -> None:
     wrong: Any = 60
     with pytest.raises(iris.ConfigError, match=r"outcomes is 60: use iris\.Outcomes\(\.\.\.\)"):
         iris.Service("bank", outcomes=wrong)
+
+
+def ledger(**options: Any) -> iris.Service:
+    """Its effect is what it publishes."""
+    service = iris.Service("bank", outcomes=iris.Outcomes(**options))
+
+    @service.request
+    async def pay(request: iris.Request) -> str:
+        assert request.outbox is not None
+        request.outbox.publish("ledger.ann", {"amount": -request.payload}, key="ann")
+        request.outbox.publish("ledger.ben", b"%d" % request.payload, headers={"attempt": str(request.attempt)})
+        if request.payload > 100:
+            raise iris.RemoteError("no_money", "none is left")
+        return "paid"
+
+    return service
+
+
+async def stored(node: iris.Node, count: int) -> list[Any]:
+    """Return the events of the log: so many, and no more follow."""
+    found: list[Any] = []
+    async with node.consume("ledger.>", group=f"readers-{count}-{trio.current_time()}") as events:
+        with trio.move_on_after(20):
+            while len(found) < count:
+                found += await anext(events)
+        with trio.move_on_after(0.3):
+            found += await anext(events)
+    return [(event.topic, event.key, event.payload, event.sender) for event in found]
+
+
+PAID = [("ledger.ann", "ann", {"amount": -30}, "bank"), ("ledger.ben", None, b"30", "bank")]
+
+
+async def test_events_of_an_outbox_are_stored_with_the_outcome_once_or_not_at_all(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        open_keeper(network, tmp_path),
+        network.open_node("desk") as desk,
+        network.open_node("bank") as one,
+        one.join("bank", ledger()),
+    ):
+        await desk.wait_for("bank")
+        for _ in range(2):
+            assert await desk.request("bank", 30, idempotency_key="k") == "paid"
+        with pytest.raises(iris.RemoteError, match="none is left"):
+            await desk.request("bank", 300, idempotency_key="l")
+        assert await stored(desk, 2) == PAID
+
+
+@pytest.mark.parametrize("step", ["granted", "ran", "recorded"])
+async def test_of_a_member_that_dies_nothing_is_stored_twice(tmp_path: Path, step: str) -> None:
+    async with (
+        open_network() as network,
+        open_keeper(network, tmp_path),
+        network.open_node("desk") as desk,
+        network.open_node("bank", host="one", config=iris.Config(drain_timeout=0.1)) as one,
+        network.open_node("bank") as two,
+    ):
+        dying(network, one, "one", step)
+        async with one.join("bank", ledger(rerun=True)), two.join("bank", ledger(rerun=True)):
+            await desk.wait_for("bank", 2)
+            assert await desk.request("bank", 30, idempotency_key="k", prefer=one.id, timeout=20) == "paid"
+            assert await stored(desk, 2) == PAID
+
+
+async def test_what_a_bridge_noted_and_had_not_stored_when_it_died_is_stored_once(tmp_path: Path) -> None:
+    events = [OutboxEvent("bank", "ledger.ann", "ann", {}, b"x", False)] * 2
+    journal = OutcomeJournal(tmp_path / "outcomes", bytes(16), 0.0)
+    claim = KeyClaim(bytes(32), "bank", bytes(16), bytes(16), "node", 1.0, 60.0, False)
+    journal.apply([KeyOutcome(claim, 1, b"b", events)], date=int(EPOCH * 1e6), now=0.0, may_forget=True)
+    assert journal.pending() == [(1, events)]
+    journal.close()
+    for _ in range(3):
+        async with open_network() as network, network.open_node("desk") as desk, open_keeper(network, tmp_path):
+            await desk.wait_for("bridge")
+            assert await stored(desk, 2) == [("ledger.ann", "ann", b"x", "bank")] * 2
+
+
+async def test_an_outbox_is_bounded_and_a_bridge_refuses_what_may_not_be_published(tmp_path: Path) -> None:
+    service = iris.Service("bank", outcomes=iris.Outcomes())
+    other = iris.Service("divided", outcomes=iris.Outcomes(bridge="divided-bridge"))
+
+    @other.request
+    @service.request
+    async def pay(request: iris.Request) -> None:
+        assert request.outbox is not None
+        with pytest.raises(iris.ConfigError, match="use tokens joined by dots"):
+            request.outbox.publish("ledger.>", b"")
+        with pytest.raises(iris.LocalProtocolError):
+            request.outbox.publish("ledger.a", object())
+        request.outbox.publish(request.payload, bytes(200_000))
+        with pytest.raises(iris.PayloadTooLarge, match="64 events of 262144 bytes together"):
+            request.outbox.publish("ledger.a", bytes(100_000))
+        for _ in range(63):
+            request.outbox.publish(request.payload, b"")
+        with pytest.raises(iris.PayloadTooLarge, match="64 events"):
+            request.outbox.publish("ledger.a", b"")
+
+    rights = Rights(serves=(">",), publishes=("ledger.>",))
+    async with (
+        open_network(rights=rights) as network,
+        open_keeper(network, tmp_path / "0"),
+        open_keeper(network, tmp_path / "1", name="divided-bridge", of=2),
+        network.open_node("desk") as desk,
+        network.open_node("bank") as one,
+        one.join("bank", service),
+        one.join("divided", other),
+    ):
+        await desk.wait_for("divided")
+        await desk.request("bank", "ledger.b", idempotency_key="k")
+        with pytest.raises(iris.RemoteError, match=r"outcome is not kept: .*may not publish on 'secret'") as refused:
+            await desk.request("bank", "secret", idempotency_key="l")
+        assert refused.value.code == "NotAllowed"
+        with pytest.raises(iris.Unknown):
+            await desk.request("bank", "secret", idempotency_key="l")
+        with pytest.raises(iris.RemoteError, match="no_outbox"):
+            await desk.request("divided", "ledger.b", idempotency_key="k")
+        claim = {
+            "cluster": "bank", "caller": "desk", "operation": None, "key": "m", "holder": bytes(16),
+            "fingerprint": bytes(16), "budget": 1.0, "keep": 60.0, "rerun": False, "attempt": 1, "outcome": b"b",
+        }  # fmt: skip
+        event: dict[str, Any] = {"topic": "ledger.a", "key": None, "headers": {}, "data": b"", "packed": False}
+        wrong: list[Any] = [
+            {"topic": "ledger.>"},
+            {"key": 5},
+            {"headers": []},
+            {"data": "x"},
+            {"packed": 1},
+            {"more": 1},
+        ]
+        lists: list[Any] = [5, [5], [event] * 65, [{**event, "data": bytes(200_000)}] * 2]
+        for events in (*lists, *([{**event, **change}] for change in wrong)):
+            with pytest.raises(iris.RemoteError, match="bad_request"):
+                await one.request("bridge", {**claim, "events": events}, operation="key.record")
