@@ -39,7 +39,7 @@ from iris.node.open import open_node
 from iris.node.statistics import NodeStatistics
 from iris.patterns.counters import PatternStatistics
 from iris.patterns.latency import LatencyStatistics
-from iris.patterns.messages import Answer, Message, Request, Sender
+from iris.patterns.messages import Answer, Message, Outbox, Request, Sender
 from iris.patterns.multicast.survey import Answers
 from iris.patterns.pubsub.interest.durable_subscribers import DurableSubscriber
 from iris.patterns.pubsub.interest.shards import Share
@@ -51,6 +51,7 @@ from iris.patterns.pubsub.queues.consumer import Consumer, LogBatch, LogEvent
 from iris.patterns.pubsub.queues.job import Job
 from iris.patterns.pubsub.queues.work_queue import WorkQueue
 from iris.patterns.pubsub.queues.worker import JobWorker
+from iris.patterns.service.outcomes import Outcomes
 from iris.patterns.service.service import Limits, Requester, Service, operation
 from iris.patterns.service.worker_pool import ServiceStatistics
 from iris.patterns.state.lease import Lease
@@ -105,6 +106,8 @@ __all__ = [
     "NodeStatistics",
     "NotAllowed",
     "NotSent",
+    "Outbox",
+    "Outcomes",
     "Overloaded",
     "PatternStatistics",
     "PayloadTooLarge",

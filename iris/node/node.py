@@ -153,6 +153,7 @@ class Node:
         if self._foreign is not None:
             self._pubsub.confirming.look_abroad = self._foreign.begin
         self._serving = Server(mesh, config, self._relays)
+        self._serving.asking = self._ask_bridge, environment.entropy
         self._tunnels = Tunnels(mesh, membership, self._serving, config)
         membership.queue_delay = lambda: self._serving.queue_delay
         if (reach := self._reach) is not None:
@@ -172,6 +173,7 @@ class Node:
         *,
         timeout: float = 5.0,
         idempotent: bool = False,
+        idempotency_key: str | None = None,
         operation: str | None = None,
         key: str | None = None,
         prefer: Member | NodeId | None = None,
@@ -194,6 +196,10 @@ class Node:
             timeout: seconds until ``RequestTimeout``; the handler is cancelled when they are over.  The caller's own
                 cancel scope shortens it, and what is left is what nested requests in the handler may use.
             idempotent: the handler's effect is the same when it runs twice.
+            idempotency_key: 1 to 256 bytes that name this piece of work, within this node's cluster and the operation.
+                A bridge keeps what the first request with the key came to, for the time that the service states
+                (``Outcomes``), and every later one gets that, from whichever member, also after the death of members,
+                callers and bridge.  It is repeated as with ``idempotent=True``.
             operation: name of the handler within the service.
             key: requests with the same key go to the same member while it lives.
             prefer: the member that is asked as long as it can be reached and work does not wait for a second there,
@@ -214,15 +220,19 @@ class Node:
             Overloaded: the members that were asked are at their limits; the handler did not run.
             RequestTimeout: the time is over; the handler ran never or once, or once at each member that was lost.
             NotSent: the request certainly did not run.
-            Unknown: the member was lost while it had the request; only if not idempotent.
-            RemoteError: the handler raised; it holds the code and text.
+            Unknown: the member was lost while it had the request; only if not idempotent.  With a key: a member was
+                lost in the middle, or the handler was cancelled, and the service does not run such requests again.
+            RemoteError: the handler raised; it holds the code and text.  With a key also ``key_reused``: it stands for
+                another payload; ``no_outcomes``: the service keeps none; ``no_bridge``, ``not_stored``,
+                ``too_many_keys``: the bridge cannot be reached, or has no room.  With these the handler did not run.
             NotAllowed: the member refuses this caller.
             PayloadTooLarge, LocalProtocolError: the payload or the headers cannot be sent.
 
-        Cancelling it tells the member to stop, and leaves nothing behind here.
+        Cancelling it tells the member to stop, and leaves nothing behind here.  A key whose handler has begun is in
+        doubt then, as if the member had been lost.
         """
         self._guard.check()
-        check_request(cluster, operation, key, hedge, idempotent=idempotent)
+        check_request(cluster, operation, key, hedge, idempotent=idempotent, idempotency_key=idempotency_key)
         timeout = check_timeout(timeout)
         convert = None if reply is None else reply_converter(reply)
         span: OpenSpan | None = None
@@ -244,6 +254,7 @@ class Node:
                 prefer=wanted,
                 headers=headers,
                 priority=check_priority(priority),
+                idempotency_key=idempotency_key,
             )
             came: Any = await self._requests.request(call, hedge)
             value: R = came if convert is None else converted_reply(convert, came, cluster)
@@ -264,6 +275,7 @@ class Node:
         *,
         timeout: float,
         idempotent: bool,
+        idempotency_key: str | None,
         operation: str | None,
         key: str | None,
         prefer: Member | NodeId | None,
@@ -276,7 +288,7 @@ class Node:
         See ``Requests.begin``.
         """
         self._guard.check()
-        check_request(cluster, operation, key, None, idempotent=idempotent)
+        check_request(cluster, operation, key, None, idempotent=idempotent, idempotency_key=idempotency_key)
         if self._reach is not None and self._reach.matters(cluster):
             return None
         span: OpenSpan | None = None
@@ -293,6 +305,7 @@ class Node:
             prefer=None if prefer is None else check_preference(prefer, None),
             priority=check_priority(priority),
             until=until,
+            idempotency_key=idempotency_key,
         )
         begun = self._requests.begin(call, woken)
         return begun if begun is None or span is None else span.following(begun)
@@ -841,11 +854,8 @@ class Node:
         if not MIN_TTL <= seconds <= MAX_TTL:
             raise ConfigError(f"ttl is {ttl!r}: use {MIN_TTL:g} to {MAX_TTL:g} seconds")
 
-        async def ask(granting: str, operation: str, fields: Mapping[str, Any], within: float) -> Any:
-            return await self.request(granting, dict(fields), operation=operation, timeout=within, idempotent=True)
-
         return open_lease(
-            ask,
+            self._ask_bridge,
             bridge,
             self.name if cluster is None else check_name(cluster, "cluster"),
             name,
@@ -854,6 +864,9 @@ class Node:
             self._environment.entropy(16),
             self._environment.random,
         )
+
+    async def _ask_bridge(self, bridge: str, operation: str, fields: Mapping[str, Any], within: float) -> Any:
+        return await self.request(bridge, dict(fields), operation=operation, timeout=within, idempotent=True)
 
     def leader(
         self, cluster: str, *, ttl: float = 10.0, timeout: float = math.inf, bridge: str = "bridge"

@@ -238,7 +238,10 @@ OfMembership = (
 
 
 class Request(Message, tag=0x20):
-    """A request: ``budget`` in milliseconds; flags: 1 idempotent, 2 and 4 priority, 8 timed."""
+    """A request: ``budget`` in milliseconds.
+
+    Flags: 1 idempotent, 2 and 4 priority, 8 timed, 16 with an idempotency key in its headers.
+    """
 
     id: Count
     cluster: Name
