@@ -37,7 +37,7 @@ from iris.node.join import ClusterMembership
 from iris.node.node import Node
 from iris.node.open import open_node
 from iris.node.statistics import NodeStatistics
-from iris.patterns.counters import PatternStatistics
+from iris.patterns.books import PatternStatistics
 from iris.patterns.latency import LatencyStatistics
 from iris.patterns.messages import Answer, Message, Request, Sender
 from iris.patterns.multicast.survey import Answers

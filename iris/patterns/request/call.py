@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, final
+from typing import Final, Literal, final
 
 from msgspec import Struct
 
@@ -36,6 +36,8 @@ class Call(Struct, eq=False):
         timeout: seconds that the caller has given it.
         picker: chooses a member; None as long as nobody serves the cluster.
         tried: members that were asked since the last pause, by all tasks of a hedged request.
+        pattern: whether it is a request, or the part of a survey.
+        asked: the member that was asked last.
     """
 
     cluster: str
@@ -53,6 +55,8 @@ class Call(Struct, eq=False):
     deadline: float
     picker: Picker | None
     tried: set[NodeId]
+    pattern: Literal["request", "survey"] = "request"
+    asked: NodeId = NodeId("")
 
     @property
     def label(self) -> str:
