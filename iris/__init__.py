@@ -37,7 +37,9 @@ from iris.node.join import ClusterMembership
 from iris.node.node import Node
 from iris.node.open import open_node
 from iris.node.statistics import NodeStatistics
-from iris.patterns.books import PatternStatistics
+from iris.patterns.books.counters import PatternStatistics
+from iris.patterns.books.shown import BookRow, Books
+from iris.patterns.books.watch import Loss, LossWatch
 from iris.patterns.latency import LatencyStatistics
 from iris.patterns.messages import Answer, Message, Request, Sender
 from iris.patterns.multicast.survey import Answers
@@ -71,6 +73,8 @@ __all__ = [
     "Answer",
     "Answers",
     "AuthenticationError",
+    "BookRow",
+    "Books",
     "Change",
     "ClusterMembership",
     "Config",
@@ -96,6 +100,8 @@ __all__ = [
     "LocalProtocolError",
     "LogBatch",
     "LogEvent",
+    "Loss",
+    "LossWatch",
     "Member",
     "MemberLost",
     "Message",

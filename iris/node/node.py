@@ -34,21 +34,26 @@ from iris.node.arguments import (
 from iris.node.environment import Environment
 from iris.node.join import ClusterMembership, Joined
 from iris.node.parts import NodeParts
-from iris.node.report import LIMITS as OPERATORS
 from iris.node.report import (
+    BOOKS,
+    LONGEST_SETTLE,
     PING,
     REPORT,
     TOPICS,
+    BooksOrder,
+    BooksReport,
     DrainOrder,
     LinkReport,
     NodeReport,
     OperatorsService,
     TopicsReport,
+    books_of,
     links_of,
     ping,
     report_of,
     topics_of,
 )
+from iris.node.report import LIMITS as OPERATORS
 from iris.node.run_guard import RunGuard
 from iris.node.statistics import DRAIN, NODES, RESERVED, NodeStatistics, gather_statistics
 from iris.patterns.books import Bookkeeper, Books, LossWatch, matching
@@ -1092,6 +1097,10 @@ class Node:
         def topics(_: Request) -> TopicsReport:
             return topics_of(self._pubsub.subscribed(), self._publishing.topics())
 
+        @nodes.request(BOOKS)
+        async def books(order: BooksOrder) -> BooksReport:
+            return books_of(await self.books(order.pattern, settle=min(order.settle, LONGEST_SETTLE)))
+
         @drains.request
         def drain(order: DrainOrder, request: Request) -> None:
             self._drain(order, request.sender.node)
@@ -1153,10 +1162,16 @@ class Node:
         report: TopicsReport = converted_reply(reply_converter(TopicsReport), reply, NODES)
         return report
 
-    async def _ask_node(self, member: NodeId, operation: str, timeout: float) -> Any:
+    async def _ask_books(self, order: BooksOrder, member: NodeId, timeout: float) -> BooksReport:
+        """Return what has become of what another node has sent; raises as ``request`` does."""
+        reply = await self._ask_node(member, BOOKS, timeout, order)
+        report: BooksReport = converted_reply(reply_converter(BooksReport), reply, NODES)
+        return report
+
+    async def _ask_node(self, member: NodeId, operation: str, timeout: float, payload: object = None) -> Any:
         """Ask one node, whether it serves a cluster or none; raises as ``request`` does."""
         self._guard.check()
-        call = self._requests.call(NODES, None, timeout=timeout, operation=operation, member=member)
+        call = self._requests.call(NODES, payload, timeout=timeout, operation=operation, member=member)
         return await self._requests.request(call)
 
     @property

@@ -40,9 +40,10 @@ async def test_broadcasts_to_a_member_that_dies_are_received_or_in_doubt(autojum
             await shop.broadcast("cache", number)
         before = await shop.books("cache", settle=1.0)
         assert (before.sent, before.received, before.waiting, before.balanced) == (30, 10, 20, False)
-        stage.crash("cache")
-        while shop.members("cache"):
-            await trio.sleep(0.1)
+        async with shop.watch("cache") as changes:
+            stage.crash("cache")
+            while (await anext(changes)).kind != "lost":
+                pass
         books = await shop.books("cache")
         assert (books.sent, books.received, books.in_doubt) == (30, 10, 20)
         assert books.balanced
