@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 
 import pytest
@@ -10,10 +11,10 @@ import trio
 
 import iris
 import iris.testing
-from iris.testing.faults import Broken, Crash, Faults, Flapping, Lossy, Partition, SlowReader, Stall
+from iris.testing.faults import Broken, Crash, Fault, Faults, Flapping, Lossy, Partition, SlowReader, Stall
 
 FAILURES = (iris.DeliveryError, iris.TunnelBroken, trio.BrokenResourceError)
-HOURS = 120 / 3600
+HOURS = 40 / 3600
 
 
 class Counted:
@@ -54,10 +55,10 @@ class Counted:
 async def send_everything(world: iris.testing.World, node: iris.Node) -> None:
     """Send in all patterns until the faults are over."""
 
-    async def repeat(pause: float, send: object) -> None:
+    async def repeat(pause: float, send: Callable[[int], Awaitable[None]]) -> None:
         async for number in world.every(pause):
             with suppress(*FAILURES):
-                await send(number)  # type: ignore[operator]
+                await send(number)
 
     async def broadcast(number: int) -> None:
         for part in range(5):
@@ -104,7 +105,7 @@ def check(books: iris.Books, counted: Counted) -> None:
             assert count <= really[node] <= count + doubtful[node], (pattern, node, count, really[node], doubtful[node])
 
 
-def run(seeds: int, faults: Faults, *, relay_above: int = 8) -> None:
+def run(seeds: Iterable[int], faults: Faults, *, relay_above: int = 8) -> None:
     async def test(world: iris.testing.World) -> None:
         counted = Counted()
         for host in ("one", "two", "three"):
@@ -122,13 +123,23 @@ def run(seeds: int, faults: Faults, *, relay_above: int = 8) -> None:
     iris.testing.simulate(seeds=seeds, hours=HOURS, faults=faults)(test)()
 
 
-@pytest.mark.parametrize(
-    "kinds", [(Partition, Flapping), (Broken, SlowReader), (Crash,), (Stall,), (Lossy,)], ids=lambda kinds: kinds[0].__name__
-)
-def test_every_message_is_in_one_column_after_faults(kinds: tuple[type, ...]) -> None:
-    run(2, Faults(kinds=kinds, pause=8.0, lasting=(0.05, 20.0)))
+KINDS = ((Partition, Flapping), (Broken, SlowReader), (Crash,), (Stall,), (Lossy,))
+OVER_TREES = (Partition, Broken, Crash, Stall)
+
+
+@pytest.mark.parametrize("kinds", KINDS, ids=lambda kinds: kinds[0].__name__)
+def test_every_message_is_in_one_column_after_faults(kinds: tuple[type[Fault], ...]) -> None:
+    run((1,), Faults(kinds=kinds, pause=5.0, lasting=(0.05, 12.0)))
 
 
 def test_every_message_is_in_one_column_over_trees() -> None:
-    kinds = (Partition, Broken, Crash, Stall)
-    run(2, Faults(kinds=kinds, pause=10.0, lasting=(0.05, 20.0)), relay_above=2)
+    run((1,), Faults(kinds=OVER_TREES, pause=5.0, lasting=(0.05, 12.0)), relay_above=2)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kinds", [*KINDS, OVER_TREES], ids=lambda kinds: kinds[0].__name__)
+@pytest.mark.parametrize("relay_above", [2, 8])
+def test_every_message_is_in_one_column_after_faults_of_many_seeds(
+    kinds: tuple[type[Fault], ...], relay_above: int
+) -> None:
+    run(range(2, 10), Faults(kinds=kinds, pause=5.0, lasting=(0.05, 12.0)), relay_above=relay_above)
