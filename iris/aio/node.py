@@ -17,6 +17,7 @@ from iris.aio.handles import (
     ClusterMembership,
     ConfirmedEvents,
     Lease,
+    LossWatch,
     SharedState,
     Subscription,
     Tunnel,
@@ -64,6 +65,7 @@ class Node(Handle[TrioNode]):
         *,
         timeout: float = 5.0,
         idempotent: bool = False,
+        idempotency_key: str | None = None,
         operation: str | None = None,
         key: str | None = None,
         prefer: Member | NodeId | None = None,
@@ -89,6 +91,7 @@ class Node(Handle[TrioNode]):
                 payload,
                 timeout=timeout,
                 idempotent=idempotent,
+                idempotency_key=idempotency_key,
                 operation=operation,
                 key=key,
                 prefer=prefer,
@@ -112,6 +115,7 @@ class Node(Handle[TrioNode]):
                 payload,
                 timeout=timeout,
                 idempotent=idempotent,
+                idempotency_key=idempotency_key,
                 operation=operation,
                 key=key,
                 prefer=prefer,
@@ -144,7 +148,12 @@ class Node(Handle[TrioNode]):
     wait_for = awaited(TrioNode.wait_for)
     watch = block(TrioNode.watch, Watch)
     revoke = awaited(TrioNode.revoke)
+    books = awaited(TrioNode.books)
     statistics = direct(TrioNode.statistics)
+
+    def watch_losses(self, pattern: str = ">", *, every: float = 1.0) -> LossWatch:
+        """See ``iris.Node.watch_losses``."""
+        return LossWatch(self._inner.watch_losses(pattern, every=every), self._guest)
 
     def _enter(self, opening: Callable[[TrioNode], AbstractAsyncContextManager[T]]) -> AbstractAsyncContextManager[T]:
         """Return a block that enters what ``opening`` makes of the node, and gives what that gives."""

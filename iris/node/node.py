@@ -34,23 +34,29 @@ from iris.node.arguments import (
 from iris.node.environment import Environment
 from iris.node.join import ClusterMembership, Joined
 from iris.node.parts import NodeParts
-from iris.node.report import LIMITS as OPERATORS
 from iris.node.report import (
+    BOOKS,
+    LONGEST_SETTLE,
     PING,
     REPORT,
     TOPICS,
+    BooksOrder,
+    BooksReport,
     DrainOrder,
     LinkReport,
     NodeReport,
     OperatorsService,
     TopicsReport,
+    books_of,
     links_of,
     ping,
     report_of,
     topics_of,
 )
+from iris.node.report import LIMITS as OPERATORS
 from iris.node.run_guard import RunGuard
 from iris.node.statistics import DRAIN, NODES, RESERVED, NodeStatistics, gather_statistics
+from iris.patterns.books import Bookkeeper, Books, LossWatch, matching
 from iris.patterns.messages import Request
 from iris.patterns.multicast import Answers, Broadcasts, Relays, StopRules, Surveys
 from iris.patterns.payloads import converted_reply, reply_converter
@@ -143,17 +149,21 @@ class Node:
         """The documents that are open here, by cluster."""
         self._drained: set[str] = set()
         """The clusters that an operator has drained here."""
-        self._requests = Requests(mesh, membership, config)
+        self._books = Bookkeeper(mesh)
+        ledger = self._books.ledger
+        self._requests = Requests(mesh, membership, config, ledger)
+        self._books.under_way.append(self._requests.under_way)
         self._relays = Relays(mesh, config, avoid=membership.is_suspected, site_of=membership.site_of)
-        self._broadcasts = Broadcasts(mesh, membership, config, self._relays)
+        self._broadcasts = Broadcasts(mesh, membership, config, self._relays, ledger)
         self._surveys = Surveys(mesh, self._requests, membership, self._relays, config)
-        self._pubsub = PubSub(mesh, config, avoid=membership.is_suspected, relayed=self._relays.tally)
+        self._pubsub = PubSub(mesh, config, self._books, avoid=membership.is_suspected, relayed=self._relays.tally)
         self._publishing = self._pubsub.publishing
         self._foreign = None if sites is None else RemoteSubscribers(sites, mesh, self._publishing.count_unlinked)
         if self._foreign is not None:
             self._pubsub.confirming.look_abroad = self._foreign.begin
-        self._serving = Server(mesh, config, self._relays)
-        self._tunnels = Tunnels(mesh, membership, self._serving, config)
+        self._serving = Server(mesh, config, self._relays, self._books)
+        self._serving.asking = self._ask_bridge, environment.entropy
+        self._tunnels = Tunnels(mesh, membership, self._serving, config, self._books)
         membership.queue_delay = lambda: self._serving.queue_delay
         if (reach := self._reach) is not None:
             self._requests.reach = lambda cluster, timeout: reach_one(reach, cluster, None, timeout)
@@ -172,6 +182,7 @@ class Node:
         *,
         timeout: float = 5.0,
         idempotent: bool = False,
+        idempotency_key: str | None = None,
         operation: str | None = None,
         key: str | None = None,
         prefer: Member | NodeId | None = None,
@@ -194,6 +205,10 @@ class Node:
             timeout: seconds until ``RequestTimeout``; the handler is cancelled when they are over.  The caller's own
                 cancel scope shortens it, and what is left is what nested requests in the handler may use.
             idempotent: the handler's effect is the same when it runs twice.
+            idempotency_key: 1 to 256 bytes that name this piece of work, within this node's cluster and the operation.
+                A bridge keeps what the first request with the key came to, for the time that the service states
+                (``Outcomes``), and every later one gets that, from whichever member, also after the death of members,
+                callers and bridge.  It is repeated as with ``idempotent=True``.
             operation: name of the handler within the service.
             key: requests with the same key go to the same member while it lives.
             prefer: the member that is asked as long as it can be reached and work does not wait for a second there,
@@ -214,15 +229,19 @@ class Node:
             Overloaded: the members that were asked are at their limits; the handler did not run.
             RequestTimeout: the time is over; the handler ran never or once, or once at each member that was lost.
             NotSent: the request certainly did not run.
-            Unknown: the member was lost while it had the request; only if not idempotent.
-            RemoteError: the handler raised; it holds the code and text.
+            Unknown: the member was lost while it had the request; only if not idempotent.  With a key: a member was
+                lost in the middle, or the handler was cancelled, and the service does not run such requests again.
+            RemoteError: the handler raised; it holds the code and text.  With a key also ``key_reused``: it stands for
+                another payload; ``no_outcomes``: the service keeps none; ``no_bridge``, ``not_stored``,
+                ``too_many_keys``: the bridge cannot be reached, or has no room.  With these the handler did not run.
             NotAllowed: the member refuses this caller.
             PayloadTooLarge, LocalProtocolError: the payload or the headers cannot be sent.
 
-        Cancelling it tells the member to stop, and leaves nothing behind here.
+        Cancelling it tells the member to stop, and leaves nothing behind here.  A key whose handler has begun is in
+        doubt then, as if the member had been lost.
         """
         self._guard.check()
-        check_request(cluster, operation, key, hedge, idempotent=idempotent)
+        check_request(cluster, operation, key, hedge, idempotent=idempotent, idempotency_key=idempotency_key)
         timeout = check_timeout(timeout)
         convert = None if reply is None else reply_converter(reply)
         span: OpenSpan | None = None
@@ -244,6 +263,7 @@ class Node:
                 prefer=wanted,
                 headers=headers,
                 priority=check_priority(priority),
+                idempotency_key=idempotency_key,
             )
             came: Any = await self._requests.request(call, hedge)
             value: R = came if convert is None else converted_reply(convert, came, cluster)
@@ -264,6 +284,7 @@ class Node:
         *,
         timeout: float,
         idempotent: bool,
+        idempotency_key: str | None,
         operation: str | None,
         key: str | None,
         prefer: Member | NodeId | None,
@@ -276,7 +297,7 @@ class Node:
         See ``Requests.begin``.
         """
         self._guard.check()
-        check_request(cluster, operation, key, None, idempotent=idempotent)
+        check_request(cluster, operation, key, None, idempotent=idempotent, idempotency_key=idempotency_key)
         if self._reach is not None and self._reach.matters(cluster):
             return None
         span: OpenSpan | None = None
@@ -293,6 +314,7 @@ class Node:
             prefer=None if prefer is None else check_preference(prefer, None),
             priority=check_priority(priority),
             until=until,
+            idempotency_key=idempotency_key,
         )
         begun = self._requests.begin(call, woken)
         return begun if begun is None or span is None else span.following(begun)
@@ -841,11 +863,8 @@ class Node:
         if not MIN_TTL <= seconds <= MAX_TTL:
             raise ConfigError(f"ttl is {ttl!r}: use {MIN_TTL:g} to {MAX_TTL:g} seconds")
 
-        async def ask(granting: str, operation: str, fields: Mapping[str, Any], within: float) -> Any:
-            return await self.request(granting, dict(fields), operation=operation, timeout=within, idempotent=True)
-
         return open_lease(
-            ask,
+            self._ask_bridge,
             bridge,
             self.name if cluster is None else check_name(cluster, "cluster"),
             name,
@@ -854,6 +873,9 @@ class Node:
             self._environment.entropy(16),
             self._environment.random,
         )
+
+    async def _ask_bridge(self, bridge: str, operation: str, fields: Mapping[str, Any], within: float) -> Any:
+        return await self.request(bridge, dict(fields), operation=operation, timeout=within, idempotent=True)
 
     def leader(
         self, cluster: str, *, ttl: float = 10.0, timeout: float = math.inf, bridge: str = "bridge"
@@ -1041,6 +1063,42 @@ class Node:
         await trio.lowlevel.checkpoint()
         return newer
 
+    async def books(self, pattern: str = ">", *, settle: float = 2.0) -> Books:
+        """Return what became of all that this node has sent: every message is in one column of one receiver.
+
+        Of events, broadcasts, requests, surveys and tunnels: of each topic or cluster and receiver how many were sent,
+        received, expired, refused, lost, or are in doubt because the receiver died.  See ``Books``.
+
+        Args:
+            pattern: of topics and clusters, as for ``subscribe``.  What was sent under more names than have rows is in
+                rows called ``(other)``, which are part of every answer.
+            settle: seconds to wait at most until everything has its outcome.  What receivers that are linked have not
+                accounted for by then is ``waiting``.
+
+        Raises:
+            ConfigError: ``pattern`` is none, or ``settle`` no time.
+
+        Counts begin when this node was opened.  Cancelling it leaves nothing behind.
+        """
+        self._guard.check()
+        matches = matching(pattern)
+        return await self._books.settled(matches, check_wait(settle, "settle"))
+
+    def watch_losses(self, pattern: str = ">", *, every: float = 1.0) -> LossWatch:
+        """Follow what is lost, expires, is refused or comes in doubt from now on: an async iterator of ``Loss``.
+
+        Args:
+            pattern: as for ``books``.
+            every: seconds between two looks.
+
+        Raises:
+            ConfigError: ``pattern`` is none, or ``every`` no time above 0.
+
+        Cancelling a wait loses nothing: the next one begins where it was.  It ends when the node is closed.
+        """
+        self._guard.check()
+        return LossWatch(self._books, matching(pattern), check_timeout(every, "every"), lambda: self._guard.is_closed)
+
     def statistics(self) -> NodeStatistics:
         """Return a snapshot of every counter."""
         parts = self._requests, self._broadcasts, self._relays, self._pubsub, self._serving, self._tunnels
@@ -1085,6 +1143,10 @@ class Node:
         @nodes.request(TOPICS)
         def topics(_: Request) -> TopicsReport:
             return topics_of(self._pubsub.subscribed(), self._publishing.topics())
+
+        @nodes.request(BOOKS)
+        async def books(order: BooksOrder) -> BooksReport:
+            return books_of(await self.books(order.pattern, settle=min(order.settle, LONGEST_SETTLE)))
 
         @drains.request
         def drain(order: DrainOrder, request: Request) -> None:
@@ -1147,10 +1209,16 @@ class Node:
         report: TopicsReport = converted_reply(reply_converter(TopicsReport), reply, NODES)
         return report
 
-    async def _ask_node(self, member: NodeId, operation: str, timeout: float) -> Any:
+    async def _ask_books(self, order: BooksOrder, member: NodeId, timeout: float) -> BooksReport:
+        """Return what has become of what another node has sent; raises as ``request`` does."""
+        reply = await self._ask_node(member, BOOKS, timeout, order)
+        report: BooksReport = converted_reply(reply_converter(BooksReport), reply, NODES)
+        return report
+
+    async def _ask_node(self, member: NodeId, operation: str, timeout: float, payload: object = None) -> Any:
         """Ask one node, whether it serves a cluster or none; raises as ``request`` does."""
         self._guard.check()
-        call = self._requests.call(NODES, None, timeout=timeout, operation=operation, member=member)
+        call = self._requests.call(NODES, payload, timeout=timeout, operation=operation, member=member)
         return await self._requests.request(call)
 
     @property
@@ -1173,5 +1241,5 @@ class Node:
     async def _run(self) -> None:
         """Look after what needs the time; ``open_node`` runs it for as long as the node is up."""
         async with trio.open_nursery() as nursery:
-            for part in (self._requests, self._relays, self._pubsub, self._tunnels):
+            for part in (self._requests, self._relays, self._pubsub, self._tunnels, self._books):
                 nursery.start_soon(part.run)

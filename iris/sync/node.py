@@ -19,13 +19,14 @@ from iris.patterns.priority import PriorityName
 from iris.patterns.service import Limits, Service
 from iris.security.files import CredentialWatch
 from iris.security.identity import Credential
-from iris.sync.crossing import Block, Handle, awaited, block, direct
+from iris.sync.crossing import Block, Handle, awaited, block, direct, shared
 from iris.sync.handlers import served_by_threads
 from iris.sync.handles import (
     Answers,
     ClusterMembership,
     ConfirmedEvents,
     Lease,
+    LossWatch,
     SharedState,
     Subscription,
     Tunnel,
@@ -63,6 +64,7 @@ class Node(Handle[TrioNode]):
         *,
         timeout: float = 5.0,
         idempotent: bool = False,
+        idempotency_key: str | None = None,
         operation: str | None = None,
         key: str | None = None,
         prefer: Member | NodeId | None = None,
@@ -82,6 +84,7 @@ class Node(Handle[TrioNode]):
                 payload,
                 timeout=timeout,
                 idempotent=idempotent,
+                idempotency_key=idempotency_key,
                 operation=operation,
                 key=key,
                 prefer=prefer,
@@ -114,6 +117,8 @@ class Node(Handle[TrioNode]):
     wait_for = awaited(TrioNode.wait_for)
     watch = block(TrioNode.watch, Watch)
     revoke = awaited(TrioNode.revoke)
+    books = awaited(TrioNode.books)
+    watch_losses = shared(TrioNode.watch_losses, LossWatch)
     statistics = direct(TrioNode.statistics)
 
     def _enter(self, opening: Callable[[TrioNode], AbstractAsyncContextManager[T]]) -> AbstractContextManager[T]:
