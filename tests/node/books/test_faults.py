@@ -18,7 +18,7 @@ HOURS = 40 / 3600
 
 
 class Counted:
-    """What the members of a cluster have really had, by node; and when nodes died, how much of that was not reported."""
+    """What members of a cluster have really had, by node; when nodes died, how much of that was not reported."""
 
     def __init__(self) -> None:
         self.broadcasts: Counter[str] = Counter()
