@@ -148,9 +148,9 @@ class Gateway:
         between.register(kinds.Route, self._receive_route)
         between.register(kinds.Exports, self._receive_exports)
         near, far = _Neighbours(self, near=True), _Neighbours(self, near=False)
-        self._near.observe(near)
+        self._near.observe(near, clients=False)
         between.observe(far)
-        for peer in self._near.peers.values():
+        for peer in filter(self._near.is_between_members, self._near.peers.values()):
             near.peer_connected(peer)
 
     def __repr__(self) -> str:
@@ -287,7 +287,7 @@ class Gateway:
     def _tell_neighbour(self, neighbour: NodeId, changed: set[Hop] | None) -> None:
         """Advertise to it what has changed, or all."""
         peer = self._peer(neighbour)
-        if peer is None:
+        if peer is None or peer.client:
             return
         messages = self._advertising.messages(neighbour, changed, trio.current_time())
         # Before anything of the directory: nodes link to other sites with it, and have to know what may cross.

@@ -136,6 +136,10 @@ class Config:
     A quarter of ``member_limit``, so the members of other clusters find room.  Beyond it those go that are gone
     already; then, for a member that is linked, one that nobody could be linked to."""
 
+    clients_per_cluster_key: int = 2_000
+    """How many clients of one cluster's key are linked to this node: anyone with that key can start any number.  A link
+    costs CLIENTKIB."""
+
     gone_limit: int = 20_000
     """Dead and left members that are remembered.  A partition heals by itself if its other side is no larger."""
 

@@ -266,7 +266,9 @@ class Linking:
             self._waits.pop(node, None)
 
     async def _be_courteous(self, node: NodeId, wait: _Wait) -> None:
-        """Leave it to a node to dial this one for a while, if it is the one to do it."""
+        """Leave it to a node to dial this one for a while, if it is the one to do it.  No member dials a client."""
+        if self._mesh.tag.client:
+            return
         record = self._record(node)
         dials = record is not None and any(map(is_via_url, record.addresses))
         if dials and any(map(is_two_way, self._mesh.advertised)):
