@@ -102,7 +102,7 @@ class ContactSearch:
             while self._mesh.peers:
                 await self._alone.wait()
             if trio.current_time() - found > _PAUSES[-1]:
-                rounds = 0  # else whoever has no room for this client would be asked again at once
+                rounds = 0  # else a node that has no room for this client would be asked again at once
             await trio.sleep(_PAUSES[min(rounds, len(_PAUSES) - 1)] * (0.5 + self._random.random()))
             rounds += 1
             if not self._mesh.peers:
@@ -117,7 +117,7 @@ class ContactSearch:
         return False
 
     async def _try(self, urls: list[str], source: str, expected: NodeId | None = None) -> bool:
-        """Link to whoever answers first at one of some addresses; tell whether somebody did."""
+        """Link to the node that answers first at one of some addresses; tell whether somebody did."""
         if not urls:
             return False
         try:
