@@ -74,10 +74,12 @@ class Node(Handle[TrioNode]):
         prefer_site: str | None = None,
         wait: float = 0.0,
         reply: type[R] | None = None,
+        fallback: R | None = None,
+        essential: bool = True,
     ) -> R:
         """See ``iris.Node.request``."""
         # Written out: of a type that is left out, type checkers lose the default on the way through ``awaited``.
-        if wait == 0 and hedge is None and prefer_site is None:
+        if wait == 0 and hedge is None and prefer_site is None and fallback is None and essential is True:
             # Most requests are one message there and one back: those cross to trio and back only if they fail, which
             # takes a third of the time.
             self._guest.check()
@@ -124,6 +126,8 @@ class Node(Handle[TrioNode]):
                 prefer_site=prefer_site,
                 wait=wait,
                 reply=reply,
+                fallback=fallback,
+                essential=essential,
             )
         )
 

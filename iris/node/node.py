@@ -10,7 +10,7 @@ from functools import partial
 from inspect import isawaitable
 from pathlib import Path
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
 
 import trio
 
@@ -18,7 +18,7 @@ from iris.cluster.membership import Departure, Member, Membership, NodeInfo, Rev
 from iris.cluster.mesh import Mesh
 from iris.cluster.sites import Sites, open_with_all, open_with_one, reach_one
 from iris.kernel.config import Config
-from iris.kernel.errors import ConfigError, RemoteError, RequestTimeout
+from iris.kernel.errors import ConfigError, DeliveryError, RemoteError, RequestTimeout
 from iris.kernel.names import NodeId, check_address, check_name
 from iris.kernel.tasks import protected_context
 from iris.node.arguments import (
@@ -179,6 +179,8 @@ class Node:
         prefer_site: str | None = None,
         wait: float = 0.0,
         reply: type[R] | None = None,
+        fallback: R | None = None,
+        essential: bool = True,
     ) -> R:
         """Ask one member of a cluster and return its reply.
 
@@ -209,6 +211,9 @@ class Node:
             wait: seconds to wait for a first member if the cluster has none; they come before those of ``timeout``.
             reply: what the reply is converted to: a dataclass, a model of msgspec or pydantic, or another type made of
                 such; one that does not fit raises ``RemoteError`` with the code ``reply_malformed``.  None: as it is.
+            fallback: returned in the place of a ``DeliveryError``, and counted (``statistics().fallbacks``); None:
+                errors are raised, unless ``essential`` is False.
+            essential: False: ``fallback`` is returned then even if it is None.
 
         Raises:
             NoSuchCluster: nobody serves it; known at once, or when ``wait`` is over.  An idempotent request waits for
@@ -229,6 +234,8 @@ class Node:
         """
         self._guard.check()
         check_request(cluster, operation, key, hedge, idempotent=idempotent, idempotency_key=idempotency_key)
+        if essential is not True:
+            check_flags(essential=essential)
         timeout = check_timeout(timeout)
         convert = None if reply is None else reply_converter(reply)
         span: OpenSpan | None = None
@@ -257,7 +264,10 @@ class Node:
         except BaseException as error:
             if span is not None:
                 span.end(error)
-            raise
+            if (essential and fallback is None) or not isinstance(error, DeliveryError):
+                raise
+            self._requests.fallbacks[type(error).__name__] += 1
+            return cast("R", fallback)
         if span is not None:
             span.end()
         return value
