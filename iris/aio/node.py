@@ -17,6 +17,7 @@ from iris.aio.handles import (
     ClusterMembership,
     ConfirmedEvents,
     Lease,
+    Saga,
     SharedState,
     Subscription,
     Tunnel,
@@ -145,6 +146,7 @@ class Node(Handle[TrioNode]):
     state = block(TrioNode.state, SharedState)
     lease = block(TrioNode.lease, Lease)
     leader = block(TrioNode.leader, Lease)
+    saga = block(TrioNode.saga, Saga)
     clusters = direct(TrioNode.clusters)
     members = direct(TrioNode.members)
     nodes = direct(TrioNode.nodes)

@@ -26,6 +26,7 @@ from iris.sync.handles import (
     ClusterMembership,
     ConfirmedEvents,
     Lease,
+    Saga,
     SharedState,
     Subscription,
     Tunnel,
@@ -114,6 +115,7 @@ class Node(Handle[TrioNode]):
     state = block(TrioNode.state, SharedState)
     lease = block(TrioNode.lease, Lease)
     leader = block(TrioNode.leader, Lease)
+    saga = block(TrioNode.saga, Saga)
     clusters = direct(TrioNode.clusters)
     members = direct(TrioNode.members)
     nodes = direct(TrioNode.nodes)

@@ -34,6 +34,7 @@ FITTING: dict[str, Callable[[Any], bool]] = {
     "timeout": is_number,
     "expires": lambda value: is_number(value) or (type(value) is int and value == 0),
     "ttl": is_number,
+    "keep": is_number,
     "lease": is_number,
     "attempts": lambda value: type(value) is int and value > 0,
     "backoff": lambda value: is_number(value) or (type(value) is int and value == 0),
@@ -123,6 +124,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Awaitable[Any]], M
     "state": (iris.Node.state, entered(iris.Node.state), {"cluster": "prices"}),
     "lease": (iris.Node.lease, entered(iris.Node.lease), {"name": "scheduler"}),
     "leader": (iris.Node.leader, lead, {"cluster": "led"}),
+    "saga": (iris.Node.saga, entered(iris.Node.saga), {"name": "order"}),
     "queue": (iris.Node.queue, entered(iris.Node.queue), {"name": "jobs"}),
     "consume": (iris.Node.consume, consume, {"topics": "a.>", "group": "g"}),
 }  # fmt: skip
