@@ -72,7 +72,6 @@ from iris.patterns.state import (
     Saga,
     SharedState,
     StateMembers,
-    check_saga,
     open_lease,
     open_saga,
 )
@@ -903,7 +902,7 @@ class Node:
         steps and compensations that have an outcome are not called again, and the others follow.
 
         Args:
-            name: 1 to 200 bytes, of the saga, within the cluster that this node speaks for: the same when it is run
+            name: of the saga, within the cluster that this node speaks for: the same when it is run
                 again.  Each is run by one node at a time; another one waits.
             timeout: seconds for the steps.  When they are over the block is cancelled, and nothing is undone.
             keep: seconds for which the end of the saga is remembered, 1 s to 366 days.
@@ -926,7 +925,7 @@ class Node:
             raise ConfigError(f"keep is {keep!r}: use {MIN_KEEP:g} to {MAX_KEEP:g} seconds")
         claims = KeyClaims(check_name(bridge, "cluster"), self._ask_bridge)
         holder = self._environment.entropy(16)
-        return open_saga(self.request, claims, self.name, check_saga(name), seconds, kept, holder)
+        return open_saga(self.request, claims, self.name, check_name(name, "saga"), seconds, kept, holder)
 
     # -- clusters -------------------------------------------------------------------------------------------
 

@@ -1,10 +1,10 @@
 """Saga: steps at several clusters, which are undone if a later one fails (Garcia-Molina and Salem, 1987).
 
 There is no journal of a saga beside the keys of its requests.  Step ``n`` of the saga ``NAME`` has the idempotency key
-``NAME/n``, its compensation ``NAME/n/undo``; so whoever runs the saga again after a crash gets the recorded outcomes of
-what was done, and goes on behind it.  The key ``NAME``, of the cluster that runs it, is claimed while the saga runs: it
-runs at one node at a time.  Before the first compensation the list of all of them is recorded under it.  From then on
-the saga can only be undone, also by a node that does not come to the same end.
+``NAME/n``, its compensation ``NAME/n/undo``.  So a node that runs the saga again after a crash gets the recorded
+outcomes of what was done, and goes on behind it.  The key ``NAME``, of the cluster that runs it, is claimed while the
+saga runs: it runs at one node at a time.  Before the first compensation the list of all of them is recorded under it.
+From then on the saga can only be undone, also by a node that does not come to the same end.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import trio
 from iris.kernel import wire
 from iris.kernel.config import KIB
 from iris.kernel.errors import (
-    ConfigError,
     DeliveryError,
     LeaseLost,
     NoSuchCluster,
@@ -36,7 +35,6 @@ from iris.patterns.service import KeyClaims
 
 _log: Final = logging.getLogger("iris")
 
-MAX_NAME: Final = 200
 MAX_STEPS: Final = 1000
 MAX_BYTES: Final = 128 * KIB
 """Payloads of all steps that can be undone."""
@@ -239,15 +237,4 @@ async def _compensate(request: AskMember, name: str, undo: list[list[Any]]) -> l
     return failed
 
 
-def check_saga(name: str) -> str:
-    """Return the name of a saga.
-
-    Raises:
-        ConfigError: it is none.
-    """
-    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name.encode()) <= MAX_NAME:
-        raise ConfigError(f"the name of a saga is {name!r}: use 1 to {MAX_NAME} bytes of printable text")
-    return name
-
-
-__all__ = ("Saga", "check_saga", "open_saga")
+__all__ = ("Saga", "open_saga")

@@ -201,7 +201,7 @@ async def test_a_step_without_a_reply_may_have_run_and_is_undone(tmp_path: Path)
 
 async def test_what_a_saga_is_given_is_checked(tmp_path: Path) -> None:
     async with open_network() as network, open_shops(network, tmp_path, []) as (one, _):
-        for wrong in ({"name": ""}, {"name": "x" * 201}, {"timeout": 0}, {"keep": 0.5}, {"bridge": "no name"}):
+        for wrong in ({"name": ""}, {"name": "x" * 129}, {"timeout": 0}, {"keep": 0.5}, {"bridge": "no name"}):
             options: dict[str, Any] = {"name": "order", **wrong}
             with pytest.raises(iris.ConfigError):
                 async with one.saga(**options):
