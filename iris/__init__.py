@@ -28,6 +28,7 @@ from iris.kernel.errors import (
     RemoteError,
     RemoteProtocolError,
     RequestTimeout,
+    SagaUndone,
     TunnelBroken,
     Unknown,
 )
@@ -57,6 +58,7 @@ from iris.patterns.service.outcomes import Outcomes
 from iris.patterns.service.service import Limits, Requester, Service, operation
 from iris.patterns.service.worker_pool import ServiceStatistics
 from iris.patterns.state.lease import Lease
+from iris.patterns.state.saga import Saga
 from iris.patterns.state.shared_state import SharedState, StateStatistics
 from iris.patterns.state.shared_types import SharedCounter, SharedList, SharedMap, SharedSet, SharedText
 from iris.patterns.state.watch import StateChange, StateWatch
@@ -125,6 +127,8 @@ __all__ = [
     "Request",
     "RequestTimeout",
     "Requester",
+    "Saga",
+    "SagaUndone",
     "Sender",
     "Service",
     "ServiceStatistics",

@@ -18,6 +18,7 @@ from iris.aio.handles import (
     ConfirmedEvents,
     Lease,
     LossWatch,
+    Saga,
     SharedState,
     Subscription,
     Tunnel,
@@ -75,10 +76,12 @@ class Node(Handle[TrioNode]):
         prefer_site: str | None = None,
         wait: float = 0.0,
         reply: type[R] | None = None,
+        fallback: R | None = None,
+        essential: bool = True,
     ) -> R:
         """See ``iris.Node.request``."""
         # Written out: of a type that is left out, type checkers lose the default on the way through ``awaited``.
-        if wait == 0 and hedge is None and prefer_site is None:
+        if wait == 0 and hedge is None and prefer_site is None and fallback is None and essential is True:
             # Most requests are one message there and one back: those cross to trio and back only if they fail, which
             # takes a third of the time.
             self._guest.check()
@@ -125,6 +128,8 @@ class Node(Handle[TrioNode]):
                 prefer_site=prefer_site,
                 wait=wait,
                 reply=reply,
+                fallback=fallback,
+                essential=essential,
             )
         )
 
@@ -142,6 +147,7 @@ class Node(Handle[TrioNode]):
     state = block(TrioNode.state, SharedState)
     lease = block(TrioNode.lease, Lease)
     leader = block(TrioNode.leader, Lease)
+    saga = block(TrioNode.saga, Saga)
     clusters = direct(TrioNode.clusters)
     members = direct(TrioNode.members)
     nodes = direct(TrioNode.nodes)

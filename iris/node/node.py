@@ -10,7 +10,7 @@ from functools import partial
 from inspect import isawaitable
 from pathlib import Path
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
 
 import trio
 
@@ -18,7 +18,7 @@ from iris.cluster.membership import Departure, Lookups, Member, Membership, Node
 from iris.cluster.mesh import Mesh
 from iris.cluster.sites import Reach, Sites, open_with_all, open_with_one, reach_one
 from iris.kernel.config import Config
-from iris.kernel.errors import ConfigError, RemoteError, RequestTimeout
+from iris.kernel.errors import ConfigError, DeliveryError, RemoteError, RequestTimeout
 from iris.kernel.names import NodeId, check_address, check_name
 from iris.kernel.tasks import protected_context
 from iris.node.arguments import (
@@ -68,16 +68,18 @@ from iris.patterns.pubsub.publish import ConfirmedEvents, open_confirmed_events
 from iris.patterns.pubsub.queues import BridgeMembers, Consumer, Start, WorkQueue, open_consumer, open_work_queue
 from iris.patterns.pubsub.subscribe import Overflow, Subscription, SubscriptionLimits, with_expiry
 from iris.patterns.request import Begun, Requests
-from iris.patterns.service import Limits, Server, Service, Tunnels, callers
+from iris.patterns.service import MAX_KEEP, MIN_KEEP, KeyClaims, Limits, Server, Service, Tunnels, callers
 from iris.patterns.state import (
     MAX_BYTES,
     MAX_KEYS,
     MAX_TTL,
     MIN_TTL,
     Lease,
+    Saga,
     SharedState,
     StateMembers,
     open_lease,
+    open_saga,
 )
 from iris.patterns.tunnel import Tunnel
 from iris.security.files import CredentialWatch
@@ -192,6 +194,8 @@ class Node:
         prefer_site: str | None = None,
         wait: float = 0.0,
         reply: type[R] | None = None,
+        fallback: R | None = None,
+        essential: bool = True,
     ) -> R:
         """Ask one member of a cluster and return its reply.
 
@@ -222,6 +226,9 @@ class Node:
             wait: seconds to wait for a first member if the cluster has none; they come before those of ``timeout``.
             reply: what the reply is converted to: a dataclass, a model of msgspec or pydantic, or another type made of
                 such; one that does not fit raises ``RemoteError`` with the code ``reply_malformed``.  None: as it is.
+            fallback: returned in the place of a ``DeliveryError``, and counted (``statistics().fallbacks``); None:
+                errors are raised, unless ``essential`` is False.
+            essential: False: ``fallback`` is returned then even if it is None.
 
         Raises:
             NoSuchCluster: nobody serves it; known at once, or when ``wait`` is over.  An idempotent request waits for
@@ -242,6 +249,8 @@ class Node:
         """
         self._guard.check()
         check_request(cluster, operation, key, hedge, idempotent=idempotent, idempotency_key=idempotency_key)
+        if essential is not True:
+            check_flags(essential=essential)
         timeout = check_timeout(timeout)
         convert = None if reply is None else reply_converter(reply)
         span: OpenSpan | None = None
@@ -270,7 +279,10 @@ class Node:
         except BaseException as error:
             if span is not None:
                 span.end(error)
-            raise
+            if (essential and fallback is None) or not isinstance(error, DeliveryError):
+                raise
+            self._requests.fallbacks[type(error).__name__] += 1
+            return cast("R", fallback)
         if span is not None:
             span.end()
         return value
@@ -893,6 +905,48 @@ class Node:
         if not self._joined.has(check_name(cluster, "cluster")):
             raise ConfigError(f"this node is no member of cluster {cluster!r}: begin by node.join")
         return self.lease("leader", ttl=ttl, timeout=timeout, bridge=bridge, cluster=cluster)
+
+    def saga(
+        self, name: str, *, timeout: float = 60.0, keep: float = 7 * 24 * 3600.0, bridge: str = "bridge"
+    ) -> AbstractAsyncContextManager[Saga]:
+        """Do several steps at other clusters, and undo those that were done if a later one fails.
+
+        Example::
+
+            async with node.saga("order-7") as saga:
+                await saga.request("stock", order, operation="reserve", undo="release")
+                await saga.request("payments", order, operation="charge", undo="refund")
+
+        If the block ends without an error, so does the saga.  If it raises, a bridge notes that, the compensations are
+        called in the reverse order, each until it has an outcome, and the error becomes ``SagaUndone``.  If this node
+        dies, nothing is undone: the saga has to be run again, best by the worker that gets its job from a queue.  Then
+        steps and compensations that have an outcome are not called again, and the others follow.
+
+        Args:
+            name: of the saga, within the cluster that this node speaks for: the same when it is run
+                again.  Each is run by one node at a time; another one waits.
+            timeout: seconds for the steps.  When they are over the block is cancelled, and nothing is undone.
+            keep: seconds for which the end of the saga is remembered, 1 s to 366 days.
+            bridge: its cluster.
+
+        Raises:
+            SagaUndone: the block raised, now or when it was run before.  Then it is not entered again.
+            RequestTimeout: the steps have taken too long, or another node runs the saga.
+            LeaseLost: this node was taken for lost, and another one runs the saga.
+            NoSuchCluster: there is no bridge.
+            RemoteError: the bridge refuses.
+            ConfigError: an argument is malformed.
+
+        Cancelling the block is as if this node had died.  Cancelled while it compensates, the rest is left to the next
+        one that runs the saga.
+        """
+        self._guard.check()
+        seconds, kept = check_timeout(timeout), check_timeout(keep, "keep")
+        if not MIN_KEEP <= kept <= MAX_KEEP:
+            raise ConfigError(f"keep is {keep!r}: use {MIN_KEEP:g} to {MAX_KEEP:g} seconds")
+        claims = KeyClaims(check_name(bridge, "cluster"), self._ask_bridge)
+        holder = self._environment.entropy(16)
+        return open_saga(self.request, claims, self.name, check_name(name, "saga"), seconds, kept, holder)
 
     # -- clusters -------------------------------------------------------------------------------------------
 

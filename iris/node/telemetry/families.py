@@ -102,6 +102,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "iris_messages_waiting": _gauge("Messages without an outcome yet.", "pattern"),
     "iris_requests_repeated_total": _counter("Requests made once more at another member."),
     "iris_requests_moved_total": _counter("Repeated requests that the first member may have run, too."),
+    "iris_requests_fallbacks_total": _counter("Requests that ended with their fallback, by the error.", "reason"),
     "iris_requests_unrepeated_total": _counter("Requests not repeated, because too many were."),
     "iris_requests_hedged_total": _counter("Requests that a second member was asked as well."),
     # The member's side.
@@ -221,6 +222,8 @@ def samples(snapshot: NodeSnapshot) -> Iterator[Sample]:
     yield from _of_pattern("tunnel", "answered", statistics.tunnels.messages)
     yield Sample("iris_requests_repeated_total", (), statistics.repeated)
     yield Sample("iris_requests_moved_total", (), statistics.moved)
+    for reason, count in statistics.fallbacks.items():
+        yield Sample("iris_requests_fallbacks_total", (reason,), count)
     yield Sample("iris_requests_unrepeated_total", (), statistics.not_repeated)
     yield Sample("iris_requests_hedged_total", (), statistics.hedged)
     for cluster, service in list(statistics.services.items())[:_MAX_LABELS]:

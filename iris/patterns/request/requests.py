@@ -123,6 +123,8 @@ class Requests:
         """Those of them that the member before may have run: it was lost, silent, or left while it had the request."""
         self.not_repeated = 0
         """Requests not made once more, because too many were; their callers got ``Overloaded``."""
+        self.fallbacks: Final[Counter[str]] = Counter()
+        """Requests whose callers got a value in the place of an error, by the error."""
         self._mesh = mesh
         self._directory = directory
         self._config = config

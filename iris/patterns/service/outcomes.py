@@ -69,6 +69,8 @@ _PATIENCE: Final = 3.0
 _PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 1.0
 _GOODBYE: Final = 1.0
+_PASSING: Final = frozenset({"not_stored", "no_shard_0"})
+"""Codes of a bridge that may record the outcome later."""
 _MAX_BUDGET: Final = 2.0**32 / 1000
 
 Ask = Callable[[str, str, Mapping[str, Any], float], Awaitable[Any]]
@@ -119,6 +121,92 @@ class Keyed(Protocol):
 
 
 @final
+class KeyClaims:
+    """Claims of keys at a bridge, and what becomes of them; see ``iris.spark_bridge.outcomes.keeper`` for the fields.
+
+    Args:
+        bridge: its cluster.
+        ask: how it is asked.
+    """
+
+    def __init__(self, bridge: str, ask: Ask) -> None:
+        self.bridge: Final = bridge
+        self._ask = ask
+        self._at = bridge
+        """The cluster that is asked: that of the bridge, until its member is known."""
+
+    async def claim(self, claim: Mapping[str, Any], deadline: float) -> dict[str, Any]:
+        """Claim a key until that is settled; the caller's scope ends it.
+
+        Raises:
+            RemoteError, NoSuchCluster, NotAllowed: the bridge refuses, or there is none.
+        """
+        pause = _PAUSE
+        while True:
+            budget = min(_MAX_BUDGET, max(0.0, deadline - trio.current_time()))
+            try:
+                answer = await self._asked("key.claim", {**claim, "budget": budget, "wait": _WAIT}, _WAIT + _PATIENCE)
+            except (RemoteError, NotAllowed):
+                raise
+            except NoSuchCluster:
+                if self._at == self.bridge:
+                    raise
+                self._at = self.bridge
+                continue
+            except (DeliveryError, RemoteProtocolError):
+                self._at = self.bridge
+            else:
+                if "busy" not in answer:
+                    return answer
+                pause = _PAUSE  # it has waited there
+            await trio.sleep(pause)
+            pause = min(_LONGEST_PAUSE, pause * 2)
+
+    async def record(self, record: Mapping[str, Any]) -> bool:
+        """Record an outcome, until the bridge has it; tell whether it counts, and nobody has taken over.
+
+        Raises:
+            RemoteError, NotAllowed: the bridge refuses.
+        """
+        pause = _PAUSE
+        while True:
+            try:
+                answer = await self._asked("key.record", {**record, "budget": 0.0}, _PATIENCE)
+                return answer.get("counts") is True
+            except NotAllowed:
+                raise
+            except RemoteError as error:
+                if error.code not in _PASSING:
+                    raise
+            except (DeliveryError, RemoteProtocolError):
+                self._at = self.bridge
+            await trio.sleep(pause)
+            pause = min(_LONGEST_PAUSE, pause * 2)
+
+    async def release(self, release: Mapping[str, Any], *, begun: bool) -> None:
+        """Give a claim back, if the bridge can be told so within a second."""
+        with trio.move_on_after(_GOODBYE) as last, suppress(IrisError, trio.ClosedResourceError):
+            last.shield = True
+            await self._asked("key.release", {**release, "begun": begun}, _GOODBYE)
+
+    async def _asked(self, operation: str, fields: Mapping[str, Any], timeout: float) -> dict[str, Any]:
+        answer: object = await self._ask(self._at, operation, fields, timeout)
+        match answer:
+            case {"elsewhere": str(other)}:
+                self._at = other
+                answer = await self._ask(other, operation, fields, timeout)
+            case _:
+                pass
+        match answer:
+            case {"elsewhere": object()}:
+                raise RemoteProtocolError("the members of the bridge do not agree on where keys are kept")
+            case dict():
+                return cast("dict[str, Any]", answer)
+            case _:
+                return {"counts": answer}
+
+
+@final
 class KeptOutcomes:
     """The outcomes of one membership of this node.
 
@@ -131,10 +219,9 @@ class KeptOutcomes:
     """
 
     def __init__(self, outcomes: Outcomes, cluster: str, ask: Ask, entropy: Entropy, nursery: trio.Nursery) -> None:
-        self._outcomes, self._cluster, self._ask, self._entropy = outcomes, cluster, ask, entropy
+        self._outcomes, self._cluster, self._entropy = outcomes, cluster, entropy
+        self._claims = KeyClaims(outcomes.bridge, ask)
         self._nursery = nursery
-        self._at = outcomes.bridge
-        """The cluster that is asked: that of the bridge, until its member is known."""
         self.replayed = 0
         """Requests that were answered with a recorded outcome."""
 
@@ -168,7 +255,7 @@ class KeptOutcomes:
             claim = {**terms, "holder": holder}
             release = {**named, "holder": holder}
             try:
-                answer = await self._claim(claim, request.deadline)
+                answer = await self._claims.claim(claim, request.deadline)
             except RemoteError as error:
                 if error.code == NO_SUCH_OPERATION:
                     return _failure(request, NO_BRIDGE, f"cluster {self._outcomes.bridge!r} is no bridge")
@@ -182,7 +269,7 @@ class KeptOutcomes:
             except NotAllowed as error:
                 return _failure(request, "not_allowed", str(error))
             except BaseException:  # it may have been granted just now
-                await self._release(release, begun=False)
+                await self._claims.release(release, begun=False)
                 raise
             match answer:
                 case {"attempt": int(attempt)} if "doubt" not in answer:
@@ -190,7 +277,7 @@ class KeptOutcomes:
                     try:
                         outcome, size = await run(attempt, Outbox(partial(_add, events)))
                     except BaseException:
-                        await self._release(release, begun=True)
+                        await self._claims.release(release, begun=True)
                         raise
                     outcome, size = _bounded(outcome, size)
                     record: dict[str, Any] = {**claim, "attempt": attempt, "outcome": _encoded(outcome)}
@@ -198,7 +285,7 @@ class KeptOutcomes:
                         record["events"] = events
                     counts = await self._recorded(record, request)
                     if isinstance(counts, IrisError):
-                        await self._release(release, begun=True)
+                        await self._claims.release(release, begun=True)
                         code = counts.code if isinstance(counts, RemoteError) else type(counts).__name__
                         text = f"the handler ran, and its outcome is not kept: {counts}"
                         return kinds.Failure(request.identifier, code, text[:1024], OF_HANDLER), len(text)
@@ -212,49 +299,6 @@ class KeptOutcomes:
                     return kinds.Failure(request.identifier, IN_DOUBT, text), len(text)
                 case _:
                     return _failure(request, NO_BRIDGE, f"cluster {self._outcomes.bridge!r} is no bridge")
-
-    async def _claim(self, claim: Mapping[str, Any], deadline: float) -> dict[str, Any]:
-        """Claim a key until that is settled; the caller's scope ends it.
-
-        Raises:
-            RemoteError, NoSuchCluster, NotAllowed: the bridge refuses, or there is none.
-        """
-        pause = _PAUSE
-        while True:
-            budget = min(_MAX_BUDGET, max(0.0, deadline - trio.current_time()))
-            try:
-                answer = await self._asked("key.claim", {**claim, "budget": budget, "wait": _WAIT}, _WAIT + _PATIENCE)
-            except (RemoteError, NotAllowed):
-                raise
-            except NoSuchCluster:
-                if self._at == self._outcomes.bridge:
-                    raise
-                self._at = self._outcomes.bridge
-                continue
-            except (DeliveryError, RemoteProtocolError):
-                self._at = self._outcomes.bridge
-            else:
-                if "busy" not in answer:
-                    return answer
-                pause = _PAUSE  # it has waited there
-            await trio.sleep(pause)
-            pause = min(_LONGEST_PAUSE, pause * 2)
-
-    async def _asked(self, operation: str, fields: Mapping[str, Any], timeout: float) -> dict[str, Any]:
-        answer: object = await self._ask(self._at, operation, fields, timeout)
-        match answer:
-            case {"elsewhere": str(other)}:
-                self._at = other
-                answer = await self._ask(other, operation, fields, timeout)
-            case _:
-                pass
-        match answer:
-            case {"elsewhere": object()}:
-                raise RemoteProtocolError("the members of the bridge do not agree on where keys are kept")
-            case dict():
-                return cast("dict[str, Any]", answer)
-            case _:
-                return {"counts": answer}
 
     async def _recorded(self, record: Mapping[str, Any], request: Keyed) -> bool | IrisError:
         """Record an outcome, and wait for that; it goes on when this is cancelled.
@@ -271,33 +315,18 @@ class KeptOutcomes:
     async def _record(
         self, record: Mapping[str, Any], operation: str | None, counted: list[bool | IrisError], done: trio.Event
     ) -> None:
-        pause = _PAUSE
-        while True:
-            try:
-                answer = await self._asked("key.record", {**record, "budget": 0.0}, _PATIENCE)
-            except (DeliveryError, RemoteProtocolError) as error:
-                if isinstance(error, NotAllowed) or (isinstance(error, RemoteError) and error.code != "not_stored"):
-                    _log.error(
-                        "the outcome of a request with an idempotency key is not kept: %s",
-                        error,
-                        extra={"cluster": self._cluster, "operation": operation, "reason": str(error)},
-                    )
-                    counted.append(error)
-                    break
-                self._at = self._outcomes.bridge
-            except trio.ClosedResourceError:  # the node ends
-                return
-            else:
-                counted.append(answer.get("counts") is True)
-                break
-            await trio.sleep(pause)
-            pause = min(_LONGEST_PAUSE, pause * 2)
+        try:
+            counted.append(await self._claims.record(record))
+        except trio.ClosedResourceError:  # the node ends
+            return
+        except IrisError as error:
+            _log.error(
+                "the outcome of a request with an idempotency key is not kept: %s",
+                error,
+                extra={"cluster": self._cluster, "operation": operation, "reason": str(error)},
+            )
+            counted.append(error)
         done.set()
-
-    async def _release(self, release: Mapping[str, Any], *, begun: bool) -> None:
-        with trio.move_on_after(_GOODBYE) as last, suppress(IrisError, trio.ClosedResourceError):
-            last.shield = True
-            await self._asked("key.release", {**release, "begun": begun}, _GOODBYE)
 
 
 def not_kept(cluster: str, identifier: int) -> kinds.Failure:

@@ -202,6 +202,7 @@ async def everything() -> NodeSnapshot:
         await node.request("store", b"1", operation="look_up")
         with pytest.raises(iris.RemoteError):
             await node.request("store", b"1", operation="fail")
+        await node.request("store", b"1", operation="fail", fallback=b"")
         statistics = node.statistics()
     lost = {"no link": 2}
     requests = dataclasses.replace(statistics.requests, lost=lost)
