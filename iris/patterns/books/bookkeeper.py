@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final, final
 
 import trio
@@ -29,7 +30,10 @@ _FIRST: Final = 0.005
 """Seconds after which the first message after a pause is reported."""
 
 _PAUSE: Final = 0.1
-"""Seconds between two reports to a sender, for each 64 names in the last one."""
+"""Seconds between two reports to a sender, which have 64 names."""
+
+_AT_ONCE: Final = 16
+"""Reports in so much time; where there are more, the pauses are longer."""
 
 _LONGEST: Final = 1.0
 """Seconds between two looks at messages that wait for their program, and of which there is no news."""
@@ -56,6 +60,8 @@ class Bookkeeper:
         self._due = Wakeup()
         self._receipts = Receipts(self._due.wake, self._delay)
         self._marks = 0
+        self._wanted: dict[NodeId, int] = {}
+        """The last question of each node in the frame that is being dealt with."""
         self._news = trio.lowlevel.ParkingLot()
         mesh.register(kinds.Received, self._receive)
         mesh.register(kinds.ReceivedWanted, self._receive_wanted)
@@ -83,7 +89,7 @@ class Bookkeeper:
                 sent = self._report_all(trio.current_time())
                 if not self._receipts.reporting:
                     break
-                pause = _PAUSE * max(1, sent) if sent else min(2 * pause, _LONGEST)
+                pause = _PAUSE * max(1.0, sent / _AT_ONCE) if sent else min(2 * pause, _LONGEST)
                 await trio.sleep(pause)
 
     def flush(self) -> None:
@@ -111,8 +117,13 @@ class Bookkeeper:
         return sent
 
     def _receive_wanted(self, peer: Peer, wanted: kinds.ReceivedWanted) -> None:
+        self._wanted[peer.node] = wanted.mark
+        self._mesh.work.once(("books", peer.node), partial(self._answer, peer.node))
+
+    def _answer(self, node: NodeId) -> None:
+        """Answer a question, when all that came in the same frame has been dealt with."""
         self.before_report()
-        self._report(peer.node, math.inf, wanted.mark)
+        self._report(node, math.inf, self._wanted.pop(node))
 
     # -- as a sender ----------------------------------------------------------------------------------------
 

@@ -40,6 +40,9 @@ ON_THE_WAY: Final = "on the way"
 DROPPED: Final = "dropped"
 ENDED: Final = "receiver left"
 
+_LARGEST: Final = 2**48
+"""A receiver can claim no more of one name: sums of what is claimed still have a form on the wire."""
+
 _REPORTED: Final[tuple[Pattern, Pattern]] = ("broadcast", "event")
 """What receivers report of, by the number on the wire."""
 
@@ -239,13 +242,13 @@ class Ledger:
         pattern = _REPORTED[report.pattern]
         rows = receiver.rows.get(pattern, {})
         if report.total != NOTHING:
-            receiver.totals[pattern] = Columns(*report.total)
+            receiver.totals[pattern] = _credible(report.total)
         if report.full:
             receiver.full.add(pattern)
         for name, *columns in report.names:
             row = rows.get(name)
             if row is not None and name != OTHER:
-                row.reported, row.answered = Columns(*columns), True
+                row.reported, row.answered = _credible(columns), True
         if report.mark and report.mark == receiver.mark:
             for each in _REPORTED:
                 for row in receiver.rows.get(each, {}).values():
@@ -299,6 +302,10 @@ class Ledger:
             for row in _seen(receiver):
                 if row.name == OTHER or matches(row.name):
                     yield row
+
+
+def _credible(columns: Iterable[int]) -> Columns:
+    return Columns(*(min(count, _LARGEST) for count in columns))
 
 
 def _seen(receiver: _Receiver) -> Iterator[Row]:

@@ -8,6 +8,7 @@ or the other way round, is so compared all the same.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Final, final
@@ -116,7 +117,7 @@ class Receipts:
 
         Args:
             node: the sender.
-            now: the time; infinity if nothing may be put off.
+            now: the time; infinity if nothing may be put off, else it is one message for each pattern.
             mark: the number of its question, if it has asked.
         """
         sender = self._reporting.get(node)
@@ -138,8 +139,11 @@ class Receipts:
         kept: list[Account] = []
         total: Columns = sender.totals[pattern]
         changed = False
-        for account in due:
+        for at, account in enumerate(due):
             columns = account.columns()
+            if len(entries) == _AT_ONCE and now < math.inf:
+                kept = due[at:] + kept  # the next time, so that one sender does not hold up the reports to others
+                break
             if account.relayed and now < account.quiet_until:
                 kept.append(account)
                 continue
