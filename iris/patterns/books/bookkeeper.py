@@ -22,7 +22,7 @@ from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import kinds
 from iris.patterns.books.columns import Account
-from iris.patterns.books.ledger import NOBODY, Ledger, Row
+from iris.patterns.books.ledger import NOBODY, LedgerRow, SendLedger
 from iris.patterns.books.receipts import RELAYED_PAUSE, Receipts
 from iris.patterns.books.shown import BookRow, Books
 
@@ -49,7 +49,7 @@ class Bookkeeper:
     """The books of one node, as a sender and as a receiver."""
 
     def __init__(self, mesh: Mesh) -> None:
-        self.ledger: Final = Ledger(self._is_linked)
+        self.ledger: Final = SendLedger(self._is_linked)
         """What this node has sent."""
         self.under_way: Final[list[Callable[[], Iterable[BookRow]]]] = []
         """Return rows of what is not in the ledger yet: requests without a reply, tunnels that are open."""
@@ -158,10 +158,10 @@ class Bookkeeper:
             with trio.move_on_at(min(deadline, ask_at)):
                 await self._news.park()
 
-    def _is_there(self, row: Row) -> bool:
+    def _is_there(self, row: LedgerRow) -> bool:
         return row.node == NOBODY or self._is_linked(row.node)
 
-    def _ask(self, rows: Iterable[Row]) -> None:
+    def _ask(self, rows: Iterable[LedgerRow]) -> None:
         for node in dict.fromkeys(row.node for row in rows if row.node != NOBODY):
             self._marks += 1
             try:

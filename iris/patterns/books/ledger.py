@@ -1,4 +1,4 @@
-"""Ledger: the sending side of the books (sans-IO).  What this node has sent to whom, and what became of it.
+"""SendLedger: the sending side of the books (sans-IO).  What this node has sent to whom, and what became of it.
 
 Rules of this file:
 
@@ -48,7 +48,7 @@ _REPORTED: Final[tuple[Pattern, Pattern]] = ("broadcast", "event")
 
 
 @final
-class Row:
+class LedgerRow:
     """What one node was sent of one pattern and name.
 
     Attributes:
@@ -81,7 +81,7 @@ class Row:
         """Count copies that did not leave."""
         self.lost[reason] += count
 
-    def add(self, other: Row) -> None:
+    def add(self, other: LedgerRow) -> None:
         """Add what this node counts of another row of the same receiver."""
         self.posted += other.posted
         self.received += other.received
@@ -135,12 +135,12 @@ class Crowd:
 
     __slots__ = ("posted", "rows")
 
-    def __init__(self, rows: tuple[Row, ...]) -> None:
+    def __init__(self, rows: tuple[LedgerRow, ...]) -> None:
         self.rows: Final = rows
         self.posted = 0
 
     def lose(self, reason: str, count: int = 1) -> None:
-        """See ``Row.lose``, for each of them."""
+        """See ``LedgerRow.lose``, for each of them."""
         for row in self.rows:
             row.lose(reason, count)
 
@@ -166,14 +166,14 @@ class _Receiver:
     __slots__ = ("full", "mark", "rows", "totals")
 
     def __init__(self) -> None:
-        self.rows: dict[Pattern, dict[str, Row]] = {}
+        self.rows: dict[Pattern, dict[str, LedgerRow]] = {}
         self.totals: dict[Pattern, Columns] = {}
         self.full: set[Pattern] = set()
         self.mark = 0
 
 
 @final
-class Ledger:
+class SendLedger:
     """What one node has sent, by receiver, pattern and name.
 
     Args:
@@ -188,11 +188,11 @@ class Ledger:
         self._count = 0
 
     def __repr__(self) -> str:
-        return f"<Ledger of {len(self._receivers)} receivers, {self._count} rows>"
+        return f"<SendLedger of {len(self._receivers)} receivers, {self._count} rows>"
 
     # -- what is sent ---------------------------------------------------------------------------------------
 
-    def row(self, pattern: Pattern, name: str, node: NodeId = NOBODY) -> Row:
+    def row(self, pattern: Pattern, name: str, node: NodeId = NOBODY) -> LedgerRow:
         """Return the row of a pattern, name and receiver."""
         receiver = self._receivers.get(node)
         if receiver is None:
@@ -208,7 +208,7 @@ class Ledger:
                 name = OTHER
                 if name in rows:
                     return rows[name]
-            row = rows[name] = Row(pattern, name, node)
+            row = rows[name] = LedgerRow(pattern, name, node)
             self._count += 1
         return row
 
@@ -295,7 +295,7 @@ class Ledger:
         for crowd in self._crowds:
             crowd.share_out()
 
-    def rows(self, matches: Callable[[str], bool]) -> Iterator[Row]:
+    def rows(self, matches: Callable[[str], bool]) -> Iterator[LedgerRow]:
         """Yield the rows whose names match, and those of the names that have none of their own.  Not to be changed."""
         self._share_out()
         for receiver in list(self._receivers.values()):
@@ -308,7 +308,7 @@ def _credible(columns: Iterable[int]) -> Columns:
     return Columns(*(min(count, _LARGEST) for count in columns))
 
 
-def _seen(receiver: _Receiver) -> Iterator[Row]:
+def _seen(receiver: _Receiver) -> Iterator[LedgerRow]:
     """Yield the rows of a receiver; those that cannot be compared with its own as one."""
     for pattern, rows in receiver.rows.items():
         full = pattern in receiver.full
@@ -316,7 +316,7 @@ def _seen(receiver: _Receiver) -> Iterator[Row]:
         own = [row for row in rows.values() if row not in apart] if apart else list(rows.values())
         yield from own
         if apart:
-            others = Row(pattern, OTHER, apart[0].node)
+            others = LedgerRow(pattern, OTHER, apart[0].node)
             for row in apart:
                 others.add(row)
             total = receiver.totals.get(pattern, NOTHING)

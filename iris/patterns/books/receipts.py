@@ -121,13 +121,12 @@ class Receipts:
             mark: the number of its question, if it has asked.
         """
         sender = self._reporting.get(node)
-        due = ([], []) if sender is None else sender.due
         messages: list[kinds.Received] = []
-        for pattern in (BROADCAST, EVENT):
-            if sender is not None:
-                messages += self._report(sender, pattern, due[pattern], now)
-        if sender is not None and not any(sender.due):
-            self._reporting.pop(node, None)
+        if sender is not None:
+            for pattern in (BROADCAST, EVENT):
+                messages += self._report(sender, pattern, sender.due[pattern], now)
+            if not any(sender.due):
+                del self._reporting[node]
         if mark and not messages:
             messages.append(kinds.Received(BROADCAST, 0, False, NOTHING, ()))
         for message in messages:
