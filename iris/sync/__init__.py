@@ -29,6 +29,6 @@ from iris.sync.queues import Consumer, Job, JobWorker, LogBatch, WorkQueue
 __all__ = (
     "Answers", "BusyResourceError", "ClosedResourceError", "ClusterMembership", "ConfirmedEvents", "Consumer",
     "EndOfChannel", "Job", "JobWorker", "Lease", "LogBatch", "LossWatch", "Node", "Saga", "SharedCounter",
-    "SharedList", "SharedMap", "SharedSet", "SharedState", "SharedText", "StateWatch", "Subscription", "Tunnel", "Watch", "WorkQueue",
-    "open_node",
+    "SharedList", "SharedMap", "SharedSet", "SharedState", "SharedText", "StateWatch", "Subscription", "Tunnel",
+    "Watch", "WorkQueue", "open_node",
 )  # fmt: skip

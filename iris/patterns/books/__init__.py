@@ -8,11 +8,11 @@ small message for each sender and 100 ms, and nothing for each message.
 from iris.patterns.books.bookkeeper import Bookkeeper
 from iris.patterns.books.columns import BROADCAST, EVENT, UNCOUNTED, Account
 from iris.patterns.books.counters import PatternStatistics, Tally
-from iris.patterns.books.ledger import Crowd, Ledger, Row
+from iris.patterns.books.ledger import Crowd, SendLedger, LedgerRow
 from iris.patterns.books.shown import BookRow, Books
 from iris.patterns.books.watch import Loss, LossWatch, matching
 
 __all__ = (
-    "BROADCAST", "EVENT", "UNCOUNTED", "Account", "BookRow", "Bookkeeper", "Books", "Crowd", "Ledger", "Loss",
-    "LossWatch", "PatternStatistics", "Row", "Tally", "matching",
+    "BROADCAST", "EVENT", "UNCOUNTED", "Account", "BookRow", "Bookkeeper", "Books", "Crowd", "SendLedger", "Loss",
+    "LossWatch", "PatternStatistics", "LedgerRow", "Tally", "matching",
 )  # fmt: skip

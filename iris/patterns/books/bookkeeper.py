@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final, final
 
 import trio
@@ -21,7 +22,7 @@ from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import kinds
 from iris.patterns.books.columns import Account
-from iris.patterns.books.ledger import NOBODY, Ledger, Row
+from iris.patterns.books.ledger import NOBODY, LedgerRow, SendLedger
 from iris.patterns.books.receipts import RELAYED_PAUSE, Receipts
 from iris.patterns.books.shown import BookRow, Books
 
@@ -29,7 +30,10 @@ _FIRST: Final = 0.005
 """Seconds after which the first message after a pause is reported."""
 
 _PAUSE: Final = 0.1
-"""Seconds between two reports to a sender, for each 64 names in the last one."""
+"""Seconds between two reports to a sender, which have 64 names."""
+
+_AT_ONCE: Final = 16
+"""Reports in so much time; where there are more, the pauses are longer."""
 
 _LONGEST: Final = 1.0
 """Seconds between two looks at messages that wait for their program, and of which there is no news."""
@@ -45,7 +49,7 @@ class Bookkeeper:
     """The books of one node, as a sender and as a receiver."""
 
     def __init__(self, mesh: Mesh) -> None:
-        self.ledger: Final = Ledger(self._is_linked)
+        self.ledger: Final = SendLedger(self._is_linked)
         """What this node has sent."""
         self.under_way: Final[list[Callable[[], Iterable[BookRow]]]] = []
         """Return rows of what is not in the ledger yet: requests without a reply, tunnels that are open."""
@@ -56,6 +60,8 @@ class Bookkeeper:
         self._due = Wakeup()
         self._receipts = Receipts(self._due.wake, self._delay)
         self._marks = 0
+        self._wanted: dict[NodeId, int] = {}
+        """The last question of each node in the frame that is being dealt with."""
         self._news = trio.lowlevel.ParkingLot()
         mesh.register(kinds.Received, self._receive)
         mesh.register(kinds.ReceivedWanted, self._receive_wanted)
@@ -83,7 +89,7 @@ class Bookkeeper:
                 sent = self._report_all(trio.current_time())
                 if not self._receipts.reporting:
                     break
-                pause = _PAUSE * max(1, sent) if sent else min(2 * pause, _LONGEST)
+                pause = _PAUSE * max(1.0, sent / _AT_ONCE) if sent else min(2 * pause, _LONGEST)
                 await trio.sleep(pause)
 
     def flush(self) -> None:
@@ -111,8 +117,13 @@ class Bookkeeper:
         return sent
 
     def _receive_wanted(self, peer: Peer, wanted: kinds.ReceivedWanted) -> None:
+        self._wanted[peer.node] = wanted.mark
+        self._mesh.work.once(("books", peer.node), partial(self._answer, peer.node))
+
+    def _answer(self, node: NodeId) -> None:
+        """Answer a question, when all that came in the same frame has been dealt with."""
         self.before_report()
-        self._report(peer.node, math.inf, wanted.mark)
+        self._report(node, math.inf, self._wanted.pop(node))
 
     # -- as a sender ----------------------------------------------------------------------------------------
 
@@ -147,10 +158,10 @@ class Bookkeeper:
             with trio.move_on_at(min(deadline, ask_at)):
                 await self._news.park()
 
-    def _is_there(self, row: Row) -> bool:
+    def _is_there(self, row: LedgerRow) -> bool:
         return row.node == NOBODY or self._is_linked(row.node)
 
-    def _ask(self, rows: Iterable[Row]) -> None:
+    def _ask(self, rows: Iterable[LedgerRow]) -> None:
         for node in dict.fromkeys(row.node for row in rows if row.node != NOBODY):
             self._marks += 1
             try:

@@ -1,4 +1,4 @@
-"""Ledger: the sending side of the books (sans-IO).  What this node has sent to whom, and what became of it.
+"""SendLedger: the sending side of the books (sans-IO).  What this node has sent to whom, and what became of it.
 
 Rules of this file:
 
@@ -40,12 +40,15 @@ ON_THE_WAY: Final = "on the way"
 DROPPED: Final = "dropped"
 ENDED: Final = "receiver left"
 
+_LARGEST: Final = 2**48
+"""A receiver can claim no more of one name: sums of what is claimed still have a form on the wire."""
+
 _REPORTED: Final[tuple[Pattern, Pattern]] = ("broadcast", "event")
 """What receivers report of, by the number on the wire."""
 
 
 @final
-class Row:
+class LedgerRow:
     """What one node was sent of one pattern and name.
 
     Attributes:
@@ -78,7 +81,7 @@ class Row:
         """Count copies that did not leave."""
         self.lost[reason] += count
 
-    def add(self, other: Row) -> None:
+    def add(self, other: LedgerRow) -> None:
         """Add what this node counts of another row of the same receiver."""
         self.posted += other.posted
         self.received += other.received
@@ -132,12 +135,12 @@ class Crowd:
 
     __slots__ = ("posted", "rows")
 
-    def __init__(self, rows: tuple[Row, ...]) -> None:
+    def __init__(self, rows: tuple[LedgerRow, ...]) -> None:
         self.rows: Final = rows
         self.posted = 0
 
     def lose(self, reason: str, count: int = 1) -> None:
-        """See ``Row.lose``, for each of them."""
+        """See ``LedgerRow.lose``, for each of them."""
         for row in self.rows:
             row.lose(reason, count)
 
@@ -163,14 +166,14 @@ class _Receiver:
     __slots__ = ("full", "mark", "rows", "totals")
 
     def __init__(self) -> None:
-        self.rows: dict[Pattern, dict[str, Row]] = {}
+        self.rows: dict[Pattern, dict[str, LedgerRow]] = {}
         self.totals: dict[Pattern, Columns] = {}
         self.full: set[Pattern] = set()
         self.mark = 0
 
 
 @final
-class Ledger:
+class SendLedger:
     """What one node has sent, by receiver, pattern and name.
 
     Args:
@@ -185,11 +188,11 @@ class Ledger:
         self._count = 0
 
     def __repr__(self) -> str:
-        return f"<Ledger of {len(self._receivers)} receivers, {self._count} rows>"
+        return f"<SendLedger of {len(self._receivers)} receivers, {self._count} rows>"
 
     # -- what is sent ---------------------------------------------------------------------------------------
 
-    def row(self, pattern: Pattern, name: str, node: NodeId = NOBODY) -> Row:
+    def row(self, pattern: Pattern, name: str, node: NodeId = NOBODY) -> LedgerRow:
         """Return the row of a pattern, name and receiver."""
         receiver = self._receivers.get(node)
         if receiver is None:
@@ -205,7 +208,7 @@ class Ledger:
                 name = OTHER
                 if name in rows:
                     return rows[name]
-            row = rows[name] = Row(pattern, name, node)
+            row = rows[name] = LedgerRow(pattern, name, node)
             self._count += 1
         return row
 
@@ -239,13 +242,13 @@ class Ledger:
         pattern = _REPORTED[report.pattern]
         rows = receiver.rows.get(pattern, {})
         if report.total != NOTHING:
-            receiver.totals[pattern] = Columns(*report.total)
+            receiver.totals[pattern] = _credible(report.total)
         if report.full:
             receiver.full.add(pattern)
         for name, *columns in report.names:
             row = rows.get(name)
             if row is not None and name != OTHER:
-                row.reported, row.answered = Columns(*columns), True
+                row.reported, row.answered = _credible(columns), True
         if report.mark and report.mark == receiver.mark:
             for each in _REPORTED:
                 for row in receiver.rows.get(each, {}).values():
@@ -292,7 +295,7 @@ class Ledger:
         for crowd in self._crowds:
             crowd.share_out()
 
-    def rows(self, matches: Callable[[str], bool]) -> Iterator[Row]:
+    def rows(self, matches: Callable[[str], bool]) -> Iterator[LedgerRow]:
         """Yield the rows whose names match, and those of the names that have none of their own.  Not to be changed."""
         self._share_out()
         for receiver in list(self._receivers.values()):
@@ -301,7 +304,11 @@ class Ledger:
                     yield row
 
 
-def _seen(receiver: _Receiver) -> Iterator[Row]:
+def _credible(columns: Iterable[int]) -> Columns:
+    return Columns(*(min(count, _LARGEST) for count in columns))
+
+
+def _seen(receiver: _Receiver) -> Iterator[LedgerRow]:
     """Yield the rows of a receiver; those that cannot be compared with its own as one."""
     for pattern, rows in receiver.rows.items():
         full = pattern in receiver.full
@@ -309,7 +316,7 @@ def _seen(receiver: _Receiver) -> Iterator[Row]:
         own = [row for row in rows.values() if row not in apart] if apart else list(rows.values())
         yield from own
         if apart:
-            others = Row(pattern, OTHER, apart[0].node)
+            others = LedgerRow(pattern, OTHER, apart[0].node)
             for row in apart:
                 others.add(row)
             total = receiver.totals.get(pattern, NOTHING)

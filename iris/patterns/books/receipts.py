@@ -8,6 +8,7 @@ or the other way round, is so compared all the same.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Final, final
@@ -116,17 +117,16 @@ class Receipts:
 
         Args:
             node: the sender.
-            now: the time; infinity if nothing may be put off.
+            now: the time; infinity if nothing may be put off, else it is one message for each pattern.
             mark: the number of its question, if it has asked.
         """
         sender = self._reporting.get(node)
-        due = ([], []) if sender is None else sender.due
         messages: list[kinds.Received] = []
-        for pattern in (BROADCAST, EVENT):
-            if sender is not None:
-                messages += self._report(sender, pattern, due[pattern], now)
-        if sender is not None and not any(sender.due):
-            self._reporting.pop(node, None)
+        if sender is not None:
+            for pattern in (BROADCAST, EVENT):
+                messages += self._report(sender, pattern, sender.due[pattern], now)
+            if not any(sender.due):
+                del self._reporting[node]
         if mark and not messages:
             messages.append(kinds.Received(BROADCAST, 0, False, NOTHING, ()))
         for message in messages:
@@ -138,8 +138,11 @@ class Receipts:
         kept: list[Account] = []
         total: Columns = sender.totals[pattern]
         changed = False
-        for account in due:
+        for at, account in enumerate(due):
             columns = account.columns()
+            if len(entries) == _AT_ONCE and now < math.inf:
+                kept = due[at:] + kept  # the next time, so that one sender does not hold up the reports to others
+                break
             if account.relayed and now < account.quiet_until:
                 kept.append(account)
                 continue

@@ -37,6 +37,8 @@ class Loss:
 class LossWatch:
     """The losses of one node as a sender, as they are found.  Made by ``Node.watch_losses``, for one task.
 
+    Cancelling a wait loses none of them: the next one tells what was found, and what has been lost since.
+
     What was lost when it was made is not told.  A message in doubt that turns out to have been received, because its
     receiver comes back, is not taken back; nor is one that comes after it was taken for lost.
     """

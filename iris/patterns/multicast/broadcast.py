@@ -22,7 +22,7 @@ from iris.kernel.errors import NoSuchCluster, NotSent
 from iris.kernel.link import CONTROL_RESERVE, Link
 from iris.kernel.names import NodeId, cluster_of
 from iris.kernel.wire import kinds
-from iris.patterns.books import Crowd, Ledger, Row, Tally
+from iris.patterns.books import Crowd, LedgerRow, SendLedger, Tally
 from iris.patterns.multicast.broadcast_credit import Flow, cost
 from iris.patterns.multicast.relay import RelayPlan, Relays, stands_alone
 from iris.patterns.payloads import encoded
@@ -62,7 +62,7 @@ class _Lane:
         self.links: list[Link] = []
         self.tree: RelayPlan | None = None
         self.crowd: Crowd | None = None
-        self.rows: dict[NodeId, Row] = {}
+        self.rows: dict[NodeId, LedgerRow] = {}
 
     def crowded(self) -> Link | None:
         """Return a link that has no room for now."""
@@ -76,7 +76,9 @@ class _Lane:
 class Broadcasts:
     """The broadcasts that this node sends."""
 
-    def __init__(self, mesh: Mesh, directory: MemberDirectory, config: Config, relays: Relays, ledger: Ledger) -> None:
+    def __init__(
+        self, mesh: Mesh, directory: MemberDirectory, config: Config, relays: Relays, ledger: SendLedger
+    ) -> None:
         self.tally: Final = Tally()
         """Counts one for each message and member."""
         self._mesh = mesh
@@ -239,7 +241,7 @@ class Broadcasts:
             crowd.posted += 1
             lane.links = links + self._relays.send(tree, message, self.tally)
 
-    def _row(self, lane: _Lane, member: NodeId) -> Row:
+    def _row(self, lane: _Lane, member: NodeId) -> LedgerRow:
         row = lane.rows.get(member)
         if row is None:
             row = lane.rows[member] = self._ledger.row("broadcast", lane.name, member)

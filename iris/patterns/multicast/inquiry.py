@@ -13,7 +13,7 @@ import trio
 
 from iris.cluster.mesh import Mesh
 from iris.kernel.config import Config
-from iris.kernel.errors import IrisError, NotSent, RemoteError, RequestTimeout, Unknown
+from iris.kernel.errors import IrisError, NotSent, RemoteError, Unknown
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
@@ -93,7 +93,7 @@ class Inquiry:
             if self._waiting:
                 self._cancel(number, tree)
                 for member in self._waiting:
-                    requests.count(self._call, member, RequestTimeout(f"node {member} was not waited for"))
+                    requests.expire(self._call, member)
 
     def _ask_whether_there(self, number: int) -> None:
         for member in self._waiting:

@@ -51,7 +51,7 @@ from iris.kernel.errors import (
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId, check_address, cluster_of
 from iris.kernel.wire import kinds
-from iris.patterns.books import BookRow, Ledger, Tally
+from iris.patterns.books import BookRow, LedgerRow, SendLedger, Tally
 from iris.patterns.latency import OTHERS, LatencyTable
 from iris.patterns.payloads import encoded
 from iris.patterns.picker import MemberDirectory, nobody_serves
@@ -113,7 +113,7 @@ _GONE: Final = "the member is gone"
 class Requests:
     """All outstanding requests of this node."""
 
-    def __init__(self, mesh: Mesh, directory: MemberDirectory, config: Config, ledger: Ledger) -> None:
+    def __init__(self, mesh: Mesh, directory: MemberDirectory, config: Config, ledger: SendLedger) -> None:
         self.tally: Final = Tally()
         self.latency: Final = LatencyTable()
         """From asking to the reply, or to the error of the handler, at whichever attempt that was."""
@@ -279,20 +279,15 @@ class Requests:
 
     def count(self, call: Call, member: NodeId, error: BaseException | None = None) -> None:
         """Count a request by what its caller got: the reply of a member, or an error."""
-        tally, row = self.tally, self._ledger.row(call.pattern, call.name, member)
-        begun = self._begun[call.pattern, call.name] - 1
-        if begun:
-            self._begun[call.pattern, call.name] = begun
-        else:
-            del self._begun[call.pattern, call.name]
+        if isinstance(error, RequestTimeout | trio.Cancelled):
+            self.expire(call, member)
+            return
+        tally, row = self.tally, self._closed(call, member)
         reason: str | None = None
         match error:
             case None:
                 tally.answered += 1
                 row.received += 1
-            case RequestTimeout() | trio.Cancelled():
-                tally.expired += 1
-                row.expired += 1
             case RemoteError(code=str() as code) if code in _LOST_REPLIES:
                 reason = _LOST_REPLIES[code]
             case RemoteError():
@@ -312,6 +307,20 @@ class Requests:
             row.in_doubt += 1  # it is gone, and may have had the request in hand
         else:
             row.lose(reason)
+
+    def expire(self, call: Call, member: NodeId) -> None:
+        """Count a request that nobody waits for any more."""
+        self.tally.expired += 1
+        self._closed(call, member).expired += 1
+
+    def _closed(self, call: Call, member: NodeId) -> LedgerRow:
+        """A request to a member has its outcome: return the row in the books that it is to be counted in."""
+        begun = self._begun[call.pattern, call.name] - 1
+        if begun:
+            self._begun[call.pattern, call.name] = begun
+        else:
+            del self._begun[call.pattern, call.name]
+        return self._ledger.row(call.pattern, call.name, member)
 
     def under_way(self) -> list[BookRow]:
         """Return what has no outcome yet, for the books: whom a request is asked is known when it has its reply."""
@@ -655,7 +664,7 @@ class Begun:
         requests._cancel_left(self.attempt.identifier)
         if not self._is_counted:
             self._is_counted = True
-            requests.count(call, call.asked, RequestTimeout("nobody waits for it any more"))
+            requests.expire(call, call.asked)
             requests.latency.failed(call.label, call.operation, "Cancelled")
 
     def reply(self) -> tuple[Any] | None:

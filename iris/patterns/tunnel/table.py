@@ -21,7 +21,7 @@ from iris.kernel.config import KIB, Config
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import Headers, Message, kinds
-from iris.patterns.books import BookRow, Ledger, PatternStatistics
+from iris.patterns.books import BookRow, PatternStatistics, SendLedger
 from iris.patterns.tunnel.endpoint import TunnelEndpoint, TunnelMesh
 from iris.patterns.tunnel.flow_control import FAR, InflightLimit
 from iris.patterns.tunnel.machine import TunnelMachine
@@ -183,7 +183,7 @@ class TunnelTable:
         self,
         mesh: TunnelMesh,
         config: Config,
-        ledger: Ledger,
+        ledger: SendLedger,
         *,
         accept: Accept,
         clock: Callable[[], float],

@@ -18,12 +18,11 @@ HOURS = 40 / 3600
 
 
 class Counted:
-    """What members of a cluster have really had, by node; when nodes died, how much of that was not reported."""
+    """What the members of a cluster have really had, by node."""
 
     def __init__(self) -> None:
         self.broadcasts: Counter[str] = Counter()
         self.events: Counter[str] = Counter()
-        self.sent: Counter[str] = Counter()
 
     async def serve(self) -> None:
         """One member, which takes broadcasts, requests, tunnels and events."""

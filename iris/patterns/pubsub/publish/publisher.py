@@ -26,7 +26,7 @@ from iris.kernel.errors import NotAllowed, NotSent, RemoteProtocolError
 from iris.kernel.link import Link, OpenRun
 from iris.kernel.names import NodeId, check_key
 from iris.kernel.wire import kinds
-from iris.patterns.books import Crowd, Ledger, Row, Tally
+from iris.patterns.books import Crowd, LedgerRow, SendLedger, Tally
 from iris.patterns.payloads import encoded
 from iris.patterns.pubsub.interest import (
     InterestTable,
@@ -119,7 +119,7 @@ class Topic:
         self.sequence = published
         self.version = -1
         self.links: tuple[Outlet, ...] = ()
-        self.booked: tuple[Row | Crowd, ...] = ()
+        self.booked: tuple[LedgerRow | Crowd, ...] = ()
         self.grouped: tuple[tuple[GroupId, Rotation[NodeId]], ...] = ()
         self.shared: Mapping[GroupId, tuple[int, Mapping[int, NodeId]]] = _UNSHARED
         self.every: tuple[Outlet, ...] = ()
@@ -216,8 +216,8 @@ class _Run(OpenRun):
         self.topic = topic
         self.payloads = payloads
         self.taken = self.skipped = 0
-        self.booked: list[Row | Crowd] = []
-        self.missed: list[Row | Crowd] = []
+        self.booked: list[LedgerRow | Crowd] = []
+        self.missed: list[LedgerRow | Crowd] = []
 
     def end(self) -> None:
         """Close the run to further events, and count its growth."""
@@ -235,7 +235,7 @@ class Publisher:
         mesh: Mesh,
         interest: InterestTable,
         config: Config,
-        ledger: Ledger,
+        ledger: SendLedger,
         avoid: Callable[[NodeId], bool] = lambda _: False,
     ) -> None:
         self._tally = Tally()
@@ -390,8 +390,8 @@ class Publisher:
         if headers is None and key is None and not state.grouped and not state.shared:
             run = self._run = _Run(self, state, topic, payloads, self._room)
         taken = skipped = 0
-        booked: list[Row | Crowd] = []
-        missed: list[Row | Crowd] = []
+        booked: list[LedgerRow | Crowd] = []
+        missed: list[LedgerRow | Crowd] = []
         for link, row in zip(state.links, state.booked, strict=True):
             if self.post(link, message, size, row, growing=run):
                 taken += link.copies
@@ -476,7 +476,7 @@ class Publisher:
         link: Outlet,
         message: kinds.Events | kinds.Retained,
         size: int,
-        row: Row | Crowd,
+        row: LedgerRow | Crowd,
         count: int = 1,
         growing: OpenRun | None = None,
     ) -> bool:
@@ -507,13 +507,13 @@ class Publisher:
         row.posted += each
         return True
 
-    def book(self, way: Outlet, topic: str) -> Row | Crowd:
+    def book(self, way: Outlet, topic: str) -> LedgerRow | Crowd:
         """Return the row in the books of the node that a way leads to, or those of the many."""
         if isinstance(way, Link):
             return self._ledger.row("event", topic, way.node)
         return self._ledger.crowd("event", topic, way.nodes)
 
-    def close_book(self, row: Row | Crowd) -> None:
+    def close_book(self, row: LedgerRow | Crowd) -> None:
         """Nothing more is sent that way."""
         if isinstance(row, Crowd):
             self._ledger.end_crowd(row)
