@@ -584,6 +584,15 @@ async def test_malformed_records_are_refused(autojump_clock: MockClock, field: o
         assert len(fleet["a"].pubsub.durable.names) == 0
 
 
+async def test_what_comes_behind_a_record_that_is_known_is_taken(autojump_clock: MockClock) -> None:
+    async with open_meshes("a", "b") as fleet:
+        known, new = (record_of(fleet, "b", name).signed for name in ("west", "east"))
+        for records in ((known,), (known, new)):
+            fleet["b"].peer(fleet["a"]).link.post(kinds.Durable(records), 100)
+            await trio.sleep(0.1)
+        assert sorted(record.name for record in fleet["a"].pubsub.durable.names) == ["east", "west"]
+
+
 async def test_a_record_that_was_changed_or_is_of_another_time_is_refused(autojump_clock: MockClock) -> None:
     async with open_meshes("a", "villain") as fleet:
         good = record_of(fleet, "villain", "west")
