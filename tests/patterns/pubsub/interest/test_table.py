@@ -263,6 +263,14 @@ def test_a_node_learns_at_once_that_others_would_not_take_what_it_subscribes_to(
     own.check(plain("t.12"))
 
 
+def test_a_narrowed_right_takes_what_it_no_longer_permits() -> None:
+    table = InterestTable()
+    table.receive_untrusted(NODE, kinds.Interest(1, True, (A, C), ()))
+    assert table.narrow(NODE, lambda pattern: pattern == "a.>")
+    assert not table.narrow(NODE, lambda pattern: pattern == "a.>"), "it is gone"
+    assert not table.narrow(OTHER, lambda _: False), "nothing is known of that node"
+
+
 def test_who_has_publishers_wait_is_known_by_the_pattern_for_as_long_as_it_does() -> None:
     table = InterestTable()
     patient, grouped = Terms("a.*", None, False, True), Terms("a.*", "workers", False, True)

@@ -12,6 +12,7 @@ from iris.kernel.config import Config
 from iris.kernel.errors import EventsLost, NotSent, RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
+from iris.patterns.pubsub.publish.loss_reports import LossReports
 from iris.patterns.pubsub.subscribe.subscription import Overflow
 from tests.support.events import collect, publish
 from tests.support.meshes import Fleet, MeshNode, open_meshes
@@ -26,6 +27,23 @@ def started(fleet: Fleet, nursery: trio.Nursery) -> None:
 def told(node: MeshNode) -> tuple[int, int]:
     statistics = node.pubsub.statistics()
     return statistics.dropped, statistics.refused
+
+
+async def test_losses_are_reported_together_and_only_when_there_are_some(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[float] = []
+    monkeypatch.setattr(LossReports, "flush", lambda _: flushed.append(trio.current_time()))
+    async with open_meshes("a") as fleet, trio.open_nursery() as nursery:
+        reports = LossReports(fleet["a"].mesh)
+        nursery.start_soon(reports.run)
+        await trio.sleep(60)
+        assert flushed == []
+        for _ in range(3):
+            reports.note(NodeId("b" * 32), "t", 1, 0)
+        await trio.sleep(60)
+        assert len(flushed) == 1
+        nursery.cancel_scope.cancel()
 
 
 @pytest.mark.parametrize("overflow", ["drop_oldest", "drop_newest"])
