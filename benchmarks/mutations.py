@@ -32,6 +32,7 @@ import pytest
 _ROOT: Final = Path(__file__).resolve().parents[1]
 _AREAS: Final = {
     "iris/kernel": ("tests/kernel", "tests/cluster/mesh"),
+    "iris/kernel/transport/memory.py": ("tests/kernel/transport", "tests/testing"),
     "iris/security": ("tests/security", "tests/cluster/mesh"),
     "iris/cluster": ("tests/cluster", "tests/node/members"),
     "iris/cluster/directory": ("tests/cluster", "tests/federation"),
@@ -39,6 +40,7 @@ _AREAS: Final = {
     "iris/patterns": ("tests/patterns",),
     "iris/patterns/multicast": ("tests/patterns/multicast", "tests/node/requests"),
     "iris/patterns/pubsub": ("tests/patterns/pubsub", "tests/node/streams"),
+    "iris/patterns/pubsub/queues": ("tests/spark_bridge/queues", "tests/spark_bridge/consumers"),
     "iris/patterns/request": ("tests/patterns/request", "tests/node/requests"),
     "iris/patterns/service": ("tests/patterns/service", "tests/node/requests"),
     "iris/patterns/tunnel": ("tests/patterns/tunnel", "tests/node/streams"),
@@ -153,7 +155,7 @@ def _changes(node: ast.expr | ast.stmt, *, begins: bool) -> Iterator[tuple[ast.e
 def drawn(root: Path, count: int, rng: random.Random) -> list[Mutant]:
     """Return one change in each of so many lines of the core."""
     lines: dict[tuple[str, int], list[Mutant]] = {}
-    files = {path for start in _AREAS for path in (root / start).rglob("*.py")}
+    files = {path for start in _AREAS for path in (root / start).rglob("*.py")}  # nothing below a file
     for path in sorted(files):
         for mutant in mutants(str(path.relative_to(root)), path.read_text()):
             lines.setdefault(mutant[:2], []).append(mutant)
@@ -196,7 +198,7 @@ def reached(root: Path) -> Reached:
 
 def killed_by(root: Path, mutant: Mutant, known: Reached) -> str | None:
     """Return the test that notices a change in a copy of this tree, which is whole again at the end."""
-    area = _AREAS[max((start for start in _AREAS if mutant.file.startswith(f"{start}/")), key=len)]
+    area = _AREAS[max((start for start in _AREAS if f"{mutant.file}/".startswith(f"{start}/")), key=len)]
 
     def seconds(test: str) -> float:
         return known.seconds.get(test.rsplit("::", 1)[-1], 1.0)

@@ -147,7 +147,8 @@ class MemoryNetwork:
     def break_links(self, one: str, other: str) -> None:
         """Break every connection between two hosts, both ways; they can be made anew at once."""
         for transport in self._transports:
-            transport.break_links({one, other} - {transport.host})
+            if transport.host in (one, other):
+                transport.break_links({one, other} - {transport.host})
 
     def crash(self, host: str) -> None:
         """Kill a host as SIGKILL kills a process: its peers' connections break at once, dialling it is refused."""

@@ -206,6 +206,21 @@ async def test_an_oversize_frame_ends_its_own_connection(autojump_clock: MockClo
     assert broken == [1]
 
 
+async def test_the_links_between_two_hosts_break_and_no_others(autojump_clock: MockClock) -> None:
+    network = MemoryNetwork(latency=(0.0, 0.1))
+    transports = {host: network.transport(host) for host in ("one", "two", "third")}
+    broken: list[tuple[str, str]] = []
+    for host, transport in transports.items():
+        await transport.listen([f"mem://{host}"])
+    for near in transports:
+        for far in transports:
+            if near != far:
+                await transports[near].dial(f"mem://{far}", lambda way=(near, far): broken.append(way))  # type: ignore[misc]
+    network.break_links("one", "two")
+    await trio.sleep(1)
+    assert sorted(broken) == [("one", "two"), ("two", "one")]
+
+
 async def test_a_partition_drops_silently_until_it_heals(autojump_clock: MockClock) -> None:
     ends = Ends(MemoryNetwork())
     way = await ends.connect()

@@ -215,6 +215,14 @@ def test_confirmed_events_are_numbered_through_their_run_and_others_not_at_all()
     assert [Event((b"x", 0, run(), place)).sequence for place in range(3)] == [0, 0, 0]
 
 
+def test_the_events_of_a_run_taken_one_at_a_time_have_the_numbers_that_they_had() -> None:
+    assert [(one.first, one.confirm, one.payloads) for one in run(confirm=100).each()] == [
+        (5, 100, [b"x"]),
+        (6, 101, [b"y"]),
+    ]
+    assert [one.confirm for one in run().each()] == [0, 0]
+
+
 def test_what_was_thrown_out_of_a_run_is_not_left_in_it() -> None:
     events = run()
     assert (events.left, events.publisher) == (2, SENDER.node)
