@@ -170,7 +170,7 @@ def told_twice(patch: Patch) -> None:
     patch.setattr(BroadcastQueue, "accept", again)
 
 
-@planted(bridged=True, kinds=(Crash,), pause=3.0, slow=True)
+@planted(bridged=True, kinds=(Crash,), pause=3.0, seconds=60.0, slow=True)
 def confirmed_before_it_is_on_disk(patch: Patch) -> None:
     """The log is not synchronized before events are confirmed."""
 
