@@ -21,9 +21,12 @@ from benchmarks.simulation.workload import MixedWorkload
 from iris.cluster.swim.records import MemberState
 from iris.cluster.swim.view import NodeState, View
 from iris.federation.gateway import Gateway
+from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
+from iris.patterns.books import Account
 from iris.patterns.pubsub.publish.acks import Acknowledgements
 from iris.patterns.pubsub.pubsub import PubSub
+from iris.patterns.request.call import Call
 from iris.patterns.request.requests import Requests
 from iris.patterns.service.broadcast_queue import BroadcastQueue
 from iris.patterns.service.worker_pool import WorkerPool
@@ -148,8 +151,8 @@ def unbalanced_books(patch: Patch) -> None:
     """A request whose time is over is counted twice."""
     count = Requests.count
 
-    def twice(self: Requests, error: BaseException) -> None:
-        count(self, error)
+    def twice(self: Requests, call: Call, member: NodeId, error: BaseException | None = None) -> None:
+        count(self, call, member, error)
         if isinstance(error, iris.RequestTimeout):
             self.tally.expired += 1
 
@@ -161,11 +164,11 @@ def told_twice(patch: Patch) -> None:
     """A broadcast that waits behind another one is handed to its handler twice."""
     accept = BroadcastQueue.accept
 
-    def again(self: BroadcastQueue, message: Any, position: int, cost: int) -> None:
+    def again(self: BroadcastQueue, message: Any, account: Account, position: int, cost: int) -> None:
         waits = bool(self)
-        accept(self, message, position, cost)
+        accept(self, message, account, position, cost)
         if waits:
-            accept(self, message, position, cost)
+            accept(self, message, account, position, cost)
 
     patch.setattr(BroadcastQueue, "accept", again)
 
