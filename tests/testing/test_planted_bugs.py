@@ -233,7 +233,7 @@ def find_and_shrink(name: str) -> tuple[int, int, str]:
         drawn = msgspec.structs.replace(STORM, kinds=bug.kinds, pause=bug.pause)
         run = run_once(body, Schedule(seed=seed, seconds=bug.seconds), drawn)
         if run.error is not None:
-            assert isinstance(run.error, AssertionError), f"what is planted does not work: {run.error!r}"
+            assert isinstance(run.error, AssertionError | iris.IrisError), f"the plant does not work: {run.error!r}"
             best = shrink(run, lambda schedule, limit: run_once(body, schedule, limit=limit), 20)
             return seed, len(best.schedule.faults), f"{type(best.error).__name__}: {best.error}"
     raise AssertionError(f"{name} was not found in {SEEDS} seeds")
