@@ -11,7 +11,7 @@ import iris.testing
 @pytest.mark.iris(seeds=200, hours=0.01)
 async def test_no_update_is_lost(iris_world: iris.testing.World) -> None:
     iris_world.start("server", serve)
-    counted = []
+    counted: list[int] = []
 
     async def add(node: iris.Node) -> None:
         await trio.sleep(iris_world.random.uniform(0, 1))

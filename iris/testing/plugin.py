@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import pytest
 
@@ -38,7 +38,8 @@ def iris_world(request: pytest.FixtureRequest) -> Any:
 
     ``@pytest.mark.iris(seeds=..., hours=..., faults=...)`` gives its arguments.
     """
-    if not request.node.stash.get(_SIMULATED, False):
+    item = cast("pytest.Item", request.node)  # pyright: ignore[reportUnknownMemberType] -- of no type there
+    if not item.stash.get(_SIMULATED, False):
         raise pytest.UsageError("iris_world is for tests that are async functions: they run in its simulation")
 
 

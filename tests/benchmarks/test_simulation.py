@@ -28,4 +28,4 @@ def test_three_minutes_with_faults_break_nothing() -> None:
 def test_twenty_hours_with_faults_break_nothing() -> None:
     began = time.process_time()
     check_seeds(range(20), 1.0)
-    assert time.process_time() - began < 1000, "three minutes on a processor of its own"
+    assert time.process_time() - began < 360, "three minutes on a quiet machine"

@@ -113,12 +113,12 @@ def credit_leak(patch: Patch) -> None:
 @planted(slow=True)
 def double_retry(patch: Patch) -> None:
     """A request that may have been carried out is asked of another member, whether it may be repeated or not."""
-    request = Requests.request
+    call = Requests.call
 
-    async def always_idempotent(self: Requests, *args: Any, **options: Any) -> Any:
-        return await request(self, *args, **{**options, "idempotent": True})
+    def always_idempotent(self: Requests, *args: Any, **options: Any) -> Any:
+        return call(self, *args, **{**options, "idempotent": True})
 
-    patch.setattr(Requests, "request", always_idempotent)
+    patch.setattr(Requests, "call", always_idempotent)
 
 
 @planted(kinds=(Crash,), slow=True)
@@ -173,7 +173,7 @@ def told_twice(patch: Patch) -> None:
     patch.setattr(BroadcastQueue, "accept", again)
 
 
-@planted(bridged=True, kinds=(Crash,), pause=3.0, slow=True)
+@planted(bridged=True, kinds=(Crash,), pause=3.0, seconds=60.0, slow=True)
 def confirmed_before_it_is_on_disk(patch: Patch) -> None:
     """The log is not synchronized before events are confirmed."""
 
@@ -233,6 +233,7 @@ def find_and_shrink(name: str) -> tuple[int, int, str]:
         drawn = msgspec.structs.replace(STORM, kinds=bug.kinds, pause=bug.pause)
         run = run_once(body, Schedule(seed=seed, seconds=bug.seconds), drawn)
         if run.error is not None:
+            assert isinstance(run.error, AssertionError | iris.IrisError), f"the plant does not work: {run.error!r}"
             best = shrink(run, lambda schedule, limit: run_once(body, schedule, limit=limit), 20)
             return seed, len(best.schedule.faults), f"{type(best.error).__name__}: {best.error}"
     raise AssertionError(f"{name} was not found in {SEEDS} seeds")
