@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, final
 
 from pyspark.sql import SparkSession
@@ -27,5 +28,11 @@ class IrisBuilder(SparkSession.Builder):
 
 
 def builder_options(builder: SparkSession.Builder) -> dict[str, Any]:
-    """Return what was set on a builder."""
-    return dict(builder._options)
+    """Return what is set already: by ``spark-submit``, if it has started this process, and on a builder."""
+    submitted: dict[str, Any] = {}
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        from pyspark import SparkConf, SparkContext  # a package for Spark Connect alone has no such thing
+
+        SparkContext._ensure_initialized()  # connects to the Java that has started this process
+        submitted = dict(SparkConf().getAll())
+    return submitted | dict(builder._options)

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 
+from iris.kernel.errors import ConfigError
 from iris.spark_bridge.session import startup
 from iris.spark_bridge.session.builder import IrisBuilder, builder_options
 from iris.spark_bridge.session.session import LATENCY, LOOPBACK, TUNED, configure, is_local, prepare_environment
@@ -77,6 +78,18 @@ def test_workers_start_quickly_and_keep_the_users_path() -> None:
     folder = str(Path(startup.__file__).parent)
     assert builder_options(configure(SparkSession.builder))[name] == folder
     assert builder_options(configure(SparkSession.builder.config(name, "/mine")))[name] == f"{folder}:/mine"
+
+
+def test_a_session_of_spark_connect_gets_nothing_that_is_its_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = SparkSession.builder.remote("sc://host:15002").config("spark.sql.ansi.enabled", "false")
+    monkeypatch.setattr("iris.spark_bridge.session.session.find_java", no_java)
+    options = builder_options(configure(builder, latency=True))
+    assert options == {"spark.remote": "sc://host:15002", "spark.sql.ansi.enabled": "false"}
+
+
+def no_java(_: object) -> str:
+    """Stand in for a machine without one."""
+    raise ConfigError("Spark needs Java")
 
 
 def test_workers_of_this_session_take_pyspark_from_the_package(spark: SparkSession) -> None:
