@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, MutableMapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from iris.kernel.errors import ConfigError
@@ -77,7 +76,7 @@ def configure(builder: SparkSession.Builder, *, latency: bool = False) -> SparkS
     Raises:
         ConfigError: there is no Java that Spark runs on.
     """
-    from iris.spark_bridge.session.builder import builder_options
+    from iris.spark_bridge.session.builder import builder_options, with_startup
 
     given = builder_options(builder)
     remote = given.get("spark.remote", os.environ.get("SPARK_REMOTE"))
@@ -88,7 +87,7 @@ def configure(builder: SparkSession.Builder, *, latency: bool = False) -> SparkS
     settings = TUNED | (LATENCY if latency else {})
     if is_local(given.get("spark.master"), os.environ):
         settings |= LOOPBACK
-    given[_PATH] = os.pathsep.join(filter(None, (str(Path(__file__).parent / "startup"), given.get(_PATH))))
+    given[_PATH] = with_startup(given.get(_PATH))
     return _configured(settings | given)
 
 
