@@ -95,8 +95,9 @@ def no_java(_: object) -> str:
 
 
 def test_workers_of_this_session_take_pyspark_from_the_package(spark: SparkSession) -> None:
-    origin = udf(lambda _: __import__("pyspark").__file__, "STRING")  # pyright: ignore[reportUnknownLambdaType]
-    assert {row[0] for row in spark.range(2).select(origin("id")).collect()} == {pyspark.__file__}
+    origin = udf(lambda _: __import__("pyspark").__file__, "STRING")  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    rows = spark.range(2).select(origin("id").alias("path")).collect()
+    assert {row.path for row in rows} == {pyspark.__file__}
     assert startup.__path__[0] not in os.environ.get("PYTHONPATH", "").split(":"), "that of this process stays"
     jvm: Any = spark.sparkContext._jvm
     assert jvm.System.getenv("PYTHONPATH").split(":")[0] == startup.__path__[0]
