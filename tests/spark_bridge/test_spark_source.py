@@ -71,7 +71,7 @@ class Output:
         try:
             assert query.awaitTermination(120)
             last = query.lastProgress
-            self.progress = json.loads((last and last["sources"][0]["latestOffset"]) or "{}")
+            self.progress = {} if last is None else json.loads(last.json)["sources"][0]["latestOffset"] or {}
         finally:
             query.stop()
 

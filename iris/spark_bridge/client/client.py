@@ -703,16 +703,20 @@ def damage_untrusted(reply: object, shard: int) -> tuple[int, Sequence[Damage]]:
     Raises:
         RemoteProtocolError: it is something else.
     """
-    match reply:
-        case {"count": int(count), "places": [*places]} if 0 <= count < 2**63 and len(places) <= GAPS_AT_ONCE:
-            found: list[Damage] = []
-            for place in places:
-                match place:
-                    case [int(offset), int(end), str(reason)] if 0 <= offset < end < 2**63:
-                        found.append(Damage(shard=shard, offset=offset, end=end, reason=reason))
-                    case _:
-                        raise _not_understood()
-            return count, found
+    fields = cast("dict[str, object]", reply) if isinstance(reply, dict) else {}
+    count, listed = fields.get("count"), fields.get("places")
+    if type(count) is not int or not 0 <= count < 2**63 or not isinstance(listed, list):
+        raise _not_understood()
+    places = cast("list[object]", listed)
+    if len(places) > GAPS_AT_ONCE:
+        raise _not_understood()
+    return count, [_place_untrusted(place, shard) for place in places]
+
+
+def _place_untrusted(place: object, shard: int) -> Damage:
+    match place:
+        case [int(offset), int(end), str(reason)] if 0 <= offset < end < 2**63:
+            return Damage(shard=shard, offset=offset, end=end, reason=reason)
         case _:
             raise _not_understood()
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, MutableMapping
-from pathlib import Path
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import TYPE_CHECKING, Final
 
 from iris.kernel.errors import ConfigError
@@ -57,8 +56,8 @@ def configure(builder: SparkSession.Builder, *, latency: bool = False) -> SparkS
         spark = iris.spark_bridge.configure(SparkSession.builder).getOrCreate()
         events = spark.readStream.format("iris").option("subscribe", "orders.>").load()
 
-    The session that the returned builder makes knows the format.  What the builder or the environment sets already is
-    left alone, and what is set on it later wins:
+    The session that the returned builder makes knows the format.  What the builder, ``spark-submit`` or the environment
+    sets already is left alone, and what is set on it later wins:
 
     - ``JAVA_HOME``: a Java that Spark runs on, see ``iris.spark_bridge.session.java``;
     - ``PYSPARK_PYTHON``: the Python of this process, where Spark would take whatever ``python3`` is;
@@ -68,6 +67,8 @@ def configure(builder: SparkSession.Builder, *, latency: bool = False) -> SparkS
     - two options that make small batches three times as fast;
     - with ``latency``, those that halve the processor time of a micro-batch of few events, see ``LATENCY``.
 
+    A session of Spark Connect gets none of these: they are its server's.
+
     Args:
         builder: of the session.
         latency: whether answers are to be fast.  Batches of many rows take longer then: leave it out for those.
@@ -75,16 +76,26 @@ def configure(builder: SparkSession.Builder, *, latency: bool = False) -> SparkS
     Raises:
         ConfigError: there is no Java that Spark runs on.
     """
-    from iris.spark_bridge.session.builder import IrisBuilder, builder_options
+    from iris.spark_bridge.session.builder import builder_options, with_startup
 
     given = builder_options(builder)
-    prepare_environment(os.environ)
+    remote = given.get("spark.remote", os.environ.get("SPARK_REMOTE"))
+    if remote is None or remote.startswith("local"):  # Spark starts the server of the latter itself
+        prepare_environment(os.environ)
+    if remote is not None:
+        return _configured(given)
     settings = TUNED | (LATENCY if latency else {})
     if is_local(given.get("spark.master"), os.environ):
         settings |= LOOPBACK
-    given[_PATH] = os.pathsep.join(filter(None, (str(Path(__file__).parent / "startup"), given.get(_PATH))))
+    given[_PATH] = with_startup(given.get(_PATH))
+    return _configured(settings | given)
+
+
+def _configured(settings: Mapping[str, str]) -> SparkSession.Builder:
+    from iris.spark_bridge.session.builder import IrisBuilder
+
     configured = IrisBuilder()
-    for name, value in (settings | given).items():
+    for name, value in settings.items():
         configured.config(name, value)
     return configured
 

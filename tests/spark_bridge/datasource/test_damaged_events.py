@@ -93,7 +93,11 @@ async def test_what_a_batch_met_is_counted_behind_it_also_after_a_restart(
     ):
         client = BridgeClient(reader, "bridge", patience=5)
         portal = InThread(client)
-        monkeypatch.setattr(source, "portal_to", lambda _connection: portal)
+
+        def open_portal(_: object) -> InThread:
+            return portal
+
+        monkeypatch.setattr(source, "portal_to", open_portal)
         options = SourceOptions(fail_on_data_loss=False, max_offsets=30)
 
         def plan(stream: IrisStreamReader, start: dict[str, object]) -> dict[str, object]:
@@ -128,7 +132,7 @@ def test_the_damage_that_a_strange_member_tells_of_is_refused() -> None:
         4,
         [Damage(shard=0, offset=1, end=5, reason="so it is")],
     )
-    for reply in (
+    strange: list[object] = [
         None,
         {},
         {"count": -1, "places": []},
@@ -136,7 +140,9 @@ def test_the_damage_that_a_strange_member_tells_of_is_refused() -> None:
         {"count": 1, "places": [[1, 2]]},
         {"count": 1, "places": 300 * places},
         {"count": 1, "places": [[1, 2**63, ""]]},
-    ):
+        {"count": True, "places": []},
+    ]
+    for reply in strange:
         with pytest.raises(RemoteProtocolError):
             damage_untrusted(reply, 0)
 

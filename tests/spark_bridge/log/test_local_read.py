@@ -185,11 +185,11 @@ class Reached:
         return self.change(self.store.locate(0, shard[2:], start, end, max_bytes=1 << 20, wanted=wanted))
 
     async def read(
-        self, address: str, shard: str, start: int, end: int, wanted: TopicFilter
+        self, address: str, shard: str, start: int, end: int, wanted: TopicFilter, *, pass_damage: bool = False
     ) -> AsyncGenerator[list[Chunk]]:
         await trio.lowlevel.checkpoint()
         while start < end:
-            chunks = self.store.read(0, shard[2:], start, end, max_bytes=1, wanted=wanted)
+            chunks = self.store.read(*(0, shard[2:], start, end), max_bytes=1, wanted=wanted, pass_damage=pass_damage)
             self.by_session += range(chunks[0].first, chunks[-1].end)
             yield chunks
             start = chunks[-1].end
@@ -258,8 +258,11 @@ def test_damage_is_said_by_the_member(reached: Reached) -> None:
     data = bytearray(Path(found.path).read_bytes())
     data[found.pieces[0][2] - 1] ^= 1
     Path(found.path).write_bytes(data)
-    with pytest.raises(LogDamaged, match=r"20\.segment, bytes"):
+    with pytest.raises(LogDamaged, match=r"20\.segment, bytes .* set failOnDataLoss to false to go on without"):
         values(reached)
+    (damage,) = reached.store.damage()
+    left = [*range(1, damage.offset + 1), *range(damage.end + 1, 61)]
+    assert values(reached, fail_on_data_loss=False) == [b"%d" % number for number in left]
 
 
 def test_what_was_trimmed_is_lost_or_left_out(reached: Reached) -> None:

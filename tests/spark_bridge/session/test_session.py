@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
 
+from iris.kernel.errors import ConfigError
 from iris.spark_bridge.session import startup
 from iris.spark_bridge.session.builder import IrisBuilder, builder_options
 from iris.spark_bridge.session.session import LATENCY, LOOPBACK, TUNED, configure, is_local, prepare_environment
@@ -79,9 +82,25 @@ def test_workers_start_quickly_and_keep_the_users_path() -> None:
     assert builder_options(configure(SparkSession.builder.config(name, "/mine")))[name] == f"{folder}:/mine"
 
 
+def test_a_session_of_spark_connect_gets_nothing_that_is_its_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = SparkSession.builder.remote("sc://host:15002").config("spark.sql.ansi.enabled", "false")
+    monkeypatch.setattr("iris.spark_bridge.session.session.find_java", no_java)
+    options = builder_options(configure(builder, latency=True))
+    assert options == {"spark.remote": "sc://host:15002", "spark.sql.ansi.enabled": "false"}
+
+
+def no_java(_: object) -> str:
+    """Stand in for a machine without one."""
+    raise ConfigError("Spark needs Java")
+
+
 def test_workers_of_this_session_take_pyspark_from_the_package(spark: SparkSession) -> None:
-    origin = udf(lambda _: __import__("pyspark").__file__, "STRING")  # pyright: ignore[reportUnknownLambdaType]
-    assert {row[0] for row in spark.range(2).select(origin("id")).collect()} == {pyspark.__file__}
+    origin = udf(lambda _: __import__("pyspark").__file__, "STRING")  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    rows = spark.range(2).select(origin("id").alias("path")).collect()
+    assert {row.path for row in rows} == {pyspark.__file__}
+    assert startup.__path__[0] not in os.environ.get("PYTHONPATH", "").split(":"), "that of this process stays"
+    jvm: Any = spark.sparkContext._jvm
+    assert jvm.System.getenv("PYTHONPATH").split(":")[0] == startup.__path__[0]
 
 
 def test_the_builder_can_be_chained_on() -> None:
