@@ -35,6 +35,9 @@ READ: Final = 3.7e-6
 LINK: Final = 32 * 1024
 """Bytes of memory for the link of a reader at work: ``python -m benchmarks.membership.clients``."""
 
+AROUND: Final = 1.75e-3
+"""Seconds of processor time for a handshake besides its cryptography: tasks and frames; from the same measurement."""
+
 RENEWED: Final = 120.0
 """Seconds after which a session is renewed: ``Config.session_lifetime``."""
 
@@ -141,7 +144,9 @@ def loads(realm: Realm, costs: UnitCosts) -> Iterator[Load]:
     yield Load(what="memory for links", used=links * LINK / 1e6, most=1000, unit="MB")
     yield Load(what="events stored", used=each, most=STORED, unit="/s")
     yield Load(what="processor for events read by session", used=realm.queries * each * READ, most=1, unit="cores")
-    yield Load(what="processor for sessions renewed", used=links / RENEWED * costs.handshake, most=1, unit="cores")
+    yield Load(
+        what="processor for sessions renewed", used=links / RENEWED * (costs.handshake + AROUND), most=1, unit="cores"
+    )
     yield Load(what="processor for gossip, 0.1 ms a message", used=costs.gossip * 1e-4, most=1, unit="cores")
     asked = realm.queries * (1 + 1 / LOOKED)
     yield Load(what="questions of queries for offsets, 0.3 ms each", used=asked * 3e-4, most=1, unit="cores")
