@@ -50,7 +50,9 @@ _log: Final = logging.getLogger("iris")
 _GATHER: Final = 0.05
 """Seconds for which changes of the directory are collected before they are advertised, many in one message."""
 
-_ALIVE_EVERY: Final = 1.0
+_ALIVE_EVERY: Final = 2
+"""Each neighbour is asked whether it lives once in so many intervals in which a member is probed: each second."""
+
 _ALIVE_WITHIN: Final = 2.0
 """A neighbour that does not answer within this many seconds is given up; its connection may look well for minutes."""
 
@@ -323,7 +325,7 @@ class Gateway:
 
         async with trio.open_nursery() as nursery:
             while True:
-                await trio.sleep(_ALIVE_EVERY)
+                await trio.sleep(_ALIVE_EVERY * self._near.config.probe_interval)
                 now = trio.current_time()
                 self._between.identity = self._near.identity
                 self._lists.ask_anew(self._directory, self._ask)

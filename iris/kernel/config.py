@@ -83,7 +83,8 @@ class Config:
 
     # -- membership --------------------------------------------------------------------------------------
     probe_interval: float = 0.5
-    """One random member is probed this often.  Enters the detection time linearly."""
+    """One random member is probed this often.  Enters the detection time linearly.  A gateway asks each of its
+    neighbours half as often."""
 
     probe_timeout: float = 0.25
     """After this time without an answer others are asked to probe.  Above any round trip, below the interval."""
