@@ -27,7 +27,7 @@ from iris.spark_bridge.log.segments import SEGMENT_BYTES
 SIZE: Final = 1024
 ROUNDS: Final = 3
 _GROUP: Final = 8 * 1024 * 1024
-_CHUNK: Final = 1000
+CHUNK: Final = 1000
 _POOL: Final = 8 * 1024 * 1024
 _APART: Final = 7919
 """Bytes between two payloads in the pool that all are cut from: prime, so that they begin to repeat after 8 million."""
@@ -161,7 +161,7 @@ def opening(events: int = 100_000_000) -> None:
         store = open_store(directory, shards=[0], entropy=os.urandom)
         epoch = store.shards()[0].epoch
         store.close()
-        _fill_index(directory, epoch, events)
+        fill_index(directory, epoch, events)
         began = time.perf_counter()
         store = open_store(directory, shards=[0], entropy=os.urandom)
         (state,) = store.shards()
@@ -175,21 +175,22 @@ def opening(events: int = 100_000_000) -> None:
     row("finding an event in it by its time", f"{looked * 1000:.1f} ms")
 
 
-def _fill_index(directory: Path, epoch: str, events: int) -> None:
-    size = _CHUNK * (SIZE + 128)
+def fill_index(directory: Path, epoch: str, events: int) -> None:
+    """Write the index of a log of ``events`` events of 1 KB, and its segments as files with holes."""
+    size = CHUNK * (SIZE + 128)
     each = SEGMENT_BYTES // size
     index = Index(directory / "index")
-    chunks = events // _CHUNK
+    chunks = events // CHUNK
     for begin in range(0, chunks, each * 100):
         with index.write() as view:
             for segment in range(begin, min(begin + each * 100, chunks), each):
                 count = min(each, chunks - segment)
-                first, end = segment * _CHUNK, (segment + count) * _CHUNK
+                first, end = segment * CHUNK, (segment + count) * CHUNK
                 for at in range(count):
-                    number = first + at * _CHUNK
+                    number = first + at * CHUNK
                     place = ChunkPlace(
                         first=number,
-                        count=_CHUNK,
+                        count=CHUNK,
                         timestamp=number,
                         segment=first,
                         position=at * size,

@@ -166,7 +166,7 @@ def open_members(home: Path) -> Generator[tuple[list[Process], list[str]]]:
         yield members, [address for address, name in zip(addresses, _MEMBERS, strict=True) if name == "door"]
 
 
-def compare(readers: int, processes: int, seconds: float, *, client: bool) -> None:
+def compare(readers: int, processes: int, seconds: float, *, client: bool, together: bool = False) -> None:
     """Print a table of one kind of readers."""
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         home = Path(directory)
@@ -177,9 +177,14 @@ def compare(readers: int, processes: int, seconds: float, *, client: bool) -> No
         seeds = [option for address in doors for option in ("--seed", address)]
         options = ["--count", str(readers // processes), *seeds, *(() if client else ("--as-members",))]
         reading: list[Process] = []
-        for _ in range(processes):  # one after the other: all of them are strangers of one address at first
+        began = time.monotonic()
+        for _ in range(processes):
             reading.append(Process(stack, "readers", home, *options))
-            reading[-1].line()
+            if not together:  # all of them are strangers of one address at first
+                reading[-1].line()
+        for process in reading if together else ():
+            process.line()
+        print(f"{readers} readers have read after {time.monotonic() - began:.0f} s", flush=True)
         time.sleep(min(10.0, seconds))
         rows.append((f"{readers} idle", measure(members, seconds)))
         for process in reading:
@@ -208,6 +213,7 @@ def main() -> None:
     parser.add_argument("--readers", type=int, default=1000, help="how many of them are clients")
     parser.add_argument("--members", type=int, default=50, help="how many are members, with --as-members")
     parser.add_argument("--processes", type=int, default=10, help="in which they live")
+    parser.add_argument("--together", action="store_true", help="start all of these at once, not one after the other")
     parser.add_argument("--seconds", type=float, default=60.0, help="of each measurement")
     asked = parser.parse_args()
     match asked.role:
@@ -216,7 +222,7 @@ def main() -> None:
         case "readers":
             trio.run(partial(be_readers, asked.home, asked.count, asked.seed, client=not asked.as_members))
         case _:
-            compare(asked.readers, asked.processes, asked.seconds, client=True)
+            compare(asked.readers, asked.processes, asked.seconds, client=True, together=asked.together)
             if asked.as_members:
                 compare(asked.members, min(asked.processes, asked.members), asked.seconds, client=False)
 

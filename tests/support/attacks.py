@@ -166,6 +166,8 @@ class Messages:
             kinds.Wanted: lambda n: (b"%016d" % n * 64,),
             kinds.State: lambda n: (bool(n % 2), (self._record,) * 8),
             kinds.Join: lambda _: (self._record,),
+            kinds.Lookup: lambda n: (n, f"cluster{n}", b"%08d" % n),
+            kinds.Found: lambda n: (n, True, n % 2 == 0, (self._record,)),
             kinds.Request: lambda n: (n, "victim", None, 5000, n % 8, None, b"question"),
             kinds.Reply: lambda n: (n, b"answer"),
             kinds.Failure: lambda n: (n, "code", "text", 0),

@@ -21,6 +21,7 @@ from iris.cluster.mesh import Mesh, Peer
 from iris.kernel.errors import AuthenticationError, ConfigError, IrisError, NotSent
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
+from iris.kernel.transport import Refused
 
 _log: Final = logging.getLogger("iris")
 
@@ -28,7 +29,7 @@ _PAUSES: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
 """Seconds between two rounds in which nobody answered, or hung up soon, give or take a half: clients
 that were turned away together do not come back together.  The last one repeats."""
 
-_TRIED: Final = 4
+_TRIED: Final = 16
 """Entries of this machine's registry, and addresses from the book, that are tried in one round."""
 
 _REMEMBERED: Final = 64
@@ -123,6 +124,8 @@ class ContactSearch:
         try:
             peer = await self._mesh.connect(urls, expected=expected, source=source, hearsay=source == _HEARSAY)
         except (NotSent, AuthenticationError, ConfigError) as error:
+            if isinstance(error, Refused) and expected is not None and self._registry is not None:
+                self._registry.withdraw(expected)  # its process was killed and could not do it itself
             self._tell(urls[0], error, source)
             return False
         self._warned = False

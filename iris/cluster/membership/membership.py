@@ -116,6 +116,8 @@ class Membership:
         """Returns the members that a cluster has at other sites, linked or not."""
         self.exported: Callable[[], Collection[str]] = lambda: ()
         """Returns the clusters that other sites export."""
+        self.is_unanswered: Callable[[str], bool] = lambda _: False
+        """Tells whether nobody has said yet who serves a cluster: of a client."""
         self._closed_routes: set[NodeId] = set()
         self._linking = Linking(
             mesh,
@@ -162,7 +164,8 @@ class Membership:
     def had_members(self, cluster: str) -> bool:
         """See ``MemberDirectory.had_members``."""
         emptied = self._emptied.get(cluster, -math.inf)
-        return cluster in self._balancers or emptied + self._config.absence_patience > trio.current_time()
+        recently = emptied + self._config.absence_patience > trio.current_time()
+        return cluster in self._balancers or recently or self.is_unanswered(cluster)
 
     def knows(self, node: NodeId) -> bool:
         """Tell whether a node is held alive, so that it is dialled until it is linked."""

@@ -140,6 +140,22 @@ async def test_a_client_that_has_lost_all_links_finds_the_realm_again(autojump_c
         assert await client.request("store") == "one"
 
 
+async def test_a_request_that_may_be_repeated_waits_for_the_realm(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        await open_realm(stage, "one")
+        client = await open_client(stage)
+        stage.network.memory.partition(["shop"], ["door", "one"])
+
+        async def heal() -> None:
+            await trio.sleep(8)
+            stage.network.memory.heal()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(heal)
+            assert await client.request("store", timeout=30, idempotent=True) == "one"
+        stage.harmless = ("renewal",)
+
+
 async def test_a_member_that_dies_is_asked_no_more(autojump_clock: MockClock) -> None:
     async with open_stage() as stage:
         await open_realm(stage, "one", "two")

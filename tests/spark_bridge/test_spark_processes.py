@@ -1,0 +1,90 @@
+"""The Python processes of a query, and what the realm sees of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import iris.sync
+from tests.support.bridges import BridgeProcess, publish
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+EVENTS = 2_000
+
+
+@pytest.fixture
+def bridge(realm: Path, tmp_path: Path) -> Iterator[BridgeProcess]:
+    with BridgeProcess(tmp_path / "log") as bridge:
+        yield bridge
+
+
+def is_planning(command: Path) -> bool:
+    try:
+        return b"pyspark.sql.worker." in command.read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def pythons(spark: SparkSession) -> set[int]:
+    """Return the Python processes that Spark's Java has started, and those that these have, but for those of planning.
+
+    Those Spark starts for any source in Python, two for each step; they idle while a query runs.
+    """
+    parents: dict[int, int] = {}
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            name, _, rest = status.read_text().partition("(")[2].rpartition(")")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if name.startswith("python") and not is_planning(status.with_name("cmdline")):
+            parents[int(status.parent.name)] = int(rest.split()[1])
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    found = {int(jvm.ProcessHandle.current().pid())}
+    while more := {process for process, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found & parents.keys()
+
+
+def test_a_query_needs_two_pythons_more_than_there_are_cores_and_none_is_a_member(
+    spark: SparkSession, bridge: BridgeProcess, tmp_path: Path
+) -> None:
+    publish([b"%d" % number for number in range(EVENTS)])
+    most: set[int] = set()
+    rows = 0
+
+    with iris.sync.open_node("watcher") as node:
+        node.wait_for("bridge")
+
+        def look(batch: DataFrame, number: int) -> None:
+            nonlocal most, rows
+            rows += batch.count()
+            most = max(most, pythons(spark), key=len)
+            assert {other.speaks_for for other in node.nodes()} == {"bridge"}, number
+
+        query = (
+            spark.readStream.format("iris")
+            .options(
+                subscribe=">", startingOffsets="earliest", minPartitions="4", maxOffsetsPerTrigger=str(EVENTS // 2)
+            )
+            .load()
+            .writeStream.foreachBatch(look)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            assert query.awaitTermination(120)
+        finally:
+            query.stop()
+    assert rows == EVENTS
+    cores = spark.sparkContext.defaultParallelism
+    assert 2 < len(most) <= cores + 2
