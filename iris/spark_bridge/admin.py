@@ -36,6 +36,7 @@ from iris.spark_bridge.datasource import SourceOptions, to_batches
 from iris.spark_bridge.events.gaps import Gap
 from iris.spark_bridge.events.schema import HEADER_ENCODING, PACKED
 from iris.spark_bridge.log import TopicFilter, open_store
+from iris.spark_bridge.tier import TierStatus
 
 _POLL: Final = 1.0
 
@@ -78,6 +79,8 @@ class BridgeStatus:
     """``BridgeStatistics`` by the address of each member."""
     copies: Mapping[str, Sequence[RemoteCopy]]
     """By the address of each member."""
+    tiers: Sequence[TierStatus]
+    """Of each shard that has one."""
     gaps: Sequence[tuple[str, Gap]]
     """What is missing from each shard, by its id; only of topics that this node may subscribe to."""
 
@@ -94,9 +97,11 @@ async def read_status(client: BridgeClient) -> BridgeStatus:
     owners: dict[str, str] = {}
     counters: dict[str, Mapping[str, int]] = {}
     copies: dict[str, Sequence[RemoteCopy]] = {}
+    tiers: list[TierStatus] = []
     for address in dict.fromkeys(shard.address for shard in shards):
         counters[address] = await client.ask(address, "status")
         copies[address] = [RemoteCopy(**copy) for copy in await client.ask(address, "copies")]
+        tiers += [TierStatus(**tier) for tier in await client.ask(address, "tier")]
         for cursor in await client.ask(address, "cursors"):
             offsets.setdefault(cursor["group"], {}).update(cursor["offsets"])
             owners[cursor["group"]] = cursor["owner"] or owners.get(cursor["group"], "")
@@ -117,7 +122,7 @@ async def read_status(client: BridgeClient) -> BridgeStatus:
             with suppress(NotAllowed):  # numbers are for every reader, topics are not
                 async with aclosing(client.gaps(shard.address, shard.id, shard.earliest, shard.next + 1)) as found:
                     gaps += [(shard.id, gap) async for gap in found]
-    return BridgeStatus(shards=shards, groups=groups, counters=counters, copies=copies, gaps=gaps)
+    return BridgeStatus(shards=shards, groups=groups, counters=counters, copies=copies, tiers=tiers, gaps=gaps)
 
 
 async def read_events(

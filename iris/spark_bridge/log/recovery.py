@@ -19,7 +19,7 @@ from iris.kernel.names import Entropy
 from iris.security.files import make_directories
 from iris.spark_bridge.errors import LogDamaged, StoreBusy
 from iris.spark_bridge.log.chunk_io import read_places
-from iris.spark_bridge.log.index import MAP_BYTES, ChunkPlace, Index, ShardRecord
+from iris.spark_bridge.log.index import IN_TIER, MAP_BYTES, ChunkPlace, Index, ShardRecord
 from iris.spark_bridge.log.segments import SEGMENT_BYTES, Disk, FileSystem, Reserve, SegmentFiles, sync_directory
 from iris.spark_bridge.log.store import Store
 from iris.spark_bridge.log.topics.index import places_of
@@ -106,7 +106,11 @@ def _say_cut_tails(directory: Path, index: Index, files: SegmentFiles) -> None:
     """Log which segments are shorter than what is known to be in them, and whether the newest events are damaged."""
     with index.read() as view:
         for shard in view.shards():
-            segments = [segment for segment in view.segments(shard.number) if segment.end > shard.earliest]
+            segments = [
+                segment
+                for segment in view.segments(shard.number)
+                if segment.end > shard.earliest and segment.revision != IN_TIER
+            ]
             for segment in segments:
                 path = files.path(shard.number, shard.epoch, segment.first, segment.revision)
                 size = path.stat().st_size
@@ -138,6 +142,7 @@ def _remove_strangers(directory: Path, index: Index, files: SegmentFiles) -> Non
             files.path(shard.number, shard.epoch, segment.first, segment.revision)
             for shard in shards
             for segment in view.segments(shard.number)
+            if segment.revision != IN_TIER
         }
     present = set(directory.glob("*.segment"))
     # An append begins with a shard that is on the disk.  A segment of an unknown one is no rest of an append.
