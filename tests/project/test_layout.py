@@ -50,6 +50,13 @@ def test_no_folder_has_more_entries_than_a_reader_takes_in_at_a_look() -> None:
     assert crowded == {}
 
 
+def test_the_page_for_engineers_names_every_room() -> None:
+    page = (ROOT / "docs" / "explanation" / "architecture.md").read_text()
+    rooms = [file.parent.relative_to(ROOT / "iris") for file in (ROOT / "iris").glob("*/*/__init__.py")]
+    assert rooms
+    assert [str(room) for room in rooms if f"`{room}`" not in page] == []
+
+
 def test_facades_are_short() -> None:
     inits = [path / "__init__.py" for path in FOLDERS]
     lengths = {str(init.relative_to(ROOT)): len(init.read_text().splitlines()) for init in inits if init.exists()}

@@ -89,6 +89,12 @@ def test_parsers_of_peer_bytes_say_which_error_they_raise() -> None:
     assert silent == []
 
 
+def test_no_merge_is_left_half_done() -> None:
+    marks = re.compile(r"^(?:<{7} |>{7} |={7}$)", re.MULTILINE)
+    texts = [*python_files(*TREES), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md"), ROOT / "pyproject.toml"]
+    assert [named(file) for file in texts if marks.search(file.read_text())] == []
+
+
 def test_generated_files_are_not_committed() -> None:
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=False, capture_output=True, text=True)
     if listed.returncode != 0:
