@@ -262,12 +262,14 @@ def _print(connection: NodeOptions, name: str, timeout: float, *, endless: bool 
     metavar="DIR",
     help="Of the log; no bridge may be running on it.",
 )
-def verify(directory: Path) -> int:
+@click.option("--tier", metavar="URL", help="Of the log; what is there alone is not read otherwise.")
+@named
+def verify(directory: Path, tier: str | None, name: str) -> int:
     """Read a log in full and compare every checksum; the exit status is 1 if anything is damaged."""
     with needing_spark():
         from iris.spark_bridge.admin import verify_log
     read = damaged = 0
-    for finding in verify_log(directory):
+    for finding in verify_log(directory, tier=tier, bridge=name):
         read += 1
         if finding.damage is not None:
             damaged += 1

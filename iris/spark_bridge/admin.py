@@ -36,7 +36,7 @@ from iris.spark_bridge.datasource import SourceOptions, to_batches
 from iris.spark_bridge.events.gaps import Gap
 from iris.spark_bridge.events.schema import HEADER_ENCODING, PACKED
 from iris.spark_bridge.log import TopicFilter, open_store
-from iris.spark_bridge.tier import TierStatus
+from iris.spark_bridge.tier import Storage, TierReader, TierStatus
 
 _POLL: Final = 1.0
 
@@ -351,18 +351,26 @@ class Finding:
     damage: str | None
 
 
-def verify_log(directory: Path) -> Iterator[Finding]:
+def verify_log(directory: Path, *, tier: str | None = None, bridge: str = "bridge") -> Iterator[Finding]:
     """Verify a log in full, while no bridge is running on it, and yield findings, stretch by stretch.
 
     Nothing is changed.
 
+    Args:
+        directory: of the log.
+        tier: where its tier is; None: what lies there alone is passed over.
+        bridge: name of the bridge, as which it has written there.
+
     Raises:
-        ConfigError: there is no log.
+        ConfigError: there is no log, or the tier is no place.
+        TierUnreachable: the tier does not answer.
         StoreBusy: a bridge is running on it.
         LogDamaged: so much is wrong that it cannot be read at all; or, at the end, damage that is in no event.
     """
     store = open_store(directory, shards=(), entropy=os.urandom, look_only=True)
     try:
+        if tier is not None:
+            store.tiering.attach(TierReader(Storage(tier), bridge))
         for shard, offset, damage in store.verify():
             yield Finding(shard=shard, offset=offset, damage=damage)
     finally:

@@ -664,7 +664,8 @@ class Store:
     def verify(self) -> Iterator[tuple[int, int, str | None]]:
         """Read everything; yield shard, offset and what is wrong there, if anything is, for each stretch of chunks.
 
-        Damage ends nothing: verifying goes on behind the chunk that has it.
+        Damage ends nothing: verifying goes on behind the chunk that has it.  Without a tier that is attached, what lies
+        in the tier alone is passed over.
 
         Raises:
             LogDamaged: at the end, if what the log knows besides events, such as its publishers, is damaged.
@@ -672,6 +673,9 @@ class Store:
         for state in self.shards():
             at = state.earliest
             while at < state.next:
+                if (behind := self.tiering.skip(state.number, at)) > at:
+                    at = behind
+                    continue
                 begin = at
                 try:
                     at = self.read(state.number, state.epoch, at, state.next, max_bytes=_VERIFIED_AT_ONCE)[-1].end

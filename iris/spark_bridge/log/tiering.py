@@ -143,6 +143,17 @@ class Tiering:
                 segment.revision == IN_TIER for shard in view.shards() for segment in view.segments(shard.number)
             )
 
+    def skip(self, shard: int, offset: int) -> int:
+        """Return the first offset from ``offset`` on that can be read without a tier; ``offset`` if there is a tier."""
+        if self._reader is not None:
+            return offset
+        with self._index.read() as view:
+            for segment in view.segments_from(shard, offset):
+                if segment.revision != IN_TIER or segment.first > offset:
+                    break
+                offset = segment.end
+        return offset
+
     def seal(self, before: int) -> None:
         """Let segments grow no more whose first event was stored before a time, in microseconds since 1970."""
         with self._writing, self._index.read() as view:

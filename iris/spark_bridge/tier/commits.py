@@ -1,6 +1,6 @@
 """Commits: what one bridge writes to the tier of one shard, in an order in which it may die at any step.
 
-1. The first commit of a bridge that has opened the log repeats the last manifest under its own name.  Whoever wrote
+1. The first commit of a bridge that has opened the log repeats the last manifest under its own name.  The writer of
    that one finds it out, and writes no more.
 2. An object is stored.  Nobody reads it before a manifest names it; what is left of a bridge that died here is removed
    by the next one.

@@ -112,7 +112,7 @@ class TierReader:
                 raise LogDamaged(f"the object {path} in the tier {self._storage.url} holds other events")
             start, end = _extent(footer.row_group(group))
             data = self._storage.get(path, start, end - start, size=found.size)
-            window = pa.PythonFile(_Window(data, start, found.size), mode="r")
+            window = pa.PythonFile(_RowGroupBytes(data, start, found.size), mode="r")
             file = pq.ParquetFile(window, metadata=footer, page_checksum_verification=True)
             table = file.read_row_group(group, use_threads=False).cast(SCHEMA)
         except (pa.ArrowException, OSError, ValueError) as error:
@@ -149,7 +149,7 @@ def _extent(group: pq.RowGroupMetaData) -> tuple[int, int]:
 
 
 @final
-class _Window:
+class _RowGroupBytes:
     """A file of which some bytes are there."""
 
     closed = False

@@ -35,12 +35,12 @@ def check_url(url: str) -> str:
     """
     if "://" not in url:
         if not url:
-            raise ConfigError("a tier is a directory or a URL such as s3://bucket/prefix: it is empty")
+            raise ConfigError("the URL of the tier is empty: use a directory, or a URL such as s3://bucket/prefix")
         return url
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise ConfigError(f"{url!r} is no URL: {error}") from None
+        raise ConfigError(f"the tier {url!r} is no URL: {error}") from None
     if parts.scheme not in SCHEMES:
         raise ConfigError(f"a tier cannot be at {parts.scheme}://: use a directory, or one of {', '.join(SCHEMES)}")
     if parts.scheme != "file" and not parts.netloc:
@@ -88,7 +88,7 @@ class Storage:
             try:
                 self._opened = pafs.FileSystem.from_uri(self.url)
             except (ValueError, NotImplementedError) as error:
-                raise ConfigError(f"the tier cannot be at {self.url}: {error}") from None
+                raise ConfigError(f"the tier {self.url} is no URL: {error}") from None
             except OSError as error:
                 raise self._unreachable(error) from None
         return self._opened

@@ -496,7 +496,7 @@ async def test_a_directory_that_cannot_be_written_is_unreachable(tmp_path: Path)
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("", "it is empty"),
+        ("", "is empty"),
         ("ftp://host/x", "a tier cannot be at ftp://"),
         ("s3:///x", "names no bucket"),
         ("s3://key:secret@bucket/x", "holds a password"),
