@@ -17,7 +17,7 @@ from tests.support.arrivals import make_store
 
 SEGMENT = 8192
 SECOND = 1_000_000
-LATE = 10**15
+LATE = 10**16
 """Microseconds since 1970, long after all events of tests."""
 
 
