@@ -136,12 +136,10 @@ class Tiering:
         """Return what the tier has of a shard, in order."""
         return [found for (number, _), found in sorted(self._objects.items()) if number == shard]
 
-    def needs_tier(self) -> bool:
-        """Tell whether events of this log lie in a tier alone."""
-        with self._index.read() as view:
-            return any(
-                segment.revision == IN_TIER for shard in view.shards() for segment in view.segments(shard.number)
-            )
+    @property
+    def has_objects(self) -> bool:
+        """Whether a tier has any of this log."""
+        return bool(self._objects)
 
     def skip(self, shard: int, offset: int) -> int:
         """Return the first offset from ``offset`` on that can be read without a tier; ``offset`` if there is a tier."""

@@ -168,10 +168,9 @@ async def open_bridge(
     staging = Staging(Path(directory) / "staged", usage)
     async with _closing(store), AsyncExitStack() as stack:
         await trio.to_thread.run_sync(_look, store, staging)
-        if tier is None and await trio.to_thread.run_sync(store.tiering.needs_tier):
-            raise ConfigError(
-                f"events of the log in {directory} are in its tier alone: give the --tier that it was written to"
-            )
+        if tier is None and store.tiering.has_objects:
+            # Without it retention would remove events, and the next bridge with it would take that for a trim by hand.
+            raise ConfigError(f"the log in {directory} has a tier: give the --tier that it was written to")
         copies = PrimaryCopies(store, state, settings, bridge=name)
         for cluster, service in copies.services().items() if copies.has_any() else ():
             await stack.enter_async_context(node.join(cluster, service))

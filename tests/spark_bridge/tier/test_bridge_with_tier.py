@@ -103,7 +103,7 @@ async def test_a_bridge_that_is_started_again_serves_what_is_in_the_tier(tmp_pat
                 client = BridgeClient(node, "bridge", patience=30)
                 values = [event["value"] async for event in read_events(client)]
                 assert values == list(range(10 * turn + 10))
-        with pytest.raises(ConfigError, match="are in its tier alone: give the --tier"):
+        with pytest.raises(ConfigError, match="has a tier: give the --tier"):
             async with bridge(network, tmp_path):
                 pass
 

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from iris.kernel.errors import ConfigError
+from iris.spark_bridge.admin import verify_log
 from iris.spark_bridge.errors import LogDamaged, TierUnreachable
 from iris.spark_bridge.events.schema import SCHEMA, decode_events
 from iris.spark_bridge.log.retention import Retention
@@ -456,6 +457,30 @@ async def test_a_truncated_object_is_found_and_the_rest_is_read(log: TieredLog, 
     with pytest.raises(LogDamaged, match="is missing"):
         log.store.read(0, state.epoch, found.first, found.end, max_bytes=1)
     assert [damage for _, _, damage in log.store.verify() if damage is not None]
+
+
+async def test_verify_reads_the_tier_if_it_is_told_where_that_is(tmp_path: Path) -> None:
+    with open_tiered(tmp_path / "log", tmp_path / "tier") as log:
+        fill(log.store, 60)
+        await log.move()
+        log.leave()
+        found = log.store.tiering.objects(0)[1]
+    (folder,) = shard_folders(tmp_path / "tier")
+    with (folder / found.name).open("ab") as file:
+        file.write(b"x")
+
+    def damaged(tier: Path | None) -> list[int]:
+        findings = list(verify_log(tmp_path / "log", tier=None if tier is None else str(tier)))
+        assert findings, "what is on the disk is read in any case"
+        return [finding.offset for finding in findings if finding.damage is not None]
+
+    assert damaged(None) == []
+    assert damaged(tmp_path / "tier") == [found.first]
+    with open_tiered(tmp_path / "log", tmp_path / "tier", writer=1) as log:
+        log.store.tiering._reader = None
+        (state,) = log.store.shards()
+        with pytest.raises(TierUnreachable, match="are in the tier alone: give --tier"):
+            log.store.read(0, state.epoch, 0, 1, max_bytes=1)
 
 
 async def test_a_flipped_bit_in_an_object_is_never_passed_on(tmp_path: Path) -> None:
