@@ -15,6 +15,8 @@ from iris.kernel.errors import IrisError
 from iris.kernel.names import NodeId
 from iris.node.join import ClusterMembership as TrioMembership
 from iris.node.shown import Shown
+from iris.patterns.books import Loss
+from iris.patterns.books import LossWatch as TrioLossWatch
 from iris.patterns.messages import Answer, Sender
 from iris.patterns.multicast import Answers as TrioAnswers
 from iris.patterns.multicast import StopReason
@@ -22,6 +24,7 @@ from iris.patterns.pubsub.publish import ConfirmedEvents as TrioConfirmed
 from iris.patterns.pubsub.subscribe import Event, Overflow
 from iris.patterns.pubsub.subscribe import Subscription as TrioSubscription
 from iris.patterns.state import Lease as TrioLease
+from iris.patterns.state import Saga as TrioSaga
 from iris.patterns.state import SharedState as TrioState
 from iris.patterns.state import StateChange
 from iris.patterns.state import StateWatch as TrioStateWatch
@@ -131,6 +134,13 @@ class StateWatch(Source[TrioStateWatch, StateChange]):
 
 
 @final
+class LossWatch(Source[TrioLossWatch, Loss]):
+    """See ``iris.LossWatch``: the losses of a node, as they are found."""
+
+    __slots__ = ()
+
+
+@final
 class SharedState(Handle[TrioState], MutableMapping[str, Any]):
     """See ``iris.SharedState``: a document that every member of a cluster has a copy of."""
 
@@ -181,6 +191,17 @@ class ConfirmedEvents(Handle[TrioConfirmed]):
 
 
 @final
+class Saga(Handle[TrioSaga]):
+    """See ``iris.Saga``."""
+
+    __slots__ = ()
+
+    request = awaited(TrioSaga.request)
+    name = Shown[str]()
+    attempt = Shown[int]()
+
+
+@final
 class ClusterMembership(Handle[TrioMembership]):
     """See ``iris.ClusterMembership``: this node as a member of a cluster."""
 
@@ -191,6 +212,6 @@ class ClusterMembership(Handle[TrioMembership]):
 
 
 __all__ = (
-    "Answers", "ClusterMembership", "ConfirmedEvents", "Lease", "SharedState", "StateWatch", "Subscription", "Tunnel",
-    "Watch",
+    "Answers", "ClusterMembership", "ConfirmedEvents", "Lease", "LossWatch", "Saga", "SharedState",
+    "StateWatch", "Subscription", "Tunnel", "Watch",
 )  # fmt: skip

@@ -17,6 +17,8 @@ from iris.aio.handles import (
     ClusterMembership,
     ConfirmedEvents,
     Lease,
+    LossWatch,
+    Saga,
     SharedState,
     Subscription,
     Tunnel,
@@ -64,6 +66,7 @@ class Node(Handle[TrioNode]):
         *,
         timeout: float = 5.0,
         idempotent: bool = False,
+        idempotency_key: str | None = None,
         operation: str | None = None,
         key: str | None = None,
         prefer: Member | NodeId | None = None,
@@ -73,10 +76,12 @@ class Node(Handle[TrioNode]):
         prefer_site: str | None = None,
         wait: float = 0.0,
         reply: type[R] | None = None,
+        fallback: R | None = None,
+        essential: bool = True,
     ) -> R:
         """See ``iris.Node.request``."""
         # Written out: of a type that is left out, type checkers lose the default on the way through ``awaited``.
-        if wait == 0 and hedge is None and prefer_site is None:
+        if wait == 0 and hedge is None and prefer_site is None and fallback is None and essential is True:
             # Most requests are one message there and one back: those cross to trio and back only if they fail, which
             # takes a third of the time.
             self._guest.check()
@@ -89,6 +94,7 @@ class Node(Handle[TrioNode]):
                 payload,
                 timeout=timeout,
                 idempotent=idempotent,
+                idempotency_key=idempotency_key,
                 operation=operation,
                 key=key,
                 prefer=prefer,
@@ -112,6 +118,7 @@ class Node(Handle[TrioNode]):
                 payload,
                 timeout=timeout,
                 idempotent=idempotent,
+                idempotency_key=idempotency_key,
                 operation=operation,
                 key=key,
                 prefer=prefer,
@@ -121,6 +128,8 @@ class Node(Handle[TrioNode]):
                 prefer_site=prefer_site,
                 wait=wait,
                 reply=reply,
+                fallback=fallback,
+                essential=essential,
             )
         )
 
@@ -138,13 +147,19 @@ class Node(Handle[TrioNode]):
     state = block(TrioNode.state, SharedState)
     lease = block(TrioNode.lease, Lease)
     leader = block(TrioNode.leader, Lease)
+    saga = block(TrioNode.saga, Saga)
     clusters = direct(TrioNode.clusters)
     members = direct(TrioNode.members)
     nodes = direct(TrioNode.nodes)
     wait_for = awaited(TrioNode.wait_for)
     watch = block(TrioNode.watch, Watch)
     revoke = awaited(TrioNode.revoke)
+    books = awaited(TrioNode.books)
     statistics = direct(TrioNode.statistics)
+
+    def watch_losses(self, pattern: str = ">", *, every: float = 1.0) -> LossWatch:
+        """See ``iris.Node.watch_losses``."""
+        return LossWatch(self._inner.watch_losses(pattern, every=every), self._guest)
 
     def _enter(self, opening: Callable[[TrioNode], AbstractAsyncContextManager[T]]) -> AbstractAsyncContextManager[T]:
         """Return a block that enters what ``opening`` makes of the node, and gives what that gives."""

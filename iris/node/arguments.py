@@ -64,7 +64,13 @@ def check_count(value: object, name: str) -> int:
 
 
 def check_request(
-    cluster: str, operation: str | None, key: str | None, hedge: float | None, *, idempotent: bool
+    cluster: str,
+    operation: str | None,
+    key: str | None,
+    hedge: float | None,
+    *,
+    idempotent: bool,
+    idempotency_key: str | None = None,
 ) -> None:
     """Check the arguments that address a request, and how often it may run.
 
@@ -81,14 +87,16 @@ def check_request(
         check_name(operation, "operation")
     if key is not None:
         check_key(key)
+    if idempotency_key is not None and (check_key(idempotency_key) == "" or not idempotency_key.isprintable()):
+        raise ConfigError(f"idempotency_key is {idempotency_key!r}: use 1 to 256 bytes of printable text")
     if hedge is not None:
-        if not idempotent:
+        if not idempotent and idempotency_key is None:
             raise ConfigError("hedge is for requests with idempotent=True only: two members may run them")
         check_timeout(hedge, "hedge")
 
 
-def check_wait(wait: float) -> float:
-    """Return how many seconds a call waits for a first member; 0 for not at all.
+def check_wait(wait: float, name: str = "wait") -> float:
+    """Return how many seconds a call waits, as for a first member; 0 for not at all.
 
     Raises:
         ConfigError: it is none that can be waited for.
@@ -96,9 +104,9 @@ def check_wait(wait: float) -> float:
     if wait == 0 and isinstance(wait, int | float) and not isinstance(wait, bool):
         return 0.0
     try:
-        return check_timeout(wait, "wait")
+        return check_timeout(wait, name)
     except ConfigError:
-        raise ConfigError(f"wait is {wait!r}: use a number of seconds, 0 for not at all") from None
+        raise ConfigError(f"{name} is {wait!r}: use a number of seconds, 0 for not at all") from None
 
 
 def check_timeout(timeout: float, name: str = "timeout") -> float:

@@ -19,13 +19,15 @@ from iris.patterns.priority import PriorityName
 from iris.patterns.service import Limits, Service
 from iris.security.files import CredentialWatch
 from iris.security.identity import Credential
-from iris.sync.crossing import Block, Handle, awaited, block, direct
+from iris.sync.crossing import Block, Handle, awaited, block, direct, shared
 from iris.sync.handlers import served_by_threads
 from iris.sync.handles import (
     Answers,
     ClusterMembership,
     ConfirmedEvents,
     Lease,
+    LossWatch,
+    Saga,
     SharedState,
     Subscription,
     Tunnel,
@@ -63,6 +65,7 @@ class Node(Handle[TrioNode]):
         *,
         timeout: float = 5.0,
         idempotent: bool = False,
+        idempotency_key: str | None = None,
         operation: str | None = None,
         key: str | None = None,
         prefer: Member | NodeId | None = None,
@@ -72,6 +75,8 @@ class Node(Handle[TrioNode]):
         prefer_site: str | None = None,
         wait: float = 0.0,
         reply: type[R] | None = None,
+        fallback: R | None = None,
+        essential: bool = True,
     ) -> R:
         """See ``iris.Node.request``."""
         # Written out: of a type that is left out, type checkers lose the default on the way through ``awaited``.
@@ -82,6 +87,7 @@ class Node(Handle[TrioNode]):
                 payload,
                 timeout=timeout,
                 idempotent=idempotent,
+                idempotency_key=idempotency_key,
                 operation=operation,
                 key=key,
                 prefer=prefer,
@@ -91,6 +97,8 @@ class Node(Handle[TrioNode]):
                 prefer_site=prefer_site,
                 wait=wait,
                 reply=reply,
+                fallback=fallback,
+                essential=essential,
             )
         )
 
@@ -108,12 +116,15 @@ class Node(Handle[TrioNode]):
     state = block(TrioNode.state, SharedState)
     lease = block(TrioNode.lease, Lease)
     leader = block(TrioNode.leader, Lease)
+    saga = block(TrioNode.saga, Saga)
     clusters = direct(TrioNode.clusters)
     members = direct(TrioNode.members)
     nodes = direct(TrioNode.nodes)
     wait_for = awaited(TrioNode.wait_for)
     watch = block(TrioNode.watch, Watch)
     revoke = awaited(TrioNode.revoke)
+    books = awaited(TrioNode.books)
+    watch_losses = shared(TrioNode.watch_losses, LossWatch)
     statistics = direct(TrioNode.statistics)
 
     def _enter(self, opening: Callable[[TrioNode], AbstractAsyncContextManager[T]]) -> AbstractContextManager[T]:

@@ -24,6 +24,7 @@ from tests.support.operations import (
     forget_subscriber,
     iterate_over_a_tunnel,
     join,
+    keep_books,
     open_cast,
     open_node,
     publish,
@@ -69,7 +70,7 @@ COVERED: dict[type, dict[str, Callable[..., Awaitable[None]]]] = {
         "confirming": publish_many_confirmed, "open_tunnel": tunnel, "join": join, "wait_for": wait_for,
         "watch": watch, "revoke": revoke, "forget_subscriber": forget_subscriber, "state": state,
         "queue": with_a_bridge.queue, "consume": with_a_bridge.consume, "lease": with_a_bridge.lease,
-        "leader": with_a_bridge.leader,
+        "leader": with_a_bridge.leader, "saga": with_a_bridge.saga, "books": keep_books,
     },
     iris.Subscription: {
         "__anext__": subscribe, "receive_batch": take_in_batches, "confirm": take_in_batches,
@@ -87,11 +88,13 @@ COVERED: dict[type, dict[str, Callable[..., Awaitable[None]]]] = {
     Watch: {"__anext__": watch},
     iris.SharedState: {"settled": state},
     iris.StateWatch: {"__anext__": state},
+    iris.LossWatch: {"__anext__": keep_books},
     iris.WorkQueue: {"put": with_a_bridge.queue},
     iris.JobWorker: {"__anext__": with_a_bridge.queue},
     iris.Job: {"commit": with_a_bridge.queue},
     iris.Consumer: {"__anext__": with_a_bridge.consume},
     iris.LogBatch: {"commit": with_a_bridge.consume},
+    iris.Saga: {"request": with_a_bridge.saga},
 }  # fmt: skip
 """For each class that users have in their hands, which operation goes through each step of what can be waited for.
 

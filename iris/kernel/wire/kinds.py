@@ -211,15 +211,37 @@ class Join(Message, tag=0x19):
     record: RecordUpdate
 
 
-OfMembership = Probe | ProbeAnswer | ProbeRequest | ProbeReport | Gossip | Sync | Digest | Wanted | State | Join
-"""What members say to each other of all members."""
+class Lookup(Message, tag=0x1A):
+    """Of a client: send me the records of a cluster's members, unless ``known`` is the hash of what there is."""
+
+    sequence: Count
+    cluster: Name
+    known: Annotated[bytes, Meta(min_length=8, max_length=8)]
+
+
+class Found(Message, tag=0x1B):
+    """Part of the answer to a lookup.  ``changed`` is false if the client has it all; ``last`` is true in the last."""
+
+    sequence: Count
+    changed: bool
+    last: bool
+    updates: Updates
+
+
+OfMembership = (
+    Probe | ProbeAnswer | ProbeRequest | ProbeReport | Gossip | Sync | Digest | Wanted | State | Join | Lookup | Found
+)
+"""What nodes say to each other of all members."""
 
 
 # -- requests: 0x20 - 0x2f ---------------------------------------------------------------------------------
 
 
 class Request(Message, tag=0x20):
-    """A request: ``budget`` in milliseconds; flags: 1 idempotent, 2 and 4 priority, 8 timed."""
+    """A request: ``budget`` in milliseconds.
+
+    Flags: 1 idempotent, 2 and 4 priority, 8 timed, 16 with an idempotency key in its headers.
+    """
 
     id: Count
     cluster: Name
@@ -339,6 +361,44 @@ class GroupSettled(Message, tag=0x39):
     ledger: Count
     missing: Count
     settled: Count
+
+
+# -- books: 0x3a, 0x3b.  Of broadcasts and events, in which nobody answers; see ``iris.patterns.books``. -----------
+
+
+class ReceivedEntry(NamedTuple):
+    """What the receiver has had under one name, since it first had any; see ``iris.patterns.books.Columns``."""
+
+    name: Name
+    arrived: Count
+    copied: Count
+    received: Count
+    expired: Count
+    refused: Count
+    dropped: Count
+    ended: Count
+
+
+Totals = tuple[Count, Count, Count, Count, Count, Count, Count]
+
+
+class Received(Message, tag=0x3A):
+    """What the sender of this has had of the receiver's broadcasts (0) or events (1): those names that have changed."""
+
+    pattern: Annotated[int, Meta(ge=0, le=1)]
+    mark: Count
+    """That of the question to which this is the end of the answer; else 0."""
+    full: bool
+    """Whether there are names that are in the total only."""
+    total: Totals
+    """As in ``ReceivedEntry``, of all names together."""
+    names: Annotated[tuple[ReceivedEntry, ...], Meta(max_length=64)]
+
+
+class ReceivedWanted(Message, tag=0x3B):
+    """Report now: links keep the order, so what was sent before this and has not come is lost."""
+
+    mark: Number
 
 
 # -- publish/subscribe: 0x40 - 0x4f ------------------------------------------------------------------------
@@ -694,11 +754,24 @@ BETWEEN_REALMS: Final = frozenset(
         *(Broadcast, BroadcastCredit, BroadcastCreditWanted),
         *(TunnelOpen, TunnelAccept, TunnelRefuse, TunnelChunk, TunnelEof, TunnelAck, TunnelClose, TunnelMarked),
         *(Interest, SenderKey, SenderKeyWanted, Copy),
+        *(Received, ReceivedWanted),
         *(Carry, CarryRefused, Trace, Traced, Route, Exports, ExportsWanted),
     }
 )
 """What is taken from nodes of another realm.  The rest is an affair of one realm: who is in it, whom it has expelled,
 and how its publishers and subscribers settle what was lost."""
+
+
+OF_CLIENTS: Final = frozenset(
+    {
+        *(Ping, Pong, Goodbye, Reset, Revocations, Forward, ForwardRefused),
+        *(Probe, Lookup),
+        *(Request, Cancel, Awaited),
+        *(Broadcast, BroadcastCreditWanted, Relay, Relayed),
+        *(TunnelOpen, TunnelChunk, TunnelEof, TunnelAck, TunnelClose, TunnelMarked),
+    }
+)
+"""What is taken from clients.  They are no members, serve nothing, and neither publish nor subscribe."""
 
 
 def node_of(field: bytes) -> NodeId:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, final
+from typing import Final, Literal, final
 
 from msgspec import Struct
 
@@ -21,6 +21,12 @@ PRIORITY_SHIFT: Final = 1
 TIMED: Final = 8
 """Flag of a request: before its reply the member says how long it waited there and ran."""
 
+KEYED: Final = 16
+"""Flag of a request: its outcome is kept under the key in its header ``IDEMPOTENCY_KEY``."""
+
+IDEMPOTENCY_KEY: Final = "idempotency-key"
+"""Header of a request; only with the flag ``KEYED`` it means something here."""
+
 _MAX_BUDGET_MS: Final = 2**32 - 1
 
 
@@ -36,6 +42,8 @@ class Call(Struct, eq=False):
         timeout: seconds that the caller has given it.
         picker: chooses a member; None as long as nobody serves the cluster.
         tried: members that were asked since the last pause, by all tasks of a hedged request.
+        pattern: whether it is a request, or the part of a survey.
+        asked: the member that was asked last.
     """
 
     cluster: str
@@ -53,6 +61,8 @@ class Call(Struct, eq=False):
     deadline: float
     picker: Picker | None
     tried: set[NodeId]
+    pattern: Literal["request", "survey"] = "request"
+    asked: NodeId = NodeId("")
 
     @property
     def label(self) -> str:

@@ -24,9 +24,10 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final, final
+from typing import Any, Final, Literal, final
 
 import trio
 
@@ -50,14 +51,14 @@ from iris.kernel.errors import (
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId, check_address, cluster_of
 from iris.kernel.wire import kinds
-from iris.patterns.counters import Tally
+from iris.patterns.books import BookRow, LedgerRow, SendLedger, Tally
 from iris.patterns.latency import OTHERS, LatencyTable
 from iris.patterns.payloads import encoded
 from iris.patterns.picker import MemberDirectory, nobody_serves
 from iris.patterns.priority import Priority, served_priority
 from iris.patterns.receive_limits import Arriving
 from iris.patterns.request.attempt import Attempt
-from iris.patterns.request.call import IDEMPOTENT, PRIORITY_SHIFT, TIMED, Call
+from iris.patterns.request.call import IDEMPOTENCY_KEY, IDEMPOTENT, KEYED, PRIORITY_SHIFT, TIMED, Call
 from iris.patterns.request.deadlines import Deadlines
 from iris.patterns.request.hedging import Hedging
 
@@ -70,6 +71,8 @@ PAUSED: Final = "paused"
 EXPIRED: Final = "expired"
 MEMBER_LEFT: Final = "member_left"
 NOT_HERE: Final = "not_here"
+IN_DOUBT: Final = "in_doubt"
+"""A member was lost in the middle of a request with an idempotency key, and it is not run again."""
 NO_SUCH_OPERATION: Final = "no_such_operation"
 TOO_LARGE: Final = "too_large"
 """Of a request, or what opens a tunnel: the member's ``Config`` allows less."""
@@ -110,7 +113,7 @@ _GONE: Final = "the member is gone"
 class Requests:
     """All outstanding requests of this node."""
 
-    def __init__(self, mesh: Mesh, directory: MemberDirectory, config: Config) -> None:
+    def __init__(self, mesh: Mesh, directory: MemberDirectory, config: Config, ledger: SendLedger) -> None:
         self.tally: Final = Tally()
         self.latency: Final = LatencyTable()
         """From asking to the reply, or to the error of the handler, at whichever attempt that was."""
@@ -120,9 +123,14 @@ class Requests:
         """Those of them that the member before may have run: it was lost, silent, or left while it had the request."""
         self.not_repeated = 0
         """Requests not made once more, because too many were; their callers got ``Overloaded``."""
+        self.fallbacks: Final[Counter[str]] = Counter()
+        """Requests whose callers got a value in the place of an error, by the error."""
         self._mesh = mesh
         self._directory = directory
         self._config = config
+        self._ledger = ledger
+        self._begun: Counter[tuple[Literal["request", "survey"], str]] = Counter()
+        """Those without an outcome, by pattern and cluster."""
         self._arriving = Arriving(mesh.refusals, mesh.node, config)
         self._ids = itertools.count(1)
         self._waiting: dict[int, Attempt] = {}
@@ -164,6 +172,7 @@ class Requests:
         priority: Priority | None = None,
         until: float | None = None,
         timed: bool = False,
+        idempotency_key: str | None = None,
     ) -> Call:
         """Encode a request; see ``Node.request``.
 
@@ -171,11 +180,14 @@ class Requests:
             member: who is asked, and nobody else.
             until: when the time of the caller is over, in trio's time; None: when that of the task's scope is.
             timed: the member is to say how long it takes: ``Attempt.times``.
+            idempotency_key: the outcome is kept under it.
 
         Raises:
             PayloadTooLarge, LocalProtocolError: the payload or the headers cannot be sent.
         """
         body = encoded(payload, self._config.max_payload)
+        if idempotency_key is not None:
+            headers = {**(headers or {}), IDEMPOTENCY_KEY: idempotency_key}
         flat = wire.encode_headers(headers, self._config.max_headers)
         size = wire.payload_size(body)
         if flat is not None:
@@ -185,6 +197,8 @@ class Requests:
             flags |= IDEMPOTENT
         if timed:
             flags |= TIMED
+        if idempotency_key is not None:
+            flags |= IDEMPOTENT | KEYED
         # What the caller's own scope leaves is all that the handler may use: nested requests inherit it.
         now = trio.current_time()
         deadline = min(now + timeout, trio.current_effective_deadline() if until is None else until)
@@ -204,7 +218,7 @@ class Requests:
             nobody = nobody_serves(call.cluster, self._mesh, self._directory)
             self.latency.failed(call.label, call.operation, type(nobody).__name__)
             raise nobody
-        self.tally.sent += 1
+        self.opened(call)
         try:
             if hedge is None:
                 reply = await self._ask(call, now=call.started)
@@ -236,7 +250,7 @@ class Requests:
             attempt = self._send(call, identifier, member, now)
         except NotSent:
             return None
-        self.tally.sent += 1
+        self.opened(call)
         attempt.woken = woken
         self._watch(attempt)
         return Begun(self, attempt)
@@ -258,29 +272,71 @@ class Requests:
         """Return the number for a request of another module."""
         return next(self._ids)
 
-    def count(self, error: BaseException) -> None:
-        """Count a request by what its caller got instead of a reply."""
+    def opened(self, call: Call, members: int = 1) -> None:
+        """Count a request to so many members, each of which is to be counted by its outcome as well."""
+        self.tally.sent += members
+        self._begun[call.pattern, call.name] += members
+
+    def count(self, call: Call, member: NodeId, error: BaseException | None = None) -> None:
+        """Count a request by what its caller got: the reply of a member, or an error."""
+        if isinstance(error, RequestTimeout | trio.Cancelled):
+            self.expire(call, member)
+            return
+        tally, row = self.tally, self._closed(call, member)
+        reason: str | None = None
         match error:
-            case RequestTimeout() | trio.Cancelled():
-                self.tally.expired += 1
+            case None:
+                tally.answered += 1
+                row.received += 1
             case RemoteError(code=str() as code) if code in _LOST_REPLIES:
-                self.tally.lost[_LOST_REPLIES[code]] += 1
+                reason = _LOST_REPLIES[code]
             case RemoteError():
-                self.tally.answered += 1  # the handler ran
+                tally.answered += 1  # the handler ran
+                row.received += 1
             case Unknown() | MemberLost():
-                self.tally.lost[type(error).__name__] += 1
+                reason = type(error).__name__
             case DeliveryError() | PayloadTooLarge():
-                self.tally.refused += 1
+                tally.refused += 1
+                row.refused += 1
             case _:
-                self.tally.lost["unexpected error"] += 1
+                reason = "unexpected error"
+        if reason is None:
+            return
+        tally.lost[reason] += 1
+        if isinstance(error, MemberLost | Unknown) and member and self._mesh.peer(member) is None:
+            row.in_doubt += 1  # it is gone, and may have had the request in hand
+        else:
+            row.lose(reason)
+
+    def expire(self, call: Call, member: NodeId) -> None:
+        """Count a request that nobody waits for any more."""
+        self.tally.expired += 1
+        self._closed(call, member).expired += 1
+
+    def _closed(self, call: Call, member: NodeId) -> LedgerRow:
+        """A request to a member has its outcome: return the row in the books that it is to be counted in."""
+        begun = self._begun[call.pattern, call.name] - 1
+        if begun:
+            self._begun[call.pattern, call.name] = begun
+        else:
+            del self._begun[call.pattern, call.name]
+        return self._ledger.row(call.pattern, call.name, member)
+
+    def under_way(self) -> list[BookRow]:
+        """Return what has no outcome yet, for the books: whom a request is asked is known when it has its reply."""
+        return [
+            BookRow(
+                pattern=pattern, name=name, receiver=None, sent=count, received=0, expired=0, refused=0, lost={},
+                in_doubt=0, waiting=count,
+            )
+            for (pattern, name), count in self._begun.items()
+        ]  # fmt: skip
 
     def _close(self, call: Call, error: BaseException | None = None) -> None:
         """Count a request by what its caller gets, and how long that took: the answered attempt has read the clock."""
         operation = call.operation
-        if error is None:
-            self.tally.answered += 1
-        else:
-            self.count(error)
+        self.count(call, call.asked, error)
+        if error is not None:
             if isinstance(error, RemoteError) and error.code == NO_SUCH_OPERATION:
                 operation = OTHERS  # a name that nobody serves is anybody's to invent, and would displace another
             self.latency.failed(call.label, operation, type(error).__name__)
@@ -438,6 +494,7 @@ class Requests:
             NotSent: the link does not take it, so it does not run.
         """
         call.tried.add(member)
+        call.asked = member
         attempt = Attempt(call, identifier, member, now)
         self._mesh.post(member, call.message(identifier, now), call.size, flush=True)
         return attempt
@@ -607,7 +664,7 @@ class Begun:
         requests._cancel_left(self.attempt.identifier)
         if not self._is_counted:
             self._is_counted = True
-            requests.tally.expired += 1
+            requests.expire(call, call.asked)
             requests.latency.failed(call.label, call.operation, "Cancelled")
 
     def reply(self) -> tuple[Any] | None:
@@ -656,6 +713,11 @@ def failure_of(cluster: str, member: NodeId, failure: kinds.Failure) -> IrisErro
             return Unknown(
                 f"node {member} left the cluster {cluster!r} while the request ran: it ran in part or not at all; use "
                 "idempotent=True to have such requests repeated"
+            )
+        case "in_doubt":
+            return Unknown(
+                f"a member of cluster {cluster!r} was lost in the middle of a request with an idempotency key: it ran "
+                f"in part, to its end, or not at all, and is not run again ({failure.text})"
             )
         case "not_here":
             return Unknown(

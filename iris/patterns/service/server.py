@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Final, final
 
 import trio
@@ -13,9 +14,10 @@ from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent, RemoteProtocolError
 from iris.kernel.link import CONTROL_RESERVE
-from iris.kernel.names import NodeId
+from iris.kernel.names import Entropy, NodeId
 from iris.kernel.tasks import open_background
 from iris.kernel.wire import kinds
+from iris.patterns.books import BROADCAST, Bookkeeper
 from iris.patterns.messages import Message, Sender
 from iris.patterns.multicast import Relays, cost
 from iris.patterns.observer import Observer
@@ -23,7 +25,9 @@ from iris.patterns.receive_limits import Arriving
 from iris.patterns.request import (
     DRAINING,
     EXPIRED,
+    IDEMPOTENCY_KEY,
     IDEMPOTENT,
+    KEYED,
     MEMBER_LEFT,
     NO_SUCH_OPERATION,
     NOT_A_MEMBER,
@@ -36,6 +40,7 @@ from iris.patterns.request import (
     TIMED,
     TOO_LARGE,
 )
+from iris.patterns.service.outcomes import Ask, KeptOutcomes, not_kept
 from iris.patterns.service.reply_cache import Outcome, ReplyCache
 from iris.patterns.service.service import DESCRIBE, Limits, Service
 from iris.patterns.service.worker_pool import PendingRequest, WorkerPool
@@ -65,14 +70,17 @@ def paused_text(service: Service) -> str:
 class Server:
     """The answering side of one node: its memberships, and the requests in them."""
 
-    def __init__(self, mesh: Mesh, config: Config, relays: Relays) -> None:
+    def __init__(self, mesh: Mesh, config: Config, relays: Relays, books: Bookkeeper) -> None:
         self.memberships: dict[str, WorkerPool] = {}
         self._mesh = mesh
         self._config = config
+        self._books = books
         self._arriving = Arriving(mesh.refusals, mesh.node, config)
         self._jobs: dict[tuple[NodeId, int], PendingRequest] = {}
         self._remembered = ReplyCache()
         self._observer: Observer | None = None
+        self.asking: tuple[Ask, Entropy] | None = None
+        """How a bridge is asked for outcomes; set by the node."""
         mesh.register(kinds.Request, self._receive_request)
         mesh.register(kinds.Cancel, self._receive_cancel)
         mesh.register(kinds.Awaited, self._receive_awaited)
@@ -80,7 +88,7 @@ class Server:
         mesh.register(kinds.Broadcast, self._receive_broadcast)
         mesh.register(kinds.BroadcastCreditWanted, self._receive_credit_wanted)
         # A broadcast to many, and a survey of many.
-        relays.register(kinds.Broadcast, self._receive_broadcast)
+        relays.register(kinds.Broadcast, partial(self._receive_broadcast, relayed=True))
         relays.register(kinds.Request, self._receive_request)
         relays.register(kinds.Cancel, self._receive_cancel)
 
@@ -107,6 +115,8 @@ class Server:
                 arriving=self._arriving,
             )
             membership.observer = self._observer
+            if service.outcomes is not None and self.asking is not None:
+                membership.kept = KeptOutcomes(service.outcomes, cluster, *self.asking, nursery)
             nursery.start_soon(membership.handle_broadcasts)
             nursery.start_soon(membership.broadcasts.run)
             self.memberships[cluster] = membership
@@ -169,6 +179,13 @@ class Server:
             membership.received += 1
             self._post(peer, *membership.malformed(peer, identifier, error))
             return
+        keyed = decoded.get(IDEMPOTENCY_KEY) if flags & KEYED else None
+        if keyed is not None and membership.kept is None:
+            refusal = not_kept(cluster, identifier)
+            membership.received += 1
+            membership.refuse_keyed()
+            self._post(peer, refusal, len(refusal.text))
+            return
         now = trio.current_time()
         job = PendingRequest(
             peer,
@@ -182,6 +199,7 @@ class Server:
             idempotent=idempotent,
             priority=flags >> PRIORITY_SHIFT & 3,
             timed=flags & TIMED != 0,
+            key=keyed,
         )
         if membership.accept(job):
             self._jobs[peer.node, identifier] = job
@@ -202,29 +220,32 @@ class Server:
         else:
             job.peer = peer
 
-    def _receive_broadcast(self, peer: Peer, message: kinds.Broadcast) -> None:
+    def _receive_broadcast(self, peer: Peer, message: kinds.Broadcast, *, relayed: bool = False) -> None:
         cluster, headers, payload, begin = message.cluster, message.headers, message.payload, message.position
         membership = self.memberships.get(cluster)
         decoded, price = wire.decode_headers_untrusted(headers), cost(payload, headers)
+        account = self._books.account(peer.node, BROADCAST, cluster, relayed=relayed)
+        account.arrived += 1
         if membership is None:  # its sender does not know yet that this node has left
+            account.ended += 1
             self._mesh.refusals["broadcast for a cluster that is not served here"] += 1
             return
         if not (membership.service.allows(peer.identity) and peer.may_ask(cluster)):
             self._mesh.refusals["broadcast not allowed"] += 1
-            membership.broadcasts.refuse(peer.node, begin + price)
+            membership.broadcasts.refuse(peer.node, account, begin + price)
             return
         if membership.is_paused():
             membership.paused += 1
-            membership.broadcasts.refuse(peer.node, begin + price)
+            membership.broadcasts.refuse(peer.node, account, begin + price)
             return
         sender = Sender(peer.identity.caller, peer.node)
         excess = self._arriving.excess_of(payload, headers)
         if excess is not None:
             self._arriving.refused("broadcast", excess, sender.node, sender.cluster, cluster)
-            membership.broadcasts.refuse(peer.node, begin + price)
+            membership.broadcasts.refuse(peer.node, account, begin + price)
             return
         broadcast = Message(payload=payload, sender=sender, headers=decoded, cluster=cluster)
-        membership.broadcasts.accept(broadcast, begin, price)
+        membership.broadcasts.accept(broadcast, account, begin, price)
 
     def _receive_credit_wanted(self, peer: Peer, wanted: kinds.BroadcastCreditWanted) -> None:
         membership = self.memberships.get(wanted.cluster)

@@ -402,14 +402,17 @@ class RetainedExchange:
                     event.topic, last, event.sequence, event.headers, event.key, event.payload, event.milestones
                 )
                 # The path of the events: the value must neither overtake those before it nor arrive after later ones.
-                self._publishing.post(self._publishing.trees.way_to(peer), message, event.size)
+                way = self._publishing.trees.way_to(peer)
+                row = self._publishing.book(way, event.topic)
+                self._publishing.post(way, message, event.size, row)
+                self._publishing.close_book(row)
         if tokens is not None:
             tokens.owe(looks + _VALUE * (len(sent) - before))
 
     def ask(self, pattern: str) -> None:
         """Ask every node for its values: its interest is known there already, and so nothing will come by itself."""
         for peer in (self._mesh.own, *self._mesh.peers.values()):
-            if peer.other_realm:
+            if peer.other_realm or peer.client:
                 continue
             try:
                 peer.link.post(kinds.RetainedWanted(pattern), len(pattern), CONTROL_RESERVE)
