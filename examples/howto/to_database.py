@@ -14,7 +14,7 @@ database.execute("CREATE TABLE IF NOT EXISTS batches (number INTEGER PRIMARY KEY
 def write(batch: DataFrame, number: int) -> None:
     rows = [(row.item, row.price) for row in batch.collect()]
     with database:  # one transaction: both or neither
-        if database.execute("INSERT OR IGNORE INTO batches VALUES (?)", (number,)).rowcount:
+        if database.execute("INSERT INTO batches VALUES (?) ON CONFLICT DO NOTHING", (number,)).rowcount:
             database.executemany("INSERT INTO orders VALUES (?, ?)", rows)
 
 

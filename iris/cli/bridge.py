@@ -17,6 +17,7 @@ from iris.kernel.config import Config
 from iris.patterns.pubsub.interest import MAX_SHARDS
 
 HOUR = 3600.0
+MINUTE = 60.0
 _PRIMARY = (
     *(
         "topics",
@@ -32,6 +33,8 @@ _PRIMARY = (
         "rules",
     ),
     "min_copies",
+    "tier",
+    "tier_minutes",
 )
 """Options that a copy takes over from its primary."""
 MIB = 1024 * 1024
@@ -89,6 +92,18 @@ MIB = 1024 * 1024
     "each key); the first that matches counts; may be repeated.",
 )
 @click.option(
+    "--tier",
+    metavar="URL",
+    help="Have what is sealed in a directory or object storage, too, as Parquet: s3://BUCKET/PREFIX. --keep-hours and "
+    "--keep-mib are for the disk then.",
+)
+@click.option(
+    "--tier-minutes",
+    type=POSITIVE,
+    metavar="N",
+    help="Seal also what is not full after so long, so that it goes to the tier (60).",
+)
+@click.option(
     "--staged-mib",
     type=POSITIVE,
     metavar="N",
@@ -128,6 +143,8 @@ def bridge(
     keep_mib: float | None,
     keep_unread: bool,
     rules: tuple[str, ...],
+    tier: str | None,
+    tier_minutes: float | None,
     staged_mib: float | None,
     min_copies: int,
     followed: str | None,
@@ -149,17 +166,23 @@ def bridge(
         raise click.UsageError(f"a copy does as its primary does: leave out {', '.join(own)}")
     if followed is None and copy is not None:
         raise click.UsageError("--copy names a copy: give --follow NAME/SHARD, too")
+    if tier is None and tier_minutes is not None:
+        raise click.UsageError("--tier-minutes says how soon events go to a tier: give --tier, too")
     if followed is not None:
         return run_until_interrupted(partial(_follow, connection, followed, copy, directory, staged_mib))
     with needing_spark():
         from iris.spark_bridge.log import Retention, parse_rule
         from iris.spark_bridge.server.bridge import BRIDGE_CONFIG, open_bridge
+        from iris.spark_bridge.tier import Tier
     retention = Retention(
         max_age=None if keep_hours is None else keep_hours * HOUR,
         max_bytes=None if keep_mib is None else int(keep_mib * MIB),
         keep_unread=keep_unread,
         rules=tuple(map(parse_rule, rules)),
     )
+
+    sealing = {} if tier_minutes is None else {"seal_after": tier_minutes * MINUTE}
+    destination = None if tier is None else Tier(url=tier, **sealing)
 
     async def store(interruption: Interruption) -> None:
         async with (
@@ -176,6 +199,7 @@ def bridge(
                 readers=readers or None,
                 retention=retention,
                 min_copies=min_copies,
+                tier=destination,
                 waiting=note,
             ) as opened,
         ):

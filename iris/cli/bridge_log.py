@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -136,6 +137,7 @@ def _as_object(status: BridgeStatus, rate: float, away: Sequence[DurableSubscrib
             for address, copies in status.copies.items()
             for copy in copies
         ],
+        "tier": [dataclasses.asdict(tier) for tier in status.tiers],
         "members": {address: dict(counters) for address, counters in status.counters.items()},
         "gaps": [
             {
@@ -174,6 +176,12 @@ def _show(status: BridgeStatus, rate: float, away: Sequence[DurableSubscriber]) 
         for copy in copies:
             behind = "" if copy.behind is None else f", {copy.behind:,} events behind"
             write_line(f"copy {copy.name} of {address}: {copy.state}{behind}")
+    for tier in status.tiers:
+        write_line(
+            f"tier {tier.url} of shard {tier.shard}: events to {tier.next:,}, {tier.objects:,} objects of "
+            f"{tier.bytes / MIB:,.1f} MiB; {tier.behind:,} events of {tier.behind_bytes / MIB:,.1f} MiB behind"
+            f"{f': {tier.problem}' if tier.problem else ''}"
+        )
     for address, counters in status.counters.items():
         told = ", ".join(f"{count:,} {counter}" for counter, count in counters.items())
         write_line(f"member {address} since it was started: {told}")
@@ -262,12 +270,14 @@ def _print(connection: NodeOptions, name: str, timeout: float, *, endless: bool 
     metavar="DIR",
     help="Of the log; no bridge may be running on it.",
 )
-def verify(directory: Path) -> int:
+@click.option("--tier", metavar="URL", help="Of the log; what is there alone is not read otherwise.")
+@named
+def verify(directory: Path, tier: str | None, name: str) -> int:
     """Read a log in full and compare every checksum; the exit status is 1 if anything is damaged."""
     with needing_spark():
         from iris.spark_bridge.admin import verify_log
     read = damaged = 0
-    for finding in verify_log(directory):
+    for finding in verify_log(directory, tier=tier, bridge=name):
         read += 1
         if finding.damage is not None:
             damaged += 1

@@ -37,6 +37,7 @@ from iris.spark_bridge.events.damage import Damage
 from iris.spark_bridge.events.gaps import Gap
 from iris.spark_bridge.events.schema import HEADER_ENCODING, PACKED
 from iris.spark_bridge.log import TopicFilter, open_store
+from iris.spark_bridge.tier import Storage, TierReader, TierStatus
 
 _POLL: Final = 1.0
 
@@ -79,6 +80,8 @@ class BridgeStatus:
     """``BridgeStatistics`` by the address of each member."""
     copies: Mapping[str, Sequence[RemoteCopy]]
     """By the address of each member."""
+    tiers: Sequence[TierStatus]
+    """Of each shard that has one."""
     gaps: Sequence[tuple[str, Gap]]
     """What is missing from each shard, by its id; only of topics that this node may subscribe to."""
     damage: Sequence[tuple[str, Damage]]
@@ -97,9 +100,11 @@ async def read_status(client: BridgeClient) -> BridgeStatus:
     owners: dict[str, str] = {}
     counters: dict[str, Mapping[str, int]] = {}
     copies: dict[str, Sequence[RemoteCopy]] = {}
+    tiers: list[TierStatus] = []
     for address in dict.fromkeys(shard.address for shard in shards):
         counters[address] = await client.ask(address, "status")
         copies[address] = [RemoteCopy(**copy) for copy in await client.ask(address, "copies")]
+        tiers += [TierStatus(**tier) for tier in await client.ask(address, "tier")]
         for cursor in await client.ask(address, "cursors"):
             offsets.setdefault(cursor["group"], {}).update(cursor["offsets"])
             owners[cursor["group"]] = cursor["owner"] or owners.get(cursor["group"], "")
@@ -123,7 +128,9 @@ async def read_status(client: BridgeClient) -> BridgeStatus:
                     gaps += [(shard.id, gap) async for gap in found]
             _, places = await client.damage(shard.address, shard.id, shard.earliest, shard.next)
             damage += [(shard.id, place) for place in places]
-    return BridgeStatus(shards=shards, groups=groups, counters=counters, copies=copies, gaps=gaps, damage=damage)
+    return BridgeStatus(
+        shards=shards, groups=groups, counters=counters, copies=copies, tiers=tiers, gaps=gaps, damage=damage
+    )
 
 
 async def read_events(
@@ -352,18 +359,26 @@ class Finding:
     damage: str | None
 
 
-def verify_log(directory: Path) -> Iterator[Finding]:
+def verify_log(directory: Path, *, tier: str | None = None, bridge: str = "bridge") -> Iterator[Finding]:
     """Verify a log in full, while no bridge is running on it, and yield findings, stretch by stretch.
 
     Nothing is changed.
 
+    Args:
+        directory: of the log.
+        tier: where its tier is; None: what lies there alone is passed over.
+        bridge: name of the bridge, as which it has written there.
+
     Raises:
-        ConfigError: there is no log.
+        ConfigError: there is no log, or the tier is no place.
+        TierUnreachable: the tier does not answer.
         StoreBusy: a bridge is running on it.
         LogDamaged: so much is wrong that it cannot be read at all; or, at the end, damage that is in no event.
     """
     store = open_store(directory, shards=(), entropy=os.urandom, look_only=True)
     try:
+        if tier is not None:
+            store.tiering.attach(TierReader(Storage(tier), bridge))
         for shard, offset, damage in store.verify():
             yield Finding(shard=shard, offset=offset, damage=damage)
     finally:

@@ -38,6 +38,13 @@ class DataLost(BridgeError):
     """Events that were asked for are no longer there: trimmed by retention, or the log was wiped and begun anew."""
 
 
+class TierUnreachable(BridgeError):
+    """The storage of a bridge's tier does not answer, or refuses to.
+
+    Nothing is lost: what is not in the tier stays on the bridge's disk, and what is there can be read later.
+    """
+
+
 class StaleBatch(BridgeError):
     """A batch of a query that wrote a later one before: its checkpoint is older than the log.  Nothing was stored."""
 

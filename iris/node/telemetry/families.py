@@ -175,6 +175,9 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "iris_bridge_copies": _gauge(
         "Copies of the log by what they do: in step, not counted, catching up, away.", "state"
     ),
+    "iris_bridge_tier_bytes": _gauge("Bytes of the objects of a shard in the tier.", "shard"),
+    "iris_bridge_tier_lag_bytes": _gauge("Bytes of a shard that are sealed and not in the tier.", "shard"),
+    "iris_bridge_tier_failures_total": _counter("Attempts to write to the tier that failed.", "shard"),
     # The queues of a member of a bridge.
     "iris_queue_jobs": _gauge("Jobs that are not done.", "queue", "state"),
     "iris_queue_unread_events": _gauge("Events of the log that a queue has not looked at yet.", "queue"),
@@ -423,6 +426,10 @@ def _of_bridge(report: Any) -> Iterator[Sample]:
             yield Sample("iris_bridge_copy_lag_events", (copy.name,), copy.behind)
     for state, count in Counter(copy.state for copy in report.copies).items():
         yield Sample("iris_bridge_copies", (state,), count)
+    for tier in report.tier:
+        yield Sample("iris_bridge_tier_bytes", (str(tier.shard),), tier.bytes)
+        yield Sample("iris_bridge_tier_lag_bytes", (str(tier.shard),), tier.behind_bytes)
+        yield Sample("iris_bridge_tier_failures_total", (str(tier.shard),), tier.failures)
 
 
 def _of_queue(status: Any) -> Iterator[Sample]:

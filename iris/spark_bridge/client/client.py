@@ -38,6 +38,7 @@ from iris.spark_bridge.errors import (
     QuotaExceeded,
     StaleBatch,
     StoreFull,
+    TierUnreachable,
 )
 from iris.spark_bridge.events.damage import Damage
 from iris.spark_bridge.events.gaps import GAPS_AT_ONCE, Gap
@@ -57,8 +58,10 @@ from iris.spark_bridge.staging import StagedPart
 
 _ERRORS: Final[Mapping[str, type[IrisError]]] = {
     error.__name__: error
-    for error in (DataLost, LogDamaged, NotCopied, QuotaExceeded, StaleBatch, StoreFull, NotAllowed)
+    for error in (DataLost, LogDamaged, NotCopied, QuotaExceeded, StaleBatch, StoreFull, TierUnreachable, NotAllowed)
 }
+_LATER: Final = (NotCopied, TierUnreachable)
+"""Answers of a member that may be another one a little later."""
 _TRANSIENT: Final = (DeliveryError, trio.TooSlowError)
 _PAUSE: Final = 0.1
 
@@ -428,7 +431,7 @@ class BridgeClient:
                 return await attempt()
             except RemoteError as error:
                 translated = _translate(error.code, error.message)
-                if not isinstance(translated, NotCopied) or trio.current_time() + _PAUSE > deadline:
+                if not isinstance(translated, _LATER) or trio.current_time() + _PAUSE > deadline:
                     raise translated from None
             except NotAllowed:
                 raise
@@ -491,7 +494,10 @@ class BridgeClient:
             except NotAllowed:
                 raise
             except RemoteError as error:
-                raise _translate(error.code, error.message) from None
+                translated = _translate(error.code, error.message)
+                if not isinstance(translated, _LATER) or trio.current_time() + _PAUSE > deadline:
+                    raise translated from None
+                await trio.sleep(_PAUSE)
             except _TRANSIENT as error:
                 if trio.current_time() + _PAUSE > deadline:
                     raise self._unreachable(error) from None

@@ -34,7 +34,7 @@ from iris.patterns.messages import Sender
 from iris.patterns.pubsub.interest import is_pattern
 from iris.patterns.tunnel import Tunnel
 from iris.security.identity import MAX_PATTERNS
-from iris.spark_bridge.errors import DataLost, StoreFull
+from iris.spark_bridge.errors import DataLost, StoreFull, TierUnreachable
 from iris.spark_bridge.log import ShardState, TopicFilter
 from iris.spark_bridge.queues import JobRow, LogMember, rows_of
 
@@ -43,6 +43,9 @@ _AT_ONCE: Final = 1024
 """Events of one batch."""
 _LARGE: Final = 64 * KIB
 _PIECE: Final = 256 * KIB
+_TIER_PAUSE: Final = 1.0
+"""Seconds between attempts to read what lies in a tier that does not answer."""
+
 _IDLE: Final = 5.0
 """Seconds after which a consumer that waits has events on other topics counted as read."""
 
@@ -177,6 +180,9 @@ class _Reading:
             rows, end = await trio.to_thread.run_sync(self._read, state, at)
         except DataLost:
             return  # trimmed meanwhile: the next look begins behind that
+        except TierUnreachable:
+            await trio.sleep(_TIER_PAUSE)  # the member's log says that
+            return
         now, read = self._member.now() / 1e6, len(rows)
         rows = [row for row in rows if row.timestamp / 1e6 + row.expires > now]
         self._expired += read - len(rows)

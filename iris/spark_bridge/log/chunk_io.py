@@ -6,15 +6,17 @@ index, and from places to verified bytes.
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol, final
+from typing import Final, Protocol, cast, final
 
 import pyarrow as pa
 
 from iris.spark_bridge.errors import LogDamaged
+from iris.spark_bridge.events.schema import decode_events
 from iris.spark_bridge.log.chunk import HEADER_SIZE, Chunk, decode_frames, frame_header
-from iris.spark_bridge.log.index import ChunkPlace, IndexView, SegmentRecord, ShardRecord
+from iris.spark_bridge.log.index import IN_TIER, ChunkPlace, IndexView, SegmentRecord, ShardRecord
 from iris.spark_bridge.log.segments import SegmentFiles
 from iris.spark_bridge.log.topics.filter import TopicFilter
 from iris.spark_bridge.log.topics.index import SegmentTopics, find_chunks
@@ -265,15 +267,16 @@ def take_sound(view: IndexView, shard: ShardRecord, start: int, end: int, max_by
     return stretches
 
 
-def find_offset(view: IndexView, shard: ShardRecord, timestamp: int) -> int:
+def find_offset(view: IndexView, shard: ShardRecord, timestamp: int) -> tuple[int, ChunkPlace | None]:
     """Return the first offset whose event is not older than ``timestamp``; that behind the last event if there is none.
 
-    The events of a chunk share a time, and no chunk is older than the one before.
+    The events of a chunk share a time, and no chunk is older than the one before.  In the tier a chunk's time is that
+    of its last event.  So the chunk is returned, too: the event is one of its own.
     """
     low, high = shard.earliest, shard.next
     first = next(view.chunks(shard.number, low), None)
     if first is None or first.timestamp >= timestamp:
-        return low
+        return low, first
     while low < high:
         middle = (low + high) // 2
         chunk = view.chunk_from(shard.number, middle)
@@ -282,7 +285,7 @@ def find_offset(view: IndexView, shard: ShardRecord, timestamp: int) -> int:
         else:
             low = chunk.end
     chunk = view.chunk_from(shard.number, low)
-    return shard.next if chunk is None else chunk.first
+    return (shard.next if chunk is None else chunk.first), chunk
 
 
 def take_pieces(places: Sequence[ChunkPlace], most: int) -> list[tuple[int, int, int]]:
@@ -315,6 +318,10 @@ def read_places(files: SegmentFiles, shard: int, epoch: str, places: Sequence[Ch
     chunks: list[Chunk] = []
     at = 0
     while at < len(places):
+        if places[at].revision == IN_TIER:
+            chunks.append(_read_from_tier(files, shard, epoch, places[at]))
+            at += 1
+            continue
         last = at + 1
         while (
             last < len(places)
@@ -352,3 +359,40 @@ def read_stretches(files: SegmentFiles, shard: int, epoch: str, stretches: Seque
         if stretch.is_unknown:
             raise LogDamaged(f"the index names no chunk for offset {stretch.first}")
     return read_places(files, shard, epoch, [stretch.place for stretch in stretches if stretch.place is not None])
+
+
+def _read_from_tier(files: SegmentFiles, shard: int, epoch: str, place: ChunkPlace) -> Chunk:
+    assert files.tier is not None
+    events = files.tier.read_group(shard, epoch, place.segment, place.position)
+    offsets: list[int] = events.column("offset").to_pylist()
+    if offsets and not place.first <= offsets[0] <= offsets[-1] < place.end:
+        raise LogDamaged(
+            f"row group {place.position} of segment {place.segment} of shard {shard}@{epoch} in the tier holds offsets "
+            f"{offsets[0]} to {offsets[-1]}, and not {place.first} to {place.end - 1}"
+        )
+    data = memoryview(events.serialize())
+    header = frame_header(
+        data, shard=shard, epoch=epoch, first=place.first, count=place.count, timestamp=place.timestamp
+    )
+    return Chunk(
+        shard=shard,
+        epoch=epoch,
+        first=place.first,
+        count=place.count,
+        timestamp=place.timestamp,
+        frame=b"".join((header, data)),
+    )
+
+
+def find_row(chunk: Chunk, timestamp: int) -> int:
+    """Return the first offset of a chunk whose event is not older than ``timestamp``; of row groups each has its own.
+
+    Where all are older it is the offset behind the chunk.
+
+    Raises:
+        LogDamaged: it does not hold events.
+    """
+    events = decode_events(chunk.data)
+    times: list[int] = events.column("timestamp").cast(pa.int64()).to_pylist()
+    row = bisect.bisect_left(times, timestamp)
+    return chunk.end if row == len(times) else cast("int", events.column("offset")[row].as_py())

@@ -39,7 +39,7 @@ _READERS: Final = 512
 _LOCK_BYTES: Final = 64 * (_READERS + 4)
 """A line of cache for each reader, and the table's head."""
 
-_FORMAT: Final = b"iris log 5"
+_FORMAT: Final = b"iris log 6"
 _PLACE: Final = struct.Struct(">IQ")
 _CHUNK: Final = struct.Struct(">QQIIq")
 _SEGMENT: Final = struct.Struct(">QQqq")
@@ -64,11 +64,18 @@ _TABLES: Final = (
     "members",
     *("topics", "contents", "removals"),
     "replication",
+    "tiered",
 )
 _OWN: Final = frozenset({"replication"})
 """Tables that say what this log is among its copies; these do not repeat them."""
 
-_FORMER: Final[Mapping[bytes, int]] = {b"iris log 1": 7, b"iris log 2": 8, b"iris log 3": 11, b"iris log 4": 12}
+_FORMER: Final[Mapping[bytes, int]] = {
+    b"iris log 1": 7,
+    b"iris log 2": 8,
+    b"iris log 3": 11,
+    b"iris log 4": 12,
+    b"iris log 5": 16,
+}
 """Formats of earlier versions, each with how many of these tables it has.  A bridge makes the others when it opens such
 a log, all together, so that none is taken for new in a log of this format."""
 
@@ -77,6 +84,9 @@ REPLACED: Final = tuple(name for name in _TABLES if name not in _OWN and name no
 """Tables that a copy which begins to follow takes in full: they do not grow with the events."""
 
 NO_END: Final = -1
+
+IN_TIER: Final = 2**32 - 1
+"""In the place of the revision of a segment's file: it lies in the tier, see ``iris.spark_bridge.log.tiering``."""
 
 
 @final
@@ -188,6 +198,9 @@ class IndexView:
             self._members = tables["members"]
         self._has_gaps = "gaps" in tables
         self._has_topics = "removals" in tables
+        self._has_tier = "tiered" in tables
+        if self._has_tier:
+            self._tiered = tables["tiered"]
         if self._has_topics:
             self._topics, self._contents, self._removals = tables["topics"], tables["contents"], tables["removals"]
 
@@ -320,6 +333,19 @@ class IndexView:
     def delete_segment(self, shard: int, first: int) -> None:
         """Delete the record of a segment."""
         self._segments.delete(_PLACE.pack(shard, first))
+
+    def tiered(self) -> list[tuple[int, int, bytes]]:
+        """Return shard, first offset and record of each segment that the tier has."""
+        found = self._tiered.records() if self._has_tier else ()
+        return [(*_PLACE.unpack(key), value) for key, value in found]
+
+    def put_tiered(self, shard: int, segment: int, record: bytes) -> None:
+        """Write that the tier has a segment."""
+        self._tiered.put(_PLACE.pack(shard, segment), record)
+
+    def delete_tiered(self, shard: int, segment: int) -> None:
+        """Write that the tier has not got a segment."""
+        self._tiered.delete(_PLACE.pack(shard, segment))
 
     # -- topics ---------------------------------------------------------------------------------------------
 
@@ -663,7 +689,7 @@ class Index:
             self._environment = lmdb.open(
                 str(path),
                 map_size=map_bytes,
-                max_dbs=16,
+                max_dbs=len(_TABLES),
                 max_readers=_READERS,
                 mode=0o600,
             )

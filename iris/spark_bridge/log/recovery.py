@@ -18,7 +18,7 @@ from iris.security.files import make_directories
 from iris.spark_bridge.errors import LogDamaged, StoreBusy
 from iris.spark_bridge.events.damage import Damage, DamageBook
 from iris.spark_bridge.log.chunk_io import read_stretches, take_sound
-from iris.spark_bridge.log.index import MAP_BYTES, Index, ShardRecord
+from iris.spark_bridge.log.index import IN_TIER, MAP_BYTES, Index, ShardRecord
 from iris.spark_bridge.log.segments import SEGMENT_BYTES, Disk, FileSystem, Reserve, SegmentFiles, sync_directory
 from iris.spark_bridge.log.store import Store, say_damage
 
@@ -105,7 +105,11 @@ def _find_cut_tails(index: Index, files: SegmentFiles) -> DamageBook:
     found = DamageBook()
     with index.read() as view:
         for shard in view.shards():
-            segments = [segment for segment in view.segments(shard.number) if segment.end > shard.earliest]
+            segments = [
+                segment
+                for segment in view.segments(shard.number)
+                if segment.end > shard.earliest and segment.revision != IN_TIER
+            ]
             for segment in segments:
                 path = files.path(shard.number, shard.epoch, segment.first, segment.revision)
                 size = path.stat().st_size
@@ -131,6 +135,7 @@ def _remove_strangers(directory: Path, index: Index, files: SegmentFiles) -> Non
             files.path(shard.number, shard.epoch, segment.first, segment.revision)
             for shard in shards
             for segment in view.segments(shard.number)
+            if segment.revision != IN_TIER
         }
     present = set(directory.glob("*.segment"))
     # An append begins with a shard that is on the disk.  A segment of an unknown one is no rest of an append.

@@ -1,7 +1,7 @@
 """Retention: which events may be removed, by age and by size, but never what a protected group has still to read.
 
 Without rules for topics whole segments go, from the beginning of each shard.  With rules, segments from which some
-events go and others do not are written anew, see ``iris.spark_bridge.log.compaction``.
+events go and others do not are written anew, see ``iris.spark_bridge.log.topics.compaction``.
 
 Removals: of which topics events were removed, so that who reads others is not told that something was lost.  A query on
 a silent topic stays at the offset where it was, and the events of other topics behind that go.

@@ -20,6 +20,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final, Protocol, final
 
+import pyarrow as pa
+
 from iris.spark_bridge.errors import LogDamaged, StoreFull
 from iris.spark_bridge.log.replication.journal import Journal
 
@@ -42,6 +44,12 @@ class Disk(Protocol):
     def truncate(self, descriptor: int, size: int) -> None: ...
     def close(self, descriptor: int) -> None: ...
     def remove(self, path: Path) -> None: ...
+
+
+class GroupReader(Protocol):
+    """Reads segments whose files are gone."""
+
+    def read_group(self, shard: int, epoch: str, segment: int, group: int) -> pa.RecordBatch: ...
 
 
 @final
@@ -142,6 +150,8 @@ class SegmentFiles:
         self._active: dict[int, tuple[Path, int]] = {}
         self.journal: Journal | None = None
         """Gets what is written, for the copies of this log."""
+        self.tier: GroupReader | None = None
+        """Reads what lies in the tier."""
 
     def path(self, shard: int, epoch: str, first: int, revision: int = 0) -> Path:
         """Return where the segment of ``shard`` that starts at offset ``first`` lies."""

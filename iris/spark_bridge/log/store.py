@@ -40,6 +40,7 @@ from iris.spark_bridge.log.chunk_io import (
     ShardAppend,
     Stretch,
     find_offset,
+    find_row,
     read_places,
     read_stretches,
     stretch_of,
@@ -48,9 +49,8 @@ from iris.spark_bridge.log.chunk_io import (
     take_sound,
     take_wanted,
 )
-from iris.spark_bridge.log.compaction import LogCleaner
 from iris.spark_bridge.log.dedup import PublisherWindow, admit_runs
-from iris.spark_bridge.log.index import ChunkPlace, Index, IndexView, ShardRecord
+from iris.spark_bridge.log.index import IN_TIER, ChunkPlace, Index, IndexView, ShardRecord
 from iris.spark_bridge.log.local_read import FileRange
 from iris.spark_bridge.log.numbering import PublisherNumberings
 from iris.spark_bridge.log.replication.replication import Replication
@@ -61,6 +61,8 @@ from iris.spark_bridge.log.retention import (
     choose_expired,
 )
 from iris.spark_bridge.log.segments import Reserve, SegmentFiles
+from iris.spark_bridge.log.tiering import Tiering
+from iris.spark_bridge.log.topics.compaction import LogCleaner
 from iris.spark_bridge.log.topics.filter import EVERYTHING, TopicFilter, empty_chunk, keep_topics
 from iris.spark_bridge.log.topics.index import SegmentTopics, find_chunks, topics_of
 
@@ -190,6 +192,8 @@ class Store:
         self._ended: set[int] = set()
         """Shards whose last segment is not to grow any more: the next append begins another one."""
         self._cleaner = LogCleaner(index, files, self._writing, trim=self.trim, ended=self._ended, topics=self._topics)
+        self.tiering: Final = Tiering(index, files, self._writing, self._ended)
+        """Leaves segments to a tier."""
         self._owned: Counter[tuple[str, str]] | None = None
         """How many names of each kind belong to each cluster; None: they are not counted."""
         self._sinks_complete = False
@@ -619,7 +623,8 @@ class Store:
         """Return the file in which the first wanted events from ``start`` on lie, for a reader on this machine.
 
         It names at least one chunk, then more up to ``end``, to ``max_bytes`` or to the end of the file; none if no
-        event up to ``end`` is wanted.  Nothing is read or verified.  Errors are those of ``read``.
+        event up to ``end`` is wanted.  Nothing is read or verified.  Errors are those of ``read``.  If these events lie
+        in the tier it names nothing, up to ``start``.
         """
 
         def take(view: IndexView, record: ShardRecord) -> list[Stretch]:
@@ -630,6 +635,8 @@ class Store:
             if not places:
                 return FileRange(path="", device=0, inode=0, end=stretches[-1].end, pieces=[])
             segment, revision = places[0].segment, places[0].revision
+            if revision == IN_TIER:
+                return FileRange(path="", device=0, inode=0, end=start, pieces=[])
             path, device, inode = self._files.identify(shard, epoch, segment, revision)
             ends = [place.end for place in places if (place.segment, place.revision) == (segment, revision)]
             upto = stretches[-1].end if len(ends) == len(places) else ends[-1]
@@ -753,7 +760,8 @@ class Store:
     def verify(self) -> Iterator[tuple[int, int, str | None]]:
         """Read everything; yield shard, offset and what is wrong there, if anything is, for each stretch of chunks.
 
-        Damage ends nothing: verifying goes on behind the chunk that has it.
+        Damage ends nothing: verifying goes on behind the chunk that has it.  Without a tier that is attached, what lies
+        in the tier alone is passed over.
 
         Raises:
             LogDamaged: at the end, if what the log knows besides events, such as its publishers, is damaged.
@@ -761,6 +769,9 @@ class Store:
         for state in self.shards():
             at = state.earliest
             while at < state.next:
+                if (behind := self.tiering.skip(state.number, at)) > at:
+                    at = behind
+                    continue
                 with self._index.read() as view:
                     record = view.shard(state.number)
                     assert record is not None
@@ -784,7 +795,11 @@ class Store:
             record = view.shard(shard)
             if record is None:
                 raise ValueError(f"there is no shard {shard}")
-            return find_offset(view, record, timestamp)
+            offset, place = find_offset(view, record, timestamp)
+        if place is None or place.revision != IN_TIER:
+            return offset
+        (chunk,) = read_places(self._files, shard, record.epoch, [place])
+        return max(offset, find_row(chunk, timestamp))
 
     # -- cursors --------------------------------------------------------------------------------------------
 
@@ -944,21 +959,24 @@ class Store:
         Raises:
             StoreFull: there is no room even to write that down; some of it may be done.
         """
-        reserve = Reserve(self._directory / "reserve")
         with self._writing:
             with self._index.read() as view:
                 record = view.shard(shard)
             if record is None:
                 raise ValueError(f"there is no shard {shard}")
+            return self._make_room(partial(self._trim, shard, before)) - record.earliest
+
+    def _make_room(self, remove: Callable[[], T]) -> T:
+        """Remove something; a full disk gives up its reserve for that."""
+        reserve = Reserve(self._directory / "reserve")
+        try:
             try:
-                try:
-                    earliest = self._trim(shard, before)
-                except StoreFull:
-                    reserve.give_up()
-                    earliest = self._trim(shard, before)
-            finally:
-                reserve.make()
-            return earliest - record.earliest
+                return remove()
+            except StoreFull:
+                reserve.give_up()
+                return remove()
+        finally:
+            reserve.make()
 
     def _trim(self, number: int, before: int) -> int:
         with self._index.write() as view:
@@ -982,8 +1000,10 @@ class Store:
                     if deleted < _DELETED_AT_ONCE:
                         view.delete_topics(number, segment.first)
                         view.delete_segment(number, segment.first)
+                        view.delete_tiered(number, segment.first)
                         size -= segment.size
                         view.put_shard(dataclasses.replace(shard, earliest=earliest, size=size))
+            self.tiering.trimmed(number, segment.first)
             # The index first: a crash in between leaves a file that nothing names, which the next start removes. The
             # other way round it would leave an index without its file, which is damage.
             self._files.remove(number, shard.epoch, segment.first, segment.revision)
@@ -999,7 +1019,10 @@ class Store:
         self._removals.write(view)
 
     def retain(self, retention: Retention, *, now: int) -> int:
-        """Remove what ``retention`` no longer wants; return how many events are gone now."""
+        """Remove what ``retention`` no longer wants; return how many events are gone now.
+
+        With a tier none are: files go whose segments it has, and other segments stay.
+        """
         with self._retaining:
             with self._index.read() as view:
                 shards = view.shards()
@@ -1013,7 +1036,15 @@ class Store:
                 for shard in shards
             }
             if not retention.rules:
-                expired = choose_expired(segments, retention, now=now, unread=unread)
+                local = {
+                    number: [segment for segment in own if segment.revision != IN_TIER]
+                    for number, own in segments.items()
+                }
+                expired = choose_expired(local, retention, now=now, unread=unread)
+                if self.tiering.is_attached:
+                    for number, before in expired.items():
+                        self._make_room(partial(self.tiering.drop, number, before))
+                    return 0
                 return sum(self.trim(shard, before) for shard, before in expired.items())
             rules = TopicRules(retention)
             return sum(

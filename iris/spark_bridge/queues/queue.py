@@ -23,7 +23,7 @@ from iris.kernel.errors import TunnelBroken
 from iris.kernel.tasks import Wakeup, open_background
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.patterns.tunnel import Tunnel
-from iris.spark_bridge.errors import DataLost, LogDamaged, StoreFull
+from iris.spark_bridge.errors import DataLost, LogDamaged, StoreFull, TierUnreachable
 from iris.spark_bridge.log import ShardState, Store, TopicFilter
 from iris.spark_bridge.queues.dead_letters import dead_letter
 from iris.spark_bridge.queues.journal import QueueJournal, Retry, ShardChange, ShardJournal, change_of
@@ -289,6 +289,11 @@ class OpenQueue:
             self.looked.set()
             await trio.sleep(_DAMAGED)
             return True
+        except TierUnreachable as error:
+            self._say_unreachable(error)
+            self.looked.set()
+            await trio.sleep(_DAMAGED)
+            return True
         shard.progress.mark(shard.progress.floor, state.earliest)
         now, wall = trio.current_time(), self._member.now() / 1e6
         at = start
@@ -328,8 +333,21 @@ class OpenQueue:
             if job.place not in rows:
                 shard = self._shards[job.place.shard]
                 with suppress(DataLost, ValueError):
-                    rows |= await trio.to_thread.run_sync(self._read_one, shard.epoch, job.place)
+                    rows |= await self._reread(shard.epoch, job.place)
         return rows
+
+    async def _reread(self, epoch: str, place: Place) -> dict[Place, JobRow]:
+        while True:
+            try:
+                return await trio.to_thread.run_sync(self._read_one, epoch, place)
+            except TierUnreachable as error:
+                self._say_unreachable(error)
+                await trio.sleep(_DAMAGED)
+
+    def _say_unreachable(self, error: TierUnreachable) -> None:
+        _log.warning(
+            "queue %s waits for the tier: %s", self.name, error, extra={"queue": self.name, "reason": str(error)}
+        )
 
     def _read_one(self, epoch: str, place: Place) -> dict[Place, JobRow]:
         shard, offset = place

@@ -93,15 +93,15 @@ def rows_of(chunk: Chunk, wanted: Callable[[str], bool], start: int, end: int) -
         return []
     if len(topics) < len(there):
         batch = batch.filter(pc.is_in(batch.column("topic"), value_set=pa.array(topics, pa.string())))
-    timestamp = chunk.timestamp
+    times = batch.column("timestamp").cast(pa.int64()).to_pylist()
     keys = batch.column("key").to_pylist()
     offsets = batch.column("offset").to_pylist()
     names = batch.column("topic").to_pylist()
     values = batch.column("value").to_pylist()
     return [
         _row(offset, topic, key, value, pairs, timestamp)
-        for offset, topic, key, value, pairs in zip(
-            offsets, names, keys, values, _pairs(batch.column("headers")), strict=True
+        for offset, topic, key, value, pairs, timestamp in zip(
+            offsets, names, keys, values, _pairs(batch.column("headers")), times, strict=True
         )
     ]
 

@@ -35,6 +35,7 @@ from iris.spark_bridge.server.sharding import Sharding
 from iris.spark_bridge.server.sink_commits import BatchCommitter
 from iris.spark_bridge.server.subscribers import remember_subscribers
 from iris.spark_bridge.staging import Staging, Usage
+from iris.spark_bridge.tier import Tier, TierUploads
 
 BRIDGE_CONFIG: Final = Config(batch_bytes=256 * KIB, tunnel_chunk=256 * KIB)
 """For a bridge's node.  Readers get large frames: 6.9 us of processor time for an event of 1 KB, bridge and reader
@@ -59,6 +60,7 @@ async def open_bridge(
     group: GroupLimits | None = None,
     retention: Retention | None = None,
     min_copies: int = 0,
+    tier: Tier | None = None,
     waiting: Callable[[str], None] = lambda _: None,
     wall_clock: Callable[[], float] | None = None,
     entropy: Entropy | None = None,
@@ -92,6 +94,8 @@ async def open_bridge(
         min_copies: copies of the log (``iris.spark_bridge.copies.open_copy``) that have to have an event on their disks
             before it is confirmed and before readers get it.  A log that has copies is opened, read and written only
             when so many of them have met this member.
+        tier: where sealed segments go; retention removes then only what is there, from this disk alone.  Not together
+            with rules for topics or with copies.
         waiting: called with a reason when entering the block has to wait for copies.
         wall_clock: seconds since 1970; None: ``time.time``.
         entropy: makes the epochs of new shards; None: ``os.urandom``.
@@ -140,6 +144,13 @@ async def open_bridge(
             "retention by topic writes segments anew, which copies do not repeat: give no rules for topics, or keep no "
             "copies of this log"
         )
+    if tier is not None and (retention is not None and retention.rules):
+        raise ConfigError(
+            "a tier has what is sealed, and rules for topics would take events out of that: give no rules for topics, "
+            "or no tier"
+        )
+    if tier is not None and (min_copies or state.copies or state.history):
+        raise ConfigError("a log with copies goes to no tier: give no tier, or keep no copies of this log")
     place = ShardClaim(node=node, bridge=name, address=address, shards=shards, of=of, term=state.term)
     others = await place.check()
     store = await trio.to_thread.run_sync(partial(open_store, Path(directory), shards=shards, entropy=entropy))
@@ -161,6 +172,9 @@ async def open_bridge(
     staging = Staging(Path(directory) / "staged", usage)
     async with _closing(store), AsyncExitStack() as stack:
         await trio.to_thread.run_sync(_look, store, staging)
+        if tier is None and store.tiering.has_objects:
+            # Without it retention would remove events, and the next bridge with it would take that for a trim by hand.
+            raise ConfigError(f"the log in {directory} has a tier: give the --tier that it was written to")
         copies = PrimaryCopies(store, state, settings, bridge=name)
         for cluster, service in copies.services().items() if copies.has_any() else ():
             await stack.enter_async_context(node.join(cluster, service))
@@ -175,6 +189,10 @@ async def open_bridge(
         await copies.wait_ready()
         met.set()
         clock = MemberClock(wall_clock, await trio.to_thread.run_sync(_newest, store, staging))
+        uploads = None
+        if tier is not None:
+            start = partial(TierUploads, store, tier, bridge=name, shards=shards, term=state.term, entropy=entropy)
+            uploads = await trio.to_thread.run_sync(partial(start, now=clock.now))
         bridge = BridgeMember(
             store,
             shards=shards,
@@ -184,6 +202,7 @@ async def open_bridge(
             retention=retention,
             clock=clock,
             copies=copies,
+            uploads=uploads,
         )
         with suppress(StoreFull):  # the others are met again; a full disk can only be helped by a bridge that runs
             await bridge.note_shards({**others, **dict.fromkeys(shards, address)})

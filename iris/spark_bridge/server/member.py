@@ -31,6 +31,7 @@ from iris.spark_bridge.log import EVERYTHING, Appended, News, Retention, ShardSt
 from iris.spark_bridge.server.clock_check import MemberClock
 from iris.spark_bridge.server.group_commit import GroupCommit, GroupLimits
 from iris.spark_bridge.server.sharding import Sharding
+from iris.spark_bridge.tier import TierStatus, TierUploads
 
 _TAKEN_AT_ONCE: Final = 4096
 _RETENTION_INTERVAL: Final = 30.0
@@ -95,6 +96,8 @@ class BridgeReport:
     lags: Mapping[str, int]
     """By group of readers: how many events of these shards it has still to read."""
     copies: Sequence[CopyStatus] = ()
+    tier: Sequence[TierStatus] = ()
+    """Of each shard, if there is a tier."""
 
 
 @final
@@ -180,12 +183,14 @@ class BridgeMember:
         retention: Retention,
         clock: MemberClock,
         copies: PrimaryCopies,
+        uploads: TierUploads | None = None,
     ) -> None:
         self.store: Final = store
         self.copies: Final = copies
         self.sharding: Final = Sharding(shards, of)
         self.of: Final = of
         """How many shards the bridge has, if its members divide the events."""
+        self._uploads = uploads
         self._bridge = bridge
         self._own = frozenset(shards)
         self._retention = retention
@@ -201,6 +206,8 @@ class BridgeMember:
         self._received = self._stored = self._repeats = self._stale = self._strays = 0
         self._waiting = self._missed = self._commits = self._refusals = self._untold = 0
         self._uncopied: deque[_Uncopied] = deque()
+        self._disk = trio.CapacityLimiter(1)
+        """A thread of its own: readers of a tier that answers slowly take none of it."""
         self._show(self._take_changes())  # ``PrimaryCopies.wait_ready`` has seen to that
 
     def __repr__(self) -> str:
@@ -233,7 +240,13 @@ class BridgeMember:
             for cursor in cursors
         }
         copies = await self.copies.statuses()
-        return BridgeReport(statistics=self.statistics(), shards=shards, lags=lags, copies=copies)
+        return BridgeReport(
+            statistics=self.statistics(), shards=shards, lags=lags, copies=copies, tier=await self.tier_statuses()
+        )
+
+    async def tier_statuses(self) -> Sequence[TierStatus]:
+        """Return how far the tier of each shard is; nothing if there is none."""
+        return () if self._uploads is None else await trio.to_thread.run_sync(self._uploads.statuses)
 
     @property
     def states(self) -> Mapping[str, ShardState]:
@@ -373,6 +386,8 @@ class BridgeMember:
             nursery.start_soon(self._commit_groups, committing)
             nursery.start_soon(self._settle_copied)
             nursery.start_soon(self._apply_retention)
+            if self._uploads is not None:
+                nursery.start_soon(self._uploads.run)
             try:
                 async with trio.open_nursery() as receiving:
                     receiving.start_soon(trio.sleep_forever)  # with no subscription there is still ``take``
@@ -515,7 +530,7 @@ class BridgeMember:
     async def _append(self, parts: Mapping[int, Sequence[EventRun]]) -> Appended | None:
         try:
             append = partial(self.store.append, parts, now=self.now(), judged=self._is_judged)
-            return await trio.to_thread.run_sync(append)
+            return await trio.to_thread.run_sync(append, limiter=self._disk)
         except StoreFull:
             self._refusals += 1
             return None

@@ -31,6 +31,7 @@ transfer  {group: name} or {query: name},    the same; it belongs to that cluste
 trim      {shard: id, before: offset}        number of events removed
 status    None                               the counters of ``BridgeStatistics``
 copies    None                               a list of the copies: the fields of ``CopyStatus``
+tier      None                               a list of the shards that have a tier: the fields of ``TierStatus``
 commit    {query, batch: number,             number of rows, or None if the batch was committed before
           parts: [[partition, attempt], ...]} the third of a part, if it has one, is its stream: then it is not staged
 abort     {query, batch: number}             None
@@ -175,6 +176,7 @@ class Operations:
             "trim": self._trim,
             "status": self._status,
             "copies": self._copies,
+            "tier": self._tier,
             "commit": self._commit,
             "abort": self._abort,
             "queue": self._queues.status,
@@ -405,6 +407,9 @@ class Operations:
 
     async def _copies(self, _sender: Sender, _payload: object) -> list[dict[str, Any]]:
         return [dataclasses.asdict(copy) for copy in await self._member.copies.statuses()]
+
+    async def _tier(self, _sender: Sender, _payload: object) -> list[dict[str, Any]]:
+        return [dataclasses.asdict(tier) for tier in await self._member.tier_statuses()]
 
     def _state(self, shard: str) -> ShardState:
         state = self._member.states.get(shard)

@@ -46,6 +46,7 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "times": Permission("reader"),
     "status": Permission("reader"),
     "copies": Permission("reader"),
+    "tier": Permission("reader"),
     "cursors": Permission("reader"),
     "read": Permission("subscriber"),
     "locate": Permission("subscriber"),

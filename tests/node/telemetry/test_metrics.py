@@ -33,6 +33,7 @@ from iris.spark_bridge.outcomes import OutcomeStatistics
 from iris.spark_bridge.queues import QueueStatus
 from iris.spark_bridge.server.leases import LeaseStatistics
 from iris.spark_bridge.server.member import BridgeReport, BridgeStatistics
+from iris.spark_bridge.tier import TierStatus
 from iris.testing import open_network
 
 Values = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -211,6 +212,7 @@ async def everything() -> NodeSnapshot:
     states = {"prices": iris.StateStatistics(**counts, refused={"malformed": 1})}
     shard = ShardState(number=0, epoch="e", earliest=2, next=9, size=100, timestamp=0)
     zeros = {field.name: 0 for field in dataclasses.fields(BridgeStatistics)}
+    tier_zeros = dict.fromkeys(("objects", "bytes", "next", "behind", "behind_bytes", "failures"), 0)
     queue_zeros = {field.name: 0 for field in dataclasses.fields(QueueStatus) if field.name != "queue"}
     return NodeSnapshot(
         node=node.id,
@@ -239,6 +241,7 @@ async def everything() -> NodeSnapshot:
                 shards=[shard],
                 lags={"readers": 4},
                 copies=[CopyStatus(name="copy", state="in step", behind=3)],
+                tier=[TierStatus(shard=0, url="lake", **{**tier_zeros, "behind_bytes": 5}, problem="")],
             ),
             "queues": [QueueStatus(queue="jobs", **{**queue_zeros, "done": 3})],
             "leases": LeaseStatistics(held=1, granted=3, released=1, expired=1),

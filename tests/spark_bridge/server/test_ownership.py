@@ -234,6 +234,7 @@ LATER = (
     b"contents",
     b"removals",
     b"replication",
+    b"tiered",
 )
 """Tables of the index that the first version did not have."""
 
@@ -244,7 +245,7 @@ def make_former(directory: Path) -> None:
     store.append_batch("q", 4, [], sender="s", split=lambda rows: {0: rows}, now=1)
     store.pin_cursor("g", {"0@x": 1}, now=1)
     store.close()
-    with lmdb.open(str(directory / "index"), max_dbs=16, map_size=64 * 1024 * 1024) as environment:
+    with lmdb.open(str(directory / "index"), max_dbs=32, map_size=64 * 1024 * 1024) as environment:
         later = [environment.open_db(name) for name in LATER]
         with environment.begin(write=True) as transaction:
             for table in later:

@@ -136,7 +136,7 @@ async def test_a_full_disk_does_not_end_a_bridge_that_hears_of_another(
 def make_former(directory: Path) -> None:
     """Make a log as the version before this one left it."""
     open_store(directory, shards=[0], entropy=os.urandom).close()
-    with lmdb.open(str(directory / "index"), max_dbs=16, map_size=64 * 1024 * 1024) as environment:
+    with lmdb.open(str(directory / "index"), max_dbs=32, map_size=64 * 1024 * 1024) as environment:
         names = (
             b"numberings",
             b"gaps",
@@ -146,6 +146,7 @@ def make_former(directory: Path) -> None:
             b"contents",
             b"removals",
             b"replication",
+            b"tiered",
         )
         later = [environment.open_db(name) for name in names]
         with environment.begin(write=True) as transaction:

@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 from iris.kernel.errors import ConfigError
 from iris.spark_bridge.errors import DataLost, LogDamaged, StoreFull
 from iris.spark_bridge.events.schema import decode_events
-from iris.spark_bridge.log import compaction
 from iris.spark_bridge.log.retention import Retention, TopicRetention, parse_rule
 from iris.spark_bridge.log.segments import SegmentFiles
 from iris.spark_bridge.log.store import Store
+from iris.spark_bridge.log.topics import compaction
 from iris.spark_bridge.log.topics.filter import TopicFilter
 from tests.support.arrivals import fake_event, make_store
 from tests.support.power_cut import PowerCut, TornDisk
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 SMALL_SEGMENT = 16_384
 SECOND = 1_000_000
 LAST = Retention(rules=(TopicRetention(pattern="state.>", last_value=True),))
@@ -363,7 +363,7 @@ def test_a_power_cut_in_the_middle_loses_nothing(tmp_path: Path, operation: int)
 COMPACTOR = """
 import sys, threading
 from pathlib import Path
-from tests.spark_bridge.log.test_compaction import LAST, append, make_store, SMALL_SEGMENT
+from tests.spark_bridge.log.topics.test_compaction import LAST, append, make_store, SMALL_SEGMENT
 store = make_store(Path(sys.argv[1]), segment_bytes=SMALL_SEGMENT)
 stop = threading.Event()
 def compact():

@@ -1,0 +1,352 @@
+"""Tiering: segments that a tier has, which is object storage or another disk, and that this disk need not have.
+
+The index names all segments alike, and everything that goes by the index (offsets, topics, times, cursors) is the same
+for those in the tier.  A segment whose file is gone from this disk has the revision ``IN_TIER``.  Its chunks are the
+row groups of its object: ``ChunkPlace.position`` counts them.
+
+A file is removed only after the index says so, and that only for an object which the tier's manifest names.  So a crash
+leaves the file, or the object, or both.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol, final
+
+import msgspec
+import pyarrow as pa
+
+from iris.spark_bridge.errors import DataLost, LogDamaged, TierUnreachable
+from iris.spark_bridge.log.chunk import Chunk
+from iris.spark_bridge.log.chunk_io import read_places
+from iris.spark_bridge.log.index import IN_TIER, ChunkPlace, Contents, Index, IndexView, SegmentRecord, ShardRecord
+from iris.spark_bridge.log.segments import SegmentFiles
+from iris.spark_bridge.log.topics.index import places_of
+
+_log: Final = logging.getLogger("iris")
+
+_AT_ONCE: Final = 16
+"""Chunks of a segment that are read at a time: 16 MiB at most, but for large events."""
+
+
+@final
+class TierObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A segment in the tier: events ``first`` up to but not including ``end``.
+
+    Attributes:
+        name: of its object, below the shard's folder.
+        first: offset of the segment.
+        end: the offset behind it.
+        rows: how many events it holds; fewer than offsets, if some were removed before.
+        size: bytes of the object.
+        groups: the offset behind each of its row groups.
+        since: time of its first event, microseconds since 1970.
+        until: time of its last one.
+    """
+
+    name: str
+    first: int
+    end: int
+    rows: int
+    size: int
+    groups: Sequence[int]
+    since: int
+    until: int
+
+
+class ObjectReader(Protocol):
+    """Reads objects of the tier."""
+
+    def read_group(self, shard: str, found: TierObject, group: int) -> pa.RecordBatch:
+        """Return the events of a row group, verified.
+
+        Raises:
+            TierUnreachable: the storage does not answer.
+            LogDamaged: the object is not what was written.
+        """
+        ...
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SealedSegment:
+    """A segment that grows no more, and that the tier has not got."""
+
+    shard: int
+    epoch: str
+    first: int
+    end: int
+    size: int
+
+    @property
+    def shard_id(self) -> str:
+        """The shard's name: number and epoch."""
+        return f"{self.shard}@{self.epoch}"
+
+
+@final
+class Tiering:
+    """The part of a store that a tier is made with.  Every call blocks.
+
+    Args:
+        index: of the log.
+        files: of the log.
+        writing: held by the caller that changes the log.
+        ended: shards whose last segment is not to grow any more; it adds to them.
+    """
+
+    def __init__(self, index: Index, files: SegmentFiles, writing: threading.Lock, ended: set[int]) -> None:
+        self._index = index
+        self._files = files
+        self._writing = writing
+        self._ended = ended
+        self._reader: ObjectReader | None = None
+        self._trusted: set[int] = set()
+        with index.read() as view:
+            self._objects = {
+                (shard, first): msgspec.msgpack.decode(record, type=TierObject)
+                for shard, first, record in view.tiered()
+            }
+            for shard in view.shards():
+                last = view.last_segment(shard.number)
+                if last is not None and (shard.number, last.first) in self._objects:
+                    ended.add(shard.number)
+        files.tier = self
+
+    def attach(self, reader: ObjectReader) -> None:
+        """Read what lies in the tier by ``reader`` from now on, and let retention leave to the tier what that has."""
+        self._reader = reader
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether there is a tier."""
+        return self._reader is not None
+
+    def trust(self, shard: int, *, trusted: bool) -> None:
+        """Take note whether the manifest of a shard names what the log notes; else no file of the shard is removed."""
+        if trusted:
+            self._trusted.add(shard)
+        else:
+            self._trusted.discard(shard)
+
+    def objects(self, shard: int) -> list[TierObject]:
+        """Return what the tier has of a shard, in order."""
+        return [found for (number, _), found in sorted(self._objects.items()) if number == shard]
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether a tier has any of this log."""
+        return bool(self._objects)
+
+    def skip(self, shard: int, offset: int) -> int:
+        """Return the first offset from ``offset`` on that can be read without a tier; ``offset`` if there is a tier."""
+        if self._reader is not None:
+            return offset
+        with self._index.read() as view:
+            for segment in view.segments_from(shard, offset):
+                if segment.revision != IN_TIER or segment.first > offset:
+                    break
+                offset = segment.end
+        return offset
+
+    def seal(self, before: int) -> None:
+        """Let segments grow no more whose first event was stored before a time, in microseconds since 1970."""
+        with self._writing, self._index.read() as view:
+            for shard in view.shards():
+                segment = view.last_segment(shard.number)
+                first = None if segment is None else view.chunk_from(shard.number, segment.first)
+                if first is not None and first.timestamp < before:
+                    self._ended.add(shard.number)
+
+    def sealed(self) -> list[SealedSegment]:
+        """Return what the tier is to get, by shard the oldest first."""
+        with self._index.read() as view:
+            return [
+                SealedSegment(
+                    shard=shard.number,
+                    epoch=shard.epoch,
+                    first=segment.first,
+                    end=segment.end,
+                    size=segment.size,
+                )
+                for shard in view.shards()
+                for segment in self._closed(view, shard)
+                if (shard.number, segment.first) not in self._objects
+            ]
+
+    def _closed(self, view: IndexView, shard: ShardRecord) -> Sequence[SegmentRecord]:
+        segments = view.segments(shard.number)
+        return segments if shard.number in self._ended else segments[:-1]
+
+    def chunks(self, segment: SealedSegment) -> Iterator[Chunk]:
+        """Yield the chunks of a segment, verified.
+
+        Raises:
+            DataLost: it was trimmed.
+            LogDamaged: it is not what was written.
+        """
+        with self._index.read() as view:
+            record = next(view.segments_from(segment.shard, segment.first), None)
+            if record is None or (record.first, record.end) != (segment.first, segment.end):
+                raise DataLost(f"the segment {segment.first} of shard {segment.shard_id} was trimmed")
+            places = places_of(view, segment.shard, record)
+        for begin in range(0, len(places), _AT_ONCE):
+            yield from read_places(self._files, segment.shard, segment.epoch, places[begin : begin + _AT_ONCE])
+
+    def note(self, shard: int, found: TierObject) -> bool:
+        """Write down that the tier has a segment; tell whether that is so: not if the log has another one there.
+
+        Raises:
+            StoreFull: there is no room to write that down.
+        """
+        with self._writing:
+            with self._index.write() as view:
+                segment = next(view.segments_from(shard, found.first), None)
+                if segment is None or segment.revision == IN_TIER:
+                    return False
+                if (segment.first, segment.end) != (found.first, found.end) or not _is_of(view, shard, segment, found):
+                    return False
+                view.put_tiered(shard, found.first, msgspec.msgpack.encode(found))
+            self._objects[shard, found.first] = found
+        return True
+
+    def is_local(self, shard: int, first: int, end: int) -> bool:
+        """Tell whether all events of a range are on this disk."""
+        with self._index.read() as view:
+            at = first
+            for segment in view.segments_from(shard, first):
+                if segment.first > at or segment.revision == IN_TIER:
+                    break
+                at = segment.end
+                if at >= end:
+                    return True
+        return False
+
+    def forget(self, shard: int, first: int) -> bool:
+        """Write down that the tier has not got a segment; tell whether that is so: not if this disk has it no more."""
+        with self._writing:
+            with self._index.write() as view:
+                segment = next(view.segments_from(shard, first), None)
+                if segment is not None and segment.first == first and segment.revision == IN_TIER:
+                    return False
+                view.delete_tiered(shard, first)
+            self._objects.pop((shard, first), None)
+        return True
+
+    def trimmed(self, shard: int, first: int) -> None:
+        """Take note that a segment's events were removed, and its record with them; its object is removed later."""
+        self._objects.pop((shard, first), None)
+
+    def drop(self, shard: int, before: int) -> None:
+        """Remove files of segments below an offset that the tier has; reading goes on from there.
+
+        Raises:
+            StoreFull: there is no room even to write that down; some of it may be done.
+        """
+        if shard not in self._trusted:
+            return
+        with self._index.read() as view:
+            record = view.shard(shard)
+            segments = [] if record is None else view.segments(shard)
+        for segment in segments:
+            found = self._objects.get((shard, segment.first))
+            if segment.end > before or found is None or segment.revision == IN_TIER or segment.topics is None:
+                continue  # of a former format the topics are in the file alone
+            assert record is not None
+            try:
+                with self._writing, self._index.write() as view:
+                    left = self._leave_to_tier(view, shard, segment, found)
+            except LogDamaged as error:
+                _log.error(
+                    "shard %d keeps a segment that is in the tier: %s",
+                    shard,
+                    error,
+                    extra={"shard": shard, "reason": str(error)},
+                )
+                continue
+            if left:
+                self._files.remove(shard, record.epoch, segment.first, segment.revision)
+
+    @staticmethod
+    def _leave_to_tier(view: IndexView, number: int, segment: SegmentRecord, found: TierObject) -> bool:
+        shard = view.shard(number)
+        if shard is None or next(view.segments_from(number, segment.first), None) != segment:
+            return False  # trimmed meanwhile
+        for group, (places, contents) in enumerate(_groups(view, number, segment, found)):
+            for place in places:
+                view.delete_chunk(number, place.first)
+            merged = ChunkPlace(
+                first=places[0].first,
+                count=places[-1].end - places[0].first,
+                timestamp=places[-1].timestamp,
+                segment=segment.first,
+                position=group,
+                size=sum(place.size for place in places),
+                revision=IN_TIER,
+            )
+            view.put_chunk(number, merged)
+            if contents is not None:
+                view.put_contents(number, merged.first, contents)
+        view.put_segment(number, dataclasses.replace(segment, size=0, revision=IN_TIER))
+        view.put_shard(dataclasses.replace(shard, size=shard.size - segment.size))
+        return True
+
+    def read_group(self, shard: int, epoch: str, segment: int, group: int) -> pa.RecordBatch:
+        """Return the events of a row group of the segment that begins at an offset; see ``ObjectReader``."""
+        found = self._objects.get((shard, segment))
+        if found is None:
+            raise LogDamaged(f"the index of shard {shard} names no object in the tier for its segment {segment}")
+        if self._reader is None:
+            raise TierUnreachable(
+                f"events {found.first} to {found.end} of shard {shard} are in the tier alone: give --tier"
+            )
+        return self._reader.read_group(f"{shard}@{epoch}", found, group)
+
+
+def _groups(
+    view: IndexView, shard: int, segment: SegmentRecord, found: TierObject
+) -> list[tuple[list[ChunkPlace], Contents | None]]:
+    """Return the chunks of each row group, and what it holds.
+
+    Raises:
+        LogDamaged: the object is not this segment.
+    """
+    groups: list[tuple[list[ChunkPlace], Contents | None]] = []
+    places: list[ChunkPlace] = []
+    ends = iter(found.groups)
+    end = next(ends, segment.end)
+    for place in places_of(view, shard, segment):
+        places.append(place)
+        if place.end == end:
+            groups.append((places, _together(view, shard, places)))
+            places, end = [], next(ends, segment.end)
+    held = [contents.held for _, contents in groups if contents is not None]
+    if places or len(groups) != len(found.groups) or (len(held) == len(groups) and sum(held) != found.rows):
+        raise LogDamaged(f"the object {found.name} in the tier is not the segment {segment.first} of shard {shard}")
+    return groups
+
+
+def _is_of(view: IndexView, shard: int, segment: SegmentRecord, found: TierObject) -> bool:
+    try:
+        return bool(_groups(view, shard, segment, found))
+    except LogDamaged:
+        return False
+
+
+def _together(view: IndexView, shard: int, places: Sequence[ChunkPlace]) -> Contents | None:
+    """Return what chunks hold together; None: of one of them that was not noted."""
+    counts: dict[int, int] = {}
+    for contents in _contents(view, shard, places):
+        if contents is None:
+            return None
+        for topic, count in zip(contents.topics, contents.counts, strict=True):
+            counts[topic] = counts.get(topic, 0) + count
+    return Contents(topics=list(counts), counts=list(counts.values()), held=sum(counts.values()))
+
+
+def _contents(view: IndexView, shard: int, places: Sequence[ChunkPlace]) -> Iterator[Contents | None]:
+    for place in places:
+        yield view.contents(shard, place.first)

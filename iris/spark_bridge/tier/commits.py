@@ -1,0 +1,172 @@
+"""Commits: what one bridge writes to the tier of one shard, in an order in which it may die at any step.
+
+1. The first commit of a bridge that has opened the log repeats the last manifest under its own name.  The writer of
+   that one finds it out, and writes no more.
+2. An object is stored.  Nobody reads it before a manifest names it; what is left of a bridge that died here is removed
+   by the next one.
+3. A manifest names it.  From here it is in the tier.
+4. The log notes it, and may let go of its file.  One that died before takes the note from the manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import pyarrow as pa
+
+from iris.kernel.errors import ConfigError
+from iris.spark_bridge.log import Store, TierObject
+from iris.spark_bridge.tier.manifest import (
+    Manifest,
+    ManifestName,
+    decode_manifest_untrusted,
+    encode_manifest,
+    shard_folder,
+    term_of,
+)
+from iris.spark_bridge.tier.storage import UNFINISHED, Storage
+
+
+@final
+class ShardTier:
+    """The tier of a shard.  Every call blocks; one thread at a time.
+
+    Args:
+        storage: where it is.
+        bridge: name of the bridge.
+        shard: id of the shard.
+        term: of the log among its copies.
+        writer: eight hexadecimal digits, made anew for each opening of the log.
+
+    All calls raise ``TierUnreachable`` if the storage does not answer, and change nothing then that a reader sees.
+    """
+
+    def __init__(self, storage: Storage, *, bridge: str, shard: str, term: int, writer: str) -> None:
+        self._storage = storage
+        self._bridge = bridge
+        self._shard = shard
+        self._folder = shard_folder(bridge, shard)
+        self._manifests = f"{self._folder}/_manifest"
+        self._term = term
+        self._writer = writer
+        self._last: ManifestName | None = None
+        """The manifest that counted when this writer looked last."""
+
+    def _listed(self) -> list[ManifestName]:
+        names = (ManifestName.parse(name) for name in self._storage.names(self._manifests))
+        return sorted(name for name in names if name is not None)
+
+    def newest(self) -> Sequence[TierObject]:
+        """Return what the manifest names that counts; nothing if there is none.
+
+        Raises:
+            ConfigError: another bridge has this tier.
+            LogDamaged: the manifest cannot be read.
+        """
+        names = self._listed()
+        if not names:
+            self._last = None
+            return ()
+        newest = names[-1]
+        alike = [name for name in names if name.place == newest.place]
+        if len(alike) > 1:
+            raise ConfigError(
+                f"two bridges have written the tier of shard {self._shard} at a time, in "
+                f"{self._storage.url}/{self._manifests}: {alike[0]} and {alike[1]}. Stop the one whose log is a mere "
+                "copy of the other's, and remove its manifest"
+            )
+        if newest.term > self._term:
+            raise self._taken(newest)
+        data = self._storage.get(f"{self._manifests}/{newest}")
+        manifest = decode_manifest_untrusted(data, shard=self._shard, name=str(newest))
+        self._last = newest
+        return manifest.objects
+
+    def _taken(self, name: ManifestName) -> ConfigError:
+        return ConfigError(
+            f"another bridge has the tier of shard {self._shard} now: its writer {name.writer}, of term {name.term}, "
+            f"has written {name}. This one, of term {self._term}, writes to it no more, and keeps what is on its disk"
+        )
+
+    def commit(self, objects: Sequence[TierObject]) -> None:
+        """Let the tier be these objects.
+
+        Raises:
+            ConfigError: another bridge has written a manifest meanwhile; this one's does not count.
+        """
+        before = self._listed()
+        newest = before[-1] if before else None
+        if newest is not None and newest != self._last and newest.writer != self._writer:
+            raise self._taken(newest)
+        own = ManifestName(self._term, 1 if newest is None else newest.number + 1, self._writer)
+        manifest = Manifest(bridge=self._bridge, shard=self._shard, objects=objects)
+        self._storage.put(f"{self._manifests}/{own}", encode_manifest(manifest))
+        after = self._listed()
+        for other in after:
+            # Of two that write at a time each looks when it has written: one of them sees the other, or both do.
+            if other != own and other.place >= own.place:
+                raise self._taken(other)
+        self._last = own
+        for name in after:
+            if name.place < own.place and name != newest:
+                self._storage.remove(f"{self._manifests}/{name}")
+
+    def put(self, found: TierObject, data: pa.Buffer) -> None:
+        """Store an object; it is in the tier when a manifest names it."""
+        self._storage.put(f"{self._folder}/{found.name}", data)
+
+    def remove(self, found: TierObject) -> None:
+        """Remove an object that no manifest names any more."""
+        self._storage.remove(f"{self._folder}/{found.name}")
+
+    def sweep(self, objects: Sequence[TierObject]) -> list[str]:
+        """Remove what bridges have left here that died before they committed it; return its names.
+
+        Args:
+            objects: that the manifest names.
+        """
+        named = {found.name for found in objects}
+        orphans: list[str] = []
+        for name in self._storage.names(self._folder):
+            whole = name.removeprefix(UNFINISHED)
+            term = term_of(whole)
+            # Not of a later term: that is another bridge's, which goes on.
+            if term is not None and term <= self._term and name not in named:
+                self._storage.remove(f"{self._folder}/{name}")
+                orphans.append(name)
+        return orphans
+
+
+def reconcile(store: Store, shard: int, objects: Sequence[TierObject]) -> list[TierObject]:
+    """Let log and manifest say the same of a shard; return what the manifest has to name.
+
+    What a bridge has committed that died before it noted that is noted.  What was trimmed is left out, and so is what
+    the log has otherwise on its own disk.
+
+    Raises:
+        ConfigError: the tier has events that the log has not got, or lacks some that the log has nowhere else.
+        StoreFull: there is no room to note it.
+    """
+    state = next(one for one in store.shards() if one.number == shard)
+    known = {found.first: found for found in store.tiering.objects(shard)}
+    kept: list[TierObject] = []
+    for found in objects:
+        if found.end <= state.earliest:
+            continue
+        if known.get(found.first) == found or store.tiering.note(shard, found):
+            kept.append(found)
+        elif found.end > state.next or not store.tiering.is_local(shard, found.first, found.end):
+            raise ConfigError(
+                f"the tier holds {found.name} of shard {state.id}, which the log ends before or has otherwise: the log "
+                "was put back to an older state, or another one has written there. Nothing in the tier is changed; put "
+                "the log back that wrote it, or give another --tier"
+            )
+    named = {found.first for found in kept}
+    for first, found in known.items():
+        if first not in named and not store.tiering.forget(shard, first):
+            raise ConfigError(
+                f"the tier does not name {found.name} of shard {state.id}, which this log has nowhere else: give the "
+                "--tier that it was written to"
+            )
+    return kept

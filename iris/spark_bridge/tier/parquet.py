@@ -1,0 +1,182 @@
+"""Parquet: segments as files that anything reads, and row groups of them as events.
+
+The columns are those of ``iris.spark_bridge.events.schema``.  Pages have checksums, which this reader verifies: damage
+is found, as it is in a segment.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Final, final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from iris.kernel.config import KIB, MIB
+from iris.spark_bridge.errors import LogDamaged
+from iris.spark_bridge.events.schema import SCHEMA, decode_events
+from iris.spark_bridge.log import Chunk, TierObject
+from iris.spark_bridge.tier.manifest import object_name, shard_folder
+from iris.spark_bridge.tier.storage import Storage
+
+GROUP_BYTES: Final = 8 * MIB
+"""Of a row group, before compression, and of one chunk more at most.  A reader of the log gets one at a time."""
+
+_TAIL: Final = 64 * KIB
+"""Bytes at the end of an object that are read for its footer."""
+
+_FOOTER: Final = struct.Struct("<I4s")
+_FOOTERS: Final = 128
+"""That are remembered; some 10 KB each."""
+
+_REPEATING: Final = ["topic", "key", "partition", "timestampType", "headers.list.element.key"]
+"""Columns that are worth a dictionary."""
+
+
+def encode_segment(chunks: Iterable[Chunk], *, term: int) -> tuple[TierObject, pa.Buffer]:
+    """Make an object of all chunks of a segment.
+
+    Raises:
+        LogDamaged: a chunk does not hold events.
+        ValueError: there is none.
+    """
+    sink = pa.BufferOutputStream()
+    groups: list[int] = []
+    batches: list[pa.RecordBatch] = []
+    first = end = -1
+    rows = size = since = until = 0
+    with pq.ParquetWriter(
+        sink, SCHEMA, compression="zstd", use_dictionary=_REPEATING, write_page_checksum=True
+    ) as writer:
+        for chunk in chunks:
+            if first < 0:
+                first, since = chunk.first, chunk.timestamp
+            end, until = chunk.end, chunk.timestamp
+            batches.append(decode_events(chunk.data))
+            rows += batches[-1].num_rows
+            size += len(chunk.data)
+            if size >= GROUP_BYTES:
+                _write_group(writer, batches)
+                groups.append(end)
+                batches, size = [], 0
+        if batches:
+            _write_group(writer, batches)
+            groups.append(end)
+    if first < 0:
+        raise ValueError("there is no chunk")
+    data = sink.getvalue()
+    found = TierObject(
+        name=object_name(first, end, term),
+        first=first,
+        end=end,
+        rows=rows,
+        size=data.size,
+        groups=groups,
+        since=since,
+        until=until,
+    )
+    return found, data
+
+
+def _write_group(writer: pq.ParquetWriter, batches: list[pa.RecordBatch]) -> None:
+    table = pa.Table.from_batches(batches, SCHEMA)
+    writer.write_table(table, row_group_size=max(1, table.num_rows))
+
+
+@final
+class TierReader:
+    """Reads row groups of a bridge's objects: each by one request, and one more for the footer of each object.
+
+    Args:
+        storage: where they are.
+        bridge: its name.
+    """
+
+    def __init__(self, storage: Storage, bridge: str) -> None:
+        self._storage = storage
+        self._bridge = bridge
+        self._footers: dict[tuple[str, int], pq.FileMetaData] = {}
+
+    def read_group(self, shard: str, found: TierObject, group: int) -> pa.RecordBatch:
+        """Return the events of a row group, verified.
+
+        Raises:
+            TierUnreachable: the storage does not answer.
+            LogDamaged: the object is not what was written.
+        """
+        path = f"{shard_folder(self._bridge, shard)}/{found.name}"
+        try:
+            footer = self._footer(path, found.size)
+            if footer.num_row_groups != len(found.groups) or footer.num_rows != found.rows:
+                raise LogDamaged(f"the object {path} in the tier {self._storage.url} holds other events")
+            start, end = _extent(footer.row_group(group))
+            data = self._storage.get(path, start, end - start, size=found.size)
+            window = pa.PythonFile(_RowGroupBytes(data, start, found.size), mode="r")
+            file = pq.ParquetFile(window, metadata=footer, page_checksum_verification=True)
+            table = file.read_row_group(group, use_threads=False).cast(SCHEMA)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            # The bytes have come: what is wrong with them is their own.
+            reason = " ".join(str(error).split())
+            raise LogDamaged(f"the object {path} in the tier {self._storage.url} is damaged: {reason}") from None
+        batches = table.combine_chunks().to_batches()
+        return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=SCHEMA)
+
+    def _footer(self, path: str, size: int) -> pq.FileMetaData:
+        known = self._footers.get((path, size))
+        if known is None:
+            tail = self._storage.get(path, max(0, size - _TAIL), min(size, _TAIL), size=size)
+            length, magic = _FOOTER.unpack(tail[-_FOOTER.size :])
+            if magic != b"PAR1" or length + _FOOTER.size > size:
+                raise ValueError("no footer of Parquet is at its end")
+            if length + _FOOTER.size > len(tail):
+                tail = self._storage.get(path, size - length - _FOOTER.size, size=size)
+            known = pq.read_metadata(pa.BufferReader(tail))
+            if len(self._footers) >= _FOOTERS:
+                self._footers.clear()
+            self._footers[path, size] = known
+        return known
+
+
+def _extent(group: pq.RowGroupMetaData) -> tuple[int, int]:
+    """Return where the pages of a row group begin and end."""
+    columns = [group.column(number) for number in range(group.num_columns)]
+    starts = [
+        min(column.data_page_offset, column.dictionary_page_offset or column.data_page_offset) for column in columns
+    ]
+    ends = [start + column.total_compressed_size for start, column in zip(starts, columns, strict=True)]
+    return min(starts), max(ends)
+
+
+@final
+class _RowGroupBytes:
+    """A file of which some bytes are there."""
+
+    closed = False
+
+    def __init__(self, data: bytes, start: int, size: int) -> None:
+        self._data = memoryview(data)
+        self._start = start
+        self._size = size
+        self._at = 0
+
+    def read(self, count: int = -1) -> bytes:
+        """Return the bytes that follow."""
+        begin = self._at - self._start
+        end = len(self._data) if count < 0 else begin + count
+        if not 0 <= begin <= end <= len(self._data):
+            raise ValueError(f"bytes {self._at} to {self._at + count} are not of the row group")
+        self._at += end - begin
+        return bytes(self._data[begin:end])
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a byte."""
+        self._at = (0, self._at, self._size)[whence] + offset
+        return self._at
+
+    def tell(self) -> int:
+        """Return where the next byte is."""
+        return self._at
+
+    def close(self) -> None:
+        """Do nothing."""

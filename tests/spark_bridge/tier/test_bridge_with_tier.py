@@ -1,0 +1,198 @@
+"""A bridge with a tier among nodes: readers go through both, publishers never wait, and what does not fit is refused.
+
+On the network in memory and the real clock, because the log works in threads.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from iris.kernel.errors import ConfigError
+from iris.node.node import Node
+from iris.spark_bridge.admin import read_events, read_status
+from iris.spark_bridge.client.client import BridgeClient
+from iris.spark_bridge.errors import TierUnreachable
+from iris.spark_bridge.log.retention import Retention, TopicRetention
+from iris.spark_bridge.log.tiering import TierObject
+from iris.spark_bridge.server.bridge import open_bridge
+from iris.spark_bridge.server.member import BridgeMember
+from iris.spark_bridge.tier import Tier
+from iris.spark_bridge.tier.parquet import TierReader
+from iris.testing import Network, open_network
+from tests.support.copies import open_primary
+from tests.support.tiers import local_segments, read_parquet
+
+SOON = 0.01
+
+
+@asynccontextmanager
+async def bridge(network: Network, directory: Path, **options: Any) -> AsyncIterator[BridgeMember]:
+    """A bridge that keeps nothing on its disk that the tier has."""
+    chosen: dict[str, Any] = {"retention": Retention(max_age=SOON), **options}
+    async with (
+        network.open_node("bridge") as node,
+        open_bridge(node, topics=[">"], directory=directory / "log", **chosen) as member,
+    ):
+        yield member
+
+
+def tier(directory: Path) -> Tier:
+    return Tier(url=str(directory / "tier"), seal_after=SOON)
+
+
+async def publish(node: Node, numbers: range, topic: str = "a.b") -> None:
+    async with node.confirming(timeout=60) as confirmed:
+        for number in numbers:
+            await confirmed.publish(topic, number)
+
+
+async def wait_left(member: BridgeMember, directory: Path) -> None:
+    """Wait until all of the log is in the tier and nothing on the disk."""
+    with trio.fail_after(60):
+        while local_segments(directory / "log"):
+            await trio.sleep(0.05)
+            await member._retain()
+
+
+async def test_readers_go_from_the_tier_to_the_disk(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        bridge(network, tmp_path, tier=tier(tmp_path)) as member,
+        network.open_node("desk") as node,
+    ):
+        await publish(node, range(100))
+        await publish(node, range(3), topic="rare.x")
+        await wait_left(member, tmp_path)
+        await publish(node, range(100, 200))
+        client = BridgeClient(node, "bridge", patience=30)
+        events = [event async for event in read_events(client)]
+        assert [event["offset"] for event in events] == list(range(203))
+        assert [event["value"] for event in events if event["topic"] == "a.b"] == list(range(200))
+        assert [event["value"] async for event in read_events(client, topics=["rare.>"])] == [0, 1, 2]
+        found: list[Any] = []
+        async with node.consume("a.>", group="billing") as consumer:
+            with trio.fail_after(60):
+                while len(found) < 200:
+                    batch = await anext(consumer)
+                    found += [event.payload for event in batch]
+                    assert batch.missed == 0
+                    await batch.commit()
+        assert found == list(range(200))
+        status = (await read_status(client)).tiers[0]
+        assert (status.shard, status.next, status.problem) == (0, 103, "")
+        assert status.objects == len(list(member.store.tiering.objects(0)))
+        report = await member.report()
+        assert report.tier[0].bytes == status.bytes > 0
+    assert [row["offset"] for row in read_parquet(tmp_path / "tier")][:103] == list(range(103))
+
+
+async def test_a_bridge_that_is_started_again_serves_what_is_in_the_tier(tmp_path: Path) -> None:
+    async with open_network() as network, network.open_node("desk") as node:
+        for turn in range(2):
+            async with bridge(network, tmp_path, tier=tier(tmp_path)) as member:
+                await node.wait_for("bridge", timeout=30)
+                await publish(node, range(10 * turn, 10 * turn + 10))
+                await wait_left(member, tmp_path)
+                client = BridgeClient(node, "bridge", patience=30)
+                values = [event["value"] async for event in read_events(client)]
+                assert values == list(range(10 * turn + 10))
+        with pytest.raises(ConfigError, match="has a tier: give the --tier"):
+            async with bridge(network, tmp_path):
+                pass
+
+
+async def test_publishers_do_not_wait_for_a_tier_that_does_not_answer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "tier").write_text("no directory")
+    with caplog.at_level(logging.INFO, "iris"):
+        async with (
+            open_network() as network,
+            bridge(network, tmp_path, tier=tier(tmp_path)) as member,
+            network.open_node("desk") as node,
+        ):
+            await publish(node, range(20))
+            client = BridgeClient(node, "bridge", patience=30)
+            with trio.fail_after(60):
+                while (await read_status(client)).tiers[0].behind < 20:  # noqa: ASYNC110 -- nobody is told
+                    await trio.sleep(0.05)
+            await member._retain()
+            assert [event["value"] async for event in read_events(client)] == list(range(20))
+            status = (await read_status(client)).tiers[0]
+            assert status.failures > 0
+            assert "does not answer, or refuses" in status.problem
+            (tmp_path / "tier").unlink()
+            await wait_left(member, tmp_path)
+            assert [event["value"] async for event in read_events(client)] == list(range(20))
+            with trio.fail_after(60):
+                while (await read_status(client)).tiers[0].problem:  # noqa: ASYNC110 -- nobody is told
+                    await trio.sleep(0.05)
+    said = [record.message for record in caplog.records if record.name == "iris"]
+    assert len([text for text in said if "stays on its disk, shard 0" in text]) == 1, "once, and not at each attempt"
+    assert len([text for text in said if "goes to the tier again" in text]) == 1
+
+
+async def test_a_reader_waits_for_a_tier_that_does_not_answer_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        open_network() as network,
+        bridge(network, tmp_path, tier=tier(tmp_path)) as member,
+        network.open_node("desk") as node,
+    ):
+        await publish(node, range(20))
+        await wait_left(member, tmp_path)
+        await publish(node, range(20, 30))
+        real, failures = TierReader.read_group, [0]
+
+        def fail(reader: TierReader, shard: str, found: TierObject, group: int) -> Any:
+            if failures[0]:
+                failures[0] -= 1
+                raise TierUnreachable("the tier does not answer")
+            return real(reader, shard, found, group)
+
+        monkeypatch.setattr(TierReader, "read_group", fail)
+        failures[0] = 1_000_000
+        impatient = BridgeClient(node, "bridge", patience=0.3)
+        with pytest.raises(TierUnreachable, match="does not answer"):
+            [event async for event in read_events(impatient)]
+        failures[0] = 3
+        patient = BridgeClient(node, "bridge", patience=60)
+        assert [event["value"] async for event in read_events(patient)] == list(range(30))
+        failures[0] = 1
+        async with node.consume(">", group="billing") as consumer:
+            with trio.fail_after(60):
+                assert (await anext(consumer))[0].payload == 0
+        assert failures[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        ({"retention": Retention(rules=(TopicRetention(pattern="a.>", last_value=True),))}, "rules for topics"),
+        ({"min_copies": 1}, "a log with copies goes to no tier"),
+    ],
+)
+async def test_what_does_not_go_with_a_tier_is_refused_in_one_error(
+    options: dict[str, Any], reason: str, tmp_path: Path
+) -> None:
+    async with open_network() as network:
+        with pytest.raises(ConfigError, match=reason):
+            async with bridge(network, tmp_path, tier=tier(tmp_path), **options):
+                pass
+
+
+async def test_a_log_that_has_copies_gets_no_tier(tmp_path: Path) -> None:
+    async with open_network() as network:
+        async with open_primary(network, tmp_path / "log"):
+            pass
+        with pytest.raises(ConfigError, match="a log with copies goes to no tier"):
+            async with bridge(network, tmp_path, tier=tier(tmp_path), min_copies=1):
+                pass

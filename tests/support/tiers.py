@@ -1,0 +1,124 @@
+"""Logs with a tier, without a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow.dataset as ds
+
+from iris.spark_bridge.log.retention import Retention
+from iris.spark_bridge.tier.manifest import Manifest, ManifestName, decode_manifest_untrusted
+from iris.spark_bridge.tier.uploads import Tier, TierUploads
+from tests.support.arrivals import make_store
+
+SEGMENT = 8192
+SECOND = 1_000_000
+LATE = 10**16
+"""Microseconds since 1970, long after all events of tests."""
+
+
+class TieredLog:
+    """A log and its tier in a directory; ``writer`` is the seed of the bridge that opens it."""
+
+    def __init__(self, directory: Path, url: str, *, writer: int, segment_bytes: int, term: int = 1) -> None:
+        self.store = make_store(directory, segment_bytes=segment_bytes)
+        self.uploads = TierUploads(
+            self.store,
+            Tier(url=url, seal_after=1.0),
+            bridge="bridge",
+            shards=(0,),
+            term=term,
+            now=lambda: self.now,
+            entropy=Random(writer).randbytes,
+        )
+        self.now = 0
+        """Microseconds since 1970; segments are sealed that began a second before."""
+
+    async def move(self) -> None:
+        """Move what is sealed to the tier."""
+        await self.uploads.advance(0)
+
+    def leave(self) -> None:
+        """Leave to the tier what it has."""
+        self.store.retain(Retention(max_age=1e-6), now=LATE)
+
+    async def move_all(self) -> None:
+        """Move everything, and leave it to the tier."""
+        self.now = LATE
+        await self.move()
+        self.leave()
+
+
+@contextmanager
+def open_tiered(
+    directory: Path, url: str | Path, *, writer: int = 0, segment_bytes: int = SEGMENT, term: int = 1
+) -> Iterator[TieredLog]:
+    """A log with a tier at a URL."""
+    log = TieredLog(directory, str(url), writer=writer, segment_bytes=segment_bytes, term=term)
+    try:
+        yield log
+    finally:
+        log.store.close()
+
+
+def local_segments(directory: Path) -> int:
+    """Return how many segments are on the log's own disk."""
+    return len(list((directory / "segments").iterdir()))
+
+
+def read_parquet(folder: Path) -> list[dict[str, Any]]:
+    """Return what anything that reads Parquet finds below a folder, by shard and offset."""
+    rows: list[dict[str, Any]] = ds.dataset(folder, format="parquet", partitioning="hive").to_table().to_pylist()
+    return sorted(rows, key=lambda row: (row["shard"], row["offset"]))
+
+
+def shard_folders(tier: Path) -> list[Path]:
+    """Return the folders of the shards of all bridges."""
+    return sorted(tier.glob("*/shard=*"))
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Return the manifest that counts in the folder of a shard."""
+    names = sorted(filter(None, (ManifestName.parse(path.name) for path in (folder / "_manifest").iterdir())))
+    data = (folder / "_manifest" / str(names[-1])).read_bytes()
+    return decode_manifest_untrusted(data, shard=folder.name.removeprefix("shard="), name=str(names[-1]))
+
+
+def objects_in(folder: Path) -> list[str]:
+    """Return the names of all objects in the folder of a shard, also of those that are not whole."""
+    return sorted(path.name for path in folder.iterdir() if path.is_file())
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Killing:
+    """Ends the process at a call of one of some methods.
+
+    Args:
+        at: the number of the call; None: never.
+    """
+
+    def __init__(self, at: int | None) -> None:
+        self._at = at
+        self.calls = 0
+
+    def wrap(self, method: Callable[..., Any], *, after: bool = False) -> Callable[..., Any]:
+        """Return the method, or one that is killed before it does something, or after."""
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            self.calls += 1
+            fatal = self._at == self.calls
+            if fatal and not after:
+                raise Killed
+            result = method(*arguments, **options)
+            if fatal:
+                raise Killed
+            return result
+
+        return call
