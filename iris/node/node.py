@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from inspect import isawaitable
 from pathlib import Path
@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
 
 import trio
 
-from iris.cluster.membership import Departure, Member, Membership, NodeInfo, RevocationExchange, Watch
+from iris.cluster.membership import Departure, Lookups, Member, Membership, NodeInfo, RevocationExchange, Watch
 from iris.cluster.mesh import Mesh
-from iris.cluster.sites import Sites, open_with_all, open_with_one, reach_one
+from iris.cluster.sites import Reach, Sites, open_with_all, open_with_one, reach_one
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, DeliveryError, RemoteError, RequestTimeout
 from iris.kernel.names import NodeId, check_address, check_name
@@ -115,6 +115,7 @@ class Node:
         environment: Environment,
         site: str,
         sites: Sites | None,
+        lookups: Lookups | None = None,
     ) -> None:
         self.id: Final = mesh.node
         """This boot of this process: 32 hexadecimal digits."""
@@ -133,6 +134,9 @@ class Node:
         self._config, self._environment = config, environment
         self._joined = joined
         self._sites = sites
+        self._lookups = lookups
+        self._reach: Reach | None = lookups or sites
+        """Links to members that are not linked before they are asked."""
         self._tracing: Tracing | None = None
         """Joins calls and handlers to traces, in a program that has imported opentelemetry."""
         self._reports: dict[str, Callable[[], Any]] = {}
@@ -154,8 +158,8 @@ class Node:
         self._serving.asking = self._ask_bridge, environment.entropy
         self._tunnels = Tunnels(mesh, membership, self._serving, config)
         membership.queue_delay = lambda: self._serving.queue_delay
-        if sites is not None:
-            self._requests.reach = lambda cluster, timeout: reach_one(sites, cluster, None, timeout)
+        if (reach := self._reach) is not None:
+            self._requests.reach = lambda cluster, timeout: reach_one(reach, cluster, None, timeout)
         membership.on_suspected(self._requests.peer_unreachable)
         membership.proofs.on_lost(self._tunnels.member_expelled)
 
@@ -247,8 +251,8 @@ class Node:
             if wait != 0:
                 await self._wait_first(cluster, check_wait(wait))
             wanted = prefer if prefer is None and prefer_site is None else check_preference(prefer, prefer_site)
-            if self._sites is not None and (prefer_site or self._sites.matters(cluster)):
-                timeout = await reach_one(self._sites, cluster, prefer_site, timeout)
+            if self._reach is not None and (prefer_site or self._reach.matters(cluster)):
+                timeout = await reach_one(self._reach, cluster, prefer_site, timeout)
             call = self._requests.call(
                 cluster,
                 payload,
@@ -297,7 +301,7 @@ class Node:
         """
         self._guard.check()
         check_request(cluster, operation, key, None, idempotent=idempotent, idempotency_key=idempotency_key)
-        if self._sites is not None and self._sites.matters(cluster):
+        if self._reach is not None and self._reach.matters(cluster):
             return None
         span: OpenSpan | None = None
         if self._tracing is not None:
@@ -351,8 +355,8 @@ class Node:
         with nullcontext() if span is None else span:
             if wait != 0:
                 await self._wait_first(cluster, check_wait(wait))
-            if self._sites is not None and self._sites.foreigners.ids(cluster):
-                await self._sites.reach(cluster, self._config.handshake_timeout, everybody=True)
+            if self._reach is not None and self._reach.lists(cluster):
+                await self._reach.reach(cluster, self._config.handshake_timeout, everybody=True)
             await self._broadcasts.broadcast(cluster, payload, headers=headers)
 
     def survey(
@@ -405,7 +409,7 @@ class Node:
 
         def opening(headers: Mapping[str, str] | None) -> AbstractAsyncContextManager[Answers]:
             survey = partial(self._surveys.open, cluster, payload, rules, operation, headers, asked_as)
-            asking = partial(open_with_all, self._sites, cluster, survey, rules.timeout)
+            asking = partial(open_with_all, self._reach, cluster, survey, rules.timeout)
             return self._open_later(cluster, within, asking) if within else asking()
 
         tracing = self._tracing
@@ -459,6 +463,8 @@ class Node:
         """
         if get_ident() != self._guard.thread:
             self._guard.check()
+        if self._lookups is not None:
+            self._check_member("publish")
         if expires is not None:
             if retain:
                 raise ConfigError("a last value that is retained does not expire: give expires or retain")
@@ -498,6 +504,8 @@ class Node:
         """Publish a plain event if it goes along with the one before; else, or with options, nothing happens."""
         if options or type(payload) is not bytes or (self._foreign is not None and self._foreign.pending(topic)):
             return False
+        if self._lookups is not None:
+            return False
         if self._tracing is not None and self._tracing.is_within:
             return False
         self._guard.check()
@@ -514,6 +522,7 @@ class Node:
         See ``ConfirmedEvents``.  Leaving it by an error or by cancelling leaves events on their way.
         """
         self._guard.check()
+        self._check_member("publish")
         timeout = check_timeout(timeout)
         return open_confirmed_events(
             self._pubsub.confirming, self._config, timeout, self._foreign, observer=self._tracing
@@ -558,6 +567,7 @@ class Node:
         Cancelling the iteration loses no event; leaving the block drops what still waits.
         """
         self._guard.check()
+        self._check_member("subscribe")
         check_flags(durable=durable)
         limits = SubscriptionLimits() if limits is None else check_is(limits, SubscriptionLimits, "limits")
         return self._pubsub.subscribe(
@@ -588,6 +598,7 @@ class Node:
         Cancelling it leaves it forgotten.
         """
         self._guard.check()
+        self._check_member("forget a durable subscriber")
         await self._pubsub.forget_durable(name)
 
     # -- a bridge's log ---------------------------------------------------------------------------------------
@@ -723,7 +734,7 @@ class Node:
 
         def opening(headers: Mapping[str, str] | None) -> AbstractAsyncContextManager[Tunnel]:
             tunnel = partial(self._tunnels.open, cluster, operation=operation, headers=headers, prefer=wanted)
-            with_one = partial(open_with_one, self._sites, cluster, prefer_site, tunnel, timeout)
+            with_one = partial(open_with_one, self._reach, cluster, prefer_site, tunnel, timeout)
             return self._open_later(cluster, within, with_one) if within else with_one()
 
         tracing = self._tracing
@@ -777,6 +788,7 @@ class Node:
         what no other member got is lost then, unless it is on disk.
         """
         self._guard.check()
+        self._check_member("have a document")
         check_name(cluster, "cluster")
         if path is not None and not isinstance(path, str | Path):
             raise ConfigError(f"path is {path!r}: use a text or a pathlib.Path")
@@ -956,6 +968,7 @@ class Node:
         Cancelling the block skips the draining: callers of what still runs get an error.
         """
         self._guard.check()
+        self._check_member("serve")
         check_name(cluster, "cluster")
         limits = Limits() if limits is None else check_is(limits, Limits, "limits")
         flag = self._flag(check_is(service, Service, "service").paused_by)
@@ -1009,8 +1022,21 @@ class Node:
     async def _wait_first(self, cluster: str, wait: float) -> None:
         """Wait until a cluster has a member that can be asked, for ``wait`` seconds at most."""
         check_address(cluster)
-        with trio.move_on_after(wait):
+        with self._following(cluster), trio.move_on_after(wait):
             await self._membership.wait_for(cluster, 1)
+
+    def _following(self, cluster: str) -> AbstractContextManager[None]:
+        """Have a client look the members of a cluster up again and again, for the length of the block."""
+        return nullcontext() if self._lookups is None else self._lookups.following(cluster)
+
+    def _check_member(self, what: str) -> None:
+        """Check that this node is no client.
+
+        Raises:
+            ConfigError: it is one.
+        """
+        if self._lookups is not None:
+            raise ConfigError(f"this node is a client and cannot {what}: open it without client=True")
 
     @protected_context
     async def _open_later(
@@ -1029,8 +1055,9 @@ class Node:
         Cancelling it leaves nothing behind.
         """
         self._guard.check()
-        with trio.move_on_after(check_timeout(timeout)):
-            return await self._membership.wait_for(check_address(cluster), check_count(members, "members"))
+        within, cluster, members = check_timeout(timeout), check_address(cluster), check_count(members, "members")
+        with self._following(cluster), trio.move_on_after(within):
+            return await self._membership.wait_for(cluster, members)
         present, known = self._membership.count(cluster), len(self.members(cluster))
         but = f"; {known - present} more cannot be asked: leaving, or not linked" if known > present else ""
         trouble = self._mesh.trouble()
@@ -1051,7 +1078,14 @@ class Node:
         """
         self._guard.check()
         check_name(cluster, "cluster")
-        return self._membership.watch(cluster)
+        watch = self._membership.watch(cluster)
+        return watch if self._lookups is None else self._watch_following(cluster, watch)
+
+    @protected_context
+    async def _watch_following(self, cluster: str, watch: AbstractAsyncContextManager[Watch]) -> AsyncIterator[Watch]:
+        with self._following(cluster):
+            async with watch as changes:
+                yield changes
 
     async def revoke(self, revocations: bytes) -> bool:
         """Put a revocation list, signed by the realm's owner, in force in the whole realm.

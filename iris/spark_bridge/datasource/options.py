@@ -301,7 +301,7 @@ def _shards_of(position: str | Mapping[str, int]) -> list[int]:
     return [] if isinstance(position, str) else [int(shard.partition("@")[0]) for shard in position]
 
 
-def _connection(options: _Options) -> Connection:
+def _connection(options: _Options, *, member: bool = False) -> Connection:
     bridge = options.text("bridge") or "bridge"
     seeds = tuple(seed.strip() for seed in (options.text("seeds") or "").split(",") if seed.strip())
     timeout = options.seconds("bridgeTimeout")
@@ -314,6 +314,7 @@ def _connection(options: _Options) -> Connection:
         credential=options.text("credential"),
         seeds=seeds,
         timeout=60.0 if timeout is None else timeout,
+        member=member,
     )
 
 
@@ -540,7 +541,7 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
     if streaming and options.has("query"):
         raise ConfigError("option query is for a batch write (df.write): a stream has an id of its own")
     return SinkOptions(
-        connection=_connection(options),
+        connection=_connection(options, member=delivery == "at-least-once"),
         topic=topic,
         delivery=delivery,
         query=options.query("query"),

@@ -60,8 +60,8 @@ async def open_bridge(
     retention: Retention | None = None,
     min_copies: int = 0,
     waiting: Callable[[str], None] = lambda _: None,
-    wall_clock: Callable[[], float] = time.time,  # noqa: TID251 -- events are stored with the date
-    entropy: Entropy = os.urandom,
+    wall_clock: Callable[[], float] | None = None,
+    entropy: Entropy | None = None,
 ) -> AsyncIterator[BridgeMember]:
     """Be a member of a bridge: store the events of topics durably and serve them to readers, until the block ends.
 
@@ -93,8 +93,8 @@ async def open_bridge(
             before it is confirmed and before readers get it.  A log that has copies is opened, read and written only
             when so many of them have met this member.
         waiting: called with a reason when entering the block has to wait for copies.
-        wall_clock: seconds since 1970.
-        entropy: makes the epochs of new shards.
+        wall_clock: seconds since 1970; None: ``time.time``.
+        entropy: makes the epochs of new shards; None: ``os.urandom``.
 
     Raises:
         ConfigError: a topic, a name, a shard or the directory cannot be used; or another member of the bridge has the
@@ -124,6 +124,9 @@ async def open_bridge(
     else:
         share = None
     address = name if member is None else check_name(f"{name}.{member}", "cluster")
+    # Looked up now: in a simulation these are the simulation's.
+    wall_clock = wall_clock or time.time  # noqa: TID251 -- events are stored with the date
+    entropy = entropy or os.urandom
     if min_copies < 0:
         raise ConfigError(f"min_copies is {min_copies}: use a whole number, 0 or more")
     state = await trio.to_thread.run_sync(read_state, Path(directory)) or LogState()

@@ -42,6 +42,7 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "shards": Permission("reader"),
     "offsets": Permission("reader"),
     "gaps": Permission("subscriber"),
+    "damage": Permission("reader"),
     "times": Permission("reader"),
     "status": Permission("reader"),
     "copies": Permission("reader"),
