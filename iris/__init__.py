@@ -38,7 +38,9 @@ from iris.node.join import ClusterMembership
 from iris.node.node import Node
 from iris.node.open import open_node
 from iris.node.statistics import NodeStatistics
-from iris.patterns.counters import PatternStatistics
+from iris.patterns.books.counters import PatternStatistics
+from iris.patterns.books.shown import BookRow, Books
+from iris.patterns.books.watch import Loss, LossWatch
 from iris.patterns.latency import LatencyStatistics
 from iris.patterns.messages import Answer, Message, Outbox, Request, Sender
 from iris.patterns.multicast.survey import Answers
@@ -74,6 +76,8 @@ __all__ = [
     "Answer",
     "Answers",
     "AuthenticationError",
+    "BookRow",
+    "Books",
     "Change",
     "ClusterMembership",
     "Config",
@@ -99,6 +103,8 @@ __all__ = [
     "LocalProtocolError",
     "LogBatch",
     "LogEvent",
+    "Loss",
+    "LossWatch",
     "Member",
     "MemberLost",
     "Message",

@@ -19,7 +19,7 @@ from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, final
 
 import trio
 
@@ -42,7 +42,7 @@ def _say(line: object) -> None:
 
 
 async def be_member(home: Path, name: str, seeds: Sequence[str]) -> None:
-    """Serve until stdin ends."""
+    """Serve until stdin ends; to each line of it say how many messages were sent so far, over all links."""
     credential = open_local_realm(home=home).credential(name, wall_now=time.time())
     service = iris.Service(name)
     service.request(lambda _: CHUNK)
@@ -54,7 +54,11 @@ async def be_member(home: Path, name: str, seeds: Sequence[str]) -> None:
         node.join(name, service),
     ):
         _say(node.addresses[0])
-        await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True)
+        while await trio.to_thread.run_sync(sys.stdin.readline, abandon_on_cancel=True):
+            mesh = node._parts.mesh
+            ended = [mesh.ended_links] if mesh.ended_links is not None else []
+            links = [*(peer.link.statistics() for peer in mesh.peers.values()), *ended]
+            _say(sum(link.sent for link in links))
 
 
 async def be_readers(home: Path, count: int, seeds: Sequence[str], *, client: bool) -> None:
@@ -73,7 +77,7 @@ async def be_readers(home: Path, count: int, seeds: Sequence[str], *, client: bo
             node = await opening.__aenter__()
         try:
             await node.wait_for("log", timeout=120)
-            await node.request("log", b"", timeout=60)
+            await node.request("log", b"", timeout=60, idempotent=True)
             up += 1
             if up == count:
                 _say("up")
@@ -105,20 +109,24 @@ class Process:
         )
         stack.callback(self._process.kill)
 
-    def line(self) -> str:
-        """Return the next line that it writes."""
+    def line(self) -> Any:
+        """Return what the next line says that it writes."""
         assert self._process.stdout is not None
         text = self._process.stdout.readline()
         if not text:
             raise SystemExit("a process has ended")
-        said: str = json.loads(text)
-        return said
+        return json.loads(text)
 
     def tell(self, line: str) -> None:
         """Write it a line."""
         assert self._process.stdin is not None
         self._process.stdin.write(line + "\n")
         self._process.stdin.flush()
+
+    def ask(self, line: str) -> Any:
+        """Write it a line, and return what it says to that."""
+        self.tell(line)
+        return self.line()
 
     def processor_time(self) -> float:
         """Return how many seconds of processor time it has had."""
@@ -130,14 +138,19 @@ class Process:
         return int(Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]) * _PAGE / 2**20
 
 
-def measure(members: Sequence[Process], seconds: float) -> list[tuple[float, float]]:
-    """Return of each member the processor time in ms for each second, and the memory in MiB."""
-    before = [member.processor_time() for member in members]
-    began = time.monotonic()
+def measure(members: Sequence[Process], seconds: float) -> list[tuple[float, float, float]]:
+    """Return of each member the processor time in ms and the messages sent for each second, and the memory in MiB."""
+
+    def counters() -> list[tuple[float, int]]:
+        return [(member.processor_time(), member.ask("count")) for member in members]
+
+    before, began = counters(), time.monotonic()
     time.sleep(seconds)
-    took = time.monotonic() - began
-    spent = [member.processor_time() - earlier for member, earlier in zip(members, before, strict=True)]
-    return [(1000 * time_ / took, member.memory()) for member, time_ in zip(members, spent, strict=True)]
+    after, took = counters(), time.monotonic() - began
+    return [
+        (1000 * (spent - spent_before) / took, (sent - sent_before) / took, member.memory())
+        for member, (spent, sent), (spent_before, sent_before) in zip(members, after, before, strict=True)
+    ]
 
 
 @contextmanager
@@ -163,9 +176,10 @@ def compare(readers: int, processes: int, seconds: float, *, client: bool) -> No
         rows = [("no readers", measure(members, seconds))]
         seeds = [option for address in doors for option in ("--seed", address)]
         options = ["--count", str(readers // processes), *seeds, *(() if client else ("--as-members",))]
-        reading = [Process(stack, "readers", home, *options) for _ in range(processes)]
-        for process in reading:
-            process.line()
+        reading: list[Process] = []
+        for _ in range(processes):  # one after the other: all of them are strangers of one address at first
+            reading.append(Process(stack, "readers", home, *options))
+            reading[-1].line()
         time.sleep(min(10.0, seconds))
         rows.append((f"{readers} idle", measure(members, seconds)))
         for process in reading:
@@ -173,11 +187,12 @@ def compare(readers: int, processes: int, seconds: float, *, client: bool) -> No
         time.sleep(min(5.0, seconds))
         rows.append((f"{readers} reading", measure(members, seconds)))
         kind = "clients" if client else "members"
-        print(f"\nReaders are {kind}: processor time in ms/s and memory in MiB of each member\n")
-        print("| | " + " | ".join(f"{name} ms/s | MiB" for name in _MEMBERS) + " |")
-        print("|" + "---|" * (1 + 2 * len(_MEMBERS)))
+        print(f"\nReaders are {kind}: processor time in ms/s, messages/s and memory in MiB of each member\n")
+        print("| | " + " | ".join(_MEMBERS) + " |")
+        print("|" + "---|" * (1 + len(_MEMBERS)))
         for label, figures in rows:
-            print(f"| {label} | " + " | ".join(f"{spent:.1f} | {memory:.1f}" for spent, memory in figures) + " |")
+            cells = (f"{spent:.1f} ms/s, {sent:.1f}/s, {memory:.1f} MiB" for spent, sent, memory in figures)
+            print(f"| {label} | " + " | ".join(cells) + " |")
         sys.stdout.flush()
 
 

@@ -34,6 +34,7 @@ from iris.cluster.mesh.mesh import Mesh, open_mesh
 from iris.kernel.config import Config
 from iris.kernel.names import NodeId
 from iris.kernel.transport.memory import MemoryNetwork
+from iris.patterns.books import Bookkeeper
 from iris.patterns.multicast.relay import Relays
 from iris.patterns.request.requests import Requests
 from iris.patterns.service.server import Server
@@ -101,7 +102,7 @@ async def _serve(
         return request.payload
 
     async with _open_mesh(network, credential, number) as mesh:
-        serving = Server(mesh, CONFIG, Relays(mesh, CONFIG))
+        serving = Server(mesh, CONFIG, Relays(mesh, CONFIG), Bookkeeper(mesh))
         async with serving.serve(CLUSTER, service, iris.Limits(concurrency=64, queue=1024)):
             task_status.started(mesh)
             await trio.sleep_forever()
@@ -117,7 +118,7 @@ async def _open_asker(credential: Credential, members: int) -> AsyncIterator[Req
             member = await nursery.start(_serve, network, credential, number)
             await asker.connect(member.listening, expected=member.node)
             directory.add(member.node)
-        yield Requests(asker, directory, CONFIG)
+        yield Requests(asker, directory, CONFIG, Bookkeeper(asker).ledger)
         nursery.cancel_scope.cancel()
 
 

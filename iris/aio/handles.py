@@ -15,6 +15,8 @@ from iris.kernel.errors import IrisError
 from iris.kernel.names import NodeId
 from iris.node.join import ClusterMembership as TrioMembership
 from iris.node.shown import Shown
+from iris.patterns.books import Loss
+from iris.patterns.books import LossWatch as TrioLossWatch
 from iris.patterns.messages import Answer, Sender
 from iris.patterns.multicast import Answers as TrioAnswers
 from iris.patterns.multicast import StopReason
@@ -132,6 +134,13 @@ class StateWatch(Source[TrioStateWatch, StateChange]):
 
 
 @final
+class LossWatch(Source[TrioLossWatch, Loss]):
+    """See ``iris.LossWatch``: the losses of a node, as they are found."""
+
+    __slots__ = ()
+
+
+@final
 class SharedState(Handle[TrioState], MutableMapping[str, Any]):
     """See ``iris.SharedState``: a document that every member of a cluster has a copy of."""
 
@@ -203,6 +212,6 @@ class ClusterMembership(Handle[TrioMembership]):
 
 
 __all__ = (
-    "Answers", "ClusterMembership", "ConfirmedEvents", "Lease", "Saga", "SharedState", "StateWatch", "Subscription",
-    "Tunnel", "Watch",
+    "Answers", "ClusterMembership", "ConfirmedEvents", "Lease", "LossWatch", "Saga", "SharedState",
+    "StateWatch", "Subscription", "Tunnel", "Watch",
 )  # fmt: skip

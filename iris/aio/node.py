@@ -17,6 +17,7 @@ from iris.aio.handles import (
     ClusterMembership,
     ConfirmedEvents,
     Lease,
+    LossWatch,
     Saga,
     SharedState,
     Subscription,
@@ -153,7 +154,12 @@ class Node(Handle[TrioNode]):
     wait_for = awaited(TrioNode.wait_for)
     watch = block(TrioNode.watch, Watch)
     revoke = awaited(TrioNode.revoke)
+    books = awaited(TrioNode.books)
     statistics = direct(TrioNode.statistics)
+
+    def watch_losses(self, pattern: str = ">", *, every: float = 1.0) -> LossWatch:
+        """See ``iris.Node.watch_losses``."""
+        return LossWatch(self._inner.watch_losses(pattern, every=every), self._guest)
 
     def _enter(self, opening: Callable[[TrioNode], AbstractAsyncContextManager[T]]) -> AbstractAsyncContextManager[T]:
         """Return a block that enters what ``opening`` makes of the node, and gives what that gives."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, final
 
 from iris.demo.data import CarrierFigures
-from iris.patterns.counters import PatternStatistics
+from iris.patterns.books import PatternStatistics
 
 
 @final

@@ -138,7 +138,7 @@ class Config:
 
     clients_per_cluster_key: int = 2_000
     """How many clients of one cluster's key are linked to this node: anyone with that key can start any number.  A link
-    costs CLIENTKIB."""
+    to one takes 20 KiB."""
 
     gone_limit: int = 20_000
     """Dead and left members that are remembered.  A partition heals by itself if its other side is no larger."""

@@ -95,8 +95,8 @@ def check_request(
         check_timeout(hedge, "hedge")
 
 
-def check_wait(wait: float) -> float:
-    """Return how many seconds a call waits for a first member; 0 for not at all.
+def check_wait(wait: float, name: str = "wait") -> float:
+    """Return how many seconds a call waits, as for a first member; 0 for not at all.
 
     Raises:
         ConfigError: it is none that can be waited for.
@@ -104,9 +104,9 @@ def check_wait(wait: float) -> float:
     if wait == 0 and isinstance(wait, int | float) and not isinstance(wait, bool):
         return 0.0
     try:
-        return check_timeout(wait, "wait")
+        return check_timeout(wait, name)
     except ConfigError:
-        raise ConfigError(f"wait is {wait!r}: use a number of seconds, 0 for not at all") from None
+        raise ConfigError(f"{name} is {wait!r}: use a number of seconds, 0 for not at all") from None
 
 
 def check_timeout(timeout: float, name: str = "timeout") -> float:

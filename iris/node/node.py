@@ -34,23 +34,29 @@ from iris.node.arguments import (
 from iris.node.environment import Environment
 from iris.node.join import ClusterMembership, Joined
 from iris.node.parts import NodeParts
-from iris.node.report import LIMITS as OPERATORS
 from iris.node.report import (
+    BOOKS,
+    LONGEST_SETTLE,
     PING,
     REPORT,
     TOPICS,
+    BooksOrder,
+    BooksReport,
     DrainOrder,
     LinkReport,
     NodeReport,
     OperatorsService,
     TopicsReport,
+    books_of,
     links_of,
     ping,
     report_of,
     topics_of,
 )
+from iris.node.report import LIMITS as OPERATORS
 from iris.node.run_guard import RunGuard
 from iris.node.statistics import DRAIN, NODES, RESERVED, NodeStatistics, gather_statistics
+from iris.patterns.books import Bookkeeper, Books, LossWatch, matching
 from iris.patterns.messages import Request
 from iris.patterns.multicast import Answers, Broadcasts, Relays, StopRules, Surveys
 from iris.patterns.payloads import converted_reply, reply_converter
@@ -145,18 +151,21 @@ class Node:
         """The documents that are open here, by cluster."""
         self._drained: set[str] = set()
         """The clusters that an operator has drained here."""
-        self._requests = Requests(mesh, membership, config)
+        self._books = Bookkeeper(mesh)
+        ledger = self._books.ledger
+        self._requests = Requests(mesh, membership, config, ledger)
+        self._books.under_way.append(self._requests.under_way)
         self._relays = Relays(mesh, config, avoid=membership.is_suspected, site_of=membership.site_of)
-        self._broadcasts = Broadcasts(mesh, membership, config, self._relays)
+        self._broadcasts = Broadcasts(mesh, membership, config, self._relays, ledger)
         self._surveys = Surveys(mesh, self._requests, membership, self._relays, config)
-        self._pubsub = PubSub(mesh, config, avoid=membership.is_suspected, relayed=self._relays.tally)
+        self._pubsub = PubSub(mesh, config, self._books, avoid=membership.is_suspected, relayed=self._relays.tally)
         self._publishing = self._pubsub.publishing
         self._foreign = None if sites is None else RemoteSubscribers(sites, mesh, self._publishing.count_unlinked)
         if self._foreign is not None:
             self._pubsub.confirming.look_abroad = self._foreign.begin
-        self._serving = Server(mesh, config, self._relays)
+        self._serving = Server(mesh, config, self._relays, self._books)
         self._serving.asking = self._ask_bridge, environment.entropy
-        self._tunnels = Tunnels(mesh, membership, self._serving, config)
+        self._tunnels = Tunnels(mesh, membership, self._serving, config, self._books)
         membership.queue_delay = lambda: self._serving.queue_delay
         if (reach := self._reach) is not None:
             self._requests.reach = lambda cluster, timeout: reach_one(reach, cluster, None, timeout)
@@ -1108,6 +1117,42 @@ class Node:
         await trio.lowlevel.checkpoint()
         return newer
 
+    async def books(self, pattern: str = ">", *, settle: float = 2.0) -> Books:
+        """Return what became of all that this node has sent: every message is in one column of one receiver.
+
+        Of events, broadcasts, requests, surveys and tunnels: of each topic or cluster and receiver how many were sent,
+        received, expired, refused, lost, or are in doubt because the receiver died.  See ``Books``.
+
+        Args:
+            pattern: of topics and clusters, as for ``subscribe``.  What was sent under more names than have rows is in
+                rows called ``(other)``, which are part of every answer.
+            settle: seconds to wait at most until everything has its outcome.  What receivers that are linked have not
+                accounted for by then is ``waiting``.
+
+        Raises:
+            ConfigError: ``pattern`` is none, or ``settle`` no time.
+
+        Counts begin when this node was opened.  Cancelling it leaves nothing behind.
+        """
+        self._guard.check()
+        matches = matching(pattern)
+        return await self._books.settled(matches, check_wait(settle, "settle"))
+
+    def watch_losses(self, pattern: str = ">", *, every: float = 1.0) -> LossWatch:
+        """Follow what is lost, expires, is refused or comes in doubt from now on: an async iterator of ``Loss``.
+
+        Args:
+            pattern: as for ``books``.
+            every: seconds between two looks.
+
+        Raises:
+            ConfigError: ``pattern`` is none, or ``every`` no time above 0.
+
+        Cancelling a wait loses nothing: the next one begins where it was.  It ends when the node is closed.
+        """
+        self._guard.check()
+        return LossWatch(self._books, matching(pattern), check_timeout(every, "every"), lambda: self._guard.is_closed)
+
     def statistics(self) -> NodeStatistics:
         """Return a snapshot of every counter."""
         parts = self._requests, self._broadcasts, self._relays, self._pubsub, self._serving, self._tunnels
@@ -1152,6 +1197,10 @@ class Node:
         @nodes.request(TOPICS)
         def topics(_: Request) -> TopicsReport:
             return topics_of(self._pubsub.subscribed(), self._publishing.topics())
+
+        @nodes.request(BOOKS)
+        async def books(order: BooksOrder) -> BooksReport:
+            return books_of(await self.books(order.pattern, settle=min(order.settle, LONGEST_SETTLE)))
 
         @drains.request
         def drain(order: DrainOrder, request: Request) -> None:
@@ -1214,10 +1263,16 @@ class Node:
         report: TopicsReport = converted_reply(reply_converter(TopicsReport), reply, NODES)
         return report
 
-    async def _ask_node(self, member: NodeId, operation: str, timeout: float) -> Any:
+    async def _ask_books(self, order: BooksOrder, member: NodeId, timeout: float) -> BooksReport:
+        """Return what has become of what another node has sent; raises as ``request`` does."""
+        reply = await self._ask_node(member, BOOKS, timeout, order)
+        report: BooksReport = converted_reply(reply_converter(BooksReport), reply, NODES)
+        return report
+
+    async def _ask_node(self, member: NodeId, operation: str, timeout: float, payload: object = None) -> Any:
         """Ask one node, whether it serves a cluster or none; raises as ``request`` does."""
         self._guard.check()
-        call = self._requests.call(NODES, None, timeout=timeout, operation=operation, member=member)
+        call = self._requests.call(NODES, payload, timeout=timeout, operation=operation, member=member)
         return await self._requests.request(call)
 
     @property
@@ -1240,5 +1295,5 @@ class Node:
     async def _run(self) -> None:
         """Look after what needs the time; ``open_node`` runs it for as long as the node is up."""
         async with trio.open_nursery() as nursery:
-            for part in (self._requests, self._relays, self._pubsub, self._tunnels):
+            for part in (self._requests, self._relays, self._pubsub, self._tunnels, self._books):
                 nursery.start_soon(part.run)

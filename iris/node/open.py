@@ -315,6 +315,7 @@ async def open_node(
             with trio.CancelScope(shield=True):
                 with trio.move_on_after(_GOODBYE):
                     await node._parts.pubsub.wait_copies_sent()
+                node._books.flush()
                 membership.leave()
                 await node._parts.pubsub.publishing.trees.close(_GOODBYE)
                 await mesh.say_goodbye("the node was closed", _GOODBYE)

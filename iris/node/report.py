@@ -1,9 +1,9 @@
 """Operators: what a node tells them of itself, and what they may have it do, with a right of its own for each.
 
 Every node answers requests for two reserved clusters, unless ``open_node`` was told ``operators=False``: ``iris.nodes``
-(operations ``report``, ``topics`` and ``ping``) and ``iris.nodes.drain``.  They are in nobody's list; nodes are asked
-by their id.  Who may ask: nodes of this realm whose certificate lets them serve the reserved cluster (``iris keys
-cluster REALM NAME --serve iris.nodes``); in the local realm every node.
+(operations ``report``, ``topics``, ``books`` and ``ping``) and ``iris.nodes.drain``.  They are in nobody's list; nodes
+are asked by their id.  Who may ask: nodes of this realm whose certificate lets them serve the reserved cluster (``iris
+keys cluster REALM NAME --serve iris.nodes``); in the local realm every node.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, Final, final
 
 from iris.cluster.mesh import Peer
 from iris.node.statistics import NodeStatistics
+from iris.patterns.books import BookRow, Books
 from iris.patterns.latency import LatencyStatistics
 from iris.patterns.messages import Request
 from iris.patterns.pubsub.interest import Terms
@@ -29,6 +30,7 @@ from iris.security.identity import PeerIdentity
 REPORT: Final = "report"
 PING: Final = "ping"
 TOPICS: Final = "topics"
+BOOKS: Final = "books"
 
 LIMITS: Final = Limits(concurrency=2, queue=16)
 
@@ -38,6 +40,12 @@ whatever a node has counted; what is left out is counted in ``omitted``."""
 
 MOST_TOPICS: Final = 128
 """Subscriptions, and topics, in one report of topics."""
+
+MOST_BOOKS: Final = 128
+"""Rows in one report of books."""
+
+LONGEST_SETTLE: Final = 10.0
+"""Seconds for which a node waits at most, before it reports its books."""
 
 MOST_LINKS: Final = 64
 """Links in one report: those to other sites, then those with the most bytes sent.  The other end reports it as well."""
@@ -201,6 +209,24 @@ class TopicsReport:
     omitted: int
 
 
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BooksOrder:
+    """Which books an operator wants to see; see ``Node.books``."""
+
+    pattern: str
+    settle: float
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BooksReport:
+    """What has become of what a node has sent: the rows with the most that was not received, then the largest."""
+
+    rows: list[BookRow]
+    omitted: int
+
+
 class OperatorsService(Service):
     """What every node serves to operators, under a reserved name."""
 
@@ -330,6 +356,12 @@ def topics_of(
         published=[PublishedReport(topic=topic, published=count, lost=lost) for topic, count, lost in busiest],
         omitted=max(0, len(subscriptions) - MOST_TOPICS) + len(topics) - len(busiest),
     )
+
+
+def books_of(books: Books) -> BooksReport:
+    """Return the report of a node's books."""
+    kept = heapq.nlargest(MOST_BOOKS, books.rows, key=lambda row: (row.sent - row.received, row.sent))
+    return BooksReport(rows=kept, omitted=len(books.rows) - len(kept))
 
 
 def _gateway(statistics: Any) -> GatewayTraffic:

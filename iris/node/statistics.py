@@ -10,7 +10,7 @@ from iris.cluster.membership import Membership
 from iris.cluster.mesh import Mesh
 from iris.kernel.link import LinkStatistics
 from iris.kernel.names import NodeId
-from iris.patterns.counters import PatternStatistics
+from iris.patterns.books import PatternStatistics
 from iris.patterns.latency import LatencyStatistics
 from iris.patterns.multicast import Broadcasts, Relays
 from iris.patterns.pubsub import PubSub

@@ -19,13 +19,14 @@ from iris.patterns.priority import PriorityName
 from iris.patterns.service import Limits, Service
 from iris.security.files import CredentialWatch
 from iris.security.identity import Credential
-from iris.sync.crossing import Block, Handle, awaited, block, direct
+from iris.sync.crossing import Block, Handle, awaited, block, direct, shared
 from iris.sync.handlers import served_by_threads
 from iris.sync.handles import (
     Answers,
     ClusterMembership,
     ConfirmedEvents,
     Lease,
+    LossWatch,
     Saga,
     SharedState,
     Subscription,
@@ -122,6 +123,8 @@ class Node(Handle[TrioNode]):
     wait_for = awaited(TrioNode.wait_for)
     watch = block(TrioNode.watch, Watch)
     revoke = awaited(TrioNode.revoke)
+    books = awaited(TrioNode.books)
+    watch_losses = shared(TrioNode.watch_losses, LossWatch)
     statistics = direct(TrioNode.statistics)
 
     def _enter(self, opening: Callable[[TrioNode], AbstractAsyncContextManager[T]]) -> AbstractContextManager[T]:

@@ -13,7 +13,7 @@ from iris.demo.boards import DepartureBoard
 from iris.demo.checks import Counters, count_since
 from iris.demo.data import GateChange, Hour
 from iris.demo.tower import WeatherRequests, ask_through_a_loss, digest_of, first_third
-from iris.patterns.counters import PatternStatistics
+from iris.patterns.books import PatternStatistics
 
 
 def hours(number: int) -> list[Hour]:

@@ -12,7 +12,7 @@ import iris
 import iris.node.open
 import iris.patterns.pubsub.pubsub
 import iris.patterns.service.server
-from iris.patterns.counters import PatternStatistics
+from iris.patterns.books import PatternStatistics
 from iris.patterns.pubsub.subscribe.subscription import Subscription
 from iris.patterns.service.worker_pool import WorkerPool
 

@@ -180,6 +180,8 @@ class Messages:
             kinds.Relayed: lambda n: (own, ((n, 0),)),
             kinds.GroupSent: lambda n: (n, n),
             kinds.GroupSettled: lambda n: (n % 3, n, n),
+            kinds.Received: lambda n: (n % 2, n % 3, bool(n % 2), (n,) * 7, ((f"t.{n}", *(n,) * 7),) * 64),
+            kinds.ReceivedWanted: lambda n: (n,),
             kinds.Interest: lambda n: (n, bool(n % 2), ((f"p.{n}", None, False, False, ()),), ()),
             kinds.InterestKnown: lambda n: (n, n),
             kinds.Events: lambda n: (f"t.{n}", n, n, None, None, None, (b"event",), ()),

@@ -21,7 +21,7 @@ from iris.kernel.names import NodeId
 from iris.kernel.tasks.background import open_background
 from iris.kernel.transport.memory import MemoryNetwork, MemoryTransport
 from iris.kernel.wire.header import largest_frame
-from iris.patterns.counters import PatternStatistics, Tally
+from iris.patterns.books import Bookkeeper, PatternStatistics, Tally
 from iris.patterns.multicast.broadcast import Broadcasts
 from iris.patterns.multicast.relay import Relays
 from iris.patterns.pubsub.pubsub import PubSub
@@ -140,11 +140,12 @@ class MeshNode:
         self.directory: Final = directory
         self.log: Final = PeerLog()
         mesh.observe(self.log)
-        self.requests: Final = Requests(mesh, directory, config)
+        self.books: Final = Bookkeeper(mesh)
+        self.requests: Final = Requests(mesh, directory, config, self.books.ledger)
         self.relays: Final = Relays(mesh, config)
-        self.serving: Final = Server(mesh, config, self.relays)
-        self.broadcasts: Final = Broadcasts(mesh, directory, config, self.relays)
-        self.pubsub: Final = PubSub(mesh, config)
+        self.serving: Final = Server(mesh, config, self.relays, self.books)
+        self.broadcasts: Final = Broadcasts(mesh, directory, config, self.relays, self.books.ledger)
+        self.pubsub: Final = PubSub(mesh, config, self.books)
         self.memberships: Final[list[WorkerPool]] = []
 
     @property

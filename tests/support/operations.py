@@ -285,6 +285,14 @@ async def state(cast: Cast) -> None:
     await cast.sleep(0.5)
 
 
+async def keep_books(cast: Cast) -> None:
+    losses = cast.shop.watch_losses("store", every=0.05)
+    await cast.shop.request("store", 1, timeout=60)
+    assert (await cast.shop.books("store", settle=60)).received > 0
+    await cast.give_up_after(0.005, lambda: cast.shop.request("store", 1, timeout=60))
+    await cast.give_up_after(0.1, losses.__anext__)
+
+
 async def open_node(cast: Cast) -> None:
     async with cast.open_third() as third:
         await third.wait_for("store", timeout=60)
@@ -294,6 +302,6 @@ async def open_node(cast: Cast) -> None:
 OPERATIONS = (
     request, idempotent_request, hedged_request, own_request, broadcast, survey, survey_until_the_first, publish,
     publish_confirmed, publish_many_confirmed, publish_retained, subscribe, subscribe_in_group, take_in_batches, tunnel,
-    iterate_over_a_tunnel, join, wait_for, watch, revoke, forget_subscriber, state,
+    iterate_over_a_tunnel, join, wait_for, watch, revoke, forget_subscriber, state, keep_books,
     open_node,
 )  # fmt: skip

@@ -18,6 +18,7 @@ from iris.kernel.tasks.wakeup import Wakeup
 from iris.kernel.wire import kinds
 from iris.kernel.wire.codec import MAX_MESSAGES, encode_batch
 from iris.kernel.wire.kinds import Message
+from iris.patterns.books import SendLedger
 from iris.patterns.messages import Sender
 from iris.patterns.tunnel.endpoint import TunnelEndpoint
 from iris.patterns.tunnel.messages import Refusal
@@ -122,7 +123,9 @@ class TunnelNode:
         self.node = NodeId(name.encode().hex().ljust(32, "0"))
         self.config = config
         self.mesh = FakeMesh(self.node)
-        self.table = TunnelTable(self.mesh, config, accept=self.accept, clock=trio.current_time)
+        self.table = TunnelTable(
+            self.mesh, config, SendLedger(lambda _: True), accept=self.accept, clock=trio.current_time
+        )
         self.refusal: Refusal | None = None
         self.send_accepted, self.accepted = trio.open_memory_channel[Tunnel](10_000)
 

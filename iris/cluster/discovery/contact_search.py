@@ -25,7 +25,8 @@ from iris.kernel.tasks import Wakeup
 _log: Final = logging.getLogger("iris")
 
 _PAUSES: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
-"""Seconds between two rounds in which nobody answered, or hung up soon; the last one repeats."""
+"""Seconds between two rounds in which nobody answered, or hung up soon, give or take a half: clients
+that were turned away together do not come back together.  The last one repeats."""
 
 _TRIED: Final = 4
 """Entries of this machine's registry, and addresses from the book, that are tried in one round."""
@@ -101,8 +102,8 @@ class ContactSearch:
             while self._mesh.peers:
                 await self._alone.wait()
             if trio.current_time() - found > _PAUSES[-1]:
-                rounds = 0  # else the node that has no room for this client is asked again at once
-            await trio.sleep(_PAUSES[min(rounds, len(_PAUSES) - 1)])
+                rounds = 0  # else a node that has no room for this client would be asked again at once
+            await trio.sleep(_PAUSES[min(rounds, len(_PAUSES) - 1)] * (0.5 + self._random.random()))
             rounds += 1
             if not self._mesh.peers:
                 await self.look()

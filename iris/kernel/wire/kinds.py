@@ -363,6 +363,44 @@ class GroupSettled(Message, tag=0x39):
     settled: Count
 
 
+# -- books: 0x3a, 0x3b.  Of broadcasts and events, in which nobody answers; see ``iris.patterns.books``. -----------
+
+
+class ReceivedEntry(NamedTuple):
+    """What the receiver has had under one name, since it first had any; see ``iris.patterns.books.Columns``."""
+
+    name: Name
+    arrived: Count
+    copied: Count
+    received: Count
+    expired: Count
+    refused: Count
+    dropped: Count
+    ended: Count
+
+
+Totals = tuple[Count, Count, Count, Count, Count, Count, Count]
+
+
+class Received(Message, tag=0x3A):
+    """What the sender of this has had of the receiver's broadcasts (0) or events (1): those names that have changed."""
+
+    pattern: Annotated[int, Meta(ge=0, le=1)]
+    mark: Count
+    """That of the question to which this is the end of the answer; else 0."""
+    full: bool
+    """Whether there are names that are in the total only."""
+    total: Totals
+    """As in ``ReceivedEntry``, of all names together."""
+    names: Annotated[tuple[ReceivedEntry, ...], Meta(max_length=64)]
+
+
+class ReceivedWanted(Message, tag=0x3B):
+    """Report now: links keep the order, so what was sent before this and has not come is lost."""
+
+    mark: Number
+
+
 # -- publish/subscribe: 0x40 - 0x4f ------------------------------------------------------------------------
 
 
@@ -716,6 +754,7 @@ BETWEEN_REALMS: Final = frozenset(
         *(Broadcast, BroadcastCredit, BroadcastCreditWanted),
         *(TunnelOpen, TunnelAccept, TunnelRefuse, TunnelChunk, TunnelEof, TunnelAck, TunnelClose, TunnelMarked),
         *(Interest, SenderKey, SenderKeyWanted, Copy),
+        *(Received, ReceivedWanted),
         *(Carry, CarryRefused, Trace, Traced, Route, Exports, ExportsWanted),
     }
 )

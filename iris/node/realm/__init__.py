@@ -4,6 +4,7 @@ Promises: asks only what the owner has given the right to; whatever a node repor
 here: what a node reports of itself (iris.node.report), and how any of it is shown (iris.cli.operators).
 """
 
+from iris.node.realm.books import BooksSurvey, BooksView
 from iris.node.realm.survey import RealmSurvey, open_survey
 from iris.node.realm.topics import PatternView, TopicsSurvey, TopicsView
 from iris.node.realm.trace import RequestTrace, TraceHop, trace_request
@@ -12,6 +13,7 @@ from iris.node.realm.views import (
 )  # fmt: skip
 
 __all__ = (
-    "AbsentNode", "ClusterView", "LinkView", "NodeView", "PatternView", "RealmSurvey", "RealmView", "RequestTrace",
-    "Series", "SiteView", "TopicsSurvey", "TopicsView", "TraceHop", "nobody_answered", "open_survey", "trace_request",
+    "AbsentNode", "BooksSurvey", "BooksView", "ClusterView", "LinkView", "NodeView", "PatternView", "RealmSurvey",
+    "RealmView", "RequestTrace", "Series", "SiteView", "TopicsSurvey", "TopicsView", "TraceHop", "nobody_answered",
+    "open_survey", "trace_request",
 )  # fmt: skip

@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import Any, Final, cast
 
 from iris.kernel.names import is_node_id
-from iris.node.report import MOST, MOST_LINKS, MOST_TOPICS, NodeReport, TopicsReport
+from iris.node.report import MOST, MOST_BOOKS, MOST_LINKS, MOST_TOPICS, BooksReport, NodeReport, TopicsReport
 from iris.patterns.latency import LONGEST
 from iris.patterns.pubsub.interest import is_pattern, is_topic
 
@@ -38,6 +38,18 @@ def fault_of_topics(report: TopicsReport) -> str | None:
         return "published on what is no topic"
     if not all(is_pattern(of.pattern.rpartition("/")[2]) for of in report.subscribed):
         return "subscribed to what is no pattern"
+    return None
+
+
+def fault_of_books(report: BooksReport) -> str | None:
+    """As ``fault_of``, for a report of books."""
+    if len(report.rows) > MOST_BOOKS or any(len(row.lost) > MOST for row in report.rows):
+        return f"more than {MOST_BOOKS} rows, or {MOST} reasons in one"
+    for name, value in _values(report, ""):
+        if not _can_be(value):
+            return f"{name} is {value!r:.40}"
+    if not all(row.receiver is None or is_node_id(row.receiver) for row in report.rows):
+        return "the receiver of a row is no node"
     return None
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, NamedTuple, cast, final
 
 from iris.kernel.names import NodeId
 from iris.node.statistics import NodeStatistics
-from iris.patterns.counters import PatternStatistics
+from iris.patterns.books import PatternStatistics
 from iris.patterns.latency import OTHERS, LatencyStatistics
 from iris.patterns.pubsub.subscribe import SubscriptionStatistics
 from iris.patterns.service import ServiceStatistics

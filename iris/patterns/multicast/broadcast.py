@@ -22,7 +22,7 @@ from iris.kernel.errors import NoSuchCluster, NotSent
 from iris.kernel.link import CONTROL_RESERVE, Link
 from iris.kernel.names import NodeId, cluster_of
 from iris.kernel.wire import kinds
-from iris.patterns.counters import Tally
+from iris.patterns.books import Crowd, LedgerRow, SendLedger, Tally
 from iris.patterns.multicast.broadcast_credit import Flow, cost
 from iris.patterns.multicast.relay import RelayPlan, Relays, stands_alone
 from iris.patterns.payloads import encoded
@@ -48,9 +48,11 @@ class _Lane:
         news: where the first of them waits.
         links: that took the last broadcast.
         tree: over which it went, if it went over one.
+        crowd: the rows of its receivers.
+        rows: of the other members, in the books.
     """
 
-    __slots__ = ("flow", "links", "name", "news", "tree", "turn")
+    __slots__ = ("crowd", "flow", "links", "name", "news", "rows", "tree", "turn")
 
     def __init__(self, name: str, position: int) -> None:
         self.name = name
@@ -59,6 +61,8 @@ class _Lane:
         self.news = trio.lowlevel.ParkingLot()
         self.links: list[Link] = []
         self.tree: RelayPlan | None = None
+        self.crowd: Crowd | None = None
+        self.rows: dict[NodeId, LedgerRow] = {}
 
     def crowded(self) -> Link | None:
         """Return a link that has no room for now."""
@@ -72,13 +76,16 @@ class _Lane:
 class Broadcasts:
     """The broadcasts that this node sends."""
 
-    def __init__(self, mesh: Mesh, directory: MemberDirectory, config: Config, relays: Relays) -> None:
+    def __init__(
+        self, mesh: Mesh, directory: MemberDirectory, config: Config, relays: Relays, ledger: SendLedger
+    ) -> None:
         self.tally: Final = Tally()
         """Counts one for each message and member."""
         self._mesh = mesh
         self._directory = directory
         self._config = config
         self._relays = relays
+        self._ledger = ledger
         self._lanes: dict[str, _Lane] = {}
         self._highest = 0
         """Position that no evicted flow has passed: members keep such flows longer than this node."""
@@ -110,6 +117,8 @@ class Broadcasts:
                 lane.turn.release()
         except trio.Cancelled:
             self.tally.expired += waiting
+            for member in members if waiting else ():
+                self._row(lane, member).expired += 1
             raise
         except NoSuchCluster:  # as if there had been nobody in the first place
             self.tally.sent -= waiting
@@ -125,7 +134,9 @@ class Broadcasts:
         if len(self._lanes) >= _MAX_LANES:
             idle = next((known for known, lane in self._lanes.items() if not lane.turn.locked()), None)
             if idle is not None:
-                self._highest = max(self._highest, self._lanes.pop(idle).flow.position)
+                closed = self._lanes.pop(idle)
+                self._highest = max(self._highest, closed.flow.position)
+                self._leave_tree(closed)
         lane = self._lanes[name] = _Lane(name, self._highest)
         return lane
 
@@ -213,42 +224,62 @@ class Broadcasts:
         if flow.passed_over:
             self.tally.sent += len(flow.passed_over)
             self.tally.refuse("no credit", len(flow.passed_over))
+            for node in flow.passed_over:
+                self._row(lane, node).refused += 1
         flow.sent(cost(body, headers))
         if len(receivers) <= self._config.relay_above:
-            lane.tree = None
-            lane.links = self._tell(receivers, message, size)
+            self._leave_tree(lane)
+            lane.links = self._tell(lane, receivers, message, size)
         else:
             # Nodes of a site are not linked to those of another: nobody there could hand the message on.
             near: list[NodeId] = []
             alone: list[NodeId] = []
             for member in receivers:
                 (alone if stands_alone(self._mesh, member) else near).append(member)
-            links = self._tell(alone, message, size)
-            lane.links = links + self._relays.send(self._tree(lane, near), message, self.tally)
+            links = self._tell(lane, alone, message, size)
+            tree, crowd = self._tree(lane, near)
+            crowd.posted += 1
+            lane.links = links + self._relays.send(tree, message, self.tally)
 
-    def _tell(self, members: Sequence[NodeId], message: wire.Message, size: int) -> list[Link]:
+    def _row(self, lane: _Lane, member: NodeId) -> LedgerRow:
+        row = lane.rows.get(member)
+        if row is None:
+            row = lane.rows[member] = self._ledger.row("broadcast", lane.name, member)
+        return row
+
+    def _tell(self, lane: _Lane, members: Sequence[NodeId], message: wire.Message, size: int) -> list[Link]:
         links: list[Link] = []
         for member in members:
             self.tally.sent += 1
-            peer = self._mesh.peer(member)
+            row, peer = self._row(lane, member), self._mesh.peer(member)
             if peer is None:
                 self.tally.lost["no link"] += 1
+                row.lose("no link")
                 continue
             try:
                 peer.link.post(message, size)
             except NotSent:
                 self.tally.lost["no room on the link"] += 1
+                row.lose("no room on the link")
             else:
                 self.tally.handed_over += 1
+                row.posted += 1
                 links.append(peer.link)
         return links
 
-    def _tree(self, lane: _Lane, members: Sequence[NodeId]) -> RelayPlan:
-        """Return the tree of a cluster, which stays the same while its members do."""
+    def _tree(self, lane: _Lane, members: Sequence[NodeId]) -> tuple[RelayPlan, Crowd]:
+        """Return the tree of a cluster, which stays the same while its members do, and the rows of its receivers."""
         others = tuple(members)
-        if lane.tree is None or lane.tree.receivers != others:
+        if lane.tree is None or lane.crowd is None or lane.tree.receivers != others:
+            self._leave_tree(lane)
             lane.tree = self._relays.tree(others)
-        return lane.tree
+            lane.crowd = self._ledger.crowd("broadcast", lane.name, others)
+        return lane.tree, lane.crowd
+
+    def _leave_tree(self, lane: _Lane) -> None:
+        if lane.crowd is not None:
+            self._ledger.end_crowd(lane.crowd)
+        lane.tree = lane.crowd = None
 
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
@@ -269,4 +300,5 @@ class Broadcasts:
         """Nobody waits for a member that is gone."""
         for lane in self._lanes.values():
             lane.flow.forget((peer.node,))
+            lane.rows.pop(peer.node, None)
             lane.news.unpark_all()

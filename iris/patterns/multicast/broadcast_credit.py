@@ -26,6 +26,7 @@ from iris.kernel import wire
 from iris.kernel.config import KIB
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
+from iris.patterns.books import UNCOUNTED, Account
 from iris.patterns.messages import Message
 
 OVERHEAD: Final = 4 * KIB
@@ -214,12 +215,14 @@ class ReceiveWindow:
         freed: the cost of what was taken since the last report.
         refused: how many broadcasts were.
         wanted: whether the sender has asked for a report and waits for it.
+        account: of the sender in the books of this member.
     """
 
-    __slots__ = ("freed", "queued", "refused", "seen", "sender", "size", "waiting", "wanted")
+    __slots__ = ("account", "freed", "queued", "refused", "seen", "sender", "size", "waiting", "wanted")
 
     def __init__(self, sender: NodeId) -> None:
         self.sender = sender
+        self.account: Account = UNCOUNTED
         self.seen = self.queued = self.refused = 0
         self.size = INITIAL
         self.freed = 0

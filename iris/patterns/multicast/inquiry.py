@@ -17,7 +17,7 @@ from iris.kernel.errors import IrisError, NotSent, RemoteError, Unknown
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
-from iris.patterns.counters import Tally
+from iris.patterns.books import Tally
 from iris.patterns.multicast.relay import RelayPlan, Relays
 from iris.patterns.request import NOT_HERE, Call, Requests, failure_of
 
@@ -73,9 +73,9 @@ class Inquiry:
         Members have what is left of the call's time; who waits here for no longer than that cancels it.  The members
         that are still at work then get a CANCEL.
         """
-        requests, tally = self._requests, self._requests.tally
+        requests = self._requests
         number = requests.number()
-        tally.sent += len(self._members)
+        requests.opened(self._call, len(self._members))
         for member in self._members:
             if self._mesh.peer(member) is None:
                 self._end(member, NotSent(f"no link to node {member}"))
@@ -92,7 +92,8 @@ class Inquiry:
             del requests.gathering[number]
             if self._waiting:
                 self._cancel(number, tree)
-                tally.expired += len(self._waiting)
+                for member in self._waiting:
+                    requests.expire(self._call, member)
 
     def _ask_whether_there(self, number: int) -> None:
         for member in self._waiting:
@@ -125,7 +126,7 @@ class Inquiry:
                     self._end(member, error)
                 else:
                     del self._waiting[member]
-                    self._requests.tally.answered += 1
+                    self._requests.count(self._call, member)
                     self._answered(member, value)
                     self._look()
             case kinds.Failure(code=code) if code == NOT_HERE:
@@ -138,7 +139,7 @@ class Inquiry:
 
     def _end(self, member: NodeId, error: IrisError) -> None:
         del self._waiting[member]
-        self._requests.count(error)
+        self._requests.count(self._call, member, error)
         self._failed(member, error)
         self._look()
 

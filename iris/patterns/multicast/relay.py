@@ -22,7 +22,7 @@ from iris.kernel.link import CONTROL_RESERVE, Link
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import kinds
-from iris.patterns.counters import Tally
+from iris.patterns.books import Tally
 from iris.patterns.multicast.tree import (
     Seen,
     behind_untrusted,

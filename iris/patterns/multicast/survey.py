@@ -185,6 +185,7 @@ class Surveys:
         call = self._requests.call(
             cluster, payload, timeout=timeout, operation=operation, headers=headers, priority=priority
         )
+        call.pattern = "survey"
         members = tuple(self._directory.member_ids(cluster))
         if not members:
             raise nobody_serves(cluster, self._mesh, self._directory)

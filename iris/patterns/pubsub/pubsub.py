@@ -24,7 +24,7 @@ from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import Entropy, NodeId, check_name, qualified
 from iris.kernel.tasks import protected_context
 from iris.kernel.wire import kinds
-from iris.patterns.counters import Tally
+from iris.patterns.books import EVENT, Account, Bookkeeper, Tally
 from iris.patterns.messages import Sender
 from iris.patterns.observer import Observer
 from iris.patterns.pubsub.interest import (
@@ -83,6 +83,7 @@ class PubSub:
     Args:
         mesh: whose links it uses.
         config: its bounds.
+        books: of the node.
         avoid: tells which nodes are not to be given work now.
         relayed: counts what this node takes on for others.
     """
@@ -91,18 +92,23 @@ class PubSub:
         self,
         mesh: Mesh,
         config: Config,
+        books: Bookkeeper,
         *,
         avoid: Callable[[NodeId], bool] = lambda _: False,
         relayed: Tally | None = None,
     ) -> None:
         self._mesh = mesh
         self._config = config
+        self._books = books
+        books.before_report = self._note_taken
+        self._reading: set[Subscription] = set()
+        """Subscriptions that are in the middle of a run, or were so a moment ago."""
         self._arriving = Arriving(mesh.refusals, mesh.node, config)
         self._own = OwnInterest(config.interest_bytes)
         self._table = InterestTable(config.interest_bytes)
         self.interest_changed: Callable[[], None] = lambda: None
         """Called when a node subscribes or no longer does."""
-        self.publishing: Final = Publisher(mesh, self._table, config, avoid)
+        self.publishing: Final = Publisher(mesh, self._table, config, books.ledger, avoid)
         self._untold = InterestRetry(mesh, self._tell_everything)
         self.durable: Final = DurableSubscribers(
             mesh,
@@ -282,6 +288,7 @@ class PubSub:
             published=self._beginnings.published if owner is None else partial(self._owed_since, owner),
             settled=self._groups.settled,
             unreadable=self._note_unreadable,
+            reading=self._reading,
             observer=self.observer,
         )
         shards = () if share is None else (share.of, *share.shards)
@@ -317,8 +324,18 @@ class PubSub:
                 subscription._release()
                 if group is not None:
                     self._leave_group(subscription)
+                else:
+                    subscription._end_books()
+                self._reading.discard(subscription)
                 ended = subscription.statistics()
                 self.ended = ended if self.ended is None else self.ended + ended
+
+    def _note_taken(self) -> None:
+        """Count what the consumers have taken of the runs that they are at."""
+        for subscription in list(self._reading):
+            subscription._note_taken()
+            if not subscription._is_reading:
+                self._reading.discard(subscription)
 
     def _leave_group(self, subscription: Subscription) -> None:
         """The queue of a subscription that has ended goes to another one of its group here, or is lost and reported."""
@@ -452,7 +469,7 @@ class PubSub:
         match message:
             case kinds.Events():
                 size, plain = check_run_untrusted(message, self._subscriptions.remembered)
-                self._take_events(peer, message, size, plain=plain)
+                self._take_events(peer, message, size, plain=plain, relayed=True)
             case kinds.Retained():
                 self._take_retained(peer, message, check_retained_untrusted(message))
             case kinds.InterestKnown():
@@ -460,12 +477,12 @@ class PubSub:
             case _:
                 raise AssertionError("trees carry nothing else")
 
-    def _take_events(self, peer: Peer, message: kinds.Events, size: int, *, plain: bool) -> None:
+    def _take_events(self, peer: Peer, message: kinds.Events, size: int, *, plain: bool, relayed: bool = False) -> None:
         topic, group, headers, key, payloads = (
             message.topic, message.group, message.headers, message.key, message.payloads
         )  # fmt: skip
         if size > self._arriving.max_payload and not self._fits(payloads):
-            self._take_those_that_fit(peer, message, plain=plain)
+            self._take_those_that_fit(peer, message, plain=plain, relayed=relayed)
             return
         if group:
             self._groups.received(peer.node, len(payloads))
@@ -478,6 +495,7 @@ class PubSub:
         named = topic if realm is None else qualified(realm.alias, topic)
         wanted = (self._subscriptions if realm is None else self._foreign).match(named)
         if not wanted:
+            self._count_arrived(peer.node, topic, len(payloads), 0, relayed=relayed)
             if group:
                 self._count_no_members(peer.node, topic, len(payloads))
             return
@@ -491,6 +509,7 @@ class PubSub:
             sender = self._senders[peer.node] = Sender(peer.identity.caller, peer.node)
         excess = None if headers is None else self._arriving.headers_excess(headers)
         if excess is not None:
+            self._count_refused(peer.node, topic, len(payloads), relayed=relayed)
             self._refuse_events(peer, named, group, excess, len(payloads), message.confirm)
             return
         decoded = _NO_HEADERS if headers is None else MappingProxyType(wire.decode_headers_untrusted(headers))
@@ -507,9 +526,11 @@ class PubSub:
             members = [subscription for subscription in wanted if subscription.group == group]
             taker = self._taker(members, peer.node, topic, key, durable=message.confirm > 0)
             if taker is None:
+                self._count_arrived(peer.node, topic, len(payloads), 0, relayed=relayed)
                 self._count_no_members(peer.node, topic, len(payloads))
                 return
             takers = [taker]
+        account = self._count_arrived(peer.node, topic, len(payloads), len(takers), relayed=relayed)
         for subscription in takers:
             run = EventRun(
                 sender,
@@ -522,9 +543,25 @@ class PubSub:
                 size,
                 plain=plain,
                 milestones=message.milestones,
+                account=account,
             )
             for part in run.each() if EXPIRES in decoded else (run,):
                 subscription._deliver(part)
+
+    def _count_arrived(self, publisher: NodeId, topic: str, count: int, takers: int, *, relayed: bool) -> Account:
+        """Count events that have come, for so many subscriptions, in the books of their publisher."""
+        account = self._books.account(publisher, EVENT, topic, relayed=relayed)
+        account.arrived += count
+        if takers > 1:
+            account.copied += count * (takers - 1)
+        elif not takers:
+            account.ended += count  # they were on their way when the last subscription ended
+        return account
+
+    def _count_refused(self, publisher: NodeId, topic: str, count: int, *, relayed: bool) -> None:
+        account = self._books.account(publisher, EVENT, topic, relayed=relayed)
+        account.arrived += count
+        account.refused += count
 
     def _taker(
         self, members: list[Subscription], publisher: NodeId, topic: str, key: str | None, *, durable: bool
@@ -560,7 +597,7 @@ class PubSub:
         """Tell whether none of the payloads is too large for this node."""
         return max(map(wire.payload_size, payloads)) <= self._arriving.max_payload
 
-    def _take_those_that_fit(self, peer: Peer, message: kinds.Events, *, plain: bool) -> None:
+    def _take_those_that_fit(self, peer: Peer, message: kinds.Events, *, plain: bool, relayed: bool) -> None:
         """Take a run of events of which some are too large for this node; these leave gaps in its numbers."""
         sequence, confirm, payloads = message.sequence, message.confirm, message.payloads
         sizes = [*map(wire.payload_size, payloads)]
@@ -572,11 +609,12 @@ class PubSub:
             if fits:
                 first, asked = sequence + begin, confirm and confirm + begin
                 part = replace(message, sequence=first, confirm=asked, payloads=payloads[begin:end])
-                self._take_events(peer, part, sum(sizes_here), plain=plain)
+                self._take_events(peer, part, sum(sizes_here), plain=plain, relayed=relayed)
             else:
                 excess = self._arriving.payload_excess(max(sizes_here))
                 if message.group:
                     self._groups.received(peer.node, len(sizes_here))
+                self._count_refused(peer.node, message.topic, len(sizes_here), relayed=relayed)
                 self._refuse_events(peer, message.topic, message.group, excess, len(sizes_here), confirm)
             begin = end
 
@@ -622,19 +660,21 @@ class PubSub:
             raise RemoteProtocolError(f"events on {topic!r} from other sites are not let in")
         excess = self._arriving.excess_of(payload, headers)
         if excess is not None:
+            self._count_refused(peer.node, topic, 1, relayed=False)
             self._refuse_events(peer, topic, None, excess, 1, 0)
             return
         sender = Sender(peer.identity.cluster, peer.node)
         decoded = _NO_HEADERS if headers is None else MappingProxyType(wire.decode_headers_untrusted(headers))
         plain = type(payload) is bytes
         size += labels_size(headers, key)
-        for subscription in self._subscriptions.match(topic):
-            if subscription.group is None and not subscription.durable:
-                run = EventRun(
-                    sender, topic, message.sequence, 0, decoded, key, (payload,), size,
-                    plain=plain, milestones=message.milestones,
-                )  # fmt: skip
-                subscription._deliver_retained(run, message.last)
+        takers = [one for one in self._subscriptions.match(topic) if one.group is None and not one.durable]
+        account = self._count_arrived(peer.node, topic, 1, len(takers), relayed=False)
+        for subscription in takers:
+            run = EventRun(
+                sender, topic, message.sequence, 0, decoded, key, (payload,), size,
+                plain=plain, milestones=message.milestones, account=account,
+            )  # fmt: skip
+            subscription._deliver_retained(run, message.last)
 
     # -- what subscriptions send ----------------------------------------------------------------------------
 

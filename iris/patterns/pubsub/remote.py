@@ -81,10 +81,10 @@ class RemoteSubscribers:
     """The subscribers at other sites.
 
     Args:
-        unlinked: told of each event how many nodes that are said to want it there was no link to.
+        unlinked: told of each event its topic, and how many nodes that are said to want it there was no link to.
     """
 
-    def __init__(self, sites: Sites, mesh: Mesh, unlinked: Callable[[int], None]) -> None:
+    def __init__(self, sites: Sites, mesh: Mesh, unlinked: Callable[[str, int], None]) -> None:
         self._sites = sites
         self._mesh = mesh
         self._unlinked = unlinked
@@ -129,7 +129,7 @@ class RemoteSubscribers:
         nodes = self._nodes(topic)
         missing = await self._sites.reach_nodes(nodes, within=None if within is None else within / 2)
         if missing:
-            self._unlinked(missing)
+            self._unlinked(topic, missing)
         else:
             self._reached[topic] = version
         return math.inf if within is None else max(within - (trio.current_time() - began), 0.001)

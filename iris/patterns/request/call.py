@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, final
+from typing import Final, Literal, final
 
 from msgspec import Struct
 
@@ -42,6 +42,8 @@ class Call(Struct, eq=False):
         timeout: seconds that the caller has given it.
         picker: chooses a member; None as long as nobody serves the cluster.
         tried: members that were asked since the last pause, by all tasks of a hedged request.
+        pattern: whether it is a request, or the part of a survey.
+        asked: the member that was asked last.
     """
 
     cluster: str
@@ -59,6 +61,8 @@ class Call(Struct, eq=False):
     deadline: float
     picker: Picker | None
     tried: set[NodeId]
+    pattern: Literal["request", "survey"] = "request"
+    asked: NodeId = NodeId("")
 
     @property
     def label(self) -> str:

@@ -27,7 +27,7 @@ import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final, final
+from typing import Any, Final, Literal, final
 
 import trio
 
@@ -51,7 +51,7 @@ from iris.kernel.errors import (
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId, check_address, cluster_of
 from iris.kernel.wire import kinds
-from iris.patterns.counters import Tally
+from iris.patterns.books import BookRow, LedgerRow, SendLedger, Tally
 from iris.patterns.latency import OTHERS, LatencyTable
 from iris.patterns.payloads import encoded
 from iris.patterns.picker import MemberDirectory, nobody_serves
@@ -113,7 +113,7 @@ _GONE: Final = "the member is gone"
 class Requests:
     """All outstanding requests of this node."""
 
-    def __init__(self, mesh: Mesh, directory: MemberDirectory, config: Config) -> None:
+    def __init__(self, mesh: Mesh, directory: MemberDirectory, config: Config, ledger: SendLedger) -> None:
         self.tally: Final = Tally()
         self.latency: Final = LatencyTable()
         """From asking to the reply, or to the error of the handler, at whichever attempt that was."""
@@ -128,6 +128,9 @@ class Requests:
         self._mesh = mesh
         self._directory = directory
         self._config = config
+        self._ledger = ledger
+        self._begun: Counter[tuple[Literal["request", "survey"], str]] = Counter()
+        """Those without an outcome, by pattern and cluster."""
         self._arriving = Arriving(mesh.refusals, mesh.node, config)
         self._ids = itertools.count(1)
         self._waiting: dict[int, Attempt] = {}
@@ -215,7 +218,7 @@ class Requests:
             nobody = nobody_serves(call.cluster, self._mesh, self._directory)
             self.latency.failed(call.label, call.operation, type(nobody).__name__)
             raise nobody
-        self.tally.sent += 1
+        self.opened(call)
         try:
             if hedge is None:
                 reply = await self._ask(call, now=call.started)
@@ -247,7 +250,7 @@ class Requests:
             attempt = self._send(call, identifier, member, now)
         except NotSent:
             return None
-        self.tally.sent += 1
+        self.opened(call)
         attempt.woken = woken
         self._watch(attempt)
         return Begun(self, attempt)
@@ -269,29 +272,71 @@ class Requests:
         """Return the number for a request of another module."""
         return next(self._ids)
 
-    def count(self, error: BaseException) -> None:
-        """Count a request by what its caller got instead of a reply."""
+    def opened(self, call: Call, members: int = 1) -> None:
+        """Count a request to so many members, each of which is to be counted by its outcome as well."""
+        self.tally.sent += members
+        self._begun[call.pattern, call.name] += members
+
+    def count(self, call: Call, member: NodeId, error: BaseException | None = None) -> None:
+        """Count a request by what its caller got: the reply of a member, or an error."""
+        if isinstance(error, RequestTimeout | trio.Cancelled):
+            self.expire(call, member)
+            return
+        tally, row = self.tally, self._closed(call, member)
+        reason: str | None = None
         match error:
-            case RequestTimeout() | trio.Cancelled():
-                self.tally.expired += 1
+            case None:
+                tally.answered += 1
+                row.received += 1
             case RemoteError(code=str() as code) if code in _LOST_REPLIES:
-                self.tally.lost[_LOST_REPLIES[code]] += 1
+                reason = _LOST_REPLIES[code]
             case RemoteError():
-                self.tally.answered += 1  # the handler ran
+                tally.answered += 1  # the handler ran
+                row.received += 1
             case Unknown() | MemberLost():
-                self.tally.lost[type(error).__name__] += 1
+                reason = type(error).__name__
             case DeliveryError() | PayloadTooLarge():
-                self.tally.refused += 1
+                tally.refused += 1
+                row.refused += 1
             case _:
-                self.tally.lost["unexpected error"] += 1
+                reason = "unexpected error"
+        if reason is None:
+            return
+        tally.lost[reason] += 1
+        if isinstance(error, MemberLost | Unknown) and member and self._mesh.peer(member) is None:
+            row.in_doubt += 1  # it is gone, and may have had the request in hand
+        else:
+            row.lose(reason)
+
+    def expire(self, call: Call, member: NodeId) -> None:
+        """Count a request that nobody waits for any more."""
+        self.tally.expired += 1
+        self._closed(call, member).expired += 1
+
+    def _closed(self, call: Call, member: NodeId) -> LedgerRow:
+        """A request to a member has its outcome: return the row in the books that it is to be counted in."""
+        begun = self._begun[call.pattern, call.name] - 1
+        if begun:
+            self._begun[call.pattern, call.name] = begun
+        else:
+            del self._begun[call.pattern, call.name]
+        return self._ledger.row(call.pattern, call.name, member)
+
+    def under_way(self) -> list[BookRow]:
+        """Return what has no outcome yet, for the books: whom a request is asked is known when it has its reply."""
+        return [
+            BookRow(
+                pattern=pattern, name=name, receiver=None, sent=count, received=0, expired=0, refused=0, lost={},
+                in_doubt=0, waiting=count,
+            )
+            for (pattern, name), count in self._begun.items()
+        ]  # fmt: skip
 
     def _close(self, call: Call, error: BaseException | None = None) -> None:
         """Count a request by what its caller gets, and how long that took: the answered attempt has read the clock."""
         operation = call.operation
-        if error is None:
-            self.tally.answered += 1
-        else:
-            self.count(error)
+        self.count(call, call.asked, error)
+        if error is not None:
             if isinstance(error, RemoteError) and error.code == NO_SUCH_OPERATION:
                 operation = OTHERS  # a name that nobody serves is anybody's to invent, and would displace another
             self.latency.failed(call.label, operation, type(error).__name__)
@@ -449,6 +494,7 @@ class Requests:
             NotSent: the link does not take it, so it does not run.
         """
         call.tried.add(member)
+        call.asked = member
         attempt = Attempt(call, identifier, member, now)
         self._mesh.post(member, call.message(identifier, now), call.size, flush=True)
         return attempt
@@ -618,7 +664,7 @@ class Begun:
         requests._cancel_left(self.attempt.identifier)
         if not self._is_counted:
             self._is_counted = True
-            requests.tally.expired += 1
+            requests.expire(call, call.asked)
             requests.latency.failed(call.label, call.operation, "Cancelled")
 
     def reply(self) -> tuple[Any] | None:

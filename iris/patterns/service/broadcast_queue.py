@@ -11,6 +11,7 @@ import trio
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import kinds
+from iris.patterns.books import Account
 from iris.patterns.messages import Message
 from iris.patterns.multicast import ReceiveWindow, ReceiveWindows
 
@@ -55,16 +56,18 @@ class BroadcastQueue:
 
     # -- what arrives ---------------------------------------------------------------------------------------
 
-    def accept(self, message: Message, position: int, cost: int) -> None:
+    def accept(self, message: Message, account: Account, position: int, cost: int) -> None:
         """Accept a broadcast; one without room is refused, counted, and reported to its sender.
 
         Args:
             message: its payload as it travelled.  What waits is bounded by that, and may be 20 times as much decoded.
+            account: of its sender, in which it has arrived.
             position: where it begins.
             cost: of it.
         """
         self.received += 1
         window = self._windows.of(message.sender.node)
+        window.account = account
         if self._windows.accept(window, position, cost):
             if not window.waiting:
                 self._turns.append(window)
@@ -72,12 +75,14 @@ class BroadcastQueue:
             self._news.wake()
         else:
             self.refused += 1
+            account.refused += 1
             self._report_soon(window.sender)
 
-    def refuse(self, sender: NodeId, end: int) -> None:
+    def refuse(self, sender: NodeId, account: Account, end: int) -> None:
         """Refuse a broadcast for another reason than room, and report it to its sender."""
         self.received += 1
         self.refused += 1
+        account.refused += 1
         window = self._windows.of(sender)
         window.refused += 1
         self._windows.see(window, end)
@@ -102,6 +107,10 @@ class BroadcastQueue:
 
     def take(self) -> None:
         """The handlers are done with it: its sender may send another one, and the next sender has its turn."""
+        self._turns[0].account.received += 1
+        self._pass_turn()
+
+    def _pass_turn(self) -> None:
         window = self._turns.popleft()
         _, cost = window.waiting.popleft()
         if window.waiting:
@@ -114,8 +123,9 @@ class BroadcastQueue:
         window = self._turns[0]
         self.refused += 1
         window.refused += 1
+        window.account.refused += 1
         self._report_soon(window.sender)
-        self.take()
+        self._pass_turn()
 
     def cancel(self) -> None:
         """The handlers have ended: queued broadcasts are counted, and reported to their senders."""
@@ -123,6 +133,7 @@ class BroadcastQueue:
         while self._turns:
             window = self._turns.popleft()
             window.refused += len(window.waiting)
+            window.account.ended += len(window.waiting)
             while window.waiting:
                 self._windows.take(window, window.waiting.popleft()[1])
             self._report(window)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Final, final
 
 import trio
@@ -16,6 +17,7 @@ from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import Entropy, NodeId
 from iris.kernel.tasks import open_background
 from iris.kernel.wire import kinds
+from iris.patterns.books import BROADCAST, Bookkeeper
 from iris.patterns.messages import Message, Sender
 from iris.patterns.multicast import Relays, cost
 from iris.patterns.observer import Observer
@@ -68,10 +70,11 @@ def paused_text(service: Service) -> str:
 class Server:
     """The answering side of one node: its memberships, and the requests in them."""
 
-    def __init__(self, mesh: Mesh, config: Config, relays: Relays) -> None:
+    def __init__(self, mesh: Mesh, config: Config, relays: Relays, books: Bookkeeper) -> None:
         self.memberships: dict[str, WorkerPool] = {}
         self._mesh = mesh
         self._config = config
+        self._books = books
         self._arriving = Arriving(mesh.refusals, mesh.node, config)
         self._jobs: dict[tuple[NodeId, int], PendingRequest] = {}
         self._remembered = ReplyCache()
@@ -85,7 +88,7 @@ class Server:
         mesh.register(kinds.Broadcast, self._receive_broadcast)
         mesh.register(kinds.BroadcastCreditWanted, self._receive_credit_wanted)
         # A broadcast to many, and a survey of many.
-        relays.register(kinds.Broadcast, self._receive_broadcast)
+        relays.register(kinds.Broadcast, partial(self._receive_broadcast, relayed=True))
         relays.register(kinds.Request, self._receive_request)
         relays.register(kinds.Cancel, self._receive_cancel)
 
@@ -217,29 +220,32 @@ class Server:
         else:
             job.peer = peer
 
-    def _receive_broadcast(self, peer: Peer, message: kinds.Broadcast) -> None:
+    def _receive_broadcast(self, peer: Peer, message: kinds.Broadcast, *, relayed: bool = False) -> None:
         cluster, headers, payload, begin = message.cluster, message.headers, message.payload, message.position
         membership = self.memberships.get(cluster)
         decoded, price = wire.decode_headers_untrusted(headers), cost(payload, headers)
+        account = self._books.account(peer.node, BROADCAST, cluster, relayed=relayed)
+        account.arrived += 1
         if membership is None:  # its sender does not know yet that this node has left
+            account.ended += 1
             self._mesh.refusals["broadcast for a cluster that is not served here"] += 1
             return
         if not (membership.service.allows(peer.identity) and peer.may_ask(cluster)):
             self._mesh.refusals["broadcast not allowed"] += 1
-            membership.broadcasts.refuse(peer.node, begin + price)
+            membership.broadcasts.refuse(peer.node, account, begin + price)
             return
         if membership.is_paused():
             membership.paused += 1
-            membership.broadcasts.refuse(peer.node, begin + price)
+            membership.broadcasts.refuse(peer.node, account, begin + price)
             return
         sender = Sender(peer.identity.caller, peer.node)
         excess = self._arriving.excess_of(payload, headers)
         if excess is not None:
             self._arriving.refused("broadcast", excess, sender.node, sender.cluster, cluster)
-            membership.broadcasts.refuse(peer.node, begin + price)
+            membership.broadcasts.refuse(peer.node, account, begin + price)
             return
         broadcast = Message(payload=payload, sender=sender, headers=decoded, cluster=cluster)
-        membership.broadcasts.accept(broadcast, begin, price)
+        membership.broadcasts.accept(broadcast, account, begin, price)
 
     def _receive_credit_wanted(self, peer: Peer, wanted: kinds.BroadcastCreditWanted) -> None:
         membership = self.memberships.get(wanted.cluster)

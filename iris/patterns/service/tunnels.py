@@ -21,6 +21,7 @@ from iris.kernel.errors import (
 from iris.kernel.names import NodeId, cluster_of
 from iris.kernel.tasks import Wakeup, protected_context
 from iris.kernel.wire import kinds
+from iris.patterns.books import Bookkeeper
 from iris.patterns.messages import Sender
 from iris.patterns.picker import MemberDirectory, Picker, nobody_serves
 from iris.patterns.receive_limits import Arriving
@@ -55,13 +56,18 @@ _MAX_ATTEMPTS: Final = 4
 class Tunnels:
     """The tunnels of one node: those that it opens and those that its handlers serve."""
 
-    def __init__(self, mesh: Mesh, directory: MemberDirectory, serving: Server, config: Config) -> None:
+    def __init__(
+        self, mesh: Mesh, directory: MemberDirectory, serving: Server, config: Config, books: Bookkeeper
+    ) -> None:
         self._mesh = mesh
         self._directory = directory
         self._serving = serving
         self._config = config
         self._arriving = Arriving(mesh.refusals, mesh.node, config)
-        self._table = TunnelTable(mesh, config, accept=self._accept, clock=trio.current_time, is_far=self._is_far)
+        self._table = TunnelTable(
+            mesh, config, books.ledger, accept=self._accept, clock=trio.current_time, is_far=self._is_far
+        )
+        books.under_way.append(self._table.under_way)
         for kind in get_args(kinds.OfTunnel):
             mesh.register(kind, self._receive)
         mesh.register(kinds.TunnelMarked, self._receive_marked)

@@ -59,6 +59,7 @@ class TunnelEndpoint:
         "_on_ended",
         "_senders",
         "_waiting",
+        "cluster",
         "due",
         "key",
         "machine",
@@ -72,6 +73,7 @@ class TunnelEndpoint:
         flight: InflightLimit,
         node: NodeId,
         key: int,
+        cluster: str,
         *,
         clock: Callable[[], float],
         on_ended: Callable[[TunnelEndpoint], None],
@@ -79,6 +81,7 @@ class TunnelEndpoint:
         self.machine: Final = machine
         self.node: Final = node
         self.key: Final = key
+        self.cluster: Final = cluster
         self._mesh = mesh
         self._flight = flight
         self._clock = clock

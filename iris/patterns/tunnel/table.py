@@ -21,7 +21,7 @@ from iris.kernel.config import KIB, Config
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import Headers, Message, kinds
-from iris.patterns.counters import PatternStatistics
+from iris.patterns.books import BookRow, PatternStatistics, SendLedger
 from iris.patterns.tunnel.endpoint import TunnelEndpoint, TunnelMesh
 from iris.patterns.tunnel.flow_control import FAR, InflightLimit
 from iris.patterns.tunnel.machine import TunnelMachine
@@ -183,6 +183,7 @@ class TunnelTable:
         self,
         mesh: TunnelMesh,
         config: Config,
+        ledger: SendLedger,
         *,
         accept: Accept,
         clock: Callable[[], float],
@@ -190,6 +191,7 @@ class TunnelTable:
     ) -> None:
         self._mesh = mesh
         self._config = config
+        self._ledger = ledger
         self._far_config = dataclasses.replace(config, tunnel_window=config.site_tunnel_window)
         self._is_far = is_far
         self._accept = accept
@@ -226,7 +228,7 @@ class TunnelTable:
         window = max(peer.config.tunnel_window, SMALLEST_WINDOW)
         opening = kinds.TunnelOpen(number, cluster, operation, headers, window, self._config.max_payload)
         machine = TunnelMachine(identifier=number, opening=opening, config=peer.config, now=self._clock())
-        end = peer.ends[-number] = self._make_end(machine, peer, node, -number)
+        end = peer.ends[-number] = self._make_end(machine, peer, node, -number, cluster)
         peer.opened_here = number
         try:
             self._mesh.post(node, opening, sum(map(len, headers or ())) + 64)
@@ -333,9 +335,11 @@ class TunnelTable:
     def _flight(self, node: NodeId) -> InflightLimit:
         return InflightLimit(FAR if self._is_far(node) else 1)
 
-    def _make_end(self, machine: TunnelMachine, peer: _Peer, node: NodeId, key: int) -> TunnelEndpoint:
+    def _make_end(self, machine: TunnelMachine, peer: _Peer, node: NodeId, key: int, cluster: str) -> TunnelEndpoint:
         self.on_begun()
-        return TunnelEndpoint(machine, self._mesh, peer.flight, node, key, clock=self._clock, on_ended=self._forget)
+        return TunnelEndpoint(
+            machine, self._mesh, peer.flight, node, key, cluster, clock=self._clock, on_ended=self._forget
+        )
 
     def _receive_other(self, sender: NodeId, identifier: int, message: kinds.OfTunnel) -> None:
         """Answer a message about a tunnel that is not here, or not yet."""
@@ -365,7 +369,7 @@ class TunnelTable:
                 budget=peer.budget,
             )
             machine.begin(opening.window, opening.limit)
-            end = peer.ends[identifier] = self._make_end(machine, peer, sender, identifier)
+            end = peer.ends[identifier] = self._make_end(machine, peer, sender, identifier, opening.cluster)
             peer.accepted += 1
             peer.windows_left -= machine.window
             self._accepted += 1
@@ -392,6 +396,13 @@ class TunnelTable:
         self._delivered += machine.sending.messages_delivered
         if machine.ending.lost:
             self._lost[reason] += machine.ending.lost
+        if machine.sending.messages_sent:
+            row = self._ledger.row("tunnel", end.cluster, end.node)
+            row.received += machine.sending.messages_delivered
+            if machine.ending.code is CloseCode.LOST:
+                row.in_doubt += machine.ending.lost
+            elif machine.ending.lost:
+                row.lose(reason, machine.ending.lost)
         if machine.farewell is not None and peer is not None:
             self._part(end.node, peer, end.key, machine.farewell)
 
@@ -406,6 +417,20 @@ class TunnelTable:
             self._mesh.post(node, message, 64)
         except NotSent:
             return  # the peer asks about a tunnel that has gone quiet, and is answered then
+
+    def under_way(self) -> list[BookRow]:
+        """Return what the tunnels that are open have sent, for the books."""
+        rows: list[BookRow] = []
+        for end in self:
+            sent, delivered = end.machine.sending.messages_sent, end.machine.sending.messages_delivered
+            if sent:
+                rows.append(
+                    BookRow(
+                        pattern="tunnel", name=end.cluster, receiver=end.node, sent=sent, received=delivered,
+                        expired=0, refused=0, lost={}, in_doubt=0, waiting=sent - delivered,
+                    )
+                )  # fmt: skip
+        return rows
 
     def statistics(self) -> TunnelsStatistics:
         """Return a snapshot of the counters."""

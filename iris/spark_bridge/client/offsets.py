@@ -281,15 +281,21 @@ def ranges_between(start: Offsets, end: Offsets) -> list[Range]:
     return ranges
 
 
-def split_ranges(ranges: Sequence[Range], partitions: int | None) -> list[Range]:
-    """Cut ranges so that there are about ``partitions`` of them, the larger ones into more pieces."""
+def split_ranges(ranges: Sequence[Range], partitions: int | None, most: int | None = None) -> list[Range]:
+    """Cut ranges into pieces for tasks.
+
+    Args:
+        ranges: of a batch.
+        partitions: about so many pieces there are, the larger ranges in more of them; None: one of each range.
+        most: no piece is of more offsets than that; None: of any number.
+    """
     total = sum(found.end - found.start for found in ranges)
-    if partitions is None or len(ranges) >= partitions or not total:
-        return list(ranges)
+    spread = partitions is not None and len(ranges) < partitions
     pieces: list[Range] = []
     for found in ranges:
         size = found.end - found.start
-        count = min(size, max(1, round(size * partitions / total)))
+        count = max(1, round(size * partitions / total)) if partitions is not None and spread else 1
+        count = min(size, max(count, 1 if most is None else -(-size // most)))
         cuts = [found.start + size * cut // count for cut in range(count + 1)]
         pieces += [Range(shard=found.shard, start=begin, end=end) for begin, end in itertools.pairwise(cuts)]
     return pieces

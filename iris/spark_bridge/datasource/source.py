@@ -198,7 +198,7 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
 def _partitions(options: SourceOptions, watch: BridgeWatch, ranges: Sequence[Range]) -> list[InputPartition]:
     partitions: list[InputPartition] = []
     slots: Counter[str] = Counter()
-    for found in split_ranges(ranges, options.min_partitions):
+    for found in split_ranges(ranges, options.min_partitions, options.max_rows_per_partition):
         slots[found.shard] += 1
         address = watch.address(found.shard)
         if address is not None:

@@ -359,6 +359,8 @@ PLAUSIBLE: dict[type[wire.Message], tuple[st.SearchStrategy[Any], ...]] = {
     kinds.BroadcastCreditWanted: (names, st.integers(0, 2**64 - 1) | small),
     kinds.GroupSent: (small, st.integers(0, 2**64 - 1) | small),
     kinds.GroupSettled: (small, *(st.integers(0, 2**64 - 1) | small for _ in range(2))),
+    kinds.Received: (small, small, st.booleans(), st.tuples(*(small,) * 7), st.just(())),
+    kinds.ReceivedWanted: (small,),
     kinds.Interest: (small, st.booleans(), terms, terms),
     kinds.InterestKnown: (st.integers(-(2**63), 2**64 - 1), small),
     kinds.Events: (topics, small, small, names, headers, names, st.lists(payloads, max_size=3).map(tuple), shares),

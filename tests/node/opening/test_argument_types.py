@@ -41,8 +41,8 @@ FITTING: dict[str, Callable[[Any], bool]] = {
     "start": lambda value: type(value) is int and value >= 0,
     "replay": lambda value: value is True,
     **dict.fromkeys(("max_keys", "max_bytes"), lambda value: type(value) is int and value >= 0),
-    "hedge": is_number,
-    "wait": lambda value: is_number(value) or value == 0,
+    **dict.fromkeys(("hedge", "every"), is_number),
+    **dict.fromkeys(("wait", "settle"), lambda value: is_number(value) or value == 0),
     "quiet": is_number,
     "count": lambda value: value == 5,
     "members": lambda value: type(value) is int and value >= 0,
@@ -126,6 +126,8 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Awaitable[Any]], M
     "leader": (iris.Node.leader, lead, {"cluster": "led"}),
     "saga": (iris.Node.saga, entered(iris.Node.saga), {"name": "order"}),
     "queue": (iris.Node.queue, entered(iris.Node.queue), {"name": "jobs"}),
+    "books": (iris.Node.books, iris.Node.books, {}),
+    "watch_losses": (iris.Node.watch_losses, at_once(iris.Node.watch_losses), {}),
     "consume": (iris.Node.consume, consume, {"topics": "a.>", "group": "g"}),
 }  # fmt: skip
 """What is looked up for its parameters, what is called, and with which arguments besides the one that is wrong."""

@@ -61,13 +61,18 @@ CALLS: dict[str, Callable[[iris.Node], Awaitable[object]]] = {
     "leader": lambda node: enter(node.leader("store")),
     "saga": lambda node: enter(node.saga("order")),
     "queue": lambda node: enter(node.queue("jobs")),
+    "books": lambda node: node.books(),
+    "losses": lambda node: anext(node.watch_losses()),
     "consume": lambda node: enter(node.consume("orders.>", group="reports")),
 }
 
 
 def test_every_call_of_a_node_is_here() -> None:
     plain = {"clusters", "members", "nodes", "statistics", "durable_subscribers", "forget_retained"}
-    longer = {"confirm": "publish", "forget": "forget_subscriber", "tunnel": "open_tunnel", "wait": "wait_for"}
+    longer = {
+        "confirm": "publish", "forget": "forget_subscriber", "tunnel": "open_tunnel", "losses": "watch_losses",
+        "wait": "wait_for",
+    }  # fmt: skip
     named = {longer.get(name.split()[0], name.split()[0]) for name in CALLS}
     assert named | plain == {name for name in dir(iris.Node) if not name.startswith("_")}
 

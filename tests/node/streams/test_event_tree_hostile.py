@@ -12,7 +12,7 @@ import iris
 from iris.kernel import wire
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
-from iris.patterns.counters import Tally
+from iris.patterns.books import Tally
 from iris.patterns.pubsub.tree.reorder import LATE
 from iris.patterns.pubsub.tree.topology import Child, RelayedEvents, TreeRole, claim
 from iris.security.identity.permissions import Rights

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from benchmarks.messages import raw
 from iris.kernel.wire import kinds
-from iris.patterns.counters import Tally
+from iris.patterns.books import Tally
 from iris.patterns.multicast.relay import RelayPlan
 from tests.support.meshes import Fleet, MeshNode, open_meshes
 

@@ -54,7 +54,7 @@ class Local:
 async def test_patterns_of_one_site_cannot_make_every_match_dear(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign_subscribers, "MAX_SITE_SHAPES", 4)
     sites, mesh = Elsewhere(), Local()
-    known = RemoteSubscribers(cast("Sites", sites), cast("Mesh", mesh), lambda _: None)
+    known = RemoteSubscribers(cast("Sites", sites), cast("Mesh", mesh), lambda _, __: None)
     patterns = [".".join(tokens) for tokens in itertools.product("*a", repeat=4)]
     many = [RemoteSubscriber("far", NODE, pattern) for pattern in patterns]
     one, other = RemoteSubscriber("other", NODE, "a.*.a.>"), RemoteSubscriber("far", NODE, "b.c")

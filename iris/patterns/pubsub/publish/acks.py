@@ -206,8 +206,8 @@ class Acknowledgements:
         subscribers = self._subscribers(run.topic, run.key)
         groups = {name[1:] for name, subscriber in subscribers.items() if subscriber.group is not None}
         posted: set[NodeId] = set()
-        for link in state.links:
-            if publishing.post(link, run.message(None), run.size, count):
+        for link, row in zip(state.links, state.booked, strict=True):
+            if publishing.post(link, run.message(None), run.size, row, count):
                 posted.update(link.nodes if isinstance(link, Audience) else (link.node,))
         for name, subscriber in subscribers.items():
             if subscriber.group is None and not posted.isdisjoint(subscriber.members):

@@ -26,7 +26,7 @@ from iris.kernel.errors import NotAllowed, NotSent, RemoteProtocolError
 from iris.kernel.link import Link, OpenRun
 from iris.kernel.names import NodeId, check_key
 from iris.kernel.wire import kinds
-from iris.patterns.counters import Tally
+from iris.patterns.books import Crowd, LedgerRow, SendLedger, Tally
 from iris.patterns.payloads import encoded
 from iris.patterns.pubsub.interest import (
     InterestTable,
@@ -82,6 +82,7 @@ class Topic:
         links: to the nodes that get every event; one of them may lead to many, over a tree.
         grouped: for each group, the turns of the nodes of which one gets each event.
         shared: for each group that divides events by shard, the number of shards and the node of each.
+        booked: for each of ``links`` the row in the books of the node that it leads to, or those of the many.
         every: all of these links.
         held: nodes that have asked for a pause, and that no other one can stand in for.
         resting: all nodes that have asked for one: they have no turns in groups.
@@ -96,6 +97,7 @@ class Topic:
 
     __slots__ = (
         "away",
+        "booked",
         "every",
         "grouped",
         "had_durable",
@@ -117,6 +119,7 @@ class Topic:
         self.sequence = published
         self.version = -1
         self.links: tuple[Outlet, ...] = ()
+        self.booked: tuple[LedgerRow | Crowd, ...] = ()
         self.grouped: tuple[tuple[GroupId, Rotation[NodeId]], ...] = ()
         self.shared: Mapping[GroupId, tuple[int, Mapping[int, NodeId]]] = _UNSHARED
         self.every: tuple[Outlet, ...] = ()
@@ -199,9 +202,10 @@ class _Run(OpenRun):
     Attributes:
         taken: how many nodes it is on the way to.
         skipped: how many it is not, because a link did not take it.
+        booked, missed: their rows in the books.
     """
 
-    __slots__ = ("_publishing", "payloads", "skipped", "state", "taken", "topic")
+    __slots__ = ("_publishing", "booked", "missed", "payloads", "skipped", "state", "taken", "topic")
 
     def __init__(
         self, publishing: Publisher, state: Topic, topic: str, payloads: list[wire.Payload], room: int
@@ -212,6 +216,8 @@ class _Run(OpenRun):
         self.topic = topic
         self.payloads = payloads
         self.taken = self.skipped = 0
+        self.booked: list[LedgerRow | Crowd] = []
+        self.missed: list[LedgerRow | Crowd] = []
 
     def end(self) -> None:
         """Close the run to further events, and count its growth."""
@@ -225,9 +231,15 @@ class Publisher:
     """The publisher of one node: all its topics."""
 
     def __init__(
-        self, mesh: Mesh, interest: InterestTable, config: Config, avoid: Callable[[NodeId], bool] = lambda _: False
+        self,
+        mesh: Mesh,
+        interest: InterestTable,
+        config: Config,
+        ledger: SendLedger,
+        avoid: Callable[[NodeId], bool] = lambda _: False,
     ) -> None:
         self._tally = Tally()
+        self._ledger = ledger
         self._published = 0
         self.unheard = 0
         """Events without a subscriber."""
@@ -378,13 +390,18 @@ class Publisher:
         if headers is None and key is None and not state.grouped and not state.shared:
             run = self._run = _Run(self, state, topic, payloads, self._room)
         taken = skipped = 0
-        for link in state.links:
-            if self.post(link, message, size, growing=run):
+        booked: list[LedgerRow | Crowd] = []
+        missed: list[LedgerRow | Crowd] = []
+        for link, row in zip(state.links, state.booked, strict=True):
+            if self.post(link, message, size, row, growing=run):
                 taken += link.copies
+                booked.append(row)
             else:
                 skipped += link.copies
+                missed.append(row)
         if run is not None:
             run.taken, run.skipped = taken, skipped
+            run.booked, run.missed = booked, missed
             if not taken:
                 run.end()
         for node, (_, group) in state.choose(key, self.is_fit, self.groups.outstanding) if state.grouped else ():
@@ -397,6 +414,7 @@ class Publisher:
                 state.lost += 1
                 self._tally.sent += 1
                 self._tally.lost["nobody has the shard"] += 1
+                self._ledger.row("event", topic).lose("nobody has the shard")
         if not state.every:
             self.unheard += 1
 
@@ -424,24 +442,31 @@ class Publisher:
         self._since_yield += run.grown
         self._tally.sent += more * (run.taken + run.skipped)
         self._tally.handed_over += more * run.taken
+        if more:
+            for row in run.booked:
+                row.posted += more
         if run.skipped:
+            for row in run.missed:
+                row.lose("subscriber stalled", more)
             run.state.lost += more * run.skipped
             self._tally.lost["subscriber stalled"] += more * run.skipped
 
-    def count_unlinked(self, nodes: int) -> None:
+    def count_unlinked(self, topic: str, nodes: int) -> None:
         """Count an event that did not wait for so many nodes of other sites that are listed as its subscribers."""
         self._tally.sent += nodes
         self._tally.lost["no link to another site yet"] += nodes
+        self._ledger.row("event", topic).lose("no link to another site yet", nodes)
 
     def post_to(self, node: NodeId, message: kinds.Events, size: int, count: int = 1) -> bool:
         """Post a run to a node, counted; tell whether its link took it."""
         peer = self._mesh.peer(node)
         if peer is None:
             return False
+        row = self._ledger.row("event", message.topic, node)
         if not message.group:  # not for one of a group
-            return self.post(peer.link, message, size, count)
+            return self.post(peer.link, message, size, row, count)
         ledger = self.groups.ledger(node)
-        if not self.post(peer.link, message, size, count):
+        if not self.post(peer.link, message, size, row, count):
             return False
         ledger.sent += count
         return True
@@ -451,10 +476,12 @@ class Publisher:
         link: Outlet,
         message: kinds.Events | kinds.Retained,
         size: int,
+        row: LedgerRow | Crowd,
         count: int = 1,
         growing: OpenRun | None = None,
     ) -> bool:
-        """Post a run of ``count`` events to a link or a tree, counted; tell whether it took them."""
+        """Post a run of ``count`` events to a link or a tree, counted, also in ``row``; tell whether it took them."""
+        each = count
         count *= link.copies
         self._tally.sent += count
         if not link.has_room():
@@ -464,6 +491,7 @@ class Publisher:
             if link.is_stalled(STALLED) and (state is None or link not in state.patient):
                 self.count_lost(message.topic, count)
                 self._tally.lost["subscriber stalled"] += count
+                row.lose("subscriber stalled", each)
                 return False
             self._crowded = True
         try:
@@ -471,11 +499,24 @@ class Publisher:
         except NotSent:
             self.count_lost(message.topic, count)
             self._tally.lost["link full"] += count
+            row.lose("link full", each)
             return False
         # From here the event is handed over: the link sends it once, or its loss shows as a gap. Nothing sends it again
         # unless it waits for confirmation.
         self._tally.handed_over += count
+        row.posted += each
         return True
+
+    def book(self, way: Outlet, topic: str) -> LedgerRow | Crowd:
+        """Return the row in the books of the node that a way leads to, or those of the many."""
+        if isinstance(way, Link):
+            return self._ledger.row("event", topic, way.node)
+        return self._ledger.crowd("event", topic, way.nodes)
+
+    def close_book(self, row: LedgerRow | Crowd) -> None:
+        """Nothing more is sent that way."""
+        if isinstance(row, Crowd):
+            self._ledger.end_crowd(row)
 
     def _count_lost(self, topic: str, copies: int) -> None:
         """Count copies that a tree had taken, and that one of its first links did not."""
@@ -556,12 +597,15 @@ class Publisher:
                 shared.setdefault(group, (of, {}))[1].update(dict.fromkeys(shards, node))
             else:
                 grouped.setdefault(group, {})[node] = None
+        for row in state.booked:
+            self.close_book(row)
         before, state.links = state.links, self.trees.ways(links)
         if self.abroad is not None and far:
             audiences = self.abroad.audiences(far.values())
             state.links += audiences
             if patient_far:
                 patient.update(audiences)
+        state.booked = tuple(self.book(way, topic) for way in state.links)
         state.note_receivers(before, self.published, self.left(topic))
         state.grouped = tuple((group, self._rotation(group, nodes)) for group, nodes in sorted(grouped.items()))
         state.shared = shared or _UNSHARED
@@ -587,7 +631,9 @@ class Publisher:
             if not state.unconfirmed:
                 break
             self._topics.move_to_end(topic)
-        self._topics.popitem(last=False)
+        _, forgotten = self._topics.popitem(last=False)
+        for row in forgotten.booked:
+            self.close_book(row)
 
     def _rotation(self, group: GroupId, nodes: Iterable[NodeId]) -> Rotation[NodeId]:
         """Return the turns of a group's nodes; topics that go to the same ones share them."""

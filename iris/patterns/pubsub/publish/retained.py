@@ -402,7 +402,10 @@ class RetainedExchange:
                     event.topic, last, event.sequence, event.headers, event.key, event.payload, event.milestones
                 )
                 # The path of the events: the value must neither overtake those before it nor arrive after later ones.
-                self._publishing.post(self._publishing.trees.way_to(peer), message, event.size)
+                way = self._publishing.trees.way_to(peer)
+                row = self._publishing.book(way, event.topic)
+                self._publishing.post(way, message, event.size, row)
+                self._publishing.close_book(row)
         if tokens is not None:
             tokens.owe(looks + _VALUE * (len(sent) - before))
 

@@ -12,6 +12,7 @@ from iris.kernel.config import KIB
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
+from iris.patterns.books import UNCOUNTED, Account
 from iris.patterns.messages import Sender
 from iris.patterns.pubsub.interest import Milestones, is_topic, milestones_untrusted
 
@@ -27,6 +28,7 @@ class EventRun:
     """Consecutive events of one topic from one publisher, as they arrived.
 
     Attributes:
+        account: of its publisher in the books of this node.
         first: number of the first event on its topic.
         confirm: number of the first event among those that the publisher wants confirmed; 0 if it does not.
         size: bytes of the payloads, and of the headers and the key, which the whole run shares.
@@ -41,6 +43,7 @@ class EventRun:
     """
 
     __slots__ = (
+        "account",
         "confirm",
         "deadline",
         "first",
@@ -71,7 +74,9 @@ class EventRun:
         *,
         plain: bool,
         milestones: Milestones = (),
+        account: Account = UNCOUNTED,
     ) -> None:
+        self.account = account
         self.sender = sender
         self.topic = topic
         self.first = first
@@ -108,6 +113,7 @@ class EventRun:
                 payload_bytes(payload) + labels,
                 plain=self.plain,
                 milestones=self.milestones,
+                account=self.account,
             )
 
     def cut(self) -> None:

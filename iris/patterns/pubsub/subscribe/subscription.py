@@ -23,6 +23,7 @@ from iris.kernel.config import MIB
 from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
+from iris.patterns.books import UNCOUNTED
 from iris.patterns.observer import Observer
 from iris.patterns.pubsub.interest import owed_from
 from iris.patterns.pubsub.subscribe.events import Event, EventRun, payload_bytes
@@ -157,6 +158,7 @@ class Subscription:
         "_observer",
         "_payloads",
         "_published",
+        "_reading",
         "_received",
         "_refused",
         "_report",
@@ -195,6 +197,7 @@ class Subscription:
         published: Callable[[NodeId, int], int | None],
         settled: Callable[[NodeId, int], None],
         unreadable: Callable[[EventRun, RemoteProtocolError], None],
+        reading: set[Subscription] | None = None,
         observer: Observer | None = None,
     ) -> None:
         if overflow not in ("drop_oldest", "drop_newest", "wait"):
@@ -215,6 +218,8 @@ class Subscription:
         self._settling: dict[NodeId, int] = {}
         """Events of each publisher that were taken, by a member of a group, and that it may still be at."""
         self._unreadable = unreadable
+        self._reading: set[Subscription] = set() if reading is None else reading
+        """Those of the node that are in the middle of a run, or were so a moment ago."""
         self._observer = observer
         self.version: int | None = None
         """Of the node's interest, from which on publishers know of this subscription."""
@@ -270,7 +275,7 @@ class Subscription:
         sender, topic, first, size, count = run.sender, run.topic, run.first, run.size, len(run.payloads)
         if self._allow is not None and sender.cluster not in self._allow:
             self._refused += count
-            self._report(sender.node, topic, 0, count)
+            self._lose(run, refused=count)
             return
         if self._runs is _NO_RUNS:
             self._runs = deque()
@@ -321,6 +326,7 @@ class Subscription:
             # What lies between was published before this subscription came, and so is not missed.
             run.first, run.milestones = last, ()
         elif arrived > run.first:
+            run.account.expired += 1  # later values than this one have come
             return
         run.retained = True
         self._deliver(run)
@@ -380,7 +386,7 @@ class Subscription:
                 size += more
                 kept += 1
             self._dropped += count - kept
-            self._report(run.sender.node, run.topic, count - kept, 0)
+            self._lose(run, dropped=count - kept)
             if not kept:
                 return
             run.payloads, run.size, count = run.payloads[:kept], size + labels, kept
@@ -410,10 +416,16 @@ class Subscription:
             thrown_out += count
             if count == left:
                 self._runs.popleft()
-                self._report(oldest.sender.node, oldest.topic, thrown_out, 0)
+                self._lose(oldest, dropped=thrown_out)
                 thrown_out = 0
         if thrown_out:
-            self._report(self._runs[0].sender.node, self._runs[0].topic, thrown_out, 0)
+            self._lose(self._runs[0], dropped=thrown_out)
+
+    def _lose(self, run: EventRun, *, dropped: int = 0, refused: int = 0) -> None:
+        """Count events of a run as lost in the books, and report them to their publisher."""
+        run.account.dropped += dropped
+        run.account.refused += refused
+        self._report(run.sender.node, run.topic, dropped, refused)
 
     # -- taking ---------------------------------------------------------------------------------------------
 
@@ -460,8 +472,12 @@ class Subscription:
         """Count the events that have been taken since this was last called: nothing does while they are."""
         untaken = operator.length_hint(self._payloads)
         taken = self._untaken - untaken
+        if not taken and self._current is None:
+            return
         self._untaken = untaken
         self._waiting -= taken
+        if self._current is not None:
+            self._current.account.received += taken - self._skipped
         self._delivered += taken - self._skipped
         self._malformed += self._skipped
         self._skipped = 0
@@ -495,6 +511,7 @@ class Subscription:
             self._skip_expired(run)
             return
         self._current = run
+        self._reading.add(self)
         self._untaken = self._run_left = run.left
         self._turn_events += run.left
         self._payloads = iter(run.payloads if not run.next else run.payloads[run.next :])
@@ -510,6 +527,7 @@ class Subscription:
     def _skip_expired(self, run: EventRun) -> None:
         """Count a run that has expired; the next event tells what is missing before it."""
         self._expired += run.left
+        run.account.expired += run.left
         self._waiting -= run.left
         self._waiting_bytes -= run.size
         numberings = self._numberings.get(run.sender.node)
@@ -532,7 +550,7 @@ class Subscription:
         if missed and not left and numberings is not None and run.topic in numberings.expected:
             numberings.expected[run.topic] -= missed  # the next event of the numbering is to tell of them
         self._unreadable(run, error)
-        self._report(run.sender.node, run.topic, 0, 1)
+        self._lose(run, refused=1)
         if run.confirm:
             self._delay((run.sender.node,), f"the payload cannot be read: {error}"[:256])
 
@@ -603,6 +621,7 @@ class Subscription:
             run.cut()
             runs.append(run)
             count += len(run.payloads)
+            run.account.received += len(run.payloads)
             self._waiting_bytes -= run.size
             if self.group is not None:
                 self._count_taken(run.publisher, len(run.payloads))
@@ -641,6 +660,11 @@ class Subscription:
         self._confirm(ranges)
         await trio.lowlevel.checkpoint()
 
+    @property
+    def _is_reading(self) -> bool:
+        """Whether its consumer is in the middle of a run."""
+        return self._current is not None
+
     def _waits(self) -> int:
         """Return how many events wait here."""
         self._note_taken()
@@ -667,10 +691,21 @@ class Subscription:
     def _count_abandoned(self, run: EventRun) -> None:
         """Count a run that nobody takes any more.  What waits for confirmation is sent to another member."""
         self._dropped += len(run.payloads)
+        run.account.ended += len(run.payloads)
         if run.confirm:
             self._settled(run.publisher, len(run.payloads))
         else:
             self._report(run.publisher, run.topic, len(run.payloads), 0)
+
+    def _end_books(self) -> None:
+        """The block of the subscription was left: what waits is of no account, though it may still be taken."""
+        self._note_taken()
+        if self._current is not None:
+            self._current.account.ended += self._untaken
+            self._current.account = UNCOUNTED
+        for run in self._runs:
+            run.account.ended += run.left
+            run.account = UNCOUNTED
 
     def _count_moved(self, run: EventRun) -> None:
         """Count a run that another subscription of the group has taken over."""

@@ -44,6 +44,11 @@ class TreeLink:
         self.copies: Final = mask.bit_count()
         """Nodes that it leads to."""
 
+    @property
+    def nodes(self) -> tuple[NodeId, ...]:
+        """The nodes that it leads to."""
+        return tuple(node for node, place in self._feed.shape.places.items() if place.bit & self.mask)
+
     def __repr__(self) -> str:
         return f"<TreeLink to {self.copies} nodes>"
 

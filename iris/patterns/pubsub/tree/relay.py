@@ -21,7 +21,7 @@ from iris.kernel.link import CONTROL_RESERVE, Link
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import kinds
-from iris.patterns.counters import Tally
+from iris.patterns.books import Tally
 from iris.patterns.pubsub.tree.reorder import ReorderBuffer
 from iris.patterns.pubsub.tree.topology import (
     CARRIED,

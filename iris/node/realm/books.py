@@ -1,0 +1,71 @@
+"""Books survey: what became of all that the nodes of the realm have sent.
+
+::
+
+    survey = BooksSurvey(node)
+    view = await survey.take("orders.>")
+    for sender, row in view.rows:
+        print(sender, row.name, row.receiver, row.sent, row.received, row.lost)
+
+Needs the right that ``iris.node.report`` tells of.  A node reports the 128 rows with the most that was not received;
+what it leaves out is counted in ``omitted``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import final
+
+from iris.kernel.names import NodeId
+from iris.node.node import Node
+from iris.node.realm.checks import fault_of_books
+from iris.node.realm.questions import Questions
+from iris.node.report import BooksOrder, BooksReport
+from iris.patterns.books import BookRow
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BooksView:
+    """The books of the realm as one survey found them."""
+
+    rows: tuple[tuple[NodeId, BookRow], ...]
+    """The sender, and one row of its books; by pattern, name, sender and receiver."""
+    silent: dict[NodeId, str]
+    """Nodes that did not answer, and why."""
+    omitted: int
+    """Rows that nodes left out."""
+
+
+@final
+class BooksSurvey:
+    """Asks every other node of this node's site, again and again.
+
+    Args:
+        node: who asks.
+        pattern: of topics and clusters; see ``Node.books``.
+        settle: seconds for which each node waits for its receivers, up to 10.
+        timeout: seconds that a node has to answer beyond these.
+    """
+
+    def __init__(self, node: Node, pattern: str = ">", *, settle: float = 2.0, timeout: float = 2.0) -> None:
+        self._node = node
+        order = BooksOrder(pattern=pattern, settle=settle)
+        self._asking: Questions[BooksReport] = Questions(node, partial(node._ask_books, order), settle + timeout)
+
+    async def take(self) -> BooksView:
+        """Ask every node; ends within ``settle + timeout`` for each sixteen of them that do not answer."""
+        answers, silent, _ = await self._asking.take()
+        rows: list[tuple[NodeId, BookRow]] = []
+        omitted = 0
+        for node, (_, report) in answers.items():
+            fault = fault_of_books(report)
+            if fault is not None:
+                self._node._mesh.refusals["report of a node that cannot be"] += 1
+                silent[node] = f"its report is refused: {fault}"
+                continue
+            rows += ((node, row) for row in report.rows)
+            omitted += report.omitted
+        rows.sort(key=lambda of: (of[1].pattern, of[1].name, of[0], of[1].receiver or ""))
+        return BooksView(rows=tuple(rows), silent=silent, omitted=omitted)

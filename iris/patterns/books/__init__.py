@@ -1,0 +1,18 @@
+"""Books: every message that was sent is in one column, and both ends have counted it.
+
+The room promises that the columns of a receiver add up to what it was sent, whatever broke in between; that a message
+is in doubt only if its receiver is gone; and that a receiver can falsify its own rows and nothing else.  It costs one
+small message for each sender and 100 ms, and nothing for each message.
+"""
+
+from iris.patterns.books.bookkeeper import Bookkeeper
+from iris.patterns.books.columns import BROADCAST, EVENT, UNCOUNTED, Account
+from iris.patterns.books.counters import PatternStatistics, Tally
+from iris.patterns.books.ledger import Crowd, SendLedger, LedgerRow
+from iris.patterns.books.shown import BookRow, Books
+from iris.patterns.books.watch import Loss, LossWatch, matching
+
+__all__ = (
+    "BROADCAST", "EVENT", "UNCOUNTED", "Account", "BookRow", "Bookkeeper", "Books", "Crowd", "SendLedger", "Loss",
+    "LossWatch", "PatternStatistics", "LedgerRow", "Tally", "matching",
+)  # fmt: skip

@@ -1,0 +1,201 @@
+"""Bookkeeper: the trio shell of the books.  Reports what this node has received, asks what others have, compares.
+
+As a receiver it reports every ``_PAUSE`` seconds while anything changes, one message for each sender and 64 names, on
+links that carry other things meanwhile.  As a sender it asks when a program wants to know, and never by itself.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final, final
+
+import trio
+
+from iris.cluster.mesh import Mesh, Peer
+from iris.kernel import wire
+from iris.kernel.errors import NotSent
+from iris.kernel.link import CONTROL_RESERVE
+from iris.kernel.names import NodeId
+from iris.kernel.tasks import Wakeup
+from iris.kernel.wire import kinds
+from iris.patterns.books.columns import Account
+from iris.patterns.books.ledger import NOBODY, LedgerRow, SendLedger
+from iris.patterns.books.receipts import RELAYED_PAUSE, Receipts
+from iris.patterns.books.shown import BookRow, Books
+
+_FIRST: Final = 0.005
+"""Seconds after which the first message after a pause is reported."""
+
+_PAUSE: Final = 0.1
+"""Seconds between two reports to a sender, which have 64 names."""
+
+_AT_ONCE: Final = 16
+"""Reports in so much time; where there are more, the pauses are longer."""
+
+_LONGEST: Final = 1.0
+"""Seconds between two looks at messages that wait for their program, and of which there is no news."""
+
+_AGAIN: Final = 0.25
+"""Seconds after which a receiver is asked again: it still had something in hand, or a message was lost."""
+
+_ELEMENTS: Final = 9 * wire.ELEMENT
+
+
+@final
+class Bookkeeper:
+    """The books of one node, as a sender and as a receiver."""
+
+    def __init__(self, mesh: Mesh) -> None:
+        self.ledger: Final = SendLedger(self._is_linked)
+        """What this node has sent."""
+        self.under_way: Final[list[Callable[[], Iterable[BookRow]]]] = []
+        """Return rows of what is not in the ledger yet: requests without a reply, tunnels that are open."""
+        self.before_report: Callable[[], None] = lambda: None
+        """Called before a report is made, to count what is counted now and then."""
+        self._mesh = mesh
+        self._rng = random.Random(mesh.node)  # decides about nothing but when to report
+        self._due = Wakeup()
+        self._receipts = Receipts(self._due.wake, self._delay)
+        self._marks = 0
+        self._wanted: dict[NodeId, int] = {}
+        """The last question of each node in the frame that is being dealt with."""
+        self._news = trio.lowlevel.ParkingLot()
+        mesh.register(kinds.Received, self._receive)
+        mesh.register(kinds.ReceivedWanted, self._receive_wanted)
+        mesh.observe(self)
+
+    def _is_linked(self, node: NodeId) -> bool:
+        return self._mesh.peer(node) is not None
+
+    def _delay(self) -> float:
+        return trio.current_time() + RELAYED_PAUSE * self._rng.random()
+
+    # -- as a receiver --------------------------------------------------------------------------------------
+
+    def account(self, sender: NodeId, pattern: int, name: str, *, relayed: bool = False) -> Account:
+        """Return the account of messages that have just come; see ``Receipts.account``."""
+        return self._receipts.account(sender, pattern, name, relayed=relayed)
+
+    async def run(self) -> None:
+        """Report to senders; run it in exactly one task."""
+        while True:
+            await self._due.wait()
+            await trio.sleep(_FIRST)
+            pause = _PAUSE
+            while True:
+                sent = self._report_all(trio.current_time())
+                if not self._receipts.reporting:
+                    break
+                pause = _PAUSE * max(1.0, sent / _AT_ONCE) if sent else min(2 * pause, _LONGEST)
+                await trio.sleep(pause)
+
+    def flush(self) -> None:
+        """Report to all senders now."""
+        self._report_all(math.inf)
+
+    def _report_all(self, now: float) -> int:
+        """Report what is due; return how many messages that took."""
+        self.before_report()
+        return sum(self._report(node, now) for node in self._receipts.reporting)
+
+    def _report(self, node: NodeId, now: float, mark: int = 0) -> int:
+        sent = 0
+        for message in self._receipts.report(node, now, mark):
+            size = sum(len(entry.name) for entry in message.names) + _ELEMENTS * (1 + len(message.names))
+            try:
+                self._mesh.post(node, message, size, CONTROL_RESERVE)
+            except NotSent:
+                if self._is_linked(node):
+                    self._receipts.repeat(node)
+                else:
+                    self._receipts.sender_gone(node)
+                break
+            sent += 1
+        return sent
+
+    def _receive_wanted(self, peer: Peer, wanted: kinds.ReceivedWanted) -> None:
+        self._wanted[peer.node] = wanted.mark
+        self._mesh.work.once(("books", peer.node), partial(self._answer, peer.node))
+
+    def _answer(self, node: NodeId) -> None:
+        """Answer a question, when all that came in the same frame has been dealt with."""
+        self.before_report()
+        self._report(node, math.inf, self._wanted.pop(node))
+
+    # -- as a sender ----------------------------------------------------------------------------------------
+
+    def _receive(self, peer: Peer, report: kinds.Received) -> None:
+        self.ledger.receive(peer.node, report)
+        self._news.unpark_all()
+
+    def books(self, matches: Callable[[str], bool]) -> Books:
+        """Return the books as they are now."""
+        rows = [row.shown(is_linked=self._is_there(row)) for row in self.ledger.rows(matches)]
+        rows += [row for source in self.under_way for row in source() if matches(row.name)]
+        return Books(tuple(sorted(_added_up(rows), key=lambda row: (row.pattern, row.name, row.receiver or ""))))
+
+    async def settled(self, matches: Callable[[str], bool], within: float) -> Books:
+        """Return the books when all that was sent has an outcome, or ``within`` seconds are over."""
+        deadline = trio.current_time() + within
+        ask_at = -math.inf
+        while True:
+            now = trio.current_time()
+            open_ = [row for row in self.ledger.rows(matches) if self._is_there(row) and not row.is_settled()]
+            waits = any(row.waiting for source in self.under_way for row in source() if matches(row.name))
+            if not open_ and not waits:
+                await trio.lowlevel.checkpoint()
+                return self.books(matches)
+            if now >= deadline:
+                for node in {row.node for row in open_}:
+                    self.ledger.confirm(node)
+                return self.books(matches)
+            if now >= ask_at:
+                self._ask(open_)
+                ask_at = now + _AGAIN
+            with trio.move_on_at(min(deadline, ask_at)):
+                await self._news.park()
+
+    def _is_there(self, row: LedgerRow) -> bool:
+        return row.node == NOBODY or self._is_linked(row.node)
+
+    def _ask(self, rows: Iterable[LedgerRow]) -> None:
+        for node in dict.fromkeys(row.node for row in rows if row.node != NOBODY):
+            self._marks += 1
+            try:
+                self._mesh.post(node, kinds.ReceivedWanted(self._marks), 16, CONTROL_RESERVE)
+            except NotSent:
+                continue  # it is asked again
+            self.ledger.ask(node, self._marks)
+
+    # -- PeerObserver ---------------------------------------------------------------------------------------
+
+    def peer_connected(self, peer: Peer) -> None:
+        """A node goes on with the books that it had."""
+        self.ledger.receiver_back(peer.node)
+        self._receipts.sender_back(peer.node)
+
+    def frames_lost(self, peer: Peer) -> None:
+        """Reports may be lost."""
+        self._receipts.repeat(peer.node)
+
+    def peer_unreachable(self, node: NodeId) -> None:
+        """Whether it is lost shows later."""
+
+    def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+        """What the node has not accounted for is in doubt."""
+        self.ledger.receiver_gone(peer.node)
+        self._receipts.sender_gone(peer.node)
+        self._news.unpark_all()
+
+
+def _added_up(rows: Iterable[BookRow]) -> Iterable[BookRow]:
+    """Return one row for each pattern, name and receiver."""
+    together: dict[tuple[str, str, NodeId | None], BookRow] = {}
+    for row in rows:
+        key = row.pattern, row.name, row.receiver
+        before = together.get(key)
+        together[key] = row if before is None else before + row
+    return together.values()

@@ -1,0 +1,81 @@
+"""Columns: what a receiver has counted of the messages of one sender under one name, since it first had one.
+
+All numbers are cumulative.  A report that is lost or comes twice therefore does no harm: the next one says it all.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, final
+
+BROADCAST: Final = 0
+EVENT: Final = 1
+"""The patterns in which nobody answers, so that receivers report; as they stand on the wire."""
+
+OTHER: Final = "(other)"
+"""Name of the row of all names that have none of their own; neither a cluster nor a topic can be called so."""
+
+
+class Columns(NamedTuple):
+    """What has become of the messages of one sender.
+
+    ``arrived + copied == received + expired + refused + dropped + ended + (those that wait)``.
+    """
+
+    arrived: int = 0
+    """Messages that have come."""
+    copied: int = 0
+    """Further copies that were made of events here: one for each subscription after the first."""
+    received: int = 0
+    """Those that the program has taken, or its handlers have been called with."""
+    expired: int = 0
+    refused: int = 0
+    dropped: int = 0
+    """Thrown out because too many waited."""
+    ended: int = 0
+    """Still here, or on the way, when the subscription or membership ended."""
+
+    @property
+    def settled(self) -> int:
+        """Those that have an outcome."""
+        return self.received + self.expired + self.refused + self.dropped + self.ended
+
+
+NOTHING: Final = Columns()
+
+
+@final
+class Account:
+    """The columns of one sender and name while they are counted.
+
+    Attributes:
+        name: of a cluster or a topic; ``OTHER`` for all that have no account of their own.
+        reported: the columns as the sender was last sent them.
+        is_due: whether there is something to report, or something waits of which there will be.
+        relayed: whether messages came by way of other nodes: their sender may have very many receivers.
+        quiet_until: when to report next, of those that are relayed.
+    """
+
+    __slots__ = (
+        "arrived", "copied", "dropped", "ended", "expired", "is_due", "name", "quiet_until", "received", "refused",
+        "relayed", "reported",
+    )  # fmt: skip
+
+    def __init__(self, name: str) -> None:
+        self.name: Final = name
+        self.arrived = self.copied = self.received = self.expired = self.refused = self.dropped = self.ended = 0
+        self.reported = NOTHING
+        self.is_due = self.relayed = False
+        self.quiet_until = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Account of {self.name!r}: {self.columns()}>"
+
+    def columns(self) -> Columns:
+        """Return a snapshot."""
+        return Columns(
+            self.arrived, self.copied, self.received, self.expired, self.refused, self.dropped, self.ended
+        )  # fmt: skip
+
+
+UNCOUNTED: Final = Account(OTHER)
+"""Takes the counts of what nobody keeps books of: events that were read from a disk."""

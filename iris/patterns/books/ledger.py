@@ -1,0 +1,325 @@
+"""SendLedger: the sending side of the books (sans-IO).  What this node has sent to whom, and what became of it.
+
+Rules of this file:
+
+- A *row* is of one pattern, one name (a cluster or topic) and one receiver.  It has what this node counts, and of
+  broadcasts and events the columns that the receiver has reported.  What a receiver says goes into its own rows, and
+  nothing follows from it but what they show.
+- What a receiver has not accounted for is *waiting* while it is linked, and *in doubt* when it is not: it may have died
+  with it in hand.  That is looked up and not noted, so nothing has to be put right when the receiver comes back.
+- A receiver that answers a question has had all that its link still brings of what was sent before it.  What is missing
+  from its answer is *lost on the way*, unless it goes by another way (a tree, a sealed copy): then it is asked again.
+- An outlet to many nodes (*crowd*) is counted once for all of them, and shared out when it changes or is looked at.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, final
+
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
+from iris.patterns.books.columns import NOTHING, OTHER, Columns
+from iris.patterns.books.shown import BookRow
+from iris.patterns.observer import Pattern
+
+NAMES: Final = 1024
+"""Names of one pattern and receiver that have rows of their own.  Further ones share the row ``OTHER``."""
+
+ROWS: Final = 65_536
+"""Rows of all receivers together: some 30 MB.  When there are as many, each receiver gets the rows ``OTHER`` only."""
+
+FORMER: Final = 256
+"""Receivers that are gone of which the rows are kept.  Those of further ones are added up, as of no receiver."""
+
+NOBODY: Final = NodeId("")
+"""The receiver of what was sent to nobody in particular, and of what went to receivers that are long gone."""
+
+ON_THE_WAY: Final = "on the way"
+DROPPED: Final = "dropped"
+ENDED: Final = "receiver left"
+
+_LARGEST: Final = 2**48
+"""A receiver can claim no more of one name: sums of what is claimed still have a form on the wire."""
+
+_REPORTED: Final[tuple[Pattern, Pattern]] = ("broadcast", "event")
+"""What receivers report of, by the number on the wire."""
+
+
+@final
+class LedgerRow:
+    """What one node was sent of one pattern and name.
+
+    Attributes:
+        posted: copies that were handed to a link, or to another node on the way; the receiver reports of them.
+        received, expired, refused, in_doubt, lost: copies whose outcome this node knows by itself.
+        reported: the columns of the receiver.
+        answered: whether it has reported any of this name.
+        asked: ``posted`` when the receiver was asked last.
+        due: ``posted`` when the receiver was asked what it has answered last.
+        confirmed: how many of ``due`` had not come either after the time to settle.
+        relayed: whether some went by another way than its link.
+    """
+
+    __slots__ = (
+        "answered", "asked", "confirmed", "due", "expired", "in_doubt", "lost", "name", "node", "pattern", "posted",
+        "received", "refused", "relayed", "reported",
+    )  # fmt: skip
+
+    def __init__(self, pattern: Pattern, name: str, node: NodeId) -> None:
+        self.pattern: Final = pattern
+        self.name: Final = name
+        self.node: Final = node
+        self.posted = self.received = self.expired = self.refused = self.in_doubt = 0
+        self.lost: Counter[str] = Counter()
+        self.reported = NOTHING
+        self.answered = self.relayed = False
+        self.asked = self.due = self.confirmed = 0
+
+    def lose(self, reason: str, count: int = 1) -> None:
+        """Count copies that did not leave."""
+        self.lost[reason] += count
+
+    def add(self, other: LedgerRow) -> None:
+        """Add what this node counts of another row of the same receiver."""
+        self.posted += other.posted
+        self.received += other.received
+        self.expired += other.expired
+        self.refused += other.refused
+        self.in_doubt += other.in_doubt
+        self.lost.update(other.lost)
+        self.asked += other.asked
+        self.due += other.due
+        self.confirmed += other.confirmed
+        self.relayed |= other.relayed
+
+    @property
+    def missing(self) -> int:
+        """Copies that should have come before the last answer, and have not."""
+        return max(0, self.due - self.reported.arrived)
+
+    def is_settled(self) -> bool:
+        """Tell whether all has an outcome, of a receiver that is linked."""
+        columns, missing = self.reported, self.missing
+        in_hand = columns.arrived + columns.copied - columns.settled
+        on_way = self.posted - columns.arrived
+        return in_hand <= 0 and on_way <= missing and (not self.relayed or missing <= self.confirmed)
+
+    def shown(self, *, is_linked: bool) -> BookRow:
+        """Return what is to be shown of it."""
+        columns, missing = self.reported, self.missing
+        on_way = self.posted - columns.arrived - missing
+        in_hand = columns.arrived + columns.copied - columns.settled
+        waiting = max(0, on_way) + max(0, in_hand)
+        lost = Counter(self.lost)
+        lost.update({ON_THE_WAY: missing, DROPPED: columns.dropped, ENDED: columns.ended})
+        known = self.received + self.expired + self.refused + self.in_doubt + self.lost.total()
+        return BookRow(
+            pattern=self.pattern,
+            name=self.name,
+            receiver=self.node or None,
+            sent=known + self.posted + columns.copied,
+            received=self.received + columns.received,
+            expired=self.expired + columns.expired,
+            refused=self.refused + columns.refused,
+            lost={reason: count for reason, count in lost.items() if count},
+            in_doubt=self.in_doubt + (0 if is_linked else waiting),
+            waiting=waiting if is_linked else 0,
+        )
+
+
+@final
+class Crowd:
+    """The rows of many receivers that are sent the same, by an outlet that leads to all of them."""
+
+    __slots__ = ("posted", "rows")
+
+    def __init__(self, rows: tuple[LedgerRow, ...]) -> None:
+        self.rows: Final = rows
+        self.posted = 0
+
+    def lose(self, reason: str, count: int = 1) -> None:
+        """See ``LedgerRow.lose``, for each of them."""
+        for row in self.rows:
+            row.lose(reason, count)
+
+    def share_out(self) -> None:
+        """Count in each row what the outlet has taken."""
+        posted, self.posted = self.posted, 0
+        for row in self.rows if posted else ():
+            row.posted += posted
+            row.relayed = True
+
+
+@final
+class _Receiver:
+    """The rows of one node.
+
+    Attributes:
+        rows: by pattern and name.
+        totals: columns of all names together, by pattern, as reported.
+        full: the patterns of which it has names in the total only.
+        mark: of the last question that it was asked.
+    """
+
+    __slots__ = ("full", "mark", "rows", "totals")
+
+    def __init__(self) -> None:
+        self.rows: dict[Pattern, dict[str, LedgerRow]] = {}
+        self.totals: dict[Pattern, Columns] = {}
+        self.full: set[Pattern] = set()
+        self.mark = 0
+
+
+@final
+class SendLedger:
+    """What one node has sent, by receiver, pattern and name.
+
+    Args:
+        is_linked: tells whether a node is linked now, or this one.
+    """
+
+    def __init__(self, is_linked: Callable[[NodeId], bool]) -> None:
+        self._is_linked = is_linked
+        self._receivers: dict[NodeId, _Receiver] = {}
+        self._former: OrderedDict[NodeId, None] = OrderedDict()
+        self._crowds: dict[Crowd, None] = {}
+        self._count = 0
+
+    def __repr__(self) -> str:
+        return f"<SendLedger of {len(self._receivers)} receivers, {self._count} rows>"
+
+    # -- what is sent ---------------------------------------------------------------------------------------
+
+    def row(self, pattern: Pattern, name: str, node: NodeId = NOBODY) -> LedgerRow:
+        """Return the row of a pattern, name and receiver."""
+        receiver = self._receivers.get(node)
+        if receiver is None:
+            receiver = self._receivers[node] = _Receiver()
+            if node and not self._is_linked(node):
+                self.receiver_gone(node)
+        rows = receiver.rows.get(pattern)
+        if rows is None:
+            rows = receiver.rows[pattern] = {}
+        row = rows.get(name)
+        if row is None:
+            if len(rows) >= NAMES or self._count >= ROWS:
+                name = OTHER
+                if name in rows:
+                    return rows[name]
+            row = rows[name] = LedgerRow(pattern, name, node)
+            self._count += 1
+        return row
+
+    def crowd(self, pattern: Pattern, name: str, nodes: Iterable[NodeId]) -> Crowd:
+        """Return the rows of many receivers of one outlet, to be ended with ``end_crowd``."""
+        crowd = Crowd(tuple(self.row(pattern, name, node) for node in nodes))
+        self._crowds[crowd] = None
+        return crowd
+
+    def end_crowd(self, crowd: Crowd) -> None:
+        """The outlet takes no more."""
+        crowd.share_out()
+        self._crowds.pop(crowd, None)
+
+    # -- what receivers say ---------------------------------------------------------------------------------
+
+    def ask(self, node: NodeId, mark: int) -> None:
+        """Note that a receiver is asked now, in the order of what it is sent."""
+        self._share_out()
+        receiver = self._receivers[node]
+        receiver.mark = mark
+        for pattern in _REPORTED:
+            for row in receiver.rows.get(pattern, {}).values():
+                row.asked = row.posted
+
+    def receive(self, node: NodeId, report: kinds.Received) -> None:
+        """Take what a receiver says.  Names that this node does not know are in the total only."""
+        receiver = self._receivers.get(node)
+        if receiver is None:
+            return
+        pattern = _REPORTED[report.pattern]
+        rows = receiver.rows.get(pattern, {})
+        if report.total != NOTHING:
+            receiver.totals[pattern] = _credible(report.total)
+        if report.full:
+            receiver.full.add(pattern)
+        for name, *columns in report.names:
+            row = rows.get(name)
+            if row is not None and name != OTHER:
+                row.reported, row.answered = _credible(columns), True
+        if report.mark and report.mark == receiver.mark:
+            for each in _REPORTED:
+                for row in receiver.rows.get(each, {}).values():
+                    row.due = row.asked
+
+    def confirm(self, node: NodeId) -> None:
+        """What is missing at a receiver has had all the time that it gets."""
+        receiver = self._receivers.get(node)
+        if receiver is not None:
+            for pattern in _REPORTED:
+                for row in receiver.rows.get(pattern, {}).values():
+                    row.confirmed = row.missing
+
+    # -- receivers come and go ------------------------------------------------------------------------------
+
+    def receiver_gone(self, node: NodeId) -> None:
+        """A node is given up.  Its rows are kept for a while: it may come back."""
+        if node not in self._receivers:
+            return
+        self._former[node] = None
+        if len(self._former) > FORMER:
+            oldest, _ = self._former.popitem(last=False)
+            self._add_up_former(oldest)
+
+    def receiver_back(self, node: NodeId) -> None:
+        """A node is linked, perhaps again."""
+        self._former.pop(node, None)
+
+    def _add_up_former(self, node: NodeId) -> None:
+        self._share_out()
+        receiver = self._receivers.pop(node)
+        self._count -= sum(map(len, receiver.rows.values()))
+        for row in _seen(receiver):
+            shown, into = row.shown(is_linked=False), self.row(row.pattern, row.name)
+            into.received += shown.received
+            into.expired += shown.expired
+            into.refused += shown.refused
+            into.in_doubt += shown.in_doubt
+            into.lost.update(shown.lost)
+
+    # -- looking --------------------------------------------------------------------------------------------
+
+    def _share_out(self) -> None:
+        for crowd in self._crowds:
+            crowd.share_out()
+
+    def rows(self, matches: Callable[[str], bool]) -> Iterator[LedgerRow]:
+        """Yield the rows whose names match, and those of the names that have none of their own.  Not to be changed."""
+        self._share_out()
+        for receiver in list(self._receivers.values()):
+            for row in _seen(receiver):
+                if row.name == OTHER or matches(row.name):
+                    yield row
+
+
+def _credible(columns: Iterable[int]) -> Columns:
+    return Columns(*(min(count, _LARGEST) for count in columns))
+
+
+def _seen(receiver: _Receiver) -> Iterator[LedgerRow]:
+    """Yield the rows of a receiver; those that cannot be compared with its own as one."""
+    for pattern, rows in receiver.rows.items():
+        full = pattern in receiver.full
+        apart = [row for row in rows.values() if row.name == OTHER or (full and not row.answered)]
+        own = [row for row in rows.values() if row not in apart] if apart else list(rows.values())
+        yield from own
+        if apart:
+            others = LedgerRow(pattern, OTHER, apart[0].node)
+            for row in apart:
+                others.add(row)
+            total = receiver.totals.get(pattern, NOTHING)
+            rest = (of - sum(several) for of, *several in zip(total, *(row.reported for row in own), strict=True))
+            others.reported = Columns(*(max(0, count) for count in rest))
+            yield others

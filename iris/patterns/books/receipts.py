@@ -1,0 +1,210 @@
+"""Receipts: the receiving side of the books (sans-IO).  Counts what came from each sender, and says what to report.
+
+Names are the sender's to choose, so they are bounded: of one sender and pattern the first ``NAMES`` have accounts of
+their own, and all others share one.  A name has its own from its first message on or never, so that no message is in
+two.  A report has the total of all names as well: what a sender counts under a name that this node has no account for,
+or the other way round, is so compared all the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Final, final
+
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
+from iris.patterns.books.columns import BROADCAST, EVENT, NOTHING, OTHER, Account, Columns
+
+NAMES: Final = 1024
+"""Names of one sender and pattern that have accounts of their own."""
+
+ACCOUNTS: Final = 65_536
+"""Accounts of all senders together: some 20 MB."""
+
+FORMER: Final = 256
+"""Senders that are gone and may come back, of which the accounts are kept."""
+
+_AT_ONCE: Final = 64
+"""Names in one message."""
+
+RELAYED_PAUSE: Final = 2.0
+"""Seconds between two reports of what came over a tree: its sender may have thousands of receivers."""
+
+
+@final
+class _Sender:
+    """The accounts of one sender, by pattern."""
+
+    __slots__ = ("accounts", "due", "others", "totals")
+
+    def __init__(self) -> None:
+        self.accounts: tuple[dict[str, Account], dict[str, Account]] = ({}, {})
+        self.others: list[Account | None] = [None, None]
+        self.totals = [NOTHING, NOTHING]
+        """What the reports so far come to, of all names together."""
+        self.due: tuple[list[Account], list[Account]] = ([], [])
+
+    def __len__(self) -> int:
+        return len(self.accounts[BROADCAST]) + len(self.accounts[EVENT])
+
+
+@final
+class Receipts:
+    """What one node has received, by sender, pattern and name.
+
+    Args:
+        due: called when there is something to report, and was not before.
+        delay: returns for how many seconds a first report of relayed messages waits, so that not all come at once.
+    """
+
+    def __init__(self, due: Callable[[], None], delay: Callable[[], float]) -> None:
+        self._due = due
+        self._delay = delay
+        self._senders: dict[NodeId, _Sender] = {}
+        self._former: OrderedDict[NodeId, None] = OrderedDict()
+        self._accounts = 0
+        self._reporting: dict[NodeId, _Sender] = {}
+        """Those with something that is due."""
+
+    def __repr__(self) -> str:
+        return f"<Receipts of {len(self._senders)} senders, {self._accounts} accounts>"
+
+    def account(self, node: NodeId, pattern: int, name: str, *, relayed: bool = False) -> Account:
+        """Return the account of what has just come, or is about to get its outcome.  It is reported soon."""
+        sender = self._senders.get(node)
+        if sender is None:
+            sender = self._senders[node] = _Sender()
+        account = sender.accounts[pattern].get(name)
+        if account is None:
+            account = self._open(sender, pattern, name)
+        if not account.is_due:
+            if relayed and not account.relayed:
+                account.relayed, account.quiet_until = True, self._delay()
+            self._make_due(node, sender, pattern, account)
+        return account
+
+    def _open(self, sender: _Sender, pattern: int, name: str) -> Account:
+        other = sender.others[pattern]
+        if other is not None:  # a name that came first when there was no room has gone there, and stays there
+            return other
+        if len(sender.accounts[pattern]) < NAMES and (self._accounts < ACCOUNTS or self._forget_one()):
+            self._accounts += 1
+            account = sender.accounts[pattern][name] = Account(name)
+        else:
+            account = sender.others[pattern] = Account(OTHER)
+        return account
+
+    def _make_due(self, node: NodeId, sender: _Sender, pattern: int, account: Account) -> None:
+        account.is_due = True
+        sender.due[pattern].append(account)
+        if not self._reporting:
+            self._due()
+        self._reporting[node] = sender
+
+    # -- reports --------------------------------------------------------------------------------------------
+
+    @property
+    def reporting(self) -> list[NodeId]:
+        """The senders for which something is due."""
+        return list(self._reporting)
+
+    def report(self, node: NodeId, now: float, mark: int = 0) -> Iterator[kinds.Received]:
+        """Yield what to tell a sender now; what is not sent after all is to be made due again, with ``repeat``.
+
+        What still waits here, or is relayed and was reported a moment ago, stays due.
+
+        Args:
+            node: the sender.
+            now: the time; infinity if nothing may be put off, else it is one message for each pattern.
+            mark: the number of its question, if it has asked.
+        """
+        sender = self._reporting.get(node)
+        messages: list[kinds.Received] = []
+        if sender is not None:
+            for pattern in (BROADCAST, EVENT):
+                messages += self._report(sender, pattern, sender.due[pattern], now)
+            if not any(sender.due):
+                del self._reporting[node]
+        if mark and not messages:
+            messages.append(kinds.Received(BROADCAST, 0, False, NOTHING, ()))
+        for message in messages:
+            message.mark = mark if message is messages[-1] else 0
+            yield message
+
+    def _report(self, sender: _Sender, pattern: int, due: list[Account], now: float) -> list[kinds.Received]:
+        entries: list[kinds.ReceivedEntry] = []
+        kept: list[Account] = []
+        total: Columns = sender.totals[pattern]
+        changed = False
+        for at, account in enumerate(due):
+            columns = account.columns()
+            if len(entries) == _AT_ONCE and now < math.inf:
+                kept = due[at:] + kept  # the next time, so that one sender does not hold up the reports to others
+                break
+            if account.relayed and now < account.quiet_until:
+                kept.append(account)
+                continue
+            before = account.reported
+            if columns != before or account.relayed:
+                account.quiet_until = now + RELAYED_PAUSE
+            if columns != before:
+                changed = True
+                total = Columns(*(one + new - old for one, new, old in zip(total, columns, before, strict=True)))
+                account.reported = columns
+                if account.name != OTHER:
+                    entries.append(kinds.ReceivedEntry(account.name, *columns))
+            if columns.arrived + columns.copied > columns.settled:
+                kept.append(account)
+            else:
+                account.is_due = False
+        sender.totals[pattern] = total
+        due[:] = kept
+        full = sender.others[pattern] is not None
+        if not changed:
+            return []
+        parts = range(0, max(1, len(entries)), _AT_ONCE)
+        return [kinds.Received(pattern, 0, full, total, tuple(entries[at : at + _AT_ONCE])) for at in parts]
+
+    def repeat(self, node: NodeId) -> None:
+        """Reports to a sender may be lost: all is to be reported again."""
+        sender = self._senders.get(node)
+        if sender is None:
+            return
+        for pattern in (BROADCAST, EVENT):
+            other = sender.others[pattern]
+            for account in (*sender.accounts[pattern].values(), *(() if other is None else (other,))):
+                account.reported, account.quiet_until = NOTHING, 0.0
+                if not account.is_due:
+                    self._make_due(node, sender, pattern, account)
+            sender.totals[pattern] = NOTHING
+
+    # -- senders come and go --------------------------------------------------------------------------------
+
+    def sender_gone(self, node: NodeId) -> None:
+        """A sender is given up.  It may come back and go on counting, so its accounts are kept for a while."""
+        self._reporting.pop(node, None)
+        sender = self._senders.get(node)
+        if sender is None:
+            return
+        for due in sender.due:
+            for account in due:
+                account.is_due = False
+            due.clear()
+        self._former[node] = None
+        if len(self._former) > FORMER:
+            self._forget_one()
+
+    def sender_back(self, node: NodeId) -> None:
+        """A sender is linked, perhaps again."""
+        self._former.pop(node, None)
+        self.repeat(node)
+
+    def _forget_one(self) -> bool:
+        """Forget the sender that has been gone for longest; tell whether there was one."""
+        if not self._former:
+            return False
+        node, _ = self._former.popitem(last=False)
+        self._accounts -= len(self._senders.pop(node))
+        return True

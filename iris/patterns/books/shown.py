@@ -1,0 +1,121 @@
+"""Books as a program sees them: rows by pattern, name and receiver, and their sums."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import final
+
+from iris.kernel.names import NodeId
+from iris.patterns.observer import Pattern
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BookRow:
+    """What one receiver was sent of one pattern under one name, and what has become of it, in messages.
+
+    ``difference`` is 0 unless the receiver claims more than it was sent.
+    """
+
+    pattern: Pattern
+    name: str
+    """The cluster or topic; ``(other)`` for all names beyond the 1,024 of one receiver and pattern."""
+    receiver: NodeId | None
+    """None: sent to nobody in particular, or to receivers that are long gone."""
+    sent: int
+    """Of broadcasts, surveys and requests one for each member asked; of events one for each subscription."""
+    received: int
+    """Answered requests and surveys; events that the program has taken, broadcasts that the handlers were called with;
+    messages of tunnels that the other end has acknowledged."""
+    expired: int
+    refused: int
+    lost: Mapping[str, int]
+    """By reason: ``on the way``, ``dropped`` by the overflow of a subscription, ``receiver left`` first, and those of
+    ``iris.PatternStatistics``."""
+    in_doubt: int
+    """The receiver is gone and may have died with them in hand, or before they came."""
+    waiting: int
+    """On the way to a receiver that is linked, or in its hand."""
+
+    def __add__(self, other: BookRow) -> BookRow:
+        """Return the sums of both, which are of the same pattern, name and receiver."""
+        return BookRow(
+            pattern=self.pattern,
+            name=self.name,
+            receiver=self.receiver,
+            sent=self.sent + other.sent,
+            received=self.received + other.received,
+            expired=self.expired + other.expired,
+            refused=self.refused + other.refused,
+            lost=dict(Counter(self.lost) + Counter(other.lost)),
+            in_doubt=self.in_doubt + other.in_doubt,
+            waiting=self.waiting + other.waiting,
+        )
+
+    @property
+    def difference(self) -> int:
+        """What the columns do not add up to."""
+        columns = self.received + self.expired + self.refused + sum(self.lost.values()) + self.in_doubt + self.waiting
+        return self.sent - columns
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Books:
+    """The books of one node as a sender, at one moment.  Made by ``Node.books``.
+
+    ``sent == received + expired + refused + sum(lost.values()) + in_doubt + waiting + difference``.
+    """
+
+    rows: tuple[BookRow, ...]
+    """By pattern, name and receiver."""
+
+    @property
+    def sent(self) -> int:
+        """Messages, one for each that was to get it."""
+        return sum(row.sent for row in self.rows)
+
+    @property
+    def received(self) -> int:
+        """Those that the receivers' programs have had."""
+        return sum(row.received for row in self.rows)
+
+    @property
+    def expired(self) -> int:
+        """Those whose time ran out first, or whose caller stopped waiting."""
+        return sum(row.expired for row in self.rows)
+
+    @property
+    def refused(self) -> int:
+        """Those that a limit or a rule turned away."""
+        return sum(row.refused for row in self.rows)
+
+    @property
+    def lost(self) -> Mapping[str, int]:
+        """Those that vanished, by reason; by receiver in ``rows``."""
+        lost: Counter[str] = Counter()
+        for row in self.rows:
+            lost.update(row.lost)
+        return dict(lost)
+
+    @property
+    def in_doubt(self) -> int:
+        """Those of receivers that are gone and have not said what became of them."""
+        return sum(row.in_doubt for row in self.rows)
+
+    @property
+    def waiting(self) -> int:
+        """Those without an outcome yet, of receivers that are there."""
+        return sum(row.waiting for row in self.rows)
+
+    @property
+    def difference(self) -> int:
+        """What the columns do not add up to: 0 unless a receiver claims what it was not sent."""
+        return sum(row.difference for row in self.rows)
+
+    @property
+    def balanced(self) -> bool:
+        """Whether every message is in exactly one column, and none waits."""
+        return not self.waiting and not any(row.difference for row in self.rows)

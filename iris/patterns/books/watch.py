@@ -1,0 +1,122 @@
+"""Loss watch: what has been lost since the last look."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Self, final
+
+import trio
+
+from iris.kernel.errors import ConfigError
+from iris.kernel.names import NodeId
+from iris.kernel.topic_syntax import is_pattern
+from iris.patterns.books.bookkeeper import Bookkeeper
+from iris.patterns.books.shown import BookRow
+from iris.patterns.observer import Pattern
+
+_Key = tuple[Pattern, str, NodeId | None]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """Messages that were found not to be received."""
+
+    pattern: Pattern
+    name: str
+    """The cluster or topic."""
+    receiver: NodeId | None
+    reason: str
+    """``expired``, ``refused``, ``in doubt``, or one of ``BookRow.lost``."""
+    count: int
+
+
+@final
+class LossWatch:
+    """The losses of one node as a sender, as they are found.  Made by ``Node.watch_losses``, for one task.
+
+    Cancelling a wait loses none of them: the next one tells what was found, and what has been lost since.
+
+    What was lost when it was made is not told.  A message in doubt that turns out to have been received, because its
+    receiver comes back, is not taken back; nor is one that comes after it was taken for lost.
+    """
+
+    __slots__ = ("_books", "_every", "_found", "_is_over", "_known", "_matches")
+
+    def __init__(
+        self, books: Bookkeeper, matches: Callable[[str], bool], every: float, is_over: Callable[[], bool]
+    ) -> None:
+        self._books = books
+        self._matches = matches
+        self._every = every
+        self._is_over = is_over
+        self._known: dict[_Key, dict[str, int]] = {_key(row): _losses(row) for row in books.books(matches).rows}
+        self._found: deque[Loss] = deque()
+
+    def __repr__(self) -> str:
+        return f"<LossWatch: {len(self._found)} found>"
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Loss:
+        while not self._found:
+            if self._is_over():
+                raise StopAsyncIteration
+            began = trio.current_time()
+            books = await self._books.settled(self._matches, self._every)
+            self._compare(books.rows)
+            if not self._found:
+                await trio.sleep_until(began + self._every)
+        return self._found.popleft()
+
+    def _compare(self, rows: tuple[BookRow, ...]) -> None:
+        present: dict[_Key, dict[str, int]] = {}
+        for row in rows:
+            key, losses = _key(row), _losses(row)
+            known = self._known.get(key, {})
+            self._found.extend(_news(row, losses, known))
+            present[key] = {reason: max(count, known.get(reason, 0)) for reason, count in losses.items()}
+        self._known = present
+
+
+def _key(row: BookRow) -> _Key:
+    return row.pattern, row.name, row.receiver
+
+
+def _losses(row: BookRow) -> dict[str, int]:
+    return {"expired": row.expired, "refused": row.refused, "in doubt": row.in_doubt, **row.lost}
+
+
+def _news(row: BookRow, losses: dict[str, int], known: dict[str, int]) -> Iterator[Loss]:
+    for reason, count in losses.items():
+        more = count - known.get(reason, 0)
+        if more > 0:
+            yield Loss(pattern=row.pattern, name=row.name, receiver=row.receiver, reason=reason, count=more)
+
+
+def matching(pattern: str) -> Callable[[str], bool]:
+    """Return what tells whether a topic or the name of a cluster matches a pattern.
+
+    Raises:
+        ConfigError: it is no pattern.
+    """
+    if not is_pattern(pattern):
+        raise ConfigError(
+            f"{pattern!r} is no pattern of topics and clusters: use a name, or tokens joined by dots, of which '*' "
+            "stands for any one and a last '>' for all that follow"
+        )
+    tokens = pattern.split(".")
+    rest = tokens[-1] == ">"
+    if rest:
+        tokens.pop()
+
+    def matches(name: str) -> bool:
+        parts = name.split(".")
+        if len(parts) != len(tokens) and not (rest and len(parts) > len(tokens)):
+            return False
+        return all(token in ("*", part) for token, part in zip(tokens, parts, strict=False))
+
+    return matches

@@ -1,0 +1,100 @@
+"""The books of a node: every message that was sent is in one column of one receiver."""
+
+from __future__ import annotations
+
+import trio
+from trio.testing import MockClock
+
+import iris
+from tests.support.stages import open_stage
+
+
+class Cache:
+    """A cluster of which each handler waits as long as its member is stuck."""
+
+    def __init__(self) -> None:
+        self.heard: list[object] = []
+        self.goes_on = trio.Event()
+        self.stuck_after = 1_000_000
+
+    def service(self) -> iris.Service:
+        cache = iris.Service("cache")
+
+        @cache.broadcast
+        async def note(message: iris.Message) -> None:
+            if len(self.heard) == self.stuck_after:
+                await self.goes_on.wait()
+            self.heard.append(message.payload)
+
+        return cache
+
+
+async def test_broadcasts_to_a_member_that_dies_are_received_or_in_doubt(autojump_clock: MockClock) -> None:
+    cache = Cache()
+    cache.stuck_after = 10
+    async with open_stage() as stage:
+        member = await stage.member(cache.service(), "cache")
+        shop = await stage.node("shop")
+        await shop.wait_for("cache")
+        for number in range(30):
+            await shop.broadcast("cache", number)
+        before = await shop.books("cache", settle=1.0)
+        assert (before.sent, before.received, before.waiting, before.balanced) == (30, 10, 20, False)
+        async with shop.watch("cache") as changes:
+            stage.crash("cache")
+            while (await anext(changes)).kind != "lost":
+                pass
+        books = await shop.books("cache")
+        assert (books.sent, books.received, books.in_doubt) == (30, 10, 20)
+        assert books.balanced
+        (row,) = books.rows
+        assert (row.pattern, row.name, row.receiver) == ("broadcast", "cache", member.id)
+        assert books.rows == (await shop.books()).rows
+
+
+async def test_each_pattern_has_its_rows(autojump_clock: MockClock) -> None:
+    cache = Cache()
+    service = cache.service()
+
+    @service.request
+    async def answer(request: iris.Request) -> object:
+        return request.payload
+
+    @service.tunnel
+    async def talk(tunnel: iris.Tunnel) -> None:
+        async for message in tunnel:
+            await tunnel.send(message)
+
+    async with open_stage() as stage:
+        member = await stage.member(service, "cache")
+        shop = await stage.node("shop")
+        await shop.wait_for("cache")
+        for number in range(3):
+            assert await shop.request("cache", number) == number
+        async with shop.survey("cache", "all") as answers:
+            assert [one.payload async for one in answers] == ["all"]
+        for number in range(4):
+            await shop.broadcast("cache", number)
+        async with member.subscribe("orders.>") as orders, member.subscribe("orders.eu") as eu:
+            for number in range(5):
+                await shop.publish("orders.eu", number)
+            await shop.publish("other", 0)
+            for subscription in (orders, eu):
+                assert [(await anext(subscription)).payload for _ in range(5)] == list(range(5))
+        async with shop.open_tunnel("cache") as tunnel:
+            for number in range(6):
+                await tunnel.send(number)
+            await tunnel.send_eof()
+            assert [message async for message in tunnel] == list(range(6))
+        books = await shop.books()
+        assert books.balanced
+        assert {(row.pattern, row.name): (row.receiver, row.sent, row.received) for row in books.rows} == {
+            ("request", "cache"): (member.id, 3, 3),
+            ("survey", "cache"): (member.id, 1, 1),
+            ("broadcast", "cache"): (member.id, 4, 4),
+            ("event", "orders.eu"): (member.id, 10, 10),
+            ("tunnel", "cache"): (member.id, 6, 6),
+        }
+        assert [row.name for row in (await shop.books("orders.*")).rows] == ["orders.eu"]
+        back = await member.books("cache")
+        assert [(row.pattern, row.receiver, row.received) for row in back.rows] == [("tunnel", shop.id, 6)]
