@@ -46,6 +46,7 @@ _MAP_BYTES: Final = 16 * 1024 * 1024 * 1024
 _SWEPT: Final = 4096
 """Records that end in one transaction: 20 ms."""
 
+_REMEDY: Final = "move their directory away, and all idempotency keys are new ones"
 _PUBLISHER: Final = b"publisher"
 _LAST: Final = b"last"
 """The last number of an event."""
@@ -97,7 +98,7 @@ class OutboxEvent(msgspec.Struct, frozen=True, array_like=True):
     packed: bool
 
 
-_EVENTS: Final = msgspec.msgpack.Decoder(list[OutboxEvent])
+_EVENTS: Final = msgspec.msgpack.Decoder(tuple[bytes, list[OutboxEvent]])
 
 
 class KeyClaim(NamedTuple):
@@ -311,8 +312,8 @@ class OutcomeJournal:
                 self._until.pop(key, None)
             return len(ended)
 
-    def pending(self) -> list[tuple[int, list[OutboxEvent]]]:
-        """Return the events that may not be in the log, each list with its first number, in their order."""
+    def pending(self) -> list[tuple[int, bytes, list[OutboxEvent]]]:
+        """Return the events that may not be in the log, in their order: their first number, the key, and they."""
         with _translated(), self._environment.begin() as transaction:
             return _View(transaction, self._databases).pending()
 
@@ -338,7 +339,7 @@ def _record(view: _View, record: KeyOutcome, date: int) -> Accepted | bool:
         DONE, claim.cluster, claim.fingerprint, claim.holder, claim.node, record.attempt, 0.0, ends, record.outcome
     )
     view.put(claim.key, done, known)
-    return Accepted(view.note(record.events) if record.events else 0)
+    return Accepted(view.note(claim.key, record.events) if record.events else 0)
 
 
 def _release(view: _View, release: KeyRelease) -> bool:
@@ -393,19 +394,19 @@ class _View:
             self.delete(key, record)
         return due
 
-    def note(self, events: Sequence[OutboxEvent]) -> int:
-        """Write down events that are to be stored; return the number of the first one."""
+    def note(self, key: bytes, events: Sequence[OutboxEvent]) -> int:
+        """Write down events of a key that are to be stored; return the number of the first one."""
         value = self._state.get(_LAST)
         last = 0 if value is None else _NUMBER.unpack(value)[0]
         self._state.put(_LAST, _NUMBER.pack(last + len(events)))
-        self._pending.put(_NUMBER.pack(last + 1), msgspec.msgpack.encode(events))
+        self._pending.put(_NUMBER.pack(last + 1), msgspec.msgpack.encode((key, events)))
         return last + 1
 
     def settle(self, first: int) -> None:
         self._pending.delete(_NUMBER.pack(first))
 
-    def pending(self) -> list[tuple[int, list[OutboxEvent]]]:
-        return [(_NUMBER.unpack(number)[0], _EVENTS.decode(value)) for number, value in self._pending.records()]
+    def pending(self) -> list[tuple[int, bytes, list[OutboxEvent]]]:
+        return [(_NUMBER.unpack(number)[0], *_EVENTS.decode(value)) for number, value in self._pending.records()]
 
     def count(self) -> int:
         entries: int = self._transaction.stat(self._databases["records"])["entries"]
@@ -424,12 +425,12 @@ def _translated() -> Generator[None]:
     """Turn LMDB's errors into the log's."""
     try:
         yield
-    except (struct.error, msgspec.MsgspecError) as error:
-        raise LogDamaged(f"the outcomes are damaged: {error}") from error
+    except (struct.error, msgspec.MsgspecError, LogDamaged) as error:
+        raise LogDamaged(f"the outcomes of requests are damaged: {error}; {_REMEDY}") from error
     except lmdb.MapFullError as error:
         raise StoreFull("there is no room for more outcomes") from error
     except lmdb.Error as error:
         number = getattr(error, "code", 0)
         if is_full(OSError(number, "")) or number == errno.EIO:
             raise StoreFull(f"no room on the disk for outcomes: {error}") from error
-        raise LogDamaged(f"the outcomes cannot be used: {error}") from error
+        raise LogDamaged(f"the outcomes of requests cannot be used: {error}; {_REMEDY}") from error

@@ -162,8 +162,10 @@ class OutcomeKeeper:
         self._date, self._may_forget = date, may_forget
         self._started = trio.current_time()
         self._open: list[_Waiting] = []
-        self._unstored: deque[tuple[int, Sequence[OutboxEvent], trio.Event | None]] = deque()
-        """Events that are to be appended to the log: number of the first one, and who waits."""
+        self._unstored: deque[tuple[int, bytes, Sequence[OutboxEvent]]] = deque()
+        """Events that are to be appended to the log: number of the first one, and their key."""
+        self._storing: dict[bytes, list[trio.Event]] = {}
+        """Keys whose events are not in the log yet, and on as many copies as it takes: who waits to be told of them."""
         self._noted = Wakeup()
         self._stored: list[int] = []
         """First numbers of events that are in the log, of which the journal does not know yet."""
@@ -204,7 +206,9 @@ class OutcomeKeeper:
         """Write what comes, in groups; a group is what has come while the one before was written."""
         self._keys = await trio.to_thread.run_sync(self._journal.count)
         pending = await trio.to_thread.run_sync(self._journal.pending)
-        self._unstored.extend((first, events, None) for first, events in pending)
+        for first, key, events in pending:
+            self._storing[key] = []
+            self._unstored.append((first, key, events))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._sweep)
             nursery.start_soon(self._store_events)
@@ -234,9 +238,17 @@ class OutcomeKeeper:
             return
         for waiting, verdict in zip(group, verdicts, strict=True):
             waiting.verdict = verdict
-            if isinstance(waiting.operation, KeyOutcome) and isinstance(verdict, Accepted) and verdict.first:
-                self._unstored.append((verdict.first, waiting.operation.events, waiting.done))
-                self._noted.wake()
+            match waiting.operation:
+                case KeyOutcome() as recorded:
+                    key = recorded.claim.key
+                    if isinstance(verdict, Accepted) and verdict.first:
+                        self._storing[key] = []
+                        self._unstored.append((verdict.first, key, recorded.events))
+                        self._noted.wake()
+                case other:
+                    key = other.key
+            if isinstance(verdict, Accepted | Known) and key in self._storing:
+                self._storing[key].append(waiting.done)
             else:
                 waiting.done.set()
         if any(not isinstance(waiting.operation, KeyClaim) for waiting in group):
@@ -247,15 +259,15 @@ class OutcomeKeeper:
         while True:
             while not self._unstored:
                 await self._noted.wait()
-            first, events, done = self._unstored.popleft()
+            first, key, events = self._unstored.popleft()
             await self._store(
                 [_run(event, self._journal.publisher, first + at) for at, event in enumerate(events)],
-                partial(self._note_stored, first, done),
+                partial(self._note_stored, first, key),
             )
 
-    def _note_stored(self, first: int, done: trio.Event | None) -> None:
+    def _note_stored(self, first: int, key: bytes) -> None:
         self._stored.append(first)
-        if done is not None:
+        for done in self._storing.pop(key, ()):
             done.set()
 
     async def _sweep(self) -> None:

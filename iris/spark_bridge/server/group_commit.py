@@ -2,8 +2,9 @@
 
 A group is committed when it is full, when nothing has arrived for ``quiet`` seconds, or when its first event has waited
 ``delay`` seconds, whichever is first.  So a lone publisher that waits for each confirmation is not delayed by the whole
-``delay``, and a steady stream shares its synchronous writes.  An event after a pause of ``delay`` seconds is committed
-at once: it is probably alone, and if it is the first of many, those are collected while it is written.
+``delay``, and a steady stream shares its synchronous writes.  An event is committed at once after a pause of ``delay``
+seconds, and after a lone event while whose writing nothing came: it is probably alone as well, as those of a publisher
+that waits for each confirmation.  If it is the first of many, those are collected while it is written.
 """
 
 from __future__ import annotations
@@ -59,7 +60,10 @@ class GroupCommit(Generic[T]):
         self._bytes = 0
         self._first = 0.0
         self._latest = math.inf
-        self._after_pause = False
+        self._at_once = False
+        self._taken = 0
+        """Events of the group that is being written."""
+        self._was_alone = False
 
     @property
     def batches(self) -> Sequence[T]:
@@ -81,7 +85,7 @@ class GroupCommit(Generic[T]):
         """When to commit; inf if nothing waits."""
         if not self._batches:
             return math.inf
-        if self.is_full or self._after_pause:
+        if self.is_full or self._at_once:
             return -math.inf
         return min(self._first + self._limits.delay, self._latest + self._limits.quiet)
 
@@ -89,7 +93,8 @@ class GroupCommit(Generic[T]):
         """Add a batch that arrived."""
         if not self._batches:
             self._first = now
-            self._after_pause = now >= self._latest + self._limits.delay
+            self._at_once = self._was_alone or now >= self._latest + self._limits.delay
+            self._was_alone = False
         self._latest = now
         self._batches.append(batch)
         self._events += events
@@ -99,5 +104,10 @@ class GroupCommit(Generic[T]):
         """Return the batches of the group and begin a new one."""
         batches, self._batches = self._batches, []
         # ``_latest`` stays: it decides whether the next event comes after a pause.
+        self._taken = self._events
         self._events = self._bytes = 0
         return batches
+
+    def written(self) -> None:
+        """Note that the group which was taken last is on the disk."""
+        self._was_alone = self._taken == 1 and not self._batches

@@ -503,6 +503,7 @@ class BridgeMember:
             await self._retain()
             await trio.sleep(_FULL_RETRY)
             appended = await self._append(parts)
+        self._group.written()
         # From here the events are on disk and in the index: they survive a power cut, and may be acknowledged. Not a
         # line earlier, because a publisher forgets an event when it is acknowledged.
         self._commits += 1

@@ -177,5 +177,7 @@ def test_a_record_that_is_not_what_was_written_is_noticed(opened: Opened) -> Non
             assert found is not None
             transaction.put(KEY, found.replace(b"done", b"gone"))
     opened.journal = OutcomeJournal(opened.directory, bytes(16), opened.now)
-    with pytest.raises(LogDamaged, match="is not what was written"):
+    with pytest.raises(
+        LogDamaged, match="is not what was written; move their directory away, and all idempotency keys are new ones"
+    ):
         opened(claim(B))

@@ -430,7 +430,7 @@ async def test_what_a_bridge_noted_and_had_not_stored_when_it_died_is_stored_onc
     journal = OutcomeJournal(tmp_path / "outcomes", bytes(16), 0.0)
     claim = KeyClaim(bytes(32), "bank", bytes(16), bytes(16), "node", 1.0, 60.0, False)
     journal.apply([KeyOutcome(claim, 1, b"b", events)], date=int(EPOCH * 1e6), now=0.0, may_forget=True)
-    assert journal.pending() == [(1, events)]
+    assert journal.pending() == [(1, bytes(32), events)]
     journal.close()
     for _ in range(3):
         async with open_network() as network, network.open_node("desk") as desk, open_keeper(network, tmp_path):

@@ -215,3 +215,26 @@ async def test_what_a_saga_is_given_is_checked(tmp_path: Path) -> None:
         with pytest.raises(iris.SagaUndone, match="is not an operation name"):
             async with one.saga("misnamed") as saga:
                 await saga.request("stock", 7, operation="do", undo="no name")
+
+
+async def test_a_saga_whose_node_has_died_is_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gives nothing back, and the bridge notices that it is gone."""
+    monkeypatch.setattr("iris.spark_bridge.outcomes.keeper._MEETING", 0.0)
+    calls: list[str] = []
+    async with (
+        open_network() as network,
+        open_shops(network, tmp_path, calls, truck={"fails": True}) as (_, two),
+        network.open_node("desk", host="dying") as dying,
+    ):
+        await dying.wait_for("truck")
+        await dying.wait_for("bridge")
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(order, dying, 2)
+            with trio.fail_after(10):
+                while len(calls) < 2:
+                    await trio.lowlevel.checkpoint()
+            network.memory.crash("dying")
+            with pytest.raises(iris.SagaUndone, match="none_left"):
+                await order(two)
+            nursery.cancel_scope.cancel()
+    assert calls == DONE + UNDONE

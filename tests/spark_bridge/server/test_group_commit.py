@@ -51,6 +51,26 @@ def test_a_stream_with_gaps_below_the_delay_is_no_pause() -> None:
         group.take()
 
 
+def test_what_follows_a_group_that_was_alone_is_due_at_once() -> None:
+    """A publisher that waits for each confirmation."""
+    group: GroupCommit[str] = GroupCommit(LIMITS)
+    group.add("a", events=1, size=1, now=5.0)
+    for tick in range(1, 4):
+        group.take()
+        group.written()
+        group.add("b", events=1, size=1, now=5.0 + tick / 1000)
+        assert group.deadline < 5.0
+    group.take()
+    group.add("c", events=1, size=1, now=5.004)
+    group.written()
+    assert group.deadline == pytest.approx(5.006), "it came while the one before was written"
+    group.add("d", events=1, size=1, now=5.005)
+    group.take()
+    group.written()
+    group.add("e", events=1, size=1, now=5.006)
+    assert group.deadline == pytest.approx(5.008), "the group before had company"
+
+
 @pytest.mark.parametrize(("events", "size"), [(100, 1), (1, 1000), (200, 5000)])
 def test_a_full_group_is_due_at_once(events: int, size: int) -> None:
     group: GroupCommit[str] = GroupCommit(LIMITS)
