@@ -2,8 +2,9 @@
 
 Lines are drawn by ``--seed`` from the bodies of functions, and one thing is changed in each: a comparison, a number, a
 condition, an operator, a call that is left out, a value that is not returned.  Copies of what is committed are changed,
-never this tree.  The tests beside the changed file run first, then those of its area; the
-first that fails or hangs kills the mutant.  Exit status 1: fewer than ``--goal`` percent are killed.
+never this tree.  All tests run once first, to know which of them come to which line.  Those of the line's area run with
+the change, the quickest first; the first that fails or hangs kills the mutant.  A line that none of them comes to is
+alive.  Exit status 1: fewer than ``--goal`` percent are killed.
 
 Mutmut and cosmic-ray do not fit: neither draws lines, nor gives each file tests of its own.
 """
@@ -20,9 +21,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
+from xml.etree import ElementTree
+
+import coverage
+import pytest
 
 _ROOT: Final = Path(__file__).resolve().parents[1]
 _AREAS: Final = {
@@ -64,8 +69,17 @@ _SWAPPED: Final[dict[type[ast.AST], Any]] = {
     ast.LShift: ast.RShift,
     ast.RShift: ast.LShift,
 }
-_HANGS: Final = 300.0
-"""Seconds that one set of tests may take with a mutant: more than ten times what the slowest takes."""
+_HANGS: Final = 60.0
+"""Seconds that tests may take with a mutant, beside ten times what they take without."""
+
+
+class Reached(NamedTuple):
+    """What the tests come to without a change."""
+
+    tests: Mapping[tuple[str, int], Collection[str]]
+    """For each line, those that come to it."""
+    seconds: Mapping[str, float]
+    """What each takes."""
 
 
 class Mutant(NamedTuple):
@@ -146,47 +160,87 @@ def drawn(root: Path, count: int, rng: random.Random) -> list[Mutant]:
     return [rng.choice(lines[line]) for line in rng.sample(sorted(lines), count)]
 
 
-def areas(file: str) -> list[str]:
-    """Return the tests that a file's mutants meet, those beside it first."""
-    parts = Path(file).parts
-    beside = Path("tests", *parts[1:-1])
-    nearest = (str(beside / f"test_{parts[-1]}"), str(beside))
-    area = _AREAS[max((start for start in _AREAS if file.startswith(f"{start}/")), key=len)]
-    return [place for place in (*nearest, *area) if (_ROOT / place).exists()]
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """As a plugin: have coverage note which test it is that comes to a line."""
+    noting = coverage.Coverage.current()
+    if noting is not None:
+        noting.switch_context(item.nodeid)
+    return (yield)
 
 
-def killed_by(root: Path, mutant: Mutant) -> str | None:
+def reached(root: Path) -> Reached:
+    """Run the tests of all areas once, without a change.
+
+    Raises:
+        SystemExit: one fails.
+    """
+    noted, report = root / "reached.sqlite", root / "reached.xml"
+    places = sorted({area for tests in _AREAS.values() for area in tests})
+    command = [*("coverage", "run", "--rcfile=/dev/null", f"--data-file={noted}", "--source=iris", "-m", "pytest")]
+    command += ["-p", "benchmarks.mutations", f"--junitxml={report}", "-o", "junit_family=xunit1", *places]
+    done = _python(root, *command)
+    if done.returncode:
+        sys.exit(f"without a change:\n{done.stdout[-3000:]}{done.stderr[-1000:]}")
+    seconds: dict[str, float] = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        seconds[case.attrib["name"]] = max(float(case.attrib["time"]), seconds.get(case.attrib["name"], 0))
+    data = coverage.CoverageData(str(noted))
+    data.read()
+    tests: dict[tuple[str, int], Collection[str]] = {}
+    for file in data.measured_files():
+        for line, contexts in data.contexts_by_lineno(file).items():
+            tests[str(Path(file).relative_to(root)), line] = [context for context in contexts if context]
+    return Reached(tests, seconds)
+
+
+def killed_by(root: Path, mutant: Mutant, known: Reached) -> str | None:
     """Return the test that notices a change in a copy of this tree, which is whole again at the end."""
-    path = root / mutant.file
+    area = _AREAS[max((start for start in _AREAS if mutant.file.startswith(f"{start}/")), key=len)]
+
+    def seconds(test: str) -> float:
+        return known.seconds.get(test.rsplit("::", 1)[-1], 1.0)
+
+    # A part of a statement counts for the line where the interpreter says that it began.
+    lines = ((mutant.file, line) for line in range(mutant.line, mutant.line - 10, -1))
+    coming = next((known.tests[line] for line in lines if line in known.tests), ())
+    tests = sorted((test for test in coming if test.startswith(area)), key=seconds)
+    if not tests:
+        return None
+    path, listed = root / mutant.file, root / "tests.txt"
     whole = path.read_bytes()
     path.write_bytes(mutant.applied(whole))
+    listed.write_text("".join(f"{test}\n" for test in tests))
     try:
-        places = areas(mutant.file)
-        return next(filter(None, (failure(root, area, places[:at]) for at, area in enumerate(places))), None)
-    finally:
-        path.write_bytes(whole)
-
-
-def failure(root: Path, area: str, passed: Sequence[str] = ()) -> str | None:
-    """Return the first test of an area that fails, without those that have passed; none where all pass."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", area]
-    command += [f"--ignore={place}" for place in passed]
-    environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": ""}
-    try:
-        done = subprocess.run(
-            command,
-            check=False,
-            cwd=root,
-            env=environment,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=_HANGS,
+        done = _python(
+            root,
+            "pytest",
+            "-x",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            f"@{listed}",
+            timeout=_HANGS + 10 * sum(map(seconds, tests)),
         )
     except subprocess.TimeoutExpired:
-        return f"{area} hangs"
+        return "they hang"
+    finally:
+        path.write_bytes(whole)
     found = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-    return None if done.returncode in (0, 5) else found[1] if found else f"{area} ends with {done.returncode}"
+    return None if done.returncode == 0 else found[1] if found else f"they end with {done.returncode}"
+
+
+def _python(root: Path, *command: str, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", *command],
+        check=False,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": ""},
+        capture_output=True,
+        text=True,
+        errors="replace",
+        timeout=timeout,
+    )
 
 
 def copy(into: Path) -> Path:
@@ -207,16 +261,14 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as place:
         roots = [copy(Path(place, str(number))) for number in range(arguments.jobs)]
-        for area in sorted({area for areas_of in _AREAS.values() for area in areas_of}):
-            if problem := failure(roots[0], area):
-                sys.exit(f"without a change {problem} fails")
+        known = reached(roots[0])
         waiting = drawn(roots[0], arguments.count, random.Random(arguments.seed))[arguments.skip :]
         total, alive = len(waiting), list[Mutant]()
 
         def work(root: Path) -> None:
             with contextlib.suppress(IndexError):
                 while mutant := waiting.pop(0):
-                    test = killed_by(root, mutant)
+                    test = killed_by(root, mutant, known)
                     print(described(root, mutant), f"    {test or 'ALIVE'}", sep="\n", flush=True)
                     if test is None:
                         alive.append(mutant)

@@ -28,6 +28,7 @@ from iris.kernel.errors import (
     RemoteError,
     RemoteProtocolError,
     RequestTimeout,
+    SagaUndone,
     TunnelBroken,
     Unknown,
 )
@@ -41,7 +42,7 @@ from iris.patterns.books.counters import PatternStatistics
 from iris.patterns.books.shown import BookRow, Books
 from iris.patterns.books.watch import Loss, LossWatch
 from iris.patterns.latency import LatencyStatistics
-from iris.patterns.messages import Answer, Message, Request, Sender
+from iris.patterns.messages import Answer, Message, Outbox, Request, Sender
 from iris.patterns.multicast.survey import Answers
 from iris.patterns.pubsub.interest.durable_subscribers import DurableSubscriber
 from iris.patterns.pubsub.interest.shards import Share
@@ -53,9 +54,11 @@ from iris.patterns.pubsub.queues.consumer import Consumer, LogBatch, LogEvent
 from iris.patterns.pubsub.queues.job import Job
 from iris.patterns.pubsub.queues.work_queue import WorkQueue
 from iris.patterns.pubsub.queues.worker import JobWorker
+from iris.patterns.service.outcomes import Outcomes
 from iris.patterns.service.service import Limits, Requester, Service, operation
 from iris.patterns.service.worker_pool import ServiceStatistics
 from iris.patterns.state.lease import Lease
+from iris.patterns.state.saga import Saga
 from iris.patterns.state.shared_state import SharedState, StateStatistics
 from iris.patterns.state.shared_types import SharedCounter, SharedList, SharedMap, SharedSet, SharedText
 from iris.patterns.state.watch import StateChange, StateWatch
@@ -111,6 +114,8 @@ __all__ = [
     "NodeStatistics",
     "NotAllowed",
     "NotSent",
+    "Outbox",
+    "Outcomes",
     "Overloaded",
     "PatternStatistics",
     "PayloadTooLarge",
@@ -122,6 +127,8 @@ __all__ = [
     "Request",
     "RequestTimeout",
     "Requester",
+    "Saga",
+    "SagaUndone",
     "Sender",
     "Service",
     "ServiceStatistics",

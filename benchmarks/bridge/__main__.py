@@ -1,4 +1,4 @@
-"""``python -m benchmarks.bridge kills|rates|latency|topics``: the figures of docs/explanation/measured/spark.md."""
+"""``python -m benchmarks.bridge kills|rates|latency|topics|first``: figures of docs/explanation/measured/spark.md."""
 
 from __future__ import annotations
 
@@ -31,6 +31,9 @@ def main() -> None:
     topics = verbs.add_parser("topics", help="10,000 topics beside one, and a query on a silent topic")
     topics.add_argument("--events", type=int, default=60_000, help="that are published in each round")
     topics.add_argument("--elsewhere", type=int, default=1_000_000, help="while a query waits for another topic")
+    first = verbs.add_parser("first", help="spark-submit to a standalone cluster on a busy machine")
+    first.add_argument("--tries", type=int, default=10)
+    first.add_argument("--load", type=float, default=10.0, help="of the machine, by processes that count")
     given = parser.parse_args()
     if given.verb == "kills":
         sys.exit(_kill(given))
@@ -48,6 +51,10 @@ def main() -> None:
         measure_topics(given.events, given.elsewhere)
         row("load of the machine behind", _load())
         return
+    if given.verb == "first":
+        from benchmarks.bridge.first_tries import first_tries
+
+        sys.exit(first_tries(given.tries, given.load) < given.tries)
     publishing(given.events)
     opening()
     if not given.without_spark:

@@ -27,7 +27,6 @@ from benchmarks.bridge.cluster import SparkCluster, open_cluster
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.events.schema import decode_events
 from iris.spark_bridge.log.topics.filter import TopicFilter
-from iris.spark_bridge.session.worker_python import find_worker_python
 
 VICTIMS: Final = ("publisher", "bridge", "driver", "executor")
 _COSTLY: Final = VICTIMS[2:]
@@ -102,8 +101,7 @@ class Scene:
             *(sys.executable, "-m", "benchmarks.bridge.kill_driver", cluster.url, str(self.directory)),
             json.dumps({**cluster.settings, **settings}),
         )
-        workers = {"PYSPARK_PYTHON": find_worker_python(os.environ)}  # the whole cluster is on this machine
-        self.driver = Child(driver, ready="the query runs", log=self.directory / "driver.txt", environment=workers)
+        self.driver = Child(driver, ready="the query runs", log=self.directory / "driver.txt")
         self.driver.launch()
         for child in (self.bridge, self.publisher, self.driver):
             child.wait_ready()

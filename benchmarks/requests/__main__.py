@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from benchmarks.requests import broadcast, kill, overload, overload_processes, restarts
+from benchmarks.requests import broadcast, keys, kill, overload, overload_processes, restarts
 
 
 def main() -> None:
@@ -22,6 +22,9 @@ def main() -> None:
     rolling = cases.add_parser("restarts", help="members that are restarted by SIGTERM, in turn, under load")
     rolling.add_argument("--members", type=int, default=4)
     rolling.add_argument("--restarts", type=int, default=10, help="of each member")
+    keyed = cases.add_parser("keys", help="requests with an idempotency key, while members and the bridge are killed")
+    keyed.add_argument("--requests", type=int, default=10_000)
+    keyed.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     match given.case:
         case "kill":
@@ -34,6 +37,8 @@ def main() -> None:
             kept = broadcast.conduct()
         case "restarts":
             kept = restarts.conduct(members=given.members, restarts=given.restarts)
+        case "keys":
+            kept = keys.conduct(given.requests, seed=given.seed)
         case _:
             raise AssertionError(given.case)
     sys.exit(not kept)

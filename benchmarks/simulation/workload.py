@@ -7,6 +7,7 @@
 | events | news for all, at both sites | in the order of each publisher, none twice |
 | groups | jobs for one of the workers each | none twice |
 | confirmed events | receipts for the bridge | each that was confirmed is in its log, once and in order |
+| a queue | parcels for one of two workers each | each that was put is done, those of one key in their order |
 | broadcasts, surveys | to every member of the ledger | at most once for each member |
 | tunnels | numbers there and back | in order, none missing, none twice |
 
@@ -17,7 +18,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections import defaultdict
 from contextlib import suppress
 from typing import Any, Final, final
@@ -65,8 +65,9 @@ class MixedWorkload:
         pause: mean seconds between two rounds of the clients.
         bridged: have a bridge.
         sites: have a second site.
-        probe_interval: of the nodes.  A tenth of the usual probes: an hour of eight nodes takes half of the processor
-            time, and a member that is silent is noticed later.
+        probe_interval: of the nodes; the dead are tried again half as often, as with the defaults.  A tenth of the
+            usual probes: an hour of eight nodes takes half of the processor time, and a member that is silent is
+            noticed later.
     """
 
     def __init__(
@@ -83,7 +84,9 @@ class MixedWorkload:
         self._bridged = bridged
         self._sites = sites
         # The window of a tunnel is small enough to be in use.
-        self._config = iris.Config(probe_interval=probe_interval, tunnel_window=64 * 1024)
+        self._config = iris.Config(
+            probe_interval=probe_interval, lost_interval=2 * probe_interval, tunnel_window=64 * 1024
+        )
         self._registers: dict[str, int] = {}
         self.history: Final = iris.testing.History()
         self.orders: Final[list[int]] = []
@@ -96,6 +99,10 @@ class MixedWorkload:
         self.told: Final[list[tuple[str, int]]] = []
         """The broadcasts of each member."""
         self.confirmed: Final[list[int]] = []
+        self.parcels: Final[dict[int, str]] = {}
+        """The key of each that is in the queue."""
+        self.delivered: Final[dict[int, None]] = {}
+        """Those that were done, in the order in which each was done first."""
         self._number = 0
 
     def _next(self) -> int:
@@ -137,6 +144,8 @@ class MixedWorkload:
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(self._hear_news, node, own)
+            if self._bridged:
+                nursery.start_soon(self._deliver, node)
             async for job in jobs:
                 self.jobs.append(job.payload)
 
@@ -145,6 +154,13 @@ class MixedWorkload:
             async for event in news:
                 publisher, number = event.payload
                 self.news[own].append((publisher, number))
+
+    async def _deliver(self, node: iris.Node) -> None:
+        async with node.queue("parcels", attempts=1000) as parcels:
+            async for parcel in parcels.take(limit=4):
+                async with parcel:
+                    await trio.sleep(self._world.random.uniform(0, 0.02))
+                    self.delivered.setdefault(parcel.payload)
 
     async def register(self) -> None:
         """The one member of ``register``; what it keeps outlives its crashes."""
@@ -175,17 +191,10 @@ class MixedWorkload:
             await trio.sleep_forever()
 
     async def bridge(self) -> None:
-        """A bridge that stores receipts."""
-        # The functions of the simulation: the defaults of open_bridge are those of the real machine.
+        """A bridge that stores receipts, and the queue of parcels."""
         async with (
             iris.open_node("bridge", site="eu", config=self._config) as node,
-            open_bridge(
-                node,
-                topics=["receipts.>"],
-                directory=self._world.directory() / "log",
-                wall_clock=time.time,
-                entropy=os.urandom,
-            ),
+            open_bridge(node, topics=["receipts.>", "parcels"], directory=self._world.directory() / "log"),
         ):
             await trio.sleep_forever()
 
@@ -264,6 +273,20 @@ class MixedWorkload:
         await node.publish("receipts.paid", b"%d" % number, confirm=True, timeout=5)
         self.confirmed.append(number)
 
+    async def _put(self, node: iris.Node) -> None:
+        async with node.queue("parcels", attempts=1000) as parcels:
+            for _ in range(3):
+                number, key = self._next(), self._world.random.choice("abc")
+                await parcels.put(number, key=key)
+                self.parcels[number] = key
+
+    async def _all_parcels_are_delivered(self, node: iris.Node) -> None:
+        await self._put(node)
+        await trio.sleep(2)
+        left = self.parcels.keys() - self.delivered.keys()
+        if left:
+            raise iris.DeliveryError(f"parcels are not delivered: {sorted(left)}")
+
     async def _tunnel(self, node: iris.Node) -> None:
         async with node.open_tunnel("ledger", timeout=2) as tunnel, trio.open_nursery() as nursery:
 
@@ -306,7 +329,7 @@ class MixedWorkload:
                     parts = [
                         self._order, self._question, self._publish, self._survey, self._tunnel, self._use_register
                     ]  # fmt: skip
-                    for part in [*parts, self._confirm] if self._bridged else parts:
+                    for part in [*parts, self._confirm, self._put] if self._bridged else parts:
                         nursery.start_soon(self._client, desk, part)
                 await world.wait_healed()
                 await self._check_alive(desk)
@@ -328,6 +351,7 @@ class MixedWorkload:
         await _within_a_minute(self._news_arrive, desk)
         if self._bridged:
             await _within_a_minute(self._confirm, desk)
+            await _within_a_minute(self._all_parcels_are_delivered, desk)
 
     async def _members_are_known(self, desk: iris.Node) -> None:
         known = {cluster: len(desk.members(cluster)) for cluster in ("ledger", "register")}
@@ -350,6 +374,7 @@ class MixedWorkload:
         for news in self.news.values():
             iris.testing.check_fifo(news)
         iris.testing.check_at_most_once(self.jobs)
+        iris.testing.check_fifo((self.parcels[number], number) for number in self.delivered if number in self.parcels)
         iris.testing.check_at_most_once(self.told)
         self.history.check_linearizable(initial=0)
 
@@ -364,8 +389,8 @@ class MixedWorkload:
                 at = state.earliest
                 while at < state.next:
                     for chunk in store.read(state.number, state.epoch, at, state.next, max_bytes=1 << 20):
-                        values = decode_events(chunk.data).column("value").to_pylist()
-                        found += [int(value) for value in values]
+                        events = decode_events(chunk.data).select(("topic", "value")).to_pylist()
+                        found += [int(event["value"]) for event in events if event["topic"] == "receipts.paid"]
                         at = chunk.end
         finally:
             store.close()

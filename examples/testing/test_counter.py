@@ -1,5 +1,6 @@
 """A register that loses an update is not linearizable."""
 
+import pytest
 import trio
 from counter import serve
 
@@ -7,13 +8,13 @@ import iris
 import iris.testing
 
 
-@iris.testing.simulate(seeds=200, hours=0.01)
-async def test_no_update_is_lost(world: iris.testing.World) -> None:
-    world.start("server", serve)
+@pytest.mark.iris(seeds=200, hours=0.01)
+async def test_no_update_is_lost(iris_world: iris.testing.World) -> None:
+    iris_world.start("server", serve)
     counted = []
 
     async def add(node: iris.Node) -> None:
-        await trio.sleep(world.random.uniform(0, 1))
+        await trio.sleep(iris_world.random.uniform(0, 1))
         counted.append(await node.request("counter", 1, operation="add"))
 
     async with iris.open_node("desk") as node:

@@ -17,14 +17,14 @@ Not here: ``Tunnel.as_stream``, whose streams are trio's.
 from trio import BusyResourceError, ClosedResourceError, EndOfChannel
 
 from iris.aio.handles import (
-    Answers, ClusterMembership, ConfirmedEvents, Lease, LossWatch, SharedState, StateWatch, Subscription,
-    Tunnel, Watch,
+    Answers, ClusterMembership, ConfirmedEvents, Lease, LossWatch, Saga, SharedState, StateWatch,
+    Subscription, Tunnel, Watch,
 )  # fmt: skip
 from iris.aio.node import Node, lifespan, open_node
 from iris.aio.queues import Consumer, Job, JobWorker, LogBatch, WorkQueue
 
 __all__ = (
     "Answers", "BusyResourceError", "ClosedResourceError", "ClusterMembership", "ConfirmedEvents", "Consumer",
-    "EndOfChannel", "Job", "JobWorker", "Lease", "LogBatch", "LossWatch", "Node", "SharedState", "StateWatch",
-    "Subscription", "Tunnel", "Watch", "WorkQueue", "lifespan", "open_node",
+    "EndOfChannel", "Job", "JobWorker", "Lease", "LogBatch", "LossWatch", "Node", "Saga", "SharedState",
+    "StateWatch", "Subscription", "Tunnel", "Watch", "WorkQueue", "lifespan", "open_node",
 )  # fmt: skip

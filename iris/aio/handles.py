@@ -24,6 +24,7 @@ from iris.patterns.pubsub.publish import ConfirmedEvents as TrioConfirmed
 from iris.patterns.pubsub.subscribe import Event, Overflow
 from iris.patterns.pubsub.subscribe import Subscription as TrioSubscription
 from iris.patterns.state import Lease as TrioLease
+from iris.patterns.state import Saga as TrioSaga
 from iris.patterns.state import SharedState as TrioState
 from iris.patterns.state import StateChange
 from iris.patterns.state import StateWatch as TrioStateWatch
@@ -190,6 +191,17 @@ class ConfirmedEvents(Handle[TrioConfirmed]):
 
 
 @final
+class Saga(Handle[TrioSaga]):
+    """See ``iris.Saga``."""
+
+    __slots__ = ()
+
+    request = awaited(TrioSaga.request)
+    name = Shown[str]()
+    attempt = Shown[int]()
+
+
+@final
 class ClusterMembership(Handle[TrioMembership]):
     """See ``iris.ClusterMembership``: this node as a member of a cluster."""
 
@@ -200,6 +212,6 @@ class ClusterMembership(Handle[TrioMembership]):
 
 
 __all__ = (
-    "Answers", "ClusterMembership", "ConfirmedEvents", "Lease", "LossWatch", "SharedState", "StateWatch",
-    "Subscription", "Tunnel", "Watch",
+    "Answers", "ClusterMembership", "ConfirmedEvents", "Lease", "LossWatch", "Saga", "SharedState",
+    "StateWatch", "Subscription", "Tunnel", "Watch",
 )  # fmt: skip

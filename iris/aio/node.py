@@ -18,6 +18,7 @@ from iris.aio.handles import (
     ConfirmedEvents,
     Lease,
     LossWatch,
+    Saga,
     SharedState,
     Subscription,
     Tunnel,
@@ -65,6 +66,7 @@ class Node(Handle[TrioNode]):
         *,
         timeout: float = 5.0,
         idempotent: bool = False,
+        idempotency_key: str | None = None,
         operation: str | None = None,
         key: str | None = None,
         prefer: Member | NodeId | None = None,
@@ -74,10 +76,12 @@ class Node(Handle[TrioNode]):
         prefer_site: str | None = None,
         wait: float = 0.0,
         reply: type[R] | None = None,
+        fallback: R | None = None,
+        essential: bool = True,
     ) -> R:
         """See ``iris.Node.request``."""
         # Written out: of a type that is left out, type checkers lose the default on the way through ``awaited``.
-        if wait == 0 and hedge is None and prefer_site is None:
+        if wait == 0 and hedge is None and prefer_site is None and fallback is None and essential is True:
             # Most requests are one message there and one back: those cross to trio and back only if they fail, which
             # takes a third of the time.
             self._guest.check()
@@ -90,6 +94,7 @@ class Node(Handle[TrioNode]):
                 payload,
                 timeout=timeout,
                 idempotent=idempotent,
+                idempotency_key=idempotency_key,
                 operation=operation,
                 key=key,
                 prefer=prefer,
@@ -113,6 +118,7 @@ class Node(Handle[TrioNode]):
                 payload,
                 timeout=timeout,
                 idempotent=idempotent,
+                idempotency_key=idempotency_key,
                 operation=operation,
                 key=key,
                 prefer=prefer,
@@ -122,6 +128,8 @@ class Node(Handle[TrioNode]):
                 prefer_site=prefer_site,
                 wait=wait,
                 reply=reply,
+                fallback=fallback,
+                essential=essential,
             )
         )
 
@@ -139,6 +147,7 @@ class Node(Handle[TrioNode]):
     state = block(TrioNode.state, SharedState)
     lease = block(TrioNode.lease, Lease)
     leader = block(TrioNode.leader, Lease)
+    saga = block(TrioNode.saga, Saga)
     clusters = direct(TrioNode.clusters)
     members = direct(TrioNode.members)
     nodes = direct(TrioNode.nodes)

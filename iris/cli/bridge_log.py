@@ -150,6 +150,10 @@ def _as_object(status: BridgeStatus, rate: float, away: Sequence[DurableSubscrib
             }
             for shard, gap in status.gaps
         ],
+        "damage": [
+            {"shard": shard, "offset": damage.offset, "end": damage.end, "reason": damage.reason}
+            for shard, damage in status.damage
+        ],
         "away": [{"name": one.name, "cluster": one.cluster, "topics": list(one.patterns)} for one in away],
         "events_per_second": round(rate, 1),
     }
@@ -177,6 +181,10 @@ def _show(status: BridgeStatus, rate: float, away: Sequence[DurableSubscriber]) 
         write_line(f"gap: {describe_gap(gap, name)}")
     if len(status.gaps) > GAPS_SHOWN:
         write_line(f"and {len(status.gaps) - GAPS_SHOWN:,} older gaps: --json lists all")
+    for name, damage in status.damage[-GAPS_SHOWN:]:
+        write_line(f"damage: {damage.describe(name)}")
+    if len(status.damage) > GAPS_SHOWN:
+        write_line(f"and {len(status.damage) - GAPS_SHOWN:,} more stretches: 'iris bridge verify' lists all")
     for one in away:
         write_line(
             f"durable subscriber {one.name} of cluster {one.cluster} is away: confirmed events on "

@@ -50,7 +50,9 @@ _log: Final = logging.getLogger("iris")
 _GATHER: Final = 0.05
 """Seconds for which changes of the directory are collected before they are advertised, many in one message."""
 
-_ALIVE_EVERY: Final = 1.0
+_ALIVE_EVERY: Final = 2
+"""Each neighbour is asked whether it lives once in so many intervals in which a member is probed: each second."""
+
 _ALIVE_WITHIN: Final = 2.0
 """A neighbour that does not answer within this many seconds is given up; its connection may look well for minutes."""
 
@@ -146,9 +148,9 @@ class Gateway:
         between.register(kinds.Route, self._receive_route)
         between.register(kinds.Exports, self._receive_exports)
         near, far = _Neighbours(self, near=True), _Neighbours(self, near=False)
-        self._near.observe(near)
+        self._near.observe(near, clients=False)
         between.observe(far)
-        for peer in self._near.peers.values():
+        for peer in filter(self._near.is_between_members, self._near.peers.values()):
             near.peer_connected(peer)
 
     def __repr__(self) -> str:
@@ -285,7 +287,7 @@ class Gateway:
     def _tell_neighbour(self, neighbour: NodeId, changed: set[Hop] | None) -> None:
         """Advertise to it what has changed, or all."""
         peer = self._peer(neighbour)
-        if peer is None:
+        if peer is None or peer.client:
             return
         messages = self._advertising.messages(neighbour, changed, trio.current_time())
         # Before anything of the directory: nodes link to other sites with it, and have to know what may cross.
@@ -323,7 +325,7 @@ class Gateway:
 
         async with trio.open_nursery() as nursery:
             while True:
-                await trio.sleep(_ALIVE_EVERY)
+                await trio.sleep(_ALIVE_EVERY * self._near.config.probe_interval)
                 now = trio.current_time()
                 self._between.identity = self._near.identity
                 self._lists.ask_anew(self._directory, self._ask)

@@ -83,7 +83,8 @@ class Config:
 
     # -- membership --------------------------------------------------------------------------------------
     probe_interval: float = 0.5
-    """One random member is probed this often.  Enters the detection time linearly."""
+    """One random member is probed this often.  Enters the detection time linearly.  A gateway asks each of its
+    neighbours half as often."""
 
     probe_timeout: float = 0.25
     """After this time without an answer others are asked to probe.  Above any round trip, below the interval."""
@@ -134,6 +135,10 @@ class Config:
     """How many of these, and of the gone, may be of one cluster's key: anyone with that key can make up any number.
     A quarter of ``member_limit``, so the members of other clusters find room.  Beyond it those go that are gone
     already; then, for a member that is linked, one that nobody could be linked to."""
+
+    clients_per_cluster_key: int = 2_000
+    """How many clients of one cluster's key are linked to this node: anyone with that key can start any number.  A link
+    to one takes 20 KiB."""
 
     gone_limit: int = 20_000
     """Dead and left members that are remembered.  A partition heals by itself if its other side is no larger."""

@@ -7,6 +7,8 @@ tasks at once) raises trio's own ``ClosedResourceError``, ``BrokenResourceError`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class IrisError(Exception):
     """Base of every error that Iris raises."""
@@ -110,6 +112,18 @@ class LeaseLost(DeliveryError):
     What the block had begun may go on beside what the next holder does, unless the resource checks the token.  Trying
     again asks for the lease anew.
     """
+
+
+class SagaUndone(DeliveryError):
+    """A saga has failed, and what it had done was undone; its ``__cause__`` is why, where it happened in this process.
+
+    ``failed`` are the compensations that raised, or of which nobody knows how far they came, each with its error: they
+    are not called again.
+    """
+
+    def __init__(self, message: str, *, failed: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.failed = tuple(failed)
 
 
 class EventsLost(DeliveryError):

@@ -64,7 +64,13 @@ def check_count(value: object, name: str) -> int:
 
 
 def check_request(
-    cluster: str, operation: str | None, key: str | None, hedge: float | None, *, idempotent: bool
+    cluster: str,
+    operation: str | None,
+    key: str | None,
+    hedge: float | None,
+    *,
+    idempotent: bool,
+    idempotency_key: str | None = None,
 ) -> None:
     """Check the arguments that address a request, and how often it may run.
 
@@ -81,8 +87,10 @@ def check_request(
         check_name(operation, "operation")
     if key is not None:
         check_key(key)
+    if idempotency_key is not None and (check_key(idempotency_key) == "" or not idempotency_key.isprintable()):
+        raise ConfigError(f"idempotency_key is {idempotency_key!r}: use 1 to 256 bytes of printable text")
     if hedge is not None:
-        if not idempotent:
+        if not idempotent and idempotency_key is None:
             raise ConfigError("hedge is for requests with idempotent=True only: two members may run them")
         check_timeout(hedge, "hedge")
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from inspect import isawaitable
 from pathlib import Path
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast, final
 
 import trio
 
-from iris.cluster.membership import Departure, Member, Membership, NodeInfo, RevocationExchange, Watch
+from iris.cluster.membership import Departure, Lookups, Member, Membership, NodeInfo, RevocationExchange, Watch
 from iris.cluster.mesh import Mesh
-from iris.cluster.sites import Sites, open_with_all, open_with_one, reach_one
+from iris.cluster.sites import Reach, Sites, open_with_all, open_with_one, reach_one
 from iris.kernel.config import Config
-from iris.kernel.errors import ConfigError, RemoteError, RequestTimeout
+from iris.kernel.errors import ConfigError, DeliveryError, RemoteError, RequestTimeout
 from iris.kernel.names import NodeId, check_address, check_name
 from iris.kernel.tasks import protected_context
 from iris.node.arguments import (
@@ -68,16 +68,18 @@ from iris.patterns.pubsub.publish import ConfirmedEvents, open_confirmed_events
 from iris.patterns.pubsub.queues import BridgeMembers, Consumer, Start, WorkQueue, open_consumer, open_work_queue
 from iris.patterns.pubsub.subscribe import Overflow, Subscription, SubscriptionLimits, with_expiry
 from iris.patterns.request import Begun, Requests
-from iris.patterns.service import Limits, Server, Service, Tunnels, callers
+from iris.patterns.service import MAX_KEEP, MIN_KEEP, KeyClaims, Limits, Server, Service, Tunnels, callers
 from iris.patterns.state import (
     MAX_BYTES,
     MAX_KEYS,
     MAX_TTL,
     MIN_TTL,
     Lease,
+    Saga,
     SharedState,
     StateMembers,
     open_lease,
+    open_saga,
 )
 from iris.patterns.tunnel import Tunnel
 from iris.security.files import CredentialWatch
@@ -119,6 +121,7 @@ class Node:
         environment: Environment,
         site: str,
         sites: Sites | None,
+        lookups: Lookups | None = None,
     ) -> None:
         self.id: Final = mesh.node
         """This boot of this process: 32 hexadecimal digits."""
@@ -137,6 +140,9 @@ class Node:
         self._config, self._environment = config, environment
         self._joined = joined
         self._sites = sites
+        self._lookups = lookups
+        self._reach: Reach | None = lookups or sites
+        """Links to members that are not linked before they are asked."""
         self._tracing: Tracing | None = None
         """Joins calls and handlers to traces, in a program that has imported opentelemetry."""
         self._reports: dict[str, Callable[[], Any]] = {}
@@ -158,10 +164,11 @@ class Node:
         if self._foreign is not None:
             self._pubsub.confirming.look_abroad = self._foreign.begin
         self._serving = Server(mesh, config, self._relays, self._books)
+        self._serving.asking = self._ask_bridge, environment.entropy
         self._tunnels = Tunnels(mesh, membership, self._serving, config, self._books)
         membership.queue_delay = lambda: self._serving.queue_delay
-        if sites is not None:
-            self._requests.reach = lambda cluster, timeout: reach_one(sites, cluster, None, timeout)
+        if (reach := self._reach) is not None:
+            self._requests.reach = lambda cluster, timeout: reach_one(reach, cluster, None, timeout)
         membership.on_suspected(self._requests.peer_unreachable)
         membership.proofs.on_lost(self._tunnels.member_expelled)
 
@@ -177,6 +184,7 @@ class Node:
         *,
         timeout: float = 5.0,
         idempotent: bool = False,
+        idempotency_key: str | None = None,
         operation: str | None = None,
         key: str | None = None,
         prefer: Member | NodeId | None = None,
@@ -186,6 +194,8 @@ class Node:
         prefer_site: str | None = None,
         wait: float = 0.0,
         reply: type[R] | None = None,
+        fallback: R | None = None,
+        essential: bool = True,
     ) -> R:
         """Ask one member of a cluster and return its reply.
 
@@ -199,6 +209,10 @@ class Node:
             timeout: seconds until ``RequestTimeout``; the handler is cancelled when they are over.  The caller's own
                 cancel scope shortens it, and what is left is what nested requests in the handler may use.
             idempotent: the handler's effect is the same when it runs twice.
+            idempotency_key: 1 to 256 bytes that name this piece of work, within this node's cluster and the operation.
+                A bridge keeps what the first request with the key came to, for the time that the service states
+                (``Outcomes``), and every later one gets that, from whichever member, also after the death of members,
+                callers and bridge.  It is repeated as with ``idempotent=True``.
             operation: name of the handler within the service.
             key: requests with the same key go to the same member while it lives.
             prefer: the member that is asked as long as it can be reached and work does not wait for a second there,
@@ -212,6 +226,9 @@ class Node:
             wait: seconds to wait for a first member if the cluster has none; they come before those of ``timeout``.
             reply: what the reply is converted to: a dataclass, a model of msgspec or pydantic, or another type made of
                 such; one that does not fit raises ``RemoteError`` with the code ``reply_malformed``.  None: as it is.
+            fallback: returned in the place of a ``DeliveryError``, and counted (``statistics().fallbacks``); None:
+                errors are raised, unless ``essential`` is False.
+            essential: False: ``fallback`` is returned then even if it is None.
 
         Raises:
             NoSuchCluster: nobody serves it; known at once, or when ``wait`` is over.  An idempotent request waits for
@@ -219,15 +236,21 @@ class Node:
             Overloaded: the members that were asked are at their limits; the handler did not run.
             RequestTimeout: the time is over; the handler ran never or once, or once at each member that was lost.
             NotSent: the request certainly did not run.
-            Unknown: the member was lost while it had the request; only if not idempotent.
-            RemoteError: the handler raised; it holds the code and text.
+            Unknown: the member was lost while it had the request; only if not idempotent.  With a key: a member was
+                lost in the middle, or the handler was cancelled, and the service does not run such requests again.
+            RemoteError: the handler raised; it holds the code and text.  With a key also ``key_reused``: it stands for
+                another payload; ``no_outcomes``: the service keeps none; ``no_bridge``, ``not_stored``,
+                ``too_many_keys``: the bridge cannot be reached, or has no room.  With these the handler did not run.
             NotAllowed: the member refuses this caller.
             PayloadTooLarge, LocalProtocolError: the payload or the headers cannot be sent.
 
-        Cancelling it tells the member to stop, and leaves nothing behind here.
+        Cancelling it tells the member to stop, and leaves nothing behind here.  A key whose handler has begun is in
+        doubt then, as if the member had been lost.
         """
         self._guard.check()
-        check_request(cluster, operation, key, hedge, idempotent=idempotent)
+        check_request(cluster, operation, key, hedge, idempotent=idempotent, idempotency_key=idempotency_key)
+        if essential is not True:
+            check_flags(essential=essential)
         timeout = check_timeout(timeout)
         convert = None if reply is None else reply_converter(reply)
         span: OpenSpan | None = None
@@ -237,8 +260,8 @@ class Node:
             if wait != 0:
                 await self._wait_first(cluster, check_wait(wait))
             wanted = prefer if prefer is None and prefer_site is None else check_preference(prefer, prefer_site)
-            if self._sites is not None and (prefer_site or self._sites.matters(cluster)):
-                timeout = await reach_one(self._sites, cluster, prefer_site, timeout)
+            if self._reach is not None and (prefer_site or self._reach.matters(cluster)):
+                timeout = await reach_one(self._reach, cluster, prefer_site, timeout)
             call = self._requests.call(
                 cluster,
                 payload,
@@ -249,13 +272,17 @@ class Node:
                 prefer=wanted,
                 headers=headers,
                 priority=check_priority(priority),
+                idempotency_key=idempotency_key,
             )
             came: Any = await self._requests.request(call, hedge)
             value: R = came if convert is None else converted_reply(convert, came, cluster)
         except BaseException as error:
             if span is not None:
                 span.end(error)
-            raise
+            if (essential and fallback is None) or not isinstance(error, DeliveryError):
+                raise
+            self._requests.fallbacks[type(error).__name__] += 1
+            return cast("R", fallback)
         if span is not None:
             span.end()
         return value
@@ -269,6 +296,7 @@ class Node:
         *,
         timeout: float,
         idempotent: bool,
+        idempotency_key: str | None,
         operation: str | None,
         key: str | None,
         prefer: Member | NodeId | None,
@@ -281,8 +309,8 @@ class Node:
         See ``Requests.begin``.
         """
         self._guard.check()
-        check_request(cluster, operation, key, None, idempotent=idempotent)
-        if self._sites is not None and self._sites.matters(cluster):
+        check_request(cluster, operation, key, None, idempotent=idempotent, idempotency_key=idempotency_key)
+        if self._reach is not None and self._reach.matters(cluster):
             return None
         span: OpenSpan | None = None
         if self._tracing is not None:
@@ -298,6 +326,7 @@ class Node:
             prefer=None if prefer is None else check_preference(prefer, None),
             priority=check_priority(priority),
             until=until,
+            idempotency_key=idempotency_key,
         )
         begun = self._requests.begin(call, woken)
         return begun if begun is None or span is None else span.following(begun)
@@ -335,8 +364,8 @@ class Node:
         with nullcontext() if span is None else span:
             if wait != 0:
                 await self._wait_first(cluster, check_wait(wait))
-            if self._sites is not None and self._sites.foreigners.ids(cluster):
-                await self._sites.reach(cluster, self._config.handshake_timeout, everybody=True)
+            if self._reach is not None and self._reach.lists(cluster):
+                await self._reach.reach(cluster, self._config.handshake_timeout, everybody=True)
             await self._broadcasts.broadcast(cluster, payload, headers=headers)
 
     def survey(
@@ -389,7 +418,7 @@ class Node:
 
         def opening(headers: Mapping[str, str] | None) -> AbstractAsyncContextManager[Answers]:
             survey = partial(self._surveys.open, cluster, payload, rules, operation, headers, asked_as)
-            asking = partial(open_with_all, self._sites, cluster, survey, rules.timeout)
+            asking = partial(open_with_all, self._reach, cluster, survey, rules.timeout)
             return self._open_later(cluster, within, asking) if within else asking()
 
         tracing = self._tracing
@@ -443,6 +472,8 @@ class Node:
         """
         if get_ident() != self._guard.thread:
             self._guard.check()
+        if self._lookups is not None:
+            self._check_member("publish")
         if expires is not None:
             if retain:
                 raise ConfigError("a last value that is retained does not expire: give expires or retain")
@@ -482,6 +513,8 @@ class Node:
         """Publish a plain event if it goes along with the one before; else, or with options, nothing happens."""
         if options or type(payload) is not bytes or (self._foreign is not None and self._foreign.pending(topic)):
             return False
+        if self._lookups is not None:
+            return False
         if self._tracing is not None and self._tracing.is_within:
             return False
         self._guard.check()
@@ -498,6 +531,7 @@ class Node:
         See ``ConfirmedEvents``.  Leaving it by an error or by cancelling leaves events on their way.
         """
         self._guard.check()
+        self._check_member("publish")
         timeout = check_timeout(timeout)
         return open_confirmed_events(
             self._pubsub.confirming, self._config, timeout, self._foreign, observer=self._tracing
@@ -542,6 +576,7 @@ class Node:
         Cancelling the iteration loses no event; leaving the block drops what still waits.
         """
         self._guard.check()
+        self._check_member("subscribe")
         check_flags(durable=durable)
         limits = SubscriptionLimits() if limits is None else check_is(limits, SubscriptionLimits, "limits")
         return self._pubsub.subscribe(
@@ -572,6 +607,7 @@ class Node:
         Cancelling it leaves it forgotten.
         """
         self._guard.check()
+        self._check_member("forget a durable subscriber")
         await self._pubsub.forget_durable(name)
 
     # -- a bridge's log ---------------------------------------------------------------------------------------
@@ -707,7 +743,7 @@ class Node:
 
         def opening(headers: Mapping[str, str] | None) -> AbstractAsyncContextManager[Tunnel]:
             tunnel = partial(self._tunnels.open, cluster, operation=operation, headers=headers, prefer=wanted)
-            with_one = partial(open_with_one, self._sites, cluster, prefer_site, tunnel, timeout)
+            with_one = partial(open_with_one, self._reach, cluster, prefer_site, tunnel, timeout)
             return self._open_later(cluster, within, with_one) if within else with_one()
 
         tracing = self._tracing
@@ -761,6 +797,7 @@ class Node:
         what no other member got is lost then, unless it is on disk.
         """
         self._guard.check()
+        self._check_member("have a document")
         check_name(cluster, "cluster")
         if path is not None and not isinstance(path, str | Path):
             raise ConfigError(f"path is {path!r}: use a text or a pathlib.Path")
@@ -838,11 +875,8 @@ class Node:
         if not MIN_TTL <= seconds <= MAX_TTL:
             raise ConfigError(f"ttl is {ttl!r}: use {MIN_TTL:g} to {MAX_TTL:g} seconds")
 
-        async def ask(granting: str, operation: str, fields: Mapping[str, Any], within: float) -> Any:
-            return await self.request(granting, dict(fields), operation=operation, timeout=within, idempotent=True)
-
         return open_lease(
-            ask,
+            self._ask_bridge,
             bridge,
             self.name if cluster is None else check_name(cluster, "cluster"),
             name,
@@ -851,6 +885,9 @@ class Node:
             self._environment.entropy(16),
             self._environment.random,
         )
+
+    async def _ask_bridge(self, bridge: str, operation: str, fields: Mapping[str, Any], within: float) -> Any:
+        return await self.request(bridge, dict(fields), operation=operation, timeout=within, idempotent=True)
 
     def leader(
         self, cluster: str, *, ttl: float = 10.0, timeout: float = math.inf, bridge: str = "bridge"
@@ -868,6 +905,48 @@ class Node:
         if not self._joined.has(check_name(cluster, "cluster")):
             raise ConfigError(f"this node is no member of cluster {cluster!r}: begin by node.join")
         return self.lease("leader", ttl=ttl, timeout=timeout, bridge=bridge, cluster=cluster)
+
+    def saga(
+        self, name: str, *, timeout: float = 60.0, keep: float = 7 * 24 * 3600.0, bridge: str = "bridge"
+    ) -> AbstractAsyncContextManager[Saga]:
+        """Do several steps at other clusters, and undo those that were done if a later one fails.
+
+        Example::
+
+            async with node.saga("order-7") as saga:
+                await saga.request("stock", order, operation="reserve", undo="release")
+                await saga.request("payments", order, operation="charge", undo="refund")
+
+        If the block ends without an error, so does the saga.  If it raises, a bridge notes that, the compensations are
+        called in the reverse order, each until it has an outcome, and the error becomes ``SagaUndone``.  If this node
+        dies, nothing is undone: the saga has to be run again, best by the worker that gets its job from a queue.  Then
+        steps and compensations that have an outcome are not called again, and the others follow.
+
+        Args:
+            name: of the saga, within the cluster that this node speaks for: the same when it is run
+                again.  Each is run by one node at a time; another one waits.
+            timeout: seconds for the steps.  When they are over the block is cancelled, and nothing is undone.
+            keep: seconds for which the end of the saga is remembered, 1 s to 366 days.
+            bridge: its cluster.
+
+        Raises:
+            SagaUndone: the block raised, now or when it was run before.  Then it is not entered again.
+            RequestTimeout: the steps have taken too long, or another node runs the saga.
+            LeaseLost: this node was taken for lost, and another one runs the saga.
+            NoSuchCluster: there is no bridge.
+            RemoteError: the bridge refuses.
+            ConfigError: an argument is malformed.
+
+        Cancelling the block is as if this node had died.  Cancelled while it compensates, the rest is left to the next
+        one that runs the saga.
+        """
+        self._guard.check()
+        seconds, kept = check_timeout(timeout), check_timeout(keep, "keep")
+        if not MIN_KEEP <= kept <= MAX_KEEP:
+            raise ConfigError(f"keep is {keep!r}: use {MIN_KEEP:g} to {MAX_KEEP:g} seconds")
+        claims = KeyClaims(check_name(bridge, "cluster"), self._ask_bridge)
+        holder = self._environment.entropy(16)
+        return open_saga(self.request, claims, self.name, check_name(name, "saga"), seconds, kept, holder)
 
     # -- clusters -------------------------------------------------------------------------------------------
 
@@ -898,6 +977,7 @@ class Node:
         Cancelling the block skips the draining: callers of what still runs get an error.
         """
         self._guard.check()
+        self._check_member("serve")
         check_name(cluster, "cluster")
         limits = Limits() if limits is None else check_is(limits, Limits, "limits")
         flag = self._flag(check_is(service, Service, "service").paused_by)
@@ -951,8 +1031,21 @@ class Node:
     async def _wait_first(self, cluster: str, wait: float) -> None:
         """Wait until a cluster has a member that can be asked, for ``wait`` seconds at most."""
         check_address(cluster)
-        with trio.move_on_after(wait):
+        with self._following(cluster), trio.move_on_after(wait):
             await self._membership.wait_for(cluster, 1)
+
+    def _following(self, cluster: str) -> AbstractContextManager[None]:
+        """Have a client look the members of a cluster up again and again, for the length of the block."""
+        return nullcontext() if self._lookups is None else self._lookups.following(cluster)
+
+    def _check_member(self, what: str) -> None:
+        """Check that this node is no client.
+
+        Raises:
+            ConfigError: it is one.
+        """
+        if self._lookups is not None:
+            raise ConfigError(f"this node is a client and cannot {what}: open it without client=True")
 
     @protected_context
     async def _open_later(
@@ -971,8 +1064,9 @@ class Node:
         Cancelling it leaves nothing behind.
         """
         self._guard.check()
-        with trio.move_on_after(check_timeout(timeout)):
-            return await self._membership.wait_for(check_address(cluster), check_count(members, "members"))
+        within, cluster, members = check_timeout(timeout), check_address(cluster), check_count(members, "members")
+        with self._following(cluster), trio.move_on_after(within):
+            return await self._membership.wait_for(cluster, members)
         present, known = self._membership.count(cluster), len(self.members(cluster))
         but = f"; {known - present} more cannot be asked: leaving, or not linked" if known > present else ""
         trouble = self._mesh.trouble()
@@ -993,7 +1087,14 @@ class Node:
         """
         self._guard.check()
         check_name(cluster, "cluster")
-        return self._membership.watch(cluster)
+        watch = self._membership.watch(cluster)
+        return watch if self._lookups is None else self._watch_following(cluster, watch)
+
+    @protected_context
+    async def _watch_following(self, cluster: str, watch: AbstractAsyncContextManager[Watch]) -> AsyncIterator[Watch]:
+        with self._following(cluster):
+            async with watch as changes:
+                yield changes
 
     async def revoke(self, revocations: bytes) -> bool:
         """Put a revocation list, signed by the realm's owner, in force in the whole realm.

@@ -17,11 +17,20 @@ from iris.cluster.address_rules import AddressRules, check_listening
 from iris.cluster.addresses import is_loopback, source_url
 from iris.cluster.balancing import SiteOrder
 from iris.cluster.directory import SiteTag
-from iris.cluster.discovery import AddressBook, AddressFile, Discovery, LocalNetwork, Registry
-from iris.cluster.membership import LOCAL_LOOK, LOOK, Forwarder, Membership, ProofVerifier, RevocationExchange, proof_of
+from iris.cluster.discovery import AddressBook, AddressFile, ContactSearch, Discovery, LocalNetwork, Registry
+from iris.cluster.membership import (
+    LOCAL_LOOK,
+    LOOK,
+    Forwarder,
+    Lookups,
+    Membership,
+    ProofVerifier,
+    RevocationExchange,
+    proof_of,
+)  # fmt: skip
 from iris.cluster.mesh import Mesh, open_mesh
 from iris.cluster.sites import Sites
-from iris.cluster.swim import NodeRecord, Swim
+from iris.cluster.swim import ClientView, NodeRecord, Swim
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
@@ -67,6 +76,7 @@ async def open_node(
     revocations: Path | str | None = None,
     lan: bool = True,
     operators: bool = True,
+    client: bool = False,
     dial_only: bool = False,
     dial_networks: Iterable[str] = (),
     environment: Environment | None = None,
@@ -104,7 +114,10 @@ async def open_node(
         lan: find nodes of the realm on the local network, and be found there (multicast DNS).  Only with a credential,
             and if the node listens at an address that others can reach.
         operators: answer nodes that the owner has given the right to ask (``iris top``): counters, latencies, host,
-            process and version, docs/howto/operate/look.md.
+            process and version, docs/howto/operate/look.md.  Clients answer nobody.
+        client: be no member: link to one node, and to those that are asked, when they are.  Other nodes do not hear of
+            it.  It can request, broadcast, survey, open tunnels, take jobs and consume a bridge's log, at its own site;
+            to serve, to publish and to subscribe it has to be a member.  Same encryption and rights.
         dial_only: listen nowhere, and dial both directions of every link: for a node behind NAT or a firewall.  It
             links to nodes that listen at a ``ws://`` address; with others, and with other such nodes, it speaks through
             one of those.  Only with a credential, and with seeds, because nobody can dial it.
@@ -130,6 +143,7 @@ async def open_node(
             prefer_site=prefer_site,
             config=config,
             operators=operators,
+            client=client,
             dial_only=dial_only,
             dial_networks=dial_networks,
         ) as node:
@@ -137,7 +151,7 @@ async def open_node(
         return
     config = Config() if config is None else check_is(config, Config, "config")
     environment = environment or Environment()
-    check_flags(lan=lan, operators=operators, dial_only=dial_only)
+    check_flags(lan=lan, operators=operators, client=client, dial_only=dial_only)
     check_lists(listen=listen, seeds=seeds, dial_networks=dial_networks)
     if not isinstance(revocations, Path | str | None):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ConfigError(f"revocations is {revocations!r}: use the path of a file")
@@ -181,7 +195,7 @@ async def open_node(
             config=config,
             entropy=environment.entropy,
             wall_clock=environment.wall_clock,
-            tag=SiteTag(site=site or ""),
+            tag=SiteTag(site=site or "", client=client),
             dial_only=dial_only,
             rules=rules,
         ) as mesh,
@@ -194,15 +208,32 @@ async def open_node(
         revoking = RevocationExchange(mesh, credential.realm, path, nursery, look=LOCAL_LOOK if local else LOOK)
         check_peer = revoking.revocations.check
         verifier = ProofVerifier(identity, environment.wall_clock, check_peer)
-        membership = _membership(verifier, identity, mesh, nursery, config, environment)
+        make_view = ClientView if client else Swim
+        view = make_view(
+            record=_record(mesh, identity),
+            trust=verifier,
+            config=config,
+            random=environment.random,
+            now=trio.current_time(),
+        )
+        membership = Membership(
+            mesh,
+            view,
+            verifier,
+            nursery,
+            config=config,
+            random=environment.random,
+            processor_time=environment.processor_time,
+        )
         mesh.check_peer = partial(_check_all, (check_peer, membership.check_peer))
         joined = Joined(mesh, membership, check_peer, environment)
         revoking.on_newer(joined.renew)
         revoking.on_newer(membership.recheck)
         revoking.on_newer(membership.news)
         membership.order = order
+        lookups = Lookups(mesh, membership, view) if isinstance(view, ClientView) else None
         sites: Sites | None = None
-        if site is not None:
+        if site is not None and not client:
             sites = Sites(mesh, membership, nursery, may_serve=verifier.may_serve, config=config)
             revoking.on_newer(sites.changed)
             nursery.start_soon(sites.run)
@@ -216,6 +247,7 @@ async def open_node(
             environment=environment,
             site=site or "",
             sites=sites,
+            lookups=lookups,
         )
         if "opentelemetry.trace" in sys.modules:  # else the program traces nothing, and it is not to be imported
             from iris.node.telemetry.tracing import Tracing
@@ -227,26 +259,41 @@ async def open_node(
         nursery.start_soon(membership.run)
         nursery.start_soon(revoking.run)
         nursery.start_soon(node._run)
-        if place is not None:
+        if lookups is not None:
+            nursery.start_soon(lookups.run)
+        elif place is not None:
             place.enter(mesh.advertised)
         book, file = AddressBook(), None if local else await _address_file(credential.realm_id, environment)
         if file is not None:
             await trio.to_thread.run_sync(file.load, book, environment.wall_clock())
         try:
-            unseen = local or not lan or dial_only
-            async with _lan(None if unseen else environment, credential, mesh) as board:
-                discovery = Discovery(
-                    mesh,
-                    membership.introduce,
-                    knows=membership.knows,
-                    seeds=seeds,
-                    resolve=environment.resolve,
-                    registry=registry,
-                    lan=board,
-                    book=book,
-                    file=file,
-                    wall_clock=environment.wall_clock,
-                    announce=None if place is None else place.announce,
+            unseen = local or not lan or dial_only or (client and seeds)
+            async with _lan(None if unseen else environment, credential, mesh, client=client) as board:
+                discovery = (
+                    ContactSearch(
+                        mesh,
+                        membership.introduce,
+                        seeds=seeds,
+                        resolve=environment.resolve,
+                        registry=registry,
+                        lan=board,
+                        book=book,
+                        random=environment.random,
+                    )
+                    if client
+                    else Discovery(
+                        mesh,
+                        membership.introduce,
+                        knows=membership.knows,
+                        seeds=seeds,
+                        resolve=environment.resolve,
+                        registry=registry,
+                        lan=board,
+                        book=book,
+                        file=file,
+                        wall_clock=environment.wall_clock,
+                        announce=None if place is None else place.announce,
+                    )
                 )
                 await discovery.look()
                 if mesh.expelled() is None:  # else nobody answers
@@ -254,12 +301,13 @@ async def open_node(
                 nursery.start_soon(discovery.run)
                 nursery.start_soon(_keep_identity_fresh, credential, watch, mesh, membership, joined, environment)
                 try:
-                    async with node._answer_operators() if operators else nullcontext():
+                    async with node._answer_operators() if operators and not client else nullcontext():
                         yield node
                 finally:
                     node._close()
-                discovery.note()
-                await discovery.save()
+                if isinstance(discovery, Discovery):
+                    discovery.note()
+                    await discovery.save()
         finally:
             if place is not None:
                 place.leave()
@@ -342,13 +390,13 @@ async def _address_file(fingerprint: str, environment: Environment) -> AddressFi
 
 
 def _lan(
-    environment: Environment | None, credential: Credential, mesh: Mesh
+    environment: Environment | None, credential: Credential, mesh: Mesh, *, client: bool
 ) -> AbstractAsyncContextManager[LocalNetwork | None]:
-    """Open the notice board of the local network, if there is a network and it is wanted."""
+    """Open the notice board of the local network, if there is a network and it is wanted.  Clients only read it."""
     outside = tuple(url for url in mesh.advertised if not is_loopback(url))
     if environment is None or environment.lan is None or not outside:
         return nullcontext()
-    return environment.lan(credential.realm_id, environment.entropy(4).hex(), outside)
+    return environment.lan(credential.realm_id, environment.entropy(4).hex(), () if client else outside)
 
 
 async def _credential(
@@ -386,30 +434,13 @@ async def _way_back(seeds: tuple[str, ...]) -> tuple[str, ...]:
     return ()
 
 
-def _membership(
-    verifier: ProofVerifier,
-    identity: NodeIdentity,
-    mesh: Mesh,
-    nursery: trio.Nursery,
-    config: Config,
-    environment: Environment,
-) -> Membership:
-    record = NodeRecord(
+def _record(mesh: Mesh, identity: NodeIdentity) -> NodeRecord:
+    return NodeRecord(
         node=identity.node_id,
         name=identity.cluster,
         proof=proof_of(identity.certificate, identity.delegation),
         site=mesh.tag.site,
         addresses=mesh.advertised,
-    )
-    swim = Swim(record=record, trust=verifier, config=config, random=environment.random, now=trio.current_time())
-    return Membership(
-        mesh,
-        swim,
-        verifier,
-        nursery,
-        config=config,
-        random=environment.random,
-        processor_time=environment.processor_time,
     )
 
 

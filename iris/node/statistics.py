@@ -40,6 +40,9 @@ class NodeStatistics:
     only; of two members that may have run a request, neither knows of the other."""
     not_repeated: int
     """Requests that were not, because too many were: their callers got ``Overloaded``."""
+    fallbacks: Mapping[str, int]
+    """Requests whose callers got their ``fallback`` in the place of an error, by the error.  Among ``requests`` they
+    count as what they came to."""
     hedged: int
     """Requests with ``hedge`` for which a second member was asked."""
     latency: Mapping[str, Mapping[str | None, LatencyStatistics]]
@@ -96,6 +99,7 @@ def gather_statistics(
         repeated=requests.repeated,
         moved=requests.moved,
         not_repeated=requests.not_repeated,
+        fallbacks=dict(requests.fallbacks),
         hedged=requests.hedged,
         latency=requests.latency.statistics(),
         broadcasts=broadcasts.tally.statistics(),

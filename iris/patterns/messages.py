@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -26,6 +26,42 @@ class Sender:
 
 
 @final
+class Outbox:
+    """Events that a bridge stores together with the outcome of a request: all of them, once, or none.
+
+    They are in the log before the caller has its reply.  If the handler raises, or its member is lost before the
+    outcome is recorded, or another member has taken over, none is stored.  Consumers, queues and Spark get them; they
+    are not sent to those who subscribe now.
+    """
+
+    __slots__ = ("_add",)
+
+    def __init__(self, add: Callable[[str, Any, str | None, Mapping[str, str] | None], None]) -> None:
+        self._add = add
+
+    def publish(
+        self, topic: str, payload: Any, *, key: str | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """Store an event with the outcome.  It does not wait, and may be called in threads.
+
+        Args:
+            topic: tokens joined by dots; a job is an event on the topic that has its queue's name.
+            payload: as for ``Node.request``.
+            key: as for ``Node.publish``.
+            headers: as for ``Node.request``.
+
+        Raises:
+            ConfigError: the topic or the key is malformed.
+            PayloadTooLarge: the outbox would have more than 64 events, or 256 KiB.
+            LocalProtocolError: the payload or the headers cannot be sent.
+
+        What the bridge refuses becomes the error of the request: ``NotAllowed``, for a topic that this node may not
+        publish on, and ``no_outbox``, if the members of the bridge divide its events.
+        """
+        self._add(topic, payload, key, headers)
+
+
+@final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """One request, as its handler gets it.  Who asks is ``sender.cluster``; ``cluster`` is who is asked."""
@@ -42,6 +78,13 @@ class Request:
     """The cluster that is asked and serves, a membership of this node; never the caller."""
     operation: str | None
     """The operation that is asked for; None for a request without one."""
+    idempotency_key: str | None = None
+    """That of the caller; None if it gave none."""
+    attempt: int = 1
+    """Above 1: a member was lost in the middle of the attempt before, which may have had its effect.  Only of requests
+    with an idempotency key, at a service whose ``Outcomes`` say ``rerun``."""
+    outbox: Outbox | None = None
+    """Events that are stored together with the outcome; None without an idempotency key."""
 
 
 @final

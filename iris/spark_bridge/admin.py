@@ -33,6 +33,7 @@ from iris.spark_bridge.client import (
 )
 from iris.spark_bridge.copies import primary_cluster
 from iris.spark_bridge.datasource import SourceOptions, to_batches
+from iris.spark_bridge.events.damage import Damage
 from iris.spark_bridge.events.gaps import Gap
 from iris.spark_bridge.events.schema import HEADER_ENCODING, PACKED
 from iris.spark_bridge.log import TopicFilter, open_store
@@ -80,6 +81,8 @@ class BridgeStatus:
     """By the address of each member."""
     gaps: Sequence[tuple[str, Gap]]
     """What is missing from each shard, by its id; only of topics that this node may subscribe to."""
+    damage: Sequence[tuple[str, Damage]]
+    """What is known to be damaged in each shard, by its id."""
 
 
 async def read_status(client: BridgeClient) -> BridgeStatus:
@@ -112,12 +115,15 @@ async def read_status(client: BridgeClient) -> BridgeStatus:
         for group, found in sorted(offsets.items())
     ]
     gaps: list[tuple[str, Gap]] = []
+    damage: list[tuple[str, Damage]] = []
     for shard in shards:
         if shard.gap >= shard.earliest:
             with suppress(NotAllowed):  # numbers are for every reader, topics are not
                 async with aclosing(client.gaps(shard.address, shard.id, shard.earliest, shard.next + 1)) as found:
                     gaps += [(shard.id, gap) async for gap in found]
-    return BridgeStatus(shards=shards, groups=groups, counters=counters, copies=copies, gaps=gaps)
+            _, places = await client.damage(shard.address, shard.id, shard.earliest, shard.next)
+            damage += [(shard.id, place) for place in places]
+    return BridgeStatus(shards=shards, groups=groups, counters=counters, copies=copies, gaps=gaps, damage=damage)
 
 
 async def read_events(

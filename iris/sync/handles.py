@@ -24,6 +24,7 @@ from iris.patterns.pubsub.publish import ConfirmedEvents as TrioConfirmed
 from iris.patterns.pubsub.subscribe import Event, Overflow
 from iris.patterns.pubsub.subscribe import Subscription as TrioSubscription
 from iris.patterns.state import Lease as TrioLease
+from iris.patterns.state import Saga as TrioSaga
 from iris.patterns.state import SharedCounter as TrioCounter
 from iris.patterns.state import SharedList as TrioList
 from iris.patterns.state import SharedMap as TrioMap
@@ -266,6 +267,17 @@ class ConfirmedEvents(Handle[TrioConfirmed]):
 
 
 @final
+class Saga(Handle[TrioSaga]):
+    """See ``iris.Saga``."""
+
+    __slots__ = ()
+
+    request = awaited(TrioSaga.request)
+    name = Shown[str]()
+    attempt = Shown[int]()
+
+
+@final
 class ClusterMembership(Handle[TrioMembership]):
     """See ``iris.ClusterMembership``: this node as a member of a cluster."""
 
@@ -276,6 +288,6 @@ class ClusterMembership(Handle[TrioMembership]):
 
 
 __all__ = (
-    "Answers", "ClusterMembership", "ConfirmedEvents", "Lease", "LossWatch", "SharedCounter", "SharedList", "SharedMap",
-    "SharedSet", "SharedState", "SharedText", "StateWatch", "Subscription", "Tunnel", "Watch",
+    "Answers", "ClusterMembership", "ConfirmedEvents", "Lease", "LossWatch", "Saga", "SharedCounter", "SharedList",
+    "SharedMap", "SharedSet", "SharedState", "SharedText", "StateWatch", "Subscription", "Tunnel", "Watch",
 )  # fmt: skip

@@ -27,6 +27,7 @@ from iris.sync.handles import (
     ConfirmedEvents,
     Lease,
     LossWatch,
+    Saga,
     SharedState,
     Subscription,
     Tunnel,
@@ -64,6 +65,7 @@ class Node(Handle[TrioNode]):
         *,
         timeout: float = 5.0,
         idempotent: bool = False,
+        idempotency_key: str | None = None,
         operation: str | None = None,
         key: str | None = None,
         prefer: Member | NodeId | None = None,
@@ -73,6 +75,8 @@ class Node(Handle[TrioNode]):
         prefer_site: str | None = None,
         wait: float = 0.0,
         reply: type[R] | None = None,
+        fallback: R | None = None,
+        essential: bool = True,
     ) -> R:
         """See ``iris.Node.request``."""
         # Written out: of a type that is left out, type checkers lose the default on the way through ``awaited``.
@@ -83,6 +87,7 @@ class Node(Handle[TrioNode]):
                 payload,
                 timeout=timeout,
                 idempotent=idempotent,
+                idempotency_key=idempotency_key,
                 operation=operation,
                 key=key,
                 prefer=prefer,
@@ -92,6 +97,8 @@ class Node(Handle[TrioNode]):
                 prefer_site=prefer_site,
                 wait=wait,
                 reply=reply,
+                fallback=fallback,
+                essential=essential,
             )
         )
 
@@ -109,6 +116,7 @@ class Node(Handle[TrioNode]):
     state = block(TrioNode.state, SharedState)
     lease = block(TrioNode.lease, Lease)
     leader = block(TrioNode.leader, Lease)
+    saga = block(TrioNode.saga, Saga)
     clusters = direct(TrioNode.clusters)
     members = direct(TrioNode.members)
     nodes = direct(TrioNode.nodes)

@@ -161,6 +161,7 @@ class Network:
         config: Config | None = None,
         revocations: Path | None = None,
         operators: bool = True,
+        client: bool = False,
         dial_only: bool = False,
         dial_networks: Iterable[str] = (),
     ) -> AsyncIterator[Node]:
@@ -175,6 +176,7 @@ class Network:
             config: as for ``iris.open_node``.
             revocations: as for ``iris.open_node``; by default lists are kept in memory only.
             operators: as for ``iris.open_node``.
+            client: as for ``iris.open_node``.
             dial_only: as for ``iris.open_node``.
             dial_networks: as for ``iris.open_node``; a host whose name is no IP address is in none, and always dialled.
         """
@@ -204,7 +206,7 @@ class Network:
         credential = self.credential(name)
         self._hosts.append(host)
         reached = self._sites.setdefault(site or "", {})
-        if not dial_only:
+        if not (dial_only or client):
             reached[place] = _url(place)
         try:
             async with open_node(
@@ -216,6 +218,7 @@ class Network:
                 config=config,
                 revocations=revocations,
                 operators=operators,
+                client=client,
                 dial_only=dial_only,
                 dial_networks=dial_networks,
                 environment=environment,

@@ -230,6 +230,7 @@ class World:
         prefer_site: str | Mapping[str, int] | None = None,
         config: Config | None = None,
         operators: bool = True,
+        client: bool = False,
         dial_only: bool = False,
         dial_networks: Iterable[str] = (),
     ) -> AsyncIterator[Node]:
@@ -245,6 +246,7 @@ class World:
             prefer_site=prefer_site,
             config=config,
             operators=operators,
+            client=client,
             dial_only=dial_only,
             dial_networks=dial_networks,
         )

@@ -9,6 +9,7 @@ import pytest
 
 import iris
 import iris.aio
+from iris.spark_bridge.server.bridge import open_bridge
 
 
 @pytest.fixture(autouse=True)
@@ -51,3 +52,47 @@ def test_a_lease_is_refused_without_a_bridge() -> None:
                     pass
 
     asyncio.run(main())
+
+
+def test_a_key_is_answered_once_and_a_saga_is_undone(tmp_path: Path) -> None:
+    calls: list[object] = []
+    service = iris.Service("bank", outcomes=iris.Outcomes(rerun=True))
+
+    @service.request
+    async def pay(request: iris.Request) -> int:
+        calls.append(request.payload)
+        assert request.outbox is not None
+        request.outbox.publish("ledger.a", request.payload)
+        await asyncio.sleep(0)
+        return len(calls)
+
+    @service.request("undo")
+    async def undo(request: iris.Request) -> None:
+        calls.append(f"not {request.payload}")
+
+    async def fail(node: iris.aio.Node) -> None:
+        async with node.saga("order") as saga:
+            assert (saga.name, saga.attempt) == ("order", 1)
+            await saga.request("bank", "saga", undo="undo")
+            raise ValueError("no more of it")
+
+    async def main() -> None:
+        async with (
+            iris.aio.open_node("bridge") as serving,
+            serving._enter(lambda node: open_bridge(node, topics=["ledger.>"], directory=tmp_path / "log")),
+            iris.aio.open_node("bank") as node,
+            node.join("bank", service),
+        ):
+            await node.wait_for("bridge", timeout=60)
+            for _ in range(2):
+                assert await node.request("bank", "one", idempotency_key="k", timeout=60) == 1
+            with pytest.raises(iris.SagaUndone, match="ValueError: no more of it") as undone:
+                await fail(node)
+            assert undone.value.failed == ()
+            assert await node.request("nobody", fallback="none") == "none"
+            assert await node.request("nobody", essential=False) is None
+            async with node.consume("ledger.>", group="audit") as events, await anext(events) as batch:
+                assert [event.payload for event in batch][:1] == ["one"]
+
+    asyncio.run(main())
+    assert calls == ["one", "saga", "not saga"]

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from benchmarks.requests import broadcast, overload, overload_processes
+from benchmarks.requests import broadcast, keys, overload, overload_processes
 from benchmarks.requests.overload import Phase, recovery
 from benchmarks.requests.task_time import TaskTime, marked
 
@@ -76,3 +76,10 @@ def test_a_broadcast_to_a_hundred_costs_its_sender_no_more_than_three_times_that
     assert ten.all_answered
     assert hundred.all_answered
     assert 10 <= ten.survey_messages <= hundred.survey_messages <= 30
+
+
+@pytest.mark.parametrize("rerun", [True, pytest.param(False, marks=pytest.mark.long)])
+def test_requests_with_a_key_have_their_effect_once_while_members_are_killed(rerun: bool) -> None:
+    found = keys.run(300, rerun=rerun, pause=0.5, members=2, kill_bridge=False)
+    assert found.kept, str(found)
+    assert found.members_killed

@@ -70,7 +70,7 @@ COVERED: dict[type, dict[str, Callable[..., Awaitable[None]]]] = {
         "confirming": publish_many_confirmed, "open_tunnel": tunnel, "join": join, "wait_for": wait_for,
         "watch": watch, "revoke": revoke, "forget_subscriber": forget_subscriber, "state": state,
         "queue": with_a_bridge.queue, "consume": with_a_bridge.consume, "lease": with_a_bridge.lease,
-        "leader": with_a_bridge.leader, "books": keep_books,
+        "leader": with_a_bridge.leader, "saga": with_a_bridge.saga, "books": keep_books,
     },
     iris.Subscription: {
         "__anext__": subscribe, "receive_batch": take_in_batches, "confirm": take_in_batches,
@@ -94,6 +94,7 @@ COVERED: dict[type, dict[str, Callable[..., Awaitable[None]]]] = {
     iris.Job: {"commit": with_a_bridge.queue},
     iris.Consumer: {"__anext__": with_a_bridge.consume},
     iris.LogBatch: {"commit": with_a_bridge.consume},
+    iris.Saga: {"request": with_a_bridge.saga},
 }  # fmt: skip
 """For each class that users have in their hands, which operation goes through each step of what can be waited for.
 

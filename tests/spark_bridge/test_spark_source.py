@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,6 +53,8 @@ class Output:
     def __init__(self, checkpoint: Path) -> None:
         self._checkpoint = checkpoint
         self.batches: dict[int, list[bytes]] = {}
+        self.progress: dict[str, int] = {}
+        """What the last query told of the source, as ``latestOffset`` of its progress."""
 
     def run(self, frame: DataFrame) -> None:
         """Read all that is there now."""
@@ -67,6 +70,8 @@ class Output:
         )
         try:
             assert query.awaitTermination(120)
+            last = query.lastProgress
+            self.progress = json.loads((last and last["sources"][0]["latestOffset"]) or "{}")
         finally:
             query.stop()
 
@@ -363,6 +368,37 @@ def test_events_that_were_trimmed_before_they_were_read_are_noticed(
         output.run(stream(spark, failOnDataLoss="false"))
     assert output.values[:5] == numbers(1, 5)
     assert output.values[-3:] == numbers(6, 8)
+
+
+def test_a_damaged_log_ends_a_query_that_goes_on_when_it_is_told_to(
+    spark: SparkSession, realm: Path, log: Path, output: Output, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with BridgeProcess(log):
+        for first in (1, 11, 21, 31):
+            publish(numbers(first, first + 9), topic="a.b")
+    segment = next((log / "segments").iterdir())
+    content = bytearray(segment.read_bytes())
+    content[content.index(b"IrC1", 64) + 200] ^= 1  # in the second chunk
+    segment.write_bytes(content)
+    with BridgeProcess(log):
+        with pytest.raises(StreamingQueryException) as caught:
+            output.run(stream(spark))
+        (said,) = [line for line in str(caught.value).splitlines() if "cannot be read" in line]
+        lost = re.search(r"events (\d+) to (\d+) of shard 0@[0-9a-f]{16} cannot be read", said)
+        assert lost is not None
+        damaged = range(int(lost[1]) + 1, int(lost[2]) + 2)
+        assert "set failOnDataLoss to false to go on without these events" in said
+        output.run(stream(spark, failOnDataLoss="false"))
+        assert output.values == [b"%d" % n for n in range(1, 41) if n not in damaged]
+        publish(numbers(41, 42), topic="a.b")
+        output.run(stream(spark))
+        assert output.values[-2:] == [b"41", b"42"], "behind it the option may be true again"
+        assert f'"lost":{len(damaged)}' in output.offsets
+        assert output.progress["lost"] == len(damaged)
+        assert run_command(["bridge", "status"]) == 0
+    told = capsys.readouterr().out
+    assert f"damage: events {lost[1]} to {lost[2]} of shard 0@" in told
+    assert f"{len(damaged)} damaged" in told
 
 
 def test_a_gap_in_the_log_ends_a_query_that_goes_on_when_it_is_told_to(

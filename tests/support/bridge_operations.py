@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +26,21 @@ class BridgeCast:
     shop: iris.Node
 
 
+_numbers = itertools.count()
+
+
+def _paid() -> iris.Service:
+    service = iris.Service("paid", outcomes=iris.Outcomes(rerun=True))
+
+    @service.request("undo")
+    @service.request
+    async def pay(request: iris.Request) -> object:
+        await trio.lowlevel.checkpoint()
+        return request.payload
+
+    return service
+
+
 @asynccontextmanager
 async def open_bridge_cast(directory: Path) -> AsyncIterator[BridgeCast]:
     """Bring both up, on the real clock: the bridge's log works in threads."""
@@ -34,6 +50,7 @@ async def open_bridge_cast(directory: Path) -> AsyncIterator[BridgeCast]:
         open_bridge(bridge, topics=["jobs", "orders"], directory=directory),
         network.open_node("shop") as shop,
         shop.join("workers", iris.Service("workers")),
+        shop.join("paid", _paid()),
     ):
         await shop.wait_for("bridge", timeout=60)
         yield BridgeCast(bridge, shop)
@@ -69,4 +86,15 @@ async def leader(cast: BridgeCast) -> None:
         pass
 
 
-OPERATIONS = (queue, consume, lease, leader)
+async def keyed(cast: BridgeCast) -> None:
+    assert await cast.shop.request("paid", 7, idempotency_key=f"key-{next(_numbers)}", timeout=60) == 7
+
+
+async def saga(cast: BridgeCast) -> None:
+    with suppress(iris.SagaUndone):
+        async with cast.shop.saga(f"order-{next(_numbers)}", timeout=60) as steps:
+            await steps.request("paid", 7, undo="undo")
+            raise ValueError("no more of it")
+
+
+OPERATIONS = (queue, consume, lease, leader, keyed, saga)

@@ -1,6 +1,6 @@
 """A world for tests of the simulation: three members that echo, and one who asks.
 
-``python -m tests.support.simulated 20`` prints the digest of the run of each of 20 seeds.
+``python -m tests.support.simulated 20 180`` prints the digest of the run of each of 20 seeds, of 180 s each.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ async def echoes(world: iris.testing.World) -> None:
         await iris.testing.check_answers(node, "echo")
 
 
-def main(seeds: int) -> None:
+def main(seeds: int, seconds: float) -> None:
     """Print the digests."""
     for seed in range(seeds):
-        run = run_once(echoes, Schedule(seed=seed, seconds=180.0), CHAOS)
+        run = run_once(echoes, Schedule(seed=seed, seconds=seconds), CHAOS)
         assert run.error is None, run.error
         sys.stdout.write(f"{run.trace.digest}\n")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), float(sys.argv[2]))

@@ -9,6 +9,8 @@ import pytest
 
 import iris
 import iris.sync
+from iris.spark_bridge.server.bridge import open_bridge
+from iris.sync.crossing import Block
 
 
 @pytest.fixture(autouse=True)
@@ -53,3 +55,44 @@ def test_a_lease_is_refused_without_a_bridge() -> None:
             pass
         with pytest.raises(iris.ConfigError), node.leader("workers"):
             pass
+
+
+def test_a_key_is_answered_once_and_a_saga_is_undone(tmp_path: Path) -> None:
+    calls: list[object] = []
+    service = iris.Service("bank", outcomes=iris.Outcomes(rerun=True))
+
+    @service.request
+    def pay(request: iris.Request) -> int:
+        calls.append(request.payload)
+        assert request.outbox is not None
+        request.outbox.publish("ledger.a", request.payload)
+        return len(calls)
+
+    @service.request("undo")
+    def undo(request: iris.Request) -> None:
+        calls.append(f"not {request.payload}")
+
+    def fail(node: iris.sync.Node) -> None:
+        with node.saga("order") as saga:
+            assert (saga.name, saga.attempt) == ("order", 1)
+            saga.request("bank", "saga", undo="undo")
+            raise ValueError("no more of it")
+
+    with iris.sync.open_node("bridge") as serving:
+        bridge = Block(
+            serving._portal,
+            lambda: open_bridge(serving._inner, topics=["ledger.>"], directory=tmp_path / "log"),
+            lambda opened, _: opened,
+        )
+        with bridge, iris.sync.open_node("bank") as node, node.join("bank", service):
+            node.wait_for("bridge", timeout=60)
+            for _ in range(2):
+                assert node.request("bank", "one", idempotency_key="k", timeout=60) == 1
+            with pytest.raises(iris.SagaUndone, match="ValueError: no more of it") as undone:
+                fail(node)
+            assert undone.value.failed == ()
+            assert node.request("nobody", fallback="none") == "none"
+            assert node.request("nobody", essential=False) is None
+            with node.consume("ledger.>", group="audit") as events, next(events) as batch:
+                assert [event.payload for event in batch][:1] == ["one"]
+    assert calls == ["one", "saga", "not saga"]

@@ -15,11 +15,11 @@ from iris.cluster.directory.messages import (
     hop_untrusted, message_size,
 )  # fmt: skip
 from iris.cluster.directory.neighbour_table import MAX_EXPORTS, MAX_ORIGINS, MAX_WEIGHT, UPDATES, UPDATE_RATE
-from iris.cluster.directory.site_tag import SiteTag, is_tag, site_of
+from iris.cluster.directory.site_tag import SiteTag, is_client, is_tag, site_of
 
 __all__ = (
     "CLUSTER", "COMPANION", "IN_ONE_MESSAGE", "MAX_EXPORTS", "MAX_HOPS", "MAX_ORIGINS", "MAX_WEIGHT", "TOPIC",
     "UPDATES", "UPDATE_RATE", "Border", "Export", "ExportTable", "ExportsUpdate", "Hop",
     "RemoteMember", "RemoteSubscriber", "RouteAdvertisement", "SiteDirectory", "SitePath", "SiteTag",
-    "TooManyChanges", "exports_of", "hop_untrusted", "is_tag", "message_size", "site_of",
+    "TooManyChanges", "exports_of", "hop_untrusted", "is_client", "is_tag", "message_size", "site_of",
 )  # fmt: skip

@@ -2,6 +2,9 @@
 
 Nodes link to nodes of their own site.  Gateways also link to gateways of other sites, at addresses of their own; their
 tag then begins with ``>``.  Nodes reached through gateways may be anywhere: there the ends do not choose.
+
+A client, a node that is no member of its site, puts ``<`` before it.  Members link to it as it asks them to; two
+clients have nothing to say to each other.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from iris.kernel.errors import AuthenticationError
 from iris.kernel.names import is_name
 
 _BETWEEN: Final = ">"
+_CLIENT: Final = "<"
 
 
 @final
@@ -23,15 +27,17 @@ class SiteTag:
     Args:
         site: empty if it has no name.
         between: this is the network between the gateways of several sites.
+        client: this node is no member of the site.
     """
 
     site: str = ""
     between: bool = False
+    client: bool = False
 
     @property
     def text(self) -> str:
         """What is said."""
-        return _BETWEEN + self.site if self.between else self.site
+        return _BETWEEN + self.site if self.between else _CLIENT + self.site if self.client else self.site
 
     def check(self, text: str, *, same_realm: bool = True) -> None:
         """See that a node may be linked to directly, by what it says.
@@ -42,7 +48,9 @@ class SiteTag:
         if not self.between:
             if not same_realm:
                 raise AuthenticationError("nodes of different realms reach each other through gateways")
-            if text != self.site:
+            if self.client and is_client(text):
+                raise AuthenticationError("two clients have nothing to say to each other: one of the two is to serve")
+            if text.removeprefix(_CLIENT) != self.site:
                 raise AuthenticationError(
                     f"this node is at {_place(self.site)} and the other one at {_place(text)}: nodes of different "
                     "sites reach each other through gateways"
@@ -55,15 +63,21 @@ class SiteTag:
 
 def is_tag(value: object) -> bool:
     """Tell whether ``value``, which may come from a peer, can be said of a site."""
-    return isinstance(value, str) and is_name(value.removeprefix(_BETWEEN))
+    return isinstance(value, str) and (value == _CLIENT or is_name(site_of(value)))
+
+
+def is_client(text: str) -> bool:
+    """Tell whether the one who says that is a client."""
+    return text.startswith(_CLIENT)
 
 
 def site_of(text: str) -> str:
     """Return the site that something said is about."""
-    return text.removeprefix(_BETWEEN)
+    return text[1:] if text.startswith((_BETWEEN, _CLIENT)) else text
 
 
 def _place(text: str) -> str:
+    text = text.removeprefix(_CLIENT)
     if not text:
         return "a site without a name"
     return f"gateways, site {site_of(text)!r}" if text.startswith(_BETWEEN) else f"site {text!r}"

@@ -6,6 +6,7 @@ mDNS is imported only where it is used.
 """
 
 from iris.cluster.discovery.address_book import AddressBook, AddressFile
+from iris.cluster.discovery.contact_search import ContactSearch
 from iris.cluster.discovery.discovery import Discovery
 from iris.cluster.discovery.dns import Resolve, resolve_url
 from iris.cluster.discovery.local_network import LocalNetwork
@@ -13,6 +14,6 @@ from iris.cluster.discovery.mdns import OpenLan, open_lan
 from iris.cluster.discovery.registry import Registry
 
 __all__ = (
-    "AddressBook", "AddressFile", "Discovery", "LocalNetwork", "OpenLan", "Registry", "Resolve", "open_lan",
-    "resolve_url",
+    "AddressBook", "AddressFile", "ContactSearch", "Discovery", "LocalNetwork", "OpenLan", "Registry", "Resolve",
+    "open_lan", "resolve_url",
 )  # fmt: skip

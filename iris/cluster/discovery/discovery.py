@@ -341,8 +341,9 @@ class Discovery:
     # -- the address book -----------------------------------------------------------------------------------
 
     def note(self) -> None:
-        """Write down where linked nodes are."""
-        urls = {url for peer in self._mesh.peers.values() for url in peer.addresses if is_lasting(url)}
+        """Write down where linked members are."""
+        members = filter(self._mesh.is_between_members, self._mesh.peers.values())
+        urls = {url for peer in members for url in peer.addresses if is_lasting(url)}
         if urls:
             self._book.saw(urls, self._wall_clock())
 

@@ -70,6 +70,7 @@ class Forwarder:
             node
             for node, peer in self._mesh.peers.items()
             if node != target
+            and not peer.client
             and peer.link.is_up
             and any(map(is_two_way, peer.addresses))
             and self._avoided.get((node, target), 0.0) <= now

@@ -135,7 +135,14 @@ class Linking:
         return wait is not None and wait.failed
 
     def hold(self, node: NodeId, message: Message) -> None:
-        """Link to a node without delay, and keep a message for then.  The 65th is dropped: gossip repeats itself."""
+        """Link to a node without delay, and keep a message for then.  The 65th is dropped: gossip repeats itself.
+
+        Nothing is begun for one held dead at whose addresses others are: it would be each second, for each of the dead.
+        """
+        if node not in self._waits and not self._is_alive(node):
+            record = self._record(node)
+            if record is not None and not self._urls(record):
+                return
         wait = self._wait(node)
         if len(wait.messages) < _HELD_BACK:
             wait.messages.append(message)
@@ -199,14 +206,19 @@ class Linking:
                 self._nursery.start_soon(self._link, node, wait)
         return wait
 
-    def _taken(self) -> set[str]:
-        """Return the addresses of the nodes that are linked.
+    def _urls(self, record: NodeRecord) -> list[str]:
+        """Return where to dial a node; one held dead not where nodes are that are linked.
 
         A node that was started anew has another identity at the same address: the one that is dead is not there, and
         each try to reach it would be a handshake with the other.
         """
-        records = map(self._record, self._mesh.peers)
-        return {address for record in records if record is not None for address in record.addresses}
+        through_others = (via_url(record.node),) if self._mesh.dial_only else ()
+        urls = list(dict.fromkeys((*record.addresses, *through_others)))
+        if self._is_alive(record.node):
+            return urls
+        linked = map(self._record, self._mesh.peers)
+        taken = {address for other in linked if other is not None for address in other.addresses}
+        return [url for url in urls if url not in taken]
 
     async def _link(self, node: NodeId, wait: _Wait) -> None:
         """Dial a node until it is linked or no longer alive; one held dead, to which something is to be sent, once.
@@ -222,14 +234,10 @@ class Linking:
                 record = self._record(node)
                 if record is None or self._mesh.peer(node) is not None:
                     return
-                through_others = (via_url(node),) if self._mesh.dial_only else ()
                 try:
-                    urls = dict.fromkeys((*record.addresses, *through_others))
-                    if not self._is_alive(node):
-                        taken = self._taken()
-                        urls = dict.fromkeys(url for url in urls if url not in taken)
-                        if not urls:
-                            return
+                    urls = self._urls(record)
+                    if not urls and not self._is_alive(node):
+                        return
                     # Who has a credential can make up any number of nodes, but not of another cluster's.
                     await self._mesh.connect(urls, expected=node, source=f"cluster {record.name}", hearsay=True)
                 except Refused:
@@ -258,7 +266,9 @@ class Linking:
             self._waits.pop(node, None)
 
     async def _be_courteous(self, node: NodeId, wait: _Wait) -> None:
-        """Leave it to a node to dial this one for a while, if it is the one to do it."""
+        """Leave it to a node to dial this one for a while, if it is the one to do it.  No member dials a client."""
+        if self._mesh.tag.client:
+            return
         record = self._record(node)
         dials = record is not None and any(map(is_via_url, record.addresses))
         if dials and any(map(is_two_way, self._mesh.advertised)):

@@ -19,12 +19,14 @@ import trio
 
 from iris.cluster.balancing import Balancer, SiteOrder
 from iris.cluster.membership.linking import Linking
+from iris.cluster.membership.lookup_answers import LookupAnswers
 from iris.cluster.membership.proofs import Proofs, ProofVerifier
 from iris.cluster.membership.roster import Change, Departure, Member, NodeInfo, Roster, Watch
 from iris.cluster.membership.unanswered import Misbehaviour, Unanswered
 from iris.cluster.mesh import Mesh, Peer
 from iris.cluster.swim import (
     Changed,
+    ClientView,
     ClusterEntry,
     Effect,
     LoadReport,
@@ -70,6 +72,7 @@ class Membership:
     """Membership of one node: the trio shell of ``Swim``.
 
     Args:
+        swim: the machine; of a client its ``ClientView``.
         verifier: verifier of the proofs that say which clusters each member may serve now.
         queue_delay: returns how long work waits on this node, in seconds; told to those who probe it.
         processor_time: see ``Aperture``.
@@ -78,7 +81,7 @@ class Membership:
     def __init__(
         self,
         mesh: Mesh,
-        swim: Swim,
+        swim: Swim | ClientView,
         verifier: ProofVerifier,
         nursery: trio.Nursery,
         *,
@@ -137,6 +140,7 @@ class Membership:
         self._progress = -math.inf
         """When a node was linked for the last time."""
         self._serving: dict[str, ClusterEntry] = {}
+        self._answers = LookupAnswers(self._members_of)
         for kind in get_args(kinds.OfMembership):
             mesh.register(kind, self._receive)
         mesh.observe(self)
@@ -164,6 +168,10 @@ class Membership:
         """Tell whether a node is held alive, so that it is dialled until it is linked."""
         return node in self._records
 
+    def is_settled(self, node: NodeId) -> bool:
+        """Tell whether a node is linked, or was tried in vain, or is gone: nothing is gained by waiting for it."""
+        return node in self._mesh.peers or node not in self._records or self._linking.is_unreached(node)
+
     def is_gone(self, node: NodeId) -> bool:
         """Tell whether a node is known to have died or left."""
         return self._swim.state(node) in (MemberState.DEAD, MemberState.LEFT)
@@ -171,6 +179,9 @@ class Membership:
     def is_suspected(self, node: NodeId) -> bool:
         """Tell whether a node is to get no new work for now."""
         return node in self._closed_routes
+
+    def _members_of(self, cluster: str) -> list[NodeRecord]:
+        return [self._records[member.node] for member in self._roster.members(cluster) if member.node in self._records]
 
     def _at_site(self, address: str) -> Balancer | None:
         """Begin to keep the members that a cluster has at one site; only what is asked for is kept."""
@@ -403,6 +414,10 @@ class Membership:
     def _receive(self, peer: Peer, message: kinds.OfMembership) -> None:
         if peer.foreign:
             raise RemoteProtocolError("sites keep their membership to themselves")
+        if peer.client:
+            for answer, size in self._answers.to_untrusted(peer.node, message, trio.current_time(), self.queue_delay()):
+                peer.link.post(answer, size)
+            return
         self._mesh.work.check(signatures_in(message))
         self._swim.queue_delay = self.queue_delay()
         self._perform(self._swim.receive(message, peer.node, trio.current_time()))
@@ -417,6 +432,11 @@ class Membership:
 
     def _cannot_link(self, error: str) -> None:
         self.rejected[f"cannot link: {error}"] += 1
+
+    def take(self, effects: Sequence[Effect]) -> None:
+        """Perform what the machine wants, when it was not this shell that has called it."""
+        self._perform(effects)
+        self._wakeup.wake()
 
     def _perform(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
@@ -560,7 +580,8 @@ class Membership:
         if peer.foreign:
             return
         self._progress = trio.current_time()
-        self._send(peer.node, kinds.State(False, (self._swim.own.as_update(),)), self._swim.own.size)
+        if self._mesh.is_between_members(peer):
+            self._send(peer.node, kinds.State(False, (self._swim.own.as_update(),)), self._swim.own.size)
         for message in self._linking.linked(peer.node):
             self._send(peer.node, message, _HELD_BACK_SIZE)
         if peer.node in self._records:
@@ -582,6 +603,7 @@ class Membership:
 
     def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
         """A node without a link cannot be asked."""
+        self._answers.forget(peer.node)
         self._remove(peer.node)
         if self._foreign.pop(peer.node, None) is not None:
             self._closed_routes.discard(peer.node)

@@ -1,4 +1,4 @@
-"""Dispatch table: the handler of each message kind, with a smaller table for peers of other realms, and the loopback.
+"""Dispatch table: the handler of each message kind, with smaller ones for clients and other realms, and the loopback.
 
 The loopback is the link of a node to itself: it serves its own requests and receives its own events as others do.
 Messages are encoded and decoded as for any peer, so that a handler never shares objects with its caller; nothing is
@@ -40,6 +40,7 @@ class Dispatcher:
         self._failed = failed
         self.own: Final[dict[type[Message], MessageReceiver]] = {}
         self.foreign: Final[dict[type[Message], MessageReceiver]] = {}
+        self.clients: Final[dict[type[Message], MessageReceiver]] = {}
 
     def add(self, kind: type[Message], receiver: MessageReceiver) -> None:
         """Have messages of a kind handed to ``receiver``."""
@@ -47,6 +48,8 @@ class Dispatcher:
         self.own[kind] = receiver
         if kind in kinds.BETWEEN_REALMS:
             self.foreign[kind] = receiver
+        if kind in kinds.OF_CLIENTS:
+            self.clients[kind] = receiver
 
     def dispatch_untrusted(self, peer: Peer, batch: bytes | memoryview, work: Work | None = None) -> None:
         """Hand out the messages of a batch, as long as nothing of them ends the link to the peer.
@@ -59,8 +62,8 @@ class Dispatcher:
         Raises:
             RemoteProtocolError: it cannot be decoded, or is too much; nobody has got anything of it.
         """
-        # Two tables rather than a check in each receiver: for a peer of another realm other kinds do not exist.
-        receivers = self.own if peer.identity.foreign is None else self.foreign
+        # Tables rather than a check in each receiver: for clients and peers of other realms other kinds do not exist.
+        receivers = self.foreign if peer.identity.foreign is not None else self.clients if peer.client else self.own
         if not receivers:
             return
         messages = _decoder.decode_untrusted(batch)
@@ -87,6 +90,7 @@ class Dispatcher:
         """Hand out nothing any more."""
         self.own.clear()
         self.foreign.clear()
+        self.clients.clear()
 
 
 @final

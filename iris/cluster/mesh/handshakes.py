@@ -20,7 +20,7 @@ from typing import Final, Protocol, cast, final
 import trio
 
 from iris.cluster.address_rules import Told
-from iris.cluster.directory import SiteTag, is_tag, site_of
+from iris.cluster.directory import SiteTag, is_client, is_tag, site_of
 from iris.cluster.mesh.inbound import InboundConnections
 from iris.cluster.mesh.outbound import OutboundConnections
 from iris.cluster.mesh.peer import Peer
@@ -106,6 +106,10 @@ class HandshakeHost(Protocol):
         """Return what to send to a node that is not admitted, though its certificates are in order."""
         ...
 
+    def check_client(self, peer: PeerIdentity) -> None:
+        """Raise AuthenticationError if there is no room for one more client of this cluster's key."""
+        ...
+
     def admit(
         self,
         established: Established,
@@ -114,6 +118,7 @@ class HandshakeHost(Protocol):
         site: str,
         *,
         initiated: bool,
+        client: bool,
     ) -> Peer:
         """Take a finished handshake into use."""
         ...
@@ -130,6 +135,7 @@ class _Initiating:
     own: tuple[str, ...]
     """The addresses for connecting back that were sent to the other end."""
     site: str = ""
+    client: bool = False
     established: Established | None = None
     error: IrisError | None = None
     reflected: bool = False
@@ -259,7 +265,9 @@ class Handshakes:
             except AuthenticationError:
                 established.session.close()
                 raise
-            return self._host.admit(established, outgoing, waiting.addresses, waiting.site, initiated=True)
+            return self._host.admit(
+                established, outgoing, waiting.addresses, waiting.site, initiated=True, client=waiting.client
+            )
         except trio.ClosedResourceError:
             raise _turned_away(addresses) from None
         finally:
@@ -430,7 +438,7 @@ class Handshakes:
             )
             _, addresses, tag = parse_hello_untrusted(established.hello)
             realm_id = waiting.initiator.realm_id
-            _check_tag(self._host.tag, tag, (*waiting.addresses, *addresses), realm_id)
+            waiting.client = _check_tag(self._host.tag, tag, (*waiting.addresses, *addresses), realm_id)
         except AuthenticationError as error:
             if not waiting.initiator.over:
                 raise
@@ -462,7 +470,9 @@ class Handshakes:
             if established.peer.node_id != waiting.claimed:
                 raise AuthenticationError(f"node {established.peer.node_id} had claimed to be {waiting.claimed}")
             realm_id = waiting.responder.realm_id
-            _check_tag(self._host.tag, waiting.tag, waiting.addresses, realm_id)
+            client = _check_tag(self._host.tag, waiting.tag, waiting.addresses, realm_id)
+            if client:
+                self._host.check_client(established.peer)
         except NotAdmitted as error:
             if error.session is not None:
                 self._part(waiting.outgoing, error.session, self._host.last_words(error.peer))
@@ -476,7 +486,7 @@ class Handshakes:
         waiting.done.set()
         self._ways.found(waiting.outgoing)
         site = qualified(realm_id, site_of(waiting.tag))
-        self._host.admit(established, waiting.outgoing, waiting.addresses, site, initiated=False)
+        self._host.admit(established, waiting.outgoing, waiting.addresses, site, initiated=False, client=client)
 
     def _part(self, outgoing: OutgoingConnection, session: Session, words: Sequence[Message]) -> None:
         """Send a node that is not admitted its last words, in the only frame of its session."""
@@ -535,8 +545,8 @@ def _dialled_itself(addresses: tuple[str, ...]) -> NotSent:
     return NotSent(f"{addresses[0]} is the address of this node itself")
 
 
-def _check_tag(own: SiteTag, tag: str, addresses: tuple[str, ...], realm_id: str) -> None:
-    """Check that nodes of different sites or realms meet through gateways only.
+def _check_tag(own: SiteTag, tag: str, addresses: tuple[str, ...], realm_id: str) -> bool:
+    """Check that nodes of different sites or realms meet through gateways only; return whether this one is a client.
 
     Raises:
         AuthenticationError: they do not.
@@ -548,6 +558,7 @@ def _check_tag(own: SiteTag, tag: str, addresses: tuple[str, ...], realm_id: str
         own.check(tag, same_realm=not realm_id)
     elif any(realm_of_url(address) != realm_id for address in addresses):
         raise AuthenticationError("a node says that it is reached in a realm that it is not of")
+    return is_client(tag) and not any(far)
 
 
 def _hello(node: NodeId, urls: Iterable[str], tag: SiteTag) -> bytes:

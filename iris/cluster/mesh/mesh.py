@@ -132,6 +132,8 @@ class Mesh:
         """This node as its own peer."""
         self.own.link.failed = partial(self.suffer, self.own, "messages to this node")
         self._observers: list[PeerObserver] = []
+        self._observers_of_clients: list[PeerObserver] = []
+        """Those of them that are told of peers also where one of the two ends is a client."""
         self._barriers = PingBarrier(self._peers, entropy)
         self.redialling: Final = Reconnector(
             self._peers,
@@ -194,9 +196,18 @@ class Mesh:
         """Hand messages of a kind to ``receiver``."""
         self._receivers.add(kind, receiver)
 
-    def observe(self, observer: PeerObserver) -> None:
-        """Notify ``observer`` of what becomes of peers from now on."""
+    def observe(self, observer: PeerObserver, *, clients: bool = True) -> None:
+        """Notify ``observer`` of what becomes of peers from now on; not ``clients``: of members, if this is one."""
         self._observers.append(observer)
+        if clients:
+            self._observers_of_clients.append(observer)
+
+    def is_between_members(self, peer: Peer) -> bool:
+        """Tell whether neither a peer nor this node is a client."""
+        return not (peer.client or self.tag.client)
+
+    def _observers_of(self, peer: Peer) -> list[PeerObserver]:
+        return self._observers if self.is_between_members(peer) else self._observers_of_clients
 
     def post(self, node: NodeId, message: Message, size: int, reserve: int = 0, *, flush: bool = False) -> None:
         """Append a message to the link to ``node``; see ``Link.post``.
@@ -334,6 +345,19 @@ class Mesh:
         check_identity(peer, self._peers.get(peer.node_id), self._identity)
         self.check_peer(peer)
 
+    def check_client(self, peer: PeerIdentity) -> None:
+        """Check that one more client may be linked, besides those with the same cluster's key.
+
+        Raises:
+            AuthenticationError: there are ``Config.clients_per_cluster_key`` of them.
+        """
+        key = peer.certificate.public_key
+        clients = sum(other.client and other.identity.certificate.public_key == key for other in self._peers.values())
+        if clients >= self.config.clients_per_cluster_key and peer.node_id not in self._peers:
+            text = "a client of cluster %r was turned away: %d are linked, as many as clients_per_cluster_key allows"
+            self._warn("clients", text, peer.cluster, clients)
+            raise AuthenticationError("more clients of one cluster's key than clients_per_cluster_key")
+
     def admit(
         self,
         established: Established,
@@ -342,8 +366,11 @@ class Mesh:
         site: str,
         *,
         initiated: bool,
+        client: bool,
     ) -> Peer:
         """Take a finished handshake into use, for a new peer or for one already linked.
+
+        What is a client stays one for as long as it is linked, whatever it says in a later handshake.
 
         Frames leave under the latest session; over the same connection once the peer has shown that it has it.  Of two
         connections the one in use stays, unless only the peer can dial it: it dials anew because that one is of no use.
@@ -356,6 +383,7 @@ class Mesh:
         peer = known or Peer(established.peer, established.session, addresses, self.config)
         if known is None:
             self._peers[node] = peer
+            peer.client = client
             peer.link.failed = partial(self.suffer, peer, "messages to a peer")
             self._nursery.start_soon(peer.link.run)
         peer.identity = established.peer
@@ -381,7 +409,7 @@ class Mesh:
             else:
                 self._ways.close(outgoing)
         if known is None:
-            for observer in self._observers:
+            for observer in self._observers_of(peer):
                 observer.peer_connected(peer)
         elif reconnected or restricted:
             self._notice_loss(peer)
@@ -538,7 +566,7 @@ class Mesh:
     def _begin_redial(self, peer: Peer) -> None:
         # A relayed connection says nothing about the peer when the relay is gone.
         if self.redialling.begin(peer) and not (peer.indirect and not peer.foreign):
-            for observer in self._observers:
+            for observer in self._observers_of(peer):
                 observer.peer_unreachable(peer.node)
 
     async def _connect_again(self, peer: Peer) -> None:
@@ -563,7 +591,7 @@ class Mesh:
         self._tell_reset(peer)
 
     def _tell_reset(self, peer: Peer) -> None:
-        for observer in self._observers:
+        for observer in self._observers_of(peer):
             observer.frames_lost(peer)
 
     def drop(self, node: NodeId, reason: str) -> None:
@@ -582,7 +610,7 @@ class Mesh:
         self.ended_links = ended if self.ended_links is None else self.ended_links + ended
         self._barriers.release(node)
         self._farewells.gone()
-        for observer in self._observers:
+        for observer in self._observers_of(peer):
             observer.peer_removed(peer, reason)
 
     async def say_goodbye(self, reason: str, timeout: float) -> None:

@@ -32,6 +32,7 @@ class Peer:
     __slots__ = (
         "addresses",
         "border",
+        "client",
         "fruitless",
         "fruitless_since",
         "identity",
@@ -64,6 +65,8 @@ class Peer:
         """When the first of them began; trio's clock."""
         self.leaving = False
         """Whether the peer has said goodbye, so that its connections end in order."""
+        self.client = False
+        """Whether the peer is no member: it asks, and has no part in membership and in what is published."""
         self.border: Border | None = None
         """What may be asked and heard by the peer, if it is at another site."""
         self.returning = False

@@ -7,7 +7,6 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Protocol, TypeVar
 
-from iris.cluster.sites.sites import Sites
 from iris.kernel.tasks import protected_context
 
 T = TypeVar("T", covariant=True)
@@ -21,7 +20,23 @@ class SiteReach(Protocol[T]):
         ...
 
 
-async def reach_one(sites: Sites, address: str, preferred: str | None, timeout: float) -> float:
+class Reach(Protocol):
+    """Links to members that are not linked before they are asked: at other sites, or all those of a client."""
+
+    def matters(self, address: str) -> bool:
+        """Tell whether that has to be seen to before one member of a cluster is asked; costs two look-ups."""
+        ...
+
+    def lists(self, address: str) -> bool:
+        """Tell whether that has to be seen to before each member of a cluster is asked."""
+        ...
+
+    async def reach(self, address: str, timeout: float, *, everybody: bool) -> float:
+        """Link to members of a cluster, as far as is needed to ask one, or each; return what is left of the time."""
+        ...
+
+
+async def reach_one(sites: Reach, address: str, preferred: str | None, timeout: float) -> float:
     """Link to members of a cluster as far as that is needed to ask one of them, at the preferred site if possible.
 
     Returns what is left of ``timeout``, in seconds.  Cancelling it leaves handshakes under way that end by themselves.
@@ -34,7 +49,7 @@ async def reach_one(sites: Sites, address: str, preferred: str | None, timeout: 
 
 
 def open_with_one(
-    sites: Sites | None, address: str, preferred: str | None, opening: SiteReach[T], timeout: float
+    sites: Reach | None, address: str, preferred: str | None, opening: SiteReach[T], timeout: float
 ) -> AbstractAsyncContextManager[T]:
     """Have a member of a cluster linked, then open something with what is left of the time."""
     if sites is None or not (preferred or sites.matters(address)):
@@ -43,10 +58,10 @@ def open_with_one(
 
 
 def open_with_all(
-    sites: Sites | None, address: str, opening: SiteReach[T], timeout: float
+    sites: Reach | None, address: str, opening: SiteReach[T], timeout: float
 ) -> AbstractAsyncContextManager[T]:
     """Have all members of a cluster linked, then open something with what is left of the time."""
-    if sites is None or not sites.foreigners.ids(address):
+    if sites is None or not sites.lists(address):
         return opening(timeout=timeout)
     return _open_later(opening, partial(sites.reach, address, timeout, everybody=True))
 

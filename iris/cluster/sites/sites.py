@@ -179,6 +179,10 @@ class Sites:
             return False
         return bool(self._broken) or self._reached.get(address) != self.directory.version
 
+    def lists(self, address: str) -> bool:
+        """Tell whether a cluster has members at other sites."""
+        return bool(self.foreigners.ids(address))
+
     async def reach(self, address: str, timeout: float, *, everybody: bool) -> float:
         """Link to members of a cluster at other sites, as far as that is needed to ask one of them, or each.
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, TypeVar, final
 
 from iris.cluster.swim.gossip import MAX_SIGNATURES, Update, signatures_of, update_size
 from iris.cluster.swim.records import MemberState
@@ -26,6 +26,8 @@ from iris.kernel.wire import MAX_NUMBER
 
 _ENTRY: Final = struct.Struct(">16sQ")
 _NODE: Final = 16
+
+U = TypeVar("U", bound=Update)
 
 MAX_DIGEST: Final = 48 * 1024
 """Bytes of one digest, and of one list of wanted nodes: 2,048 entries, or 3,072 nodes."""
@@ -125,9 +127,9 @@ def nodes_untrusted(packed: bytes) -> list[NodeId]:
     return [NodeId(packed[at : at + _NODE].hex()) for at in range(0, len(packed), _NODE)]
 
 
-def portions(updates: Iterable[Update], max_bytes: int) -> Iterator[list[Update]]:
+def portions(updates: Iterable[U], max_bytes: int) -> Iterator[list[U]]:
     """Yield the updates in lists that fit a message of ``max_bytes``."""
-    portion: list[Update] = []
+    portion: list[U] = []
     room, signatures = max_bytes, MAX_SIGNATURES
     for update in updates:
         size, more = update_size(update), signatures_of(update)

@@ -396,3 +396,5 @@ class Swim:
                     self._census.complete(sender)
             case kinds.Join(record):
                 self._census.joining(record_untrusted(record), sender)
+            case kinds.Lookup() | kinds.Found():
+                raise RemoteProtocolError("between a member and its clients, and this one is a member")

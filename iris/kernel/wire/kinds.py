@@ -211,15 +211,37 @@ class Join(Message, tag=0x19):
     record: RecordUpdate
 
 
-OfMembership = Probe | ProbeAnswer | ProbeRequest | ProbeReport | Gossip | Sync | Digest | Wanted | State | Join
-"""What members say to each other of all members."""
+class Lookup(Message, tag=0x1A):
+    """Of a client: send me the records of a cluster's members, unless ``known`` is the hash of what there is."""
+
+    sequence: Count
+    cluster: Name
+    known: Annotated[bytes, Meta(min_length=8, max_length=8)]
+
+
+class Found(Message, tag=0x1B):
+    """Part of the answer to a lookup.  ``changed`` is false if the client has it all; ``last`` is true in the last."""
+
+    sequence: Count
+    changed: bool
+    last: bool
+    updates: Updates
+
+
+OfMembership = (
+    Probe | ProbeAnswer | ProbeRequest | ProbeReport | Gossip | Sync | Digest | Wanted | State | Join | Lookup | Found
+)
+"""What nodes say to each other of all members."""
 
 
 # -- requests: 0x20 - 0x2f ---------------------------------------------------------------------------------
 
 
 class Request(Message, tag=0x20):
-    """A request: ``budget`` in milliseconds; flags: 1 idempotent, 2 and 4 priority, 8 timed."""
+    """A request: ``budget`` in milliseconds.
+
+    Flags: 1 idempotent, 2 and 4 priority, 8 timed, 16 with an idempotency key in its headers.
+    """
 
     id: Count
     cluster: Name
@@ -738,6 +760,18 @@ BETWEEN_REALMS: Final = frozenset(
 )
 """What is taken from nodes of another realm.  The rest is an affair of one realm: who is in it, whom it has expelled,
 and how its publishers and subscribers settle what was lost."""
+
+
+OF_CLIENTS: Final = frozenset(
+    {
+        *(Ping, Pong, Goodbye, Reset, Revocations, Forward, ForwardRefused),
+        *(Probe, Lookup),
+        *(Request, Cancel, Awaited),
+        *(Broadcast, BroadcastCreditWanted, Relay, Relayed),
+        *(TunnelOpen, TunnelChunk, TunnelEof, TunnelAck, TunnelClose, TunnelMarked),
+    }
+)
+"""What is taken from clients.  They are no members, serve nothing, and neither publish nor subscribe."""
 
 
 def node_of(field: bytes) -> NodeId:

@@ -59,7 +59,7 @@ class NodeSnapshot:
     statistics: NodeStatistics
     reports: Mapping[str, Any]
     """What is built on the node: statistics of a "gateway" and of a "door.PROTOCOL", the report of a "bridge" and
-    of its "queues" and "leases"."""
+    of its "queues", "leases" and "outcomes"."""
 
 
 def _counter(text: str, *labels: str) -> Family:
@@ -102,6 +102,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "iris_messages_waiting": _gauge("Messages without an outcome yet.", "pattern"),
     "iris_requests_repeated_total": _counter("Requests made once more at another member."),
     "iris_requests_moved_total": _counter("Repeated requests that the first member may have run, too."),
+    "iris_requests_fallbacks_total": _counter("Requests that ended with their fallback, by the error.", "reason"),
     "iris_requests_unrepeated_total": _counter("Requests not repeated, because too many were."),
     "iris_requests_hedged_total": _counter("Requests that a second member was asked as well."),
     # The member's side.
@@ -120,6 +121,9 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "iris_service_shed_total": _counter("Refused requests that would have waited too long.", "cluster"),
     "iris_service_paused_total": _counter("Refused because the service was paused.", "cluster"),
     "iris_service_repeats_total": _counter("Requests that were known already, and not run again.", "cluster"),
+    "iris_service_replays_total": _counter(
+        "Requests with a key that were answered with a recorded outcome.", "cluster"
+    ),
     # Events.
     "iris_events_published_total": _counter("Events published."),
     "iris_events_unheard_total": _counter("Published events that nobody subscribed to."),
@@ -160,6 +164,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "iris_bridge_events_total": _counter("Events by what became of them.", "outcome"),
     "iris_bridge_waiting_events": _gauge("Events that wait for the disk."),
     "iris_bridge_missed_events_total": _counter("Events noticed to be missing: gaps in the log."),
+    "iris_bridge_damaged_events": _gauge("Events known to be damaged in the log."),
     "iris_bridge_commits_total": _counter("Groups of events written to the disk."),
     "iris_bridge_failed_commits_total": _counter("Groups that found no room on the disk; they are tried again."),
     "iris_bridge_unpublished_events_total": _counter("Rows that Spark wrote, stored and not published."),
@@ -178,6 +183,12 @@ FAMILIES: Final[Mapping[str, Family]] = {
     # The leases of a member of a bridge.
     "iris_leases": _gauge("Leases that are held."),
     "iris_leases_total": _counter("Leases by what became of them: granted, released, expired.", "outcome"),
+    # The outcomes that a member of a bridge keeps.
+    "iris_outcomes": _gauge("Idempotency keys that are remembered."),
+    "iris_outcomes_total": _counter(
+        "Claims of keys by the answer: claimed, retaken (among those), replayed, doubtful, reused; and recorded.",
+        "answer",
+    ),
     # A door.
     "iris_door_connections": _gauge("Connections of clients.", "protocol"),
     "iris_door_turned_away_total": _counter("Connections beyond the limit, and of strangers.", "protocol"),
@@ -211,6 +222,8 @@ def samples(snapshot: NodeSnapshot) -> Iterator[Sample]:
     yield from _of_pattern("tunnel", "answered", statistics.tunnels.messages)
     yield Sample("iris_requests_repeated_total", (), statistics.repeated)
     yield Sample("iris_requests_moved_total", (), statistics.moved)
+    for reason, count in statistics.fallbacks.items():
+        yield Sample("iris_requests_fallbacks_total", (reason,), count)
     yield Sample("iris_requests_unrepeated_total", (), statistics.not_repeated)
     yield Sample("iris_requests_hedged_total", (), statistics.hedged)
     for cluster, service in list(statistics.services.items())[:_MAX_LABELS]:
@@ -233,6 +246,8 @@ def samples(snapshot: NodeSnapshot) -> Iterator[Sample]:
         yield from _of_queue(queue)
     if "leases" in snapshot.reports:
         yield from _of_leases(snapshot.reports["leases"])
+    if "outcomes" in snapshot.reports:
+        yield from _of_outcomes(snapshot.reports["outcomes"])
     for name, report in snapshot.reports.items():
         if name.startswith("door."):
             yield from _of_door(name.removeprefix("door."), report)
@@ -338,6 +353,7 @@ def _of_service(cluster: str, service: ServiceStatistics) -> Iterator[Sample]:
     yield Sample("iris_service_shed_total", (cluster,), service.shed)
     yield Sample("iris_service_paused_total", (cluster,), service.paused)
     yield Sample("iris_service_repeats_total", (cluster,), service.repeated)
+    yield Sample("iris_service_replays_total", (cluster,), service.replayed)
 
 
 def _of_events(statistics: NodeStatistics) -> Iterator[Sample]:
@@ -384,6 +400,7 @@ _BRIDGE: Final = {
     "iris_bridge_received_events_total": "received",
     "iris_bridge_waiting_events": "waiting",
     "iris_bridge_missed_events_total": "missed",
+    "iris_bridge_damaged_events": "damaged",
     "iris_bridge_commits_total": "commits",
     "iris_bridge_failed_commits_total": "refusals",
     "iris_bridge_unpublished_events_total": "untold",
@@ -421,6 +438,12 @@ def _of_leases(statistics: Any) -> Iterator[Sample]:
     yield Sample("iris_leases", (), statistics.held)
     for outcome in ("granted", "released", "expired"):
         yield Sample("iris_leases_total", (outcome,), getattr(statistics, outcome))
+
+
+def _of_outcomes(statistics: Any) -> Iterator[Sample]:
+    yield Sample("iris_outcomes", (), statistics.keys)
+    for answer in ("claimed", "retaken", "replayed", "doubtful", "reused", "recorded"):
+        yield Sample("iris_outcomes_total", (answer,), getattr(statistics, answer))
 
 
 def _of_door(protocol: str, statistics: Any) -> Iterator[Sample]:

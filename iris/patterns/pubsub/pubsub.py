@@ -157,7 +157,7 @@ class PubSub:
         mesh.register(kinds.Retained, self._receive_retained)
         mesh.register(kinds.CopiesLost, self._receive_copies_lost)
         self.heard: Final = SealedReceiver(mesh, self._receive_events)
-        mesh.observe(self)
+        mesh.observe(self, clients=False)
 
     def publish_abroad(self, sites: Sites, entropy: Entropy) -> None:
         """Send events to nodes of other sites, and take them from there; to be called before there are any."""
@@ -368,8 +368,9 @@ class PubSub:
         await self._wait_known(self._own.version)
 
     def _everybody(self) -> list[Peer]:
-        """Return all that events come from and go to: this node, and its peers of the same realm."""
-        return [self._mesh.own, *(peer for peer in self._mesh.peers.values() if not peer.other_realm)]
+        """Return all that events come from and go to: this node, and its peers of the same realm that are members."""
+        peers = self._mesh.peers.values()
+        return [self._mesh.own, *(p for p in peers if not p.other_realm and self._mesh.is_between_members(p))]
 
     def _tell_all(self, change: kinds.Interest) -> None:
         for peer in self._everybody():
@@ -410,8 +411,8 @@ class PubSub:
         """
         with trio.move_on_after(self._config.subscribe_timeout):
             async with trio.open_nursery() as nursery:
-                for node in list(self._mesh.peers):
-                    nursery.start_soon(self._mesh.barrier, node)
+                for peer in self._everybody()[1:]:
+                    nursery.start_soon(self._mesh.barrier, peer.node)
         await self._wait_known(self._own.version)
 
     def wanted(self) -> Iterator[tuple[NodeId, str]]:

@@ -21,6 +21,12 @@ PRIORITY_SHIFT: Final = 1
 TIMED: Final = 8
 """Flag of a request: before its reply the member says how long it waited there and ran."""
 
+KEYED: Final = 16
+"""Flag of a request: its outcome is kept under the key in its header ``IDEMPOTENCY_KEY``."""
+
+IDEMPOTENCY_KEY: Final = "idempotency-key"
+"""Header of a request; only with the flag ``KEYED`` it means something here."""
+
 _MAX_BUDGET_MS: Final = 2**32 - 1
 
 

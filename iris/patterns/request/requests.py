@@ -59,7 +59,7 @@ from iris.patterns.picker import MemberDirectory, nobody_serves
 from iris.patterns.priority import Priority, served_priority
 from iris.patterns.receive_limits import Arriving
 from iris.patterns.request.attempt import Attempt
-from iris.patterns.request.call import IDEMPOTENT, PRIORITY_SHIFT, TIMED, Call
+from iris.patterns.request.call import IDEMPOTENCY_KEY, IDEMPOTENT, KEYED, PRIORITY_SHIFT, TIMED, Call
 from iris.patterns.request.deadlines import Deadlines
 from iris.patterns.request.hedging import Hedging
 
@@ -72,6 +72,8 @@ PAUSED: Final = "paused"
 EXPIRED: Final = "expired"
 MEMBER_LEFT: Final = "member_left"
 NOT_HERE: Final = "not_here"
+IN_DOUBT: Final = "in_doubt"
+"""A member was lost in the middle of a request with an idempotency key, and it is not run again."""
 NO_SUCH_OPERATION: Final = "no_such_operation"
 TOO_LARGE: Final = "too_large"
 """Of a request, or what opens a tunnel: the member's ``Config`` allows less."""
@@ -122,6 +124,8 @@ class Requests:
         """Those of them that the member before may have run: it was lost, silent, or left while it had the request."""
         self.not_repeated = 0
         """Requests not made once more, because too many were; their callers got ``Overloaded``."""
+        self.fallbacks: Final[Counter[str]] = Counter()
+        """Requests whose callers got a value in the place of an error, by the error."""
         self._mesh = mesh
         self._directory = directory
         self._config = config
@@ -169,6 +173,7 @@ class Requests:
         priority: Priority | None = None,
         until: float | None = None,
         timed: bool = False,
+        idempotency_key: str | None = None,
     ) -> Call:
         """Encode a request; see ``Node.request``.
 
@@ -176,11 +181,14 @@ class Requests:
             member: who is asked, and nobody else.
             until: when the time of the caller is over, in trio's time; None: when that of the task's scope is.
             timed: the member is to say how long it takes: ``Attempt.times``.
+            idempotency_key: the outcome is kept under it.
 
         Raises:
             PayloadTooLarge, LocalProtocolError: the payload or the headers cannot be sent.
         """
         body = encoded(payload, self._config.max_payload)
+        if idempotency_key is not None:
+            headers = {**(headers or {}), IDEMPOTENCY_KEY: idempotency_key}
         flat = wire.encode_headers(headers, self._config.max_headers)
         size = wire.payload_size(body)
         if flat is not None:
@@ -190,6 +198,8 @@ class Requests:
             flags |= IDEMPOTENT
         if timed:
             flags |= TIMED
+        if idempotency_key is not None:
+            flags |= IDEMPOTENT | KEYED
         # What the caller's own scope leaves is all that the handler may use: nested requests inherit it.
         now = trio.current_time()
         deadline = min(now + timeout, trio.current_effective_deadline() if until is None else until)
@@ -705,6 +715,11 @@ def failure_of(cluster: str, member: NodeId, failure: kinds.Failure) -> IrisErro
             return Unknown(
                 f"node {member} left the cluster {cluster!r} while the request ran: it ran in part or not at all; use "
                 "idempotent=True to have such requests repeated"
+            )
+        case "in_doubt":
+            return Unknown(
+                f"a member of cluster {cluster!r} was lost in the middle of a request with an idempotency key: it ran "
+                f"in part, to its end, or not at all, and is not run again ({failure.text})"
             )
         case "not_here":
             return Unknown(

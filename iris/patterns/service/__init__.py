@@ -2,10 +2,14 @@
 
 Promises: a queue is bounded and a request beyond the bound gets ``Overloaded``; a request that expired in the queue
 does not run; a repeated idempotent request is answered from the reply cache while this member lives; a handler that
-fails is logged here.  Not here: exactly-once execution across members.
+fails is logged here.  A request with an idempotency key has one outcome at
+whichever member, which a bridge keeps.  Not here: what a handler has done outside of Iris when its member was lost.
 """
 
 from iris.patterns.service.handlers import InThread, is_async
+from iris.patterns.service.outcomes import (
+    MAX_EVENTS, MAX_KEEP, MAX_KEY, MAX_OUTCOME, MIN_KEEP, Ask, KeyClaims, Outcomes,
+)  # fmt: skip
 from iris.patterns.service.server import Server
 from iris.patterns.service.signatures import handler_name
 from iris.patterns.service.service import DESCRIBE, Limits, Service, callers
@@ -13,6 +17,6 @@ from iris.patterns.service.tunnels import Tunnels
 from iris.patterns.service.worker_pool import ServiceStatistics
 
 __all__ = (
-    "DESCRIBE", "InThread", "Limits", "Server", "Service", "ServiceStatistics", "Tunnels", "callers",
-    "handler_name", "is_async",
+    "DESCRIBE", "MAX_EVENTS", "MAX_KEEP", "MAX_KEY", "MAX_OUTCOME", "MIN_KEEP", "Ask", "InThread", "KeyClaims",
+    "Limits", "Outcomes", "Server", "Service", "ServiceStatistics", "Tunnels", "callers", "handler_name", "is_async",
 )  # fmt: skip

@@ -14,7 +14,7 @@ from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent, RemoteProtocolError
 from iris.kernel.link import CONTROL_RESERVE
-from iris.kernel.names import NodeId
+from iris.kernel.names import Entropy, NodeId
 from iris.kernel.tasks import open_background
 from iris.kernel.wire import kinds
 from iris.patterns.books import BROADCAST, Bookkeeper
@@ -25,7 +25,9 @@ from iris.patterns.receive_limits import Arriving
 from iris.patterns.request import (
     DRAINING,
     EXPIRED,
+    IDEMPOTENCY_KEY,
     IDEMPOTENT,
+    KEYED,
     MEMBER_LEFT,
     NO_SUCH_OPERATION,
     NOT_A_MEMBER,
@@ -38,6 +40,7 @@ from iris.patterns.request import (
     TIMED,
     TOO_LARGE,
 )
+from iris.patterns.service.outcomes import Ask, KeptOutcomes, not_kept
 from iris.patterns.service.reply_cache import Outcome, ReplyCache
 from iris.patterns.service.service import DESCRIBE, Limits, Service
 from iris.patterns.service.worker_pool import PendingRequest, WorkerPool
@@ -76,6 +79,8 @@ class Server:
         self._jobs: dict[tuple[NodeId, int], PendingRequest] = {}
         self._remembered = ReplyCache()
         self._observer: Observer | None = None
+        self.asking: tuple[Ask, Entropy] | None = None
+        """How a bridge is asked for outcomes; set by the node."""
         mesh.register(kinds.Request, self._receive_request)
         mesh.register(kinds.Cancel, self._receive_cancel)
         mesh.register(kinds.Awaited, self._receive_awaited)
@@ -110,6 +115,8 @@ class Server:
                 arriving=self._arriving,
             )
             membership.observer = self._observer
+            if service.outcomes is not None and self.asking is not None:
+                membership.kept = KeptOutcomes(service.outcomes, cluster, *self.asking, nursery)
             nursery.start_soon(membership.handle_broadcasts)
             nursery.start_soon(membership.broadcasts.run)
             self.memberships[cluster] = membership
@@ -172,6 +179,13 @@ class Server:
             membership.received += 1
             self._post(peer, *membership.malformed(peer, identifier, error))
             return
+        keyed = decoded.get(IDEMPOTENCY_KEY) if flags & KEYED else None
+        if keyed is not None and membership.kept is None:
+            refusal = not_kept(cluster, identifier)
+            membership.received += 1
+            membership.refuse_keyed()
+            self._post(peer, refusal, len(refusal.text))
+            return
         now = trio.current_time()
         job = PendingRequest(
             peer,
@@ -185,6 +199,7 @@ class Server:
             idempotent=idempotent,
             priority=flags >> PRIORITY_SHIFT & 3,
             timed=flags & TIMED != 0,
+            key=keyed,
         )
         if membership.accept(job):
             self._jobs[peer.node, identifier] = job

@@ -15,6 +15,7 @@ from iris.kernel.names import check_name
 from iris.patterns.messages import Message, Request
 from iris.patterns.service import asyncapi
 from iris.patterns.service.handlers import InThread, RequestHandler, prepared
+from iris.patterns.service.outcomes import Outcomes
 from iris.patterns.service.signatures import Signature, fields_of, signature_of
 from iris.security.identity import PeerIdentity
 
@@ -63,7 +64,7 @@ def _version() -> str:
 DESCRIBE: Final = "iris.describe"
 """Operation that every member serves: what ``Service.describe`` returns."""
 _OURS: Final = "iris."
-_ATTRIBUTES: Final = ("allow", "broadcasts", "name", "paused_by", "requests", "tracebacks", "tunnels")
+_ATTRIBUTES: Final = ("allow", "broadcasts", "name", "outcomes", "paused_by", "requests", "tracebacks", "tunnels")
 
 
 class Requester(Protocol):
@@ -196,6 +197,7 @@ class Service:
         paused_by: ``DOCUMENT.KEY``: while that value of a document (``iris.Node.state``) is true, members that have
             the document open refuse requests, broadcasts and tunnels at once; callers get ``RemoteError`` with the code
             ``paused``.
+        outcomes: how the outcomes of requests with an idempotency key are kept; None: such requests are refused.
 
     Raises:
         ConfigError: the name is not valid, or an operation gets a second handler.
@@ -218,6 +220,7 @@ class Service:
         allow: Iterable[str] | None = None,
         tracebacks: bool = False,
         paused_by: str | None = None,
+        outcomes: Outcomes | None = None,
     ) -> None:
         if name is None and self._cluster is None:
             raise ConfigError('a service needs a name: Service("quotes"), or class Quotes(Service, cluster="quotes")')
@@ -229,6 +232,9 @@ class Service:
         if paused_by is not None and "." not in check_name(paused_by, "flag"):
             raise ConfigError(f"paused_by is {paused_by!r}: use DOCUMENT.KEY, as in 'flags.checkout'")
         self.paused_by: str | None = paused_by
+        if outcomes is not None and not isinstance(outcomes, Outcomes):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"outcomes is {outcomes!r}: use iris.Outcomes(...)")
+        self.outcomes: Outcomes | None = outcomes
         self.requests: dict[str | None, RequestHandler] = {}
         self.tunnels: dict[str | None, TunnelHandler] = {}
         self.broadcasts: list[BroadcastHandler] = []
@@ -388,7 +394,13 @@ class Service:
         tunnel: Callable[[TunnelHandler], TunnelHandler],
     ) -> Service:
         """Return a service like this one whose handlers are made of this one's, but for those that run in threads."""
-        service = Service(self.name, allow=self.allow, tracebacks=self.tracebacks, paused_by=self.paused_by)
+        service = Service(
+            self.name,
+            allow=self.allow,
+            tracebacks=self.tracebacks,
+            paused_by=self.paused_by,
+            outcomes=self.outcomes,
+        )
         for name, handler in self.requests.items():
             service.requests[name] = handler if isinstance(handler, InThread) else request(handler)
         service.tunnels = {name: tunnel(handler) for name, handler in self.tunnels.items()}

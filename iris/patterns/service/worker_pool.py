@@ -25,7 +25,7 @@ from iris.kernel.names import NodeId
 from iris.kernel.tasks import interruptible
 from iris.kernel.wire import kinds
 from iris.patterns.latency import LatencyStatistics, LatencyTable
-from iris.patterns.messages import Message, Request, Sender
+from iris.patterns.messages import Message, Outbox, Request, Sender
 from iris.patterns.observer import Observed, Observer, Pattern
 from iris.patterns.payloads import encoded
 from iris.patterns.priority import Priority, served_priority
@@ -37,6 +37,7 @@ from iris.patterns.service.contexts import fresh_context, in_fresh_contexts
 from iris.patterns.service.failure_log import FailureLog, serving_log
 from iris.patterns.service.handlers import RequestHandler, described, failure_in, is_only
 from iris.patterns.service.load_shedding import LoadShedder, QueueDelay
+from iris.patterns.service.outcomes import KeptOutcomes
 from iris.patterns.service.reply_cache import Outcome
 from iris.patterns.service.service import BroadcastHandler, Limits, Service, TunnelHandler
 from iris.patterns.service.signatures import BAD_REQUEST
@@ -54,11 +55,13 @@ class PendingRequest:
         "arrived",
         "begun",
         "cancelled",
+        "counted",
         "deadline",
         "handler",
         "headers",
         "idempotent",
         "identifier",
+        "key",
         "operation",
         "payload",
         "peer",
@@ -82,8 +85,11 @@ class PendingRequest:
         idempotent: bool,
         priority: int = Priority.NORMAL,
         timed: bool = False,
+        key: str | None = None,
     ) -> None:
         self.timed = timed
+        self.key = key
+        """Under which its outcome is kept."""
         self.peer = peer
         self.identifier = identifier
         self.operation = operation
@@ -98,6 +104,8 @@ class PendingRequest:
         self.size = 0
         self.scope: trio.CancelScope | None = None
         self.cancelled = False
+        self.counted = False
+        """Its handler has ended, and was counted, while its outcome is being recorded."""
 
 
 @final
@@ -121,6 +129,9 @@ class ServiceStatistics:
     """Requests, broadcasts and tunnels that were refused because the service was paused."""
     repeated: int
     """Idempotent requests that were known already; not counted in ``received``."""
+    replayed: int
+    """Requests with an idempotency key that were answered with a recorded outcome.  They count as received and as
+    served, whatever that is."""
     running: int
     queued: int
     concurrency: int
@@ -190,6 +201,8 @@ class WorkerPool:
         self.flag: Callable[[], object] | None = None
         """Says whether the service is paused; None: it never is."""
         self.paused = 0
+        self.kept: KeptOutcomes | None = None
+        """Of requests with an idempotency key; None: they are refused."""
         self.observer: Observer | None = None
         """Looks on while handlers run."""
         self._waits = QueueDelay()
@@ -238,6 +251,7 @@ class WorkerPool:
             shed=self._shedding.shed,
             paused=self.paused,
             repeated=self.repeated,
+            replayed=0 if self.kept is None else self.kept.replayed,
             running=len(self._running),
             queued=self.queued,
             concurrency=self._concurrency,
@@ -288,6 +302,10 @@ class WorkerPool:
         self.received += 1
         self._refused += 1
         self.paused += 1
+
+    def refuse_keyed(self) -> None:
+        """Count a request that was refused because it has an idempotency key."""
+        self._refused += 1
 
     def _enqueue(self, job: PendingRequest) -> bool:
         size = wire.payload_size(job.payload)
@@ -369,7 +387,7 @@ class WorkerPool:
                     self._cut_off(job)
             except BaseException:  # the membership ends while the handler runs, or by it: a nursery takes no more tasks
                 self.draining = True
-                self._cancelled += job is not None
+                self._cancelled += job is not None and not job.counted
                 raise
             finally:
                 if job is not None:
@@ -415,7 +433,7 @@ class WorkerPool:
             served_priority.set(job.priority)
         job.scope = scope
         scope.deadline = job.deadline
-        reply, size = await self._call(job)
+        reply, size = await self._call(job) if job.key is None else await self._call_once(job, job.key)
         self._latency.record(self.cluster, job.operation, trio.current_time() - job.arrived)
         self._adapt(job)
         self._answer(job, reply, size)
@@ -424,7 +442,7 @@ class WorkerPool:
         """The scope of a job has ended it: its caller has no more time for it, or wants it no more."""
         self._adapt(job)
         if job.cancelled:
-            self._cancelled += 1
+            self._cancelled += not job.counted
         else:
             self._expire(job)
 
@@ -433,11 +451,30 @@ class WorkerPool:
             self._concurrency = self._adaptive.ended(trio.current_time() - job.begun, len(self._running))
 
     def _expire(self, job: PendingRequest) -> None:
-        self._expired += 1
+        self._expired += not job.counted
         self._answer(job, kinds.Failure(job.identifier, EXPIRED, ""), 0)
 
+    async def _call_once(self, job: PendingRequest, key: str) -> tuple[Outcome, int]:
+        """Call the handler of a request with an idempotency key, unless what it came to is known."""
+        assert self.kept is not None
+
+        async def run(attempt: int, outbox: Outbox) -> tuple[Outcome, int]:
+            self.received += job.counted  # once more, because another member has taken over, and was lost
+            job.counted = False
+            outcome = await self._call(job, attempt, outbox)
+            job.counted = True
+            return outcome
+
+        outcome, size = await self.kept.serve(job, job.peer.identity.caller, key, run)
+        if not job.counted:
+            if isinstance(outcome, kinds.Reply) or outcome.retry_after == OF_HANDLER:
+                self._served += 1
+            else:
+                self._refused += 1
+        return outcome, size
+
     @interruptible  # also what it calls, conversion and handler: either may never end
-    async def _call(self, job: PendingRequest) -> tuple[Outcome, int]:
+    async def _call(self, job: PendingRequest, attempt: int = 1, outbox: Outbox | None = None) -> tuple[Outcome, int]:
         try:
             request = Request(
                 payload=wire.decode_payload_untrusted(job.payload),
@@ -446,6 +483,9 @@ class WorkerPool:
                 deadline=job.deadline,
                 cluster=self.cluster,
                 operation=job.operation,
+                idempotency_key=job.key,
+                attempt=attempt,
+                outbox=outbox,
             )
         except RemoteProtocolError as error:
             return self.malformed(job.peer, job.identifier, error)

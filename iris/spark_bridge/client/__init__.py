@@ -10,11 +10,12 @@ from iris.spark_bridge.client.client import BridgeClient, RemoteShard, check_chu
 from iris.spark_bridge.client.connection import Connection
 from iris.spark_bridge.client.offsets import (
     EARLIEST, LATEST, Extent, Offsets, Position, Range, Where, advance, check_order, number_of,
-    parse_offsets, place, ranges_between, split_ranges,
+    parse_offsets, place, ranges_before, ranges_between, split_ranges, with_beginnings,
 )  # fmt: skip
 
 __all__ = (
     "EARLIEST", "LATEST", "BlockingPortal", "BridgeClient", "BridgeWatch", "Connection", "Extent", "Offsets",
     "Position", "Range", "RemoteShard", "Where", "advance", "check_chunk", "check_order", "number_of", "one_error",
-    "parse_offsets", "place", "portal_to", "ranges_between", "shards_untrusted", "split_ranges",
+    "parse_offsets", "place", "portal_to", "ranges_before", "ranges_between", "shards_untrusted", "split_ranges",
+    "with_beginnings",
 )  # fmt: skip

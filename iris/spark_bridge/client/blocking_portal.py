@@ -133,7 +133,7 @@ class _Opened:
     """A node that is open in a thread of its own, and a client for it."""
 
     def __init__(self, connection: Connection) -> None:
-        self._block = open_node(credential=connection.credential, seeds=connection.seeds)
+        self._block = open_node(credential=connection.credential, seeds=connection.seeds, client=not connection.member)
         node = self._block.__enter__()
         self.portal: Final = node._portal
         self.client: Final = BridgeClient(node._inner, connection.bridge, patience=connection.timeout)

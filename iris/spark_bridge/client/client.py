@@ -29,7 +29,7 @@ from iris.kernel.errors import (
 from iris.kernel.names import NodeId, is_name, is_node_id
 from iris.node.node import Node
 from iris.patterns.pubsub.interest import is_topic
-from iris.spark_bridge.client.offsets import Extent
+from iris.spark_bridge.client.offsets import Extent, number_of
 from iris.spark_bridge.errors import (
     BridgeUnreachable,
     DataLost,
@@ -39,6 +39,7 @@ from iris.spark_bridge.errors import (
     StaleBatch,
     StoreFull,
 )
+from iris.spark_bridge.events.damage import Damage
 from iris.spark_bridge.events.gaps import GAPS_AT_ONCE, Gap
 from iris.spark_bridge.events.schema import header_texts, key_text
 from iris.spark_bridge.log import (
@@ -88,7 +89,7 @@ class RemoteShard:
     of: int
     """How many shards the bridge has, if its members divide the events; else 0."""
     gap: int
-    """The greatest offset before which events are missing; -1: none are."""
+    """The greatest offset before which events are missing, or whose event is damaged; -1: there is none."""
     term: int
     """Of the primary that answered: each promotion of a copy begins a new one."""
 
@@ -277,6 +278,18 @@ class BridgeClient:
                 return
             skip += len(found)
 
+    async def damage(
+        self, address: str, shard: str, start: int, end: int, wanted: TopicFilter = EVERYTHING
+    ) -> tuple[int, Sequence[Damage]]:
+        """Return how many wanted events of a range are known to be damaged, and the first stretches of them.
+
+        Raises:
+            DataLost: the log was wiped.
+            NotAllowed: this node may not subscribe to one of the topics.
+        """
+        fields = {"shard": shard, "start": start, "end": end, **_selection(wanted)}
+        return damage_untrusted(await self._ask(address, "damage", fields), number_of(shard))
+
     async def offsets_at(self, addresses: Sequence[str], timestamp: int) -> dict[str, int]:
         """Return, by shard, the first offset that is not older than ``timestamp``, in microseconds since 1970."""
         found: dict[str, int] = {}
@@ -432,7 +445,14 @@ class BridgeClient:
         return BridgeUnreachable(f"bridge {self._bridge!r} cannot be reached after {self._patience:g} s: {reason}")
 
     async def read(
-        self, address: str, shard: str, start: int, end: int, wanted: TopicFilter = EVERYTHING
+        self,
+        address: str,
+        shard: str,
+        start: int,
+        end: int,
+        wanted: TopicFilter = EVERYTHING,
+        *,
+        pass_damage: bool = False,
     ) -> AsyncGenerator[list[Chunk]]:
         """Yield the chunks that hold a range, verified and in order, as they arrive.
 
@@ -445,6 +465,7 @@ class BridgeClient:
             end: the offset behind the last one.
             wanted: topics.  Events of others may be left out, and are if this node may not subscribe to all topics;
                 what it may have then is what it names here.
+            pass_damage: whether chunks without events stand for what is damaged; the member notes what it was.
 
         Raises:
             NotAllowed: this node may not have the events of one of the topics.
@@ -456,7 +477,7 @@ class BridgeClient:
         deadline = trio.current_time() + self._patience
         while at < end:
             try:
-                async with aclosing(self._read_once(address, shard, at, end, wanted)) as batches:
+                async with aclosing(self._read_once(address, shard, at, end, wanted, pass_damage)) as batches:
                     async for chunks in batches:
                         for chunk in chunks:
                             check_chunk(chunk, shard, at)
@@ -477,10 +498,11 @@ class BridgeClient:
                 await trio.sleep(_PAUSE)
 
     async def _read_once(
-        self, address: str, shard: str, start: int, end: int, wanted: TopicFilter
+        self, address: str, shard: str, start: int, end: int, wanted: TopicFilter, pass_damage: bool
     ) -> AsyncGenerator[list[Chunk]]:
         async with self._node.open_tunnel(address, operation="read") as tunnel:
-            await tunnel.send({"shard": shard, "start": start, "end": end, **_selection(wanted)})
+            fields = {"shard": shard, "start": start, "end": end, "pass_damage": pass_damage}
+            await tunnel.send(fields | _selection(wanted))
             frames = FrameBuffer()
             async for payload in tunnel:
                 if isinstance(payload, bytes):
@@ -673,6 +695,26 @@ def _gaps_untrusted(reply: object) -> list[Gap]:
             raise _not_understood()
         found.append(gap)
     return found
+
+
+def damage_untrusted(reply: object, shard: int) -> tuple[int, Sequence[Damage]]:
+    """Read what a member says of damage.
+
+    Raises:
+        RemoteProtocolError: it is something else.
+    """
+    match reply:
+        case {"count": int(count), "places": [*places]} if 0 <= count < 2**63 and len(places) <= GAPS_AT_ONCE:
+            found: list[Damage] = []
+            for place in places:
+                match place:
+                    case [int(offset), int(end), str(reason)] if 0 <= offset < end < 2**63:
+                        found.append(Damage(shard=shard, offset=offset, end=end, reason=reason))
+                    case _:
+                        raise _not_understood()
+            return count, found
+        case _:
+            raise _not_understood()
 
 
 def _not_understood() -> RemoteProtocolError:

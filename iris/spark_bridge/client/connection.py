@@ -16,3 +16,5 @@ class Connection:
     seeds: tuple[str, ...] = ()
     timeout: float = 60.0
     """Seconds that a bridge which is down is waited for."""
+    member: bool = False
+    """Whether the node is a member of the realm, which it has to be to publish; else it is a client."""

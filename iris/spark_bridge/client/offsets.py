@@ -11,6 +11,7 @@ fit the new one.  Two further keys stand in the offsets around the first batch:
   batch after a crash, and by then "latest" is somewhere else.
 - ``from``: where the batch that ends here began, as far as the offset before does not determine it: shards that are
   new, or all of them if that offset was initial.  Spark has stored it, so a batch that is repeated has the same rows.
+  A query that goes on without what is damaged has all of them there: damage is counted behind the batch that met it.
 
 Shards that an offset does not name are read from their earliest event: nothing that was published is skipped because
 a shard is new.
@@ -106,7 +107,7 @@ class Extent:
     earliest: int
     next: int
     gap: int = -1
-    """The greatest offset before which events are missing; -1: none are."""
+    """The greatest offset before which events are missing, or whose event is damaged; -1: there is none."""
     first: int | None = None
     """Below it there is no event that is wanted and was not read; ``next``: nothing is to be read.  None: not known."""
     count: int | None = None
@@ -256,6 +257,18 @@ def divide(waiting: Mapping[str, int], limit: int) -> dict[str, int]:
     return shares
 
 
+def with_beginnings(start: Offsets, end: Offsets) -> Offsets:
+    """Return the end of a batch with where all that it reads began."""
+    began = {shard: end.began.get(shard, start.next.get(shard, 0)) for shard in end.next}
+    return dataclasses.replace(end, began={shard: at for shard, at in began.items() if at < end.next[shard]})
+
+
+def ranges_before(end: Offsets) -> list[Range]:
+    """Return the ranges of the batch that ended here, as far as it says where they began."""
+    began = {shard: at for shard, at in end.began.items() if at < end.next.get(shard, 0)}
+    return [Range(shard=shard, start=at, end=end.next[shard]) for shard, at in began.items()]
+
+
 def ranges_between(start: Offsets, end: Offsets) -> list[Range]:
     """Return the ranges of a batch, by number of shard."""
     ranges: list[Range] = []
@@ -268,15 +281,21 @@ def ranges_between(start: Offsets, end: Offsets) -> list[Range]:
     return ranges
 
 
-def split_ranges(ranges: Sequence[Range], partitions: int | None) -> list[Range]:
-    """Cut ranges so that there are about ``partitions`` of them, the larger ones into more pieces."""
+def split_ranges(ranges: Sequence[Range], partitions: int | None, most: int | None = None) -> list[Range]:
+    """Cut ranges into pieces for tasks.
+
+    Args:
+        ranges: of a batch.
+        partitions: about so many pieces there are, the larger ranges in more of them; None: one of each range.
+        most: no piece is of more offsets than that; None: of any number.
+    """
     total = sum(found.end - found.start for found in ranges)
-    if partitions is None or len(ranges) >= partitions or not total:
-        return list(ranges)
+    spread = partitions is not None and len(ranges) < partitions
     pieces: list[Range] = []
     for found in ranges:
         size = found.end - found.start
-        count = min(size, max(1, round(size * partitions / total)))
+        count = max(1, round(size * partitions / total)) if partitions is not None and spread else 1
+        count = min(size, max(count, 1 if most is None else -(-size // most)))
         cuts = [found.start + size * cut // count for cut in range(count + 1)]
         pieces += [Range(shard=found.shard, start=begin, end=end) for begin, end in itertools.pairwise(cuts)]
     return pieces

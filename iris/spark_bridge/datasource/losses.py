@@ -13,6 +13,7 @@ from iris.kernel.wire import saturated
 from iris.spark_bridge.client import BlockingPortal, BridgeClient, BridgeWatch, Range
 from iris.spark_bridge.datasource.options import SourceOptions
 from iris.spark_bridge.errors import DataLost
+from iris.spark_bridge.events.damage import Damage
 from iris.spark_bridge.events.gaps import Gap
 from iris.spark_bridge.log import TopicFilter
 
@@ -68,6 +69,41 @@ def count_missing(options: SourceOptions, portal: BlockingPortal, watch: BridgeW
 async def _gaps(client: BridgeClient, *, address: str, found: Range, topics: Sequence[str]) -> list[Gap]:
     async with aclosing(client.gaps(address, found.shard, found.start, found.end, topics)) as gaps:
         return [gap async for gap in gaps]
+
+
+def count_damaged(options: SourceOptions, portal: BlockingPortal, watch: BridgeWatch, ranges: Sequence[Range]) -> int:
+    """Return how many events that a query wants are known to be damaged in ranges that it has read, and log it.
+
+    Nothing is asked of the bridge where none are.
+    """
+    extents = watch.extents
+    wanted = TopicFilter(options.topics, options.topic_regex)
+    total = 0
+    for found in ranges:
+        address = watch.address(found.shard)
+        if address is None or found.shard not in extents or extents[found.shard].gap < found.start:
+            continue
+        count, places = portal.call(partial(_damage, address=address, found=found, wanted=wanted))
+        if count:
+            total = saturated(total + count)
+            what = "; ".join(damage.describe(found.shard) for damage in places[:_NAMED])
+            more = f"; and {len(places) - _NAMED} more stretches" if len(places) > _NAMED else ""
+            bridge = options.connection.bridge
+            _log.warning(
+                "the query has gone on without %d events that are damaged in the log of bridge %s: %s%s",
+                count,
+                bridge,
+                what,
+                more,
+                extra={"bridge": bridge, "count": count},
+            )
+    return total
+
+
+async def _damage(
+    client: BridgeClient, *, address: str, found: Range, wanted: TopicFilter
+) -> tuple[int, Sequence[Damage]]:
+    return await client.damage(address, found.shard, found.start, found.end, wanted)
 
 
 def describe_gap(gap: Gap, shard: str) -> str:

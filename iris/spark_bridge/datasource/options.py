@@ -74,6 +74,8 @@ class SourceOptions:
     """Events for which a micro-batch waits, but no longer than ``max_delay``."""
     max_delay: float = DEFAULT_DELAY
     min_partitions: int | None = None
+    max_rows_per_partition: int | None = None
+    """Offsets of the largest range that one task reads."""
     inline_rows: int = 0
     """Events of the largest micro-batch of a query that needs no workers, see ``inline_source``; 0: it has workers."""
     fail_on_data_loss: bool = True
@@ -113,6 +115,7 @@ _NAMES: Final = (
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
     "minPartitions",
+    "maxRecordsPerPartition",
     "inlineRows",
     "failOnDataLoss",
     "includeHeaders",
@@ -130,6 +133,16 @@ _NAMES: Final = (
     "schemaRegistry",
     "schemaRegistryConfig",
 )
+
+_OF_KAFKA: Final[Mapping[str, str]] = {
+    "kafka.bootstrap.servers": "give seeds and credential, or neither on the bridge's own machine",
+    "kafka.group.id": "each query reads all events; group names one whose progress the bridge is to tell",
+    "groupidprefix": "each query reads all events; group names one whose progress the bridge is to tell",
+    "fetchoffset.numretries": "bridgeTimeout says how long a bridge that is down is waited for",
+    "fetchoffset.retryintervalms": "bridgeTimeout says how long a bridge that is down is waited for",
+    "kafkaconsumer.polltimeoutms": "bridgeTimeout says how long a bridge that is down is waited for",
+}
+"""Options of Spark's Kafka source, in lower case, and what to do here instead."""
 
 _SCHEMA_ONLY: Final = (
     "badTopic",
@@ -233,6 +246,7 @@ def parse_source_options(given: Mapping[str, str], *, streaming: bool | None = N
         min_offsets=least,
         max_delay=options.duration("maxTriggerDelay", DEFAULT_DELAY),
         min_partitions=options.number("minPartitions", least=1, most=_MOST_PARTITIONS),
+        max_rows_per_partition=options.number("maxRecordsPerPartition", least=1),
         inline_rows=inline_rows,
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
         include_headers=options.flag("includeHeaders", default=True),
@@ -301,7 +315,7 @@ def _shards_of(position: str | Mapping[str, int]) -> list[int]:
     return [] if isinstance(position, str) else [int(shard.partition("@")[0]) for shard in position]
 
 
-def _connection(options: _Options) -> Connection:
+def _connection(options: _Options, *, member: bool = False) -> Connection:
     bridge = options.text("bridge") or "bridge"
     seeds = tuple(seed.strip() for seed in (options.text("seeds") or "").split(",") if seed.strip())
     timeout = options.seconds("bridgeTimeout")
@@ -314,6 +328,7 @@ def _connection(options: _Options) -> Connection:
         credential=options.text("credential"),
         seeds=seeds,
         timeout=60.0 if timeout is None else timeout,
+        member=member,
     )
 
 
@@ -331,6 +346,9 @@ class _Options:
         for key, value in given.items():
             name = known.get(key.lower())
             if name is None:
+                if key.lower() in _OF_KAFKA or key.lower().startswith("kafka."):
+                    instead = _OF_KAFKA.get(key.lower(), "leave it out")
+                    raise ConfigError(f"format iris has no option {key}, which is about Kafka: {instead}")
                 close = difflib.get_close_matches(key.lower(), known, n=1)
                 hint = f"did you mean {known[close[0]]}?" if close else f"use {', '.join(names)}"
                 raise ConfigError(f"format iris has no option {key}: {hint}")
@@ -540,7 +558,7 @@ def parse_sink_options(given: Mapping[str, str], *, streaming: bool) -> SinkOpti
     if streaming and options.has("query"):
         raise ConfigError("option query is for a batch write (df.write): a stream has an id of its own")
     return SinkOptions(
-        connection=_connection(options),
+        connection=_connection(options, member=delivery == "at-least-once"),
         topic=topic,
         delivery=delivery,
         query=options.query("query"),

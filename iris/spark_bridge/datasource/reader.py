@@ -70,8 +70,14 @@ def read_chunks(
 
     if at < end:
         with closing(portal.stream(source)) as parts:
-            for part in parts:
-                yield from part
+            try:
+                for part in parts:
+                    yield from part
+            except LogDamaged as error:
+                raise LogDamaged(
+                    f"bridge {options.connection.bridge!r}: {error}. Put the log's file back if there is a copy, or "
+                    "set failOnDataLoss to false to go on without these events"
+                ) from None
 
 
 def _chunks_of_files(
@@ -116,7 +122,7 @@ async def _read_what_is_left(
     at = start
     while at < end:
         try:
-            async with aclosing(client.read(address, shard, at, end, wanted)) as parts:
+            async with aclosing(client.read(address, shard, at, end, wanted, pass_damage=True)) as parts:
                 async for part in parts:
                     yield part
                     at = part[-1].end

@@ -53,12 +53,14 @@ from iris.spark_bridge.client import (
     parse_offsets,
     place,
     portal_to,
+    ranges_before,
     ranges_between,
     split_ranges,
+    with_beginnings,
 )
 from iris.spark_bridge.datasource.dead_letters import dead_letters
 from iris.spark_bridge.datasource.inline_source import InlineStreamReader
-from iris.spark_bridge.datasource.losses import count_missing
+from iris.spark_bridge.datasource.losses import count_damaged, count_missing
 from iris.spark_bridge.datasource.options import (
     SinkOptions,
     SourceOptions,
@@ -196,7 +198,7 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
 def _partitions(options: SourceOptions, watch: BridgeWatch, ranges: Sequence[Range]) -> list[InputPartition]:
     partitions: list[InputPartition] = []
     slots: Counter[str] = Counter()
-    for found in split_ranges(ranges, options.min_partitions):
+    for found in split_ranges(ranges, options.min_partitions, options.max_rows_per_partition):
         slots[found.shard] += 1
         address = watch.address(found.shard)
         if address is not None:
@@ -308,6 +310,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """When the last micro-batch was planned."""
         self._read_to: Mapping[str, int] = {}
         self._lost = 0
+        self._damage_counted: tuple[Offsets | None, int] = None, 0
         self._arrived: tuple[float, int] | None = None
 
     @property
@@ -379,17 +382,30 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             }
         end = advance(position, extents, fail_on_data_loss=self._options.fail_on_data_loss)
         idle = end is position
+        lost = saturated(position.lost + self._damage_behind(position))
         if not idle:
             missing = count_missing(self._options, self._portal, self._watch, ranges_between(position, end))
-            end = dataclasses.replace(end, lost=saturated(end.lost + missing))
+            lost = saturated(lost + missing)
+            end = dataclasses.replace(end, lost=lost)
+            if not self._options.fail_on_data_loss:
+                end = with_beginnings(position, end)
             self._planned = time.monotonic()
         else:
             # Nothing that the group wants is unread up to there, so nothing has to be kept for it.
             self._move({shard: max(at, self._watch.passed.get(shard, 0)) for shard, at in position.next.items()})
         self._read_to = end.next
-        self._lost = end.lost
+        self._lost = lost
         self._poll = min(2 * self._poll, _LONGEST_POLL) if idle else _FIRST_POLL
         return start if idle else end.to_json()
+
+    def _damage_behind(self, position: Offsets) -> int:
+        """Return how many damaged events the batch that ended here went on without: only its tasks came by them."""
+        if self._damage_counted[0] != position:
+            self._damage_counted = (
+                position,
+                count_damaged(self._options, self._portal, self._watch, ranges_before(position)),
+            )
+        return self._damage_counted[1]
 
     async def _wait_for_enough(self, client: BridgeClient, position: Offsets, timeout: float) -> bool:
         """Tell whether a micro-batch may be planned; for ``timeout`` seconds, look four times a second whether it may.

@@ -21,6 +21,7 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, final
 
@@ -207,6 +208,17 @@ class CheckedTable:
         with self._transaction.cursor(self._database) as cursor:
             if cursor.set_range(key):
                 for found, sealed in cursor.iternext():
+                    yield found, self._open(found, sealed)
+
+    def sound_from(self, key: bytes) -> Iterator[Record]:
+        """Yield the records from the last one below ``key`` on, without those that are damaged."""
+        with self._transaction.cursor(self._database) as cursor:
+            if not cursor.set_range(key) and not cursor.last():
+                return
+            if cursor.key() > key and not cursor.prev():
+                cursor.first()
+            for found, sealed in cursor.iternext():
+                with suppress(LogDamaged):
                     yield found, self._open(found, sealed)
 
     def last_to(self, key: bytes) -> Record | None:

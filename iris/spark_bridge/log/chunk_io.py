@@ -195,6 +195,8 @@ class Stretch:
     timestamp: int
     is_filtered: bool = False
     """Whether events that are not wanted are taken out of the chunk."""
+    is_unknown: bool = False
+    """Whether the index does not say where its events are."""
 
 
 def stretch_of(place: ChunkPlace, *, is_filtered: bool = False) -> Stretch:
@@ -238,6 +240,28 @@ def take_wanted(
         size += place.size
     if at < end:
         stretches.append(Stretch(place=None, first=at, end=end, timestamp=shard.timestamp))
+    return stretches
+
+
+def take_sound(view: IndexView, shard: ShardRecord, start: int, end: int, max_bytes: int) -> list[Stretch]:
+    """Return the stretches from ``start`` as far as the index names their chunks, whatever else of it is damaged.
+
+    What topics a chunk holds is not looked at.
+    """
+    stretches: list[Stretch] = []
+    at, size = start, 0
+    for place in view.sound_chunks(shard.number, start):
+        if place.first > at:
+            upto = min(place.first, end)
+            stretches.append(Stretch(place=None, first=at, end=upto, timestamp=place.timestamp, is_unknown=True))
+            at = upto
+        if at >= end or (size and size + place.size > max_bytes):
+            return stretches
+        stretches.append(stretch_of(place))
+        at = place.end
+        size += place.size
+    if at < end:
+        stretches.append(Stretch(place=None, first=at, end=end, timestamp=shard.timestamp, is_unknown=True))
     return stretches
 
 
@@ -316,3 +340,15 @@ def read_places(files: SegmentFiles, shard: int, epoch: str, places: Sequence[Ch
     if len(chunks) != len(places):
         raise LogDamaged(f"shard {shard}@{epoch} holds {len(chunks)} chunks where the index names {len(places)}")
     return chunks
+
+
+def read_stretches(files: SegmentFiles, shard: int, epoch: str, stretches: Sequence[Stretch]) -> list[Chunk]:
+    """Read the chunks of those stretches that have one, and verify them.
+
+    Raises:
+        LogDamaged: they are not what the index says, or it does not say where they are.
+    """
+    for stretch in stretches:
+        if stretch.is_unknown:
+            raise LogDamaged(f"the index names no chunk for offset {stretch.first}")
+    return read_places(files, shard, epoch, [stretch.place for stretch in stretches if stretch.place is not None])

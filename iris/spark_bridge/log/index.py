@@ -226,6 +226,20 @@ class IndexView:
             if chunk.end > start:
                 yield chunk
 
+    def sound_chunks(self, shard: int, start: int) -> Iterator[ChunkPlace]:
+        """Yield the same without those whose record is damaged."""
+        at = start
+        for key, value in self._chunks.sound_from(_PLACE.pack(shard, start)):
+            number, first = _PLACE.unpack(key)
+            if number != shard:
+                if number > shard:
+                    return
+                continue
+            chunk = _unpack_chunk(first, value)
+            if chunk.end > at:
+                yield chunk
+                at = chunk.end
+
     def chunk_from(self, shard: int, start: int) -> ChunkPlace | None:
         """Return the first chunk of a shard that begins at or behind ``start``."""
         for key, value in self._chunks.records_from(_PLACE.pack(shard, start)):

@@ -8,23 +8,19 @@ somebody comes to read it.
 from __future__ import annotations
 
 import fcntl
-import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import Entropy
 from iris.security.files import make_directories
 from iris.spark_bridge.errors import LogDamaged, StoreBusy
-from iris.spark_bridge.log.chunk_io import read_places
-from iris.spark_bridge.log.index import MAP_BYTES, ChunkPlace, Index, ShardRecord
+from iris.spark_bridge.events.damage import Damage, DamageBook
+from iris.spark_bridge.log.chunk_io import read_stretches, take_sound
+from iris.spark_bridge.log.index import MAP_BYTES, Index, ShardRecord
 from iris.spark_bridge.log.segments import SEGMENT_BYTES, Disk, FileSystem, Reserve, SegmentFiles, sync_directory
-from iris.spark_bridge.log.store import Store
-from iris.spark_bridge.log.topics.index import places_of
-
-_log: Final = logging.getLogger("iris")
+from iris.spark_bridge.log.store import Store, say_damage
 
 
 def open_store(
@@ -79,12 +75,14 @@ def open_store(
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise StoreBusy(f"the log in {directory} is open in another process") from None
+        known = DamageBook()
         index = Index(directory / "index", map_bytes=map_bytes, look_only=look_only)
         try:
             files = SegmentFiles(segments, disk or FileSystem(), segment_bytes)
             if not look_only:
                 _remove_strangers(segments, index, files)
-                _say_cut_tails(directory, index, files)
+                known = _find_cut_tails(index, files)
+                say_damage(known, directory)
                 with index.write() as view:
                     for number in shards:
                         if view.shard(number) is None:
@@ -99,11 +97,12 @@ def open_store(
     except BaseException:
         os.close(lock)
         raise
-    return Store(directory, index, files, lock)
+    return Store(directory, index, files, lock, known)
 
 
-def _say_cut_tails(directory: Path, index: Index, files: SegmentFiles) -> None:
-    """Log which segments are shorter than what is known to be in them, and whether the newest events are damaged."""
+def _find_cut_tails(index: Index, files: SegmentFiles) -> DamageBook:
+    """Return what is missing of segments that are shorter than they should be, and newest events that are damaged."""
+    found = DamageBook()
     with index.read() as view:
         for shard in view.shards():
             segments = [segment for segment in view.segments(shard.number) if segment.end > shard.earliest]
@@ -112,21 +111,15 @@ def _say_cut_tails(directory: Path, index: Index, files: SegmentFiles) -> None:
                 size = path.stat().st_size
                 if size >= segment.size and segment is not segments[-1]:
                     continue
-                lost: list[ChunkPlace] = []
-                try:
-                    places = places_of(view, shard.number, segment)
-                    lost = [place for place in places if place.end_position > size] or places[-1:]
-                    read_places(files, shard.number, shard.epoch, lost[:1])
-                except LogDamaged as error:
-                    _log.error(
-                        "events of shard %d are damaged, from offset %d on: %s. Readers of them end with an error; put "
-                        "the file back if there is a copy. 'iris bridge verify --data %s' reads the whole log",
-                        shard.number,
-                        lost[0].first if lost else segment.first,
-                        error,
-                        directory,
-                        extra={"shard": shard.number, "path": str(path), "reason": str(error)},
-                    )
+                start = max(segment.first, shard.earliest)
+                stretches = take_sound(view, shard, start, segment.end, segment.size)
+                cut = [stretch for stretch in stretches if stretch.place is None or stretch.place.end_position > size]
+                for stretch in cut or stretches[-1:]:
+                    try:
+                        read_stretches(files, shard.number, shard.epoch, [stretch])
+                    except LogDamaged as error:
+                        found.note(Damage(shard=shard.number, offset=stretch.first, end=stretch.end, reason=str(error)))
+    return found
 
 
 def _remove_strangers(directory: Path, index: Index, files: SegmentFiles) -> None:
@@ -150,7 +143,10 @@ def _remove_strangers(directory: Path, index: Index, files: SegmentFiles) -> Non
         )
     missing = named - present
     if missing:
-        raise LogDamaged(f"{len(missing)} segment files are missing, {min(missing)} the first")
+        raise LogDamaged(
+            f"{len(missing)} segment files are missing, {min(missing)} the first: put them back, or make empty files "
+            "of these names to go on without their events"
+        )
     for path in present - named:
         # No index entry names them, so nothing in them was ever acknowledged.
         path.unlink()

@@ -231,12 +231,16 @@ class SegmentFiles:
         """Read ``size`` bytes of a segment.  Safe in any thread.
 
         Raises:
-            LogDamaged: the file is missing or shorter.
+            LogDamaged: the file is missing or shorter, or the disk cannot read it.
         """
         path = self.path(shard, epoch, first, revision)
         descriptor = self._open(path)
         try:
             data = self._disk.read(descriptor, size, position)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            raise LogDamaged(f"the disk cannot read {path}, bytes {position} to {position + size}") from None
         finally:
             self._disk.close(descriptor)
         if len(data) < size:

@@ -12,6 +12,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import logging
 import os
 import re
 import threading
@@ -26,6 +27,7 @@ import pyarrow as pa
 from iris.kernel.wire import saturated
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.spark_bridge.errors import DataLost, LogDamaged, QuotaExceeded, StaleBatch, StoreFull
+from iris.spark_bridge.events.damage import Damage, DamageBook
 from iris.spark_bridge.events.gaps import Gap, GapBook
 from iris.spark_bridge.events.runs import count_events, count_topics, cut_runs
 from iris.spark_bridge.events.schema import decode_events, encode_events, place_rows
@@ -39,9 +41,11 @@ from iris.spark_bridge.log.chunk_io import (
     Stretch,
     find_offset,
     read_places,
+    read_stretches,
     stretch_of,
     take_pieces,
     take_places,
+    take_sound,
     take_wanted,
 )
 from iris.spark_bridge.log.compaction import LogCleaner
@@ -61,6 +65,8 @@ from iris.spark_bridge.log.topics.filter import EVERYTHING, TopicFilter, empty_c
 from iris.spark_bridge.log.topics.index import SegmentTopics, find_chunks, topics_of
 
 T = TypeVar("T")
+
+_log: Final = logging.getLogger("iris")
 
 QUERY: Final = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 """Ids of the queries whose batches Spark writes; Spark's own are UUIDs."""
@@ -151,9 +157,17 @@ _DELETED_AT_ONCE: Final = 20_000
 
 @final
 class Store:
-    """A durable log of events in shards, in one directory.  Safe in any thread.  Made by ``open_store``."""
+    """A durable log of events in shards, in one directory.  Safe in any thread.  Made by ``open_store``.
 
-    def __init__(self, directory: Path, index: Index, files: SegmentFiles, lock: int) -> None:
+    Args:
+        directory: of the log.
+        index: its index.
+        files: its segments.
+        lock: descriptor of the locked file.
+        damage: what is known to be damaged.
+    """
+
+    def __init__(self, directory: Path, index: Index, files: SegmentFiles, lock: int, damage: DamageBook) -> None:
         self._directory = directory
         self._index = index
         self._files = files
@@ -168,6 +182,7 @@ class Store:
         """Makes copies of this log."""
         self._topics: dict[int, SegmentTopics] = {}
         """By shard, of the segment that it is appended to."""
+        self._damage = damage
         self._noting = threading.Lock()
         self._appended: dict[int, set[str]] = {}
         """By shard, the topics of what was appended since somebody asked."""
@@ -496,6 +511,7 @@ class Store:
         max_bytes: int,
         wanted: TopicFilter = EVERYTHING,
         exact: bool = False,
+        pass_damage: bool = False,
     ) -> list[Chunk]:
         """Return the chunks that hold the events from ``start``, in order, verified.
 
@@ -510,10 +526,11 @@ class Store:
             max_bytes: of the chunks together.
             wanted: topics; events of others may be left out.
             exact: whether they have to be.
+            pass_damage: whether chunks without events stand for what is damaged.
 
         Raises:
             DataLost: the shard has another epoch, or wanted events from ``start`` on were trimmed.
-            LogDamaged: what is stored is not what was written.
+            LogDamaged: what is stored is not what was written; the message names shard and offsets.
             ValueError: the range is empty or goes beyond the last event.
         """
 
@@ -523,7 +540,7 @@ class Store:
             return take_wanted(view, record, start, end, max_bytes, wanted, exact=exact)
 
         def read(stretches: list[Stretch]) -> list[Chunk]:
-            chunks = iter(read_places(self._files, shard, epoch, [s.place for s in stretches if s.place is not None]))
+            chunks = iter(read_stretches(self._files, shard, epoch, stretches))
             return [
                 empty_chunk(shard, epoch, stretch.first, stretch.end, stretch.timestamp)
                 if stretch.place is None
@@ -533,7 +550,68 @@ class Store:
                 for stretch in stretches
             ]
 
-        return self._reading(shard, epoch, start, end, wanted, take, read)
+        def take_what_is_known(view: IndexView, record: ShardRecord) -> list[Stretch]:
+            try:
+                return take(view, record)
+            except LogDamaged:
+                at = max(start, record.earliest)
+                removed = Stretch(place=None, first=start, end=min(at, end), timestamp=record.timestamp)
+                found = take_sound(view, record, at, end, max_bytes) if at < end else []
+                found = [dataclasses.replace(stretch, is_filtered=exact) for stretch in found]
+                return [removed, *found] if start < at else found
+
+        def read_what_is_sound(stretches: list[Stretch]) -> tuple[list[Chunk], list[Damage]]:
+            chunks: list[Chunk] = []
+            damaged: list[Damage] = []
+            for stretch in stretches:
+                try:
+                    chunks += read([stretch])
+                except LogDamaged as error:
+                    chunks.append(empty_chunk(shard, epoch, stretch.first, stretch.end, stretch.timestamp))
+                    damaged.append(Damage(shard=shard, offset=stretch.first, end=stretch.end, reason=str(error)))
+            return chunks, damaged
+
+        try:
+            return self._reading(shard, epoch, start, end, wanted, take, read)
+        except LogDamaged as error:
+            chunks, damaged = self._reading(shard, epoch, start, end, wanted, take_what_is_known, read_what_is_sound)
+            self._note_damage(damaged)
+            if pass_damage:
+                return chunks
+            # The topic index alone can be damaged: then all events can be read, though not for a reader of topics.
+            reason = damaged[0] if damaged else Damage(shard=shard, offset=start, end=end, reason=str(error))
+            raise LogDamaged(reason.describe(f"{shard}@{epoch}")) from None
+
+    def _note_damage(self, damaged: Sequence[Damage]) -> None:
+        new = DamageBook()
+        with self._noting:
+            for damage in damaged:
+                if self._damage.note(damage):
+                    new.note(damage)
+        say_damage(new, self._directory)
+
+    def damage(self) -> list[Damage]:
+        """Return what is known to be damaged."""
+        with self._noting:
+            return list(self._damage)
+
+    def last_loss(self, state: ShardState) -> int:
+        """Return the greatest offset that is damaged, or before which events are missing; -1: there is none."""
+        with self._noting:
+            return max(state.gap, self._damage.last(state.number))
+
+    def damage_between(self, shard: int, start: int, end: int, wanted: TopicFilter) -> list[tuple[Damage, int]]:
+        """Return what is known to be damaged in a range, each with the number of its events that are wanted.
+
+        Where the index does not say which topics a chunk held, all of it counts as wanted.
+        """
+        with self._noting:
+            found = self._damage.between(shard, start, end)
+        with self._index.read() as view:
+            record = view.shard(shard)
+            assert record is not None
+            counted = [(damage, _count_wanted(view, record, damage, wanted)) for damage in found]
+        return [(damage, count) for damage, count in counted if count]
 
     def locate(
         self, shard: int, epoch: str, start: int, end: int, *, max_bytes: int, wanted: TopicFilter = EVERYTHING
@@ -614,7 +692,7 @@ class Store:
             end: the offset behind the last event that may be told of; None: of all.
 
         Raises:
-            LogDamaged: what is stored is not what was written.
+            Where the log is damaged, all events count as wanted: who reads them learns of it.
         """
         with self._index.read() as view:
             record = view.shard(shard)
@@ -622,35 +700,53 @@ class Store:
                 raise ValueError(f"there is no shard {shard}")
             if end is not None:
                 record = dataclasses.replace(record, next=min(end, record.next))
-            earliest = self._removals.earliest(shard, record.earliest, wanted)
-            begin = max(start, record.earliest)
-            first, upto, count = record.next, record.next, 0
-            for found in find_chunks(view, shard, record.epoch, begin, wanted, record.next):
-                place, here = found.place, found.wanted
-                offsets: Sequence[int] = ()
-                if found.is_known and here == place.count:
-                    offsets = range(max(begin, place.first), place.end)
-                    here = len(offsets)
-                elif place.first < begin or not found.is_known or (limit is not None and count + here > limit):
-                    offsets = self._offsets(shard, record.epoch, place, wanted, begin)
-                    here = len(offsets)
-                if not here:
-                    continue
-                first = min(first, max(begin, place.first))
-                if limit is None:
-                    count = 1
-                    break
-                if count + here >= limit:
-                    # Behind the last wanted event of a chunk there is nothing to come back for.
-                    upto = place.end if count + here == limit else offsets[limit - count - 1] + 1
-                    count = limit
-                    break
-                count += here
-            return News(earliest=earliest, next=record.next, first=first, count=count, upto=upto)
+            try:
+                return self._look(view, record, start, wanted, limit)
+            except LogDamaged:
+                begin = min(max(start, record.earliest), record.next)
+                upto = record.next if limit is None else min(begin + limit, record.next)
+                return News(
+                    earliest=self._removals.earliest(shard, record.earliest, wanted),
+                    next=record.next,
+                    first=begin,
+                    count=upto - begin,
+                    upto=upto,
+                )
 
-    def _offsets(self, shard: int, epoch: str, place: ChunkPlace, wanted: TopicFilter, begin: int) -> list[int]:
-        """Return the offsets of a chunk's wanted events from ``begin`` on."""
-        (chunk,) = read_places(self._files, shard, epoch, [place])
+    def _look(self, view: IndexView, record: ShardRecord, start: int, wanted: TopicFilter, limit: int | None) -> News:
+        shard = record.number
+        earliest = self._removals.earliest(shard, record.earliest, wanted)
+        begin = max(start, record.earliest)
+        first, upto, count = record.next, record.next, 0
+        for found in find_chunks(view, shard, record.epoch, begin, wanted, record.next):
+            place, here = found.place, found.wanted
+            offsets: Sequence[int] = ()
+            if found.is_known and here == place.count:
+                offsets = range(max(begin, place.first), place.end)
+                here = len(offsets)
+            elif place.first < begin or not found.is_known or (limit is not None and count + here > limit):
+                offsets = self._offsets(shard, record.epoch, place, wanted, begin)
+                here = len(offsets)
+            if not here:
+                continue
+            first = min(first, max(begin, place.first))
+            if limit is None:
+                count = 1
+                break
+            if count + here >= limit:
+                # Behind the last wanted event of a chunk there is nothing to come back for.
+                upto = place.end if count + here == limit else offsets[limit - count - 1] + 1
+                count = limit
+                break
+            count += here
+        return News(earliest=earliest, next=record.next, first=first, count=count, upto=upto)
+
+    def _offsets(self, shard: int, epoch: str, place: ChunkPlace, wanted: TopicFilter, begin: int) -> Sequence[int]:
+        """Return the offsets of a chunk's wanted events from ``begin`` on; of a damaged one all."""
+        try:
+            (chunk,) = read_places(self._files, shard, epoch, [place])
+        except LogDamaged:
+            return range(max(begin, place.first), place.end)
         offsets: list[int] = wanted.keep(decode_events(chunk.data)).column("offset").to_pylist()
         return offsets[bisect.bisect_left(offsets, begin) :]
 
@@ -665,23 +761,20 @@ class Store:
         for state in self.shards():
             at = state.earliest
             while at < state.next:
-                begin = at
+                with self._index.read() as view:
+                    record = view.shard(state.number)
+                    assert record is not None
+                    stretches = take_sound(view, record, at, state.next, _VERIFIED_AT_ONCE)
                 try:
-                    at = self.read(state.number, state.epoch, at, state.next, max_bytes=_VERIFIED_AT_ONCE)[-1].end
-                    yield state.number, begin, None
+                    read_stretches(self._files, record.number, record.epoch, stretches)
+                    yield state.number, at, None
                 except LogDamaged:
-                    # Somewhere in this stretch: chunk by chunk.
-                    with self._index.read() as view:
-                        places = [place for place, _ in zip(view.chunks(state.number, at), range(64), strict=False)]
-                    if not places or places[0].first > at:
-                        at = places[0].first if places else state.next
-                        yield state.number, begin, f"the index names no chunk for offsets {begin} to {at}"
-                    for place in places:
+                    for stretch in stretches:
                         try:
-                            read_places(self._files, state.number, state.epoch, [place])
+                            read_stretches(self._files, record.number, record.epoch, [stretch])
                         except LogDamaged as error:
-                            yield state.number, place.first, str(error)
-                        at = place.end
+                            yield state.number, stretch.first, str(error)
+                at = stretches[-1].end
         with self._index.read() as view:
             view.check()
 
@@ -875,6 +968,8 @@ class Store:
             # From here no reader gets these events any more; what follows only gives their room back.
             view.put_shard(dataclasses.replace(shard, earliest=earliest))
             self._gaps.trim(number, earliest)
+            with self._noting:
+                self._damage.trim(number, earliest)
             self._write_gaps(view)
             self._note_removal(view, shard, earliest)
             dead = [segment for segment in view.segments(number) if segment.end <= earliest]
@@ -950,6 +1045,37 @@ class Store:
             self._files.close()
             self._index.close()
             os.close(self._lock)
+
+
+def _count_wanted(view: IndexView, shard: ShardRecord, damage: Damage, wanted: TopicFilter) -> int:
+    start, end = max(damage.offset, shard.earliest), damage.end
+    if start >= end:
+        return 0
+    count = 0
+    try:
+        for found in find_chunks(view, shard.number, shard.epoch, start, wanted, end):
+            place = found.place
+            if start <= place.first and place.end <= end:
+                count += found.wanted
+            elif wanted.is_everything:
+                count += min(place.end, end) - max(place.first, start)
+            elif start <= place.first:  # which of its events are wanted nobody knows: they count where it begins
+                count += found.wanted
+    except LogDamaged:
+        return end - start
+    return count
+
+
+def say_damage(damaged: Iterable[Damage], directory: Path) -> None:
+    """Log that events are damaged."""
+    for damage in damaged:
+        _log.error(
+            "%s. Readers of them end with an error, or go on without them where they say so; put the file back if "
+            "there is a copy. 'iris bridge verify --data %s' reads the whole log",
+            damage.describe(str(damage.shard)),
+            directory,
+            extra={"shard": damage.shard, "count": damage.end - damage.offset, "reason": damage.reason},
+        )
 
 
 def _owned(kind: str, name: str) -> bytes:

@@ -144,7 +144,7 @@ class QueueWorker:
         self.settled: list[Place] = []
         """What has still to be reported to it: outcomes that are on the disk."""
         self.moved = -math.inf
-        """When it began or ended a job last."""
+        """When it began or ended a job last, or got one and had none."""
         self.turn = 0
         self.is_stalled = False
         """Whether it has done neither for as long as a lease; it gets nothing until it does."""
@@ -282,7 +282,7 @@ class QueueMachine:
             if job is None:
                 self._claims[place] = worker
             elif job.state is JobState.READY:
-                self._hold(job, worker)
+                self._hold(job, worker, now)
                 self._begin(job, worker, now)
 
     def assign(self, now: float) -> set[QueueWorker]:
@@ -302,7 +302,7 @@ class QueueMachine:
                 self._settling(job, JobVerdict.EXPIRED)
                 continue
             worker = heapq.heappop(free)[2]
-            self._hold(job, worker)
+            self._hold(job, worker, now)
             worker.assigned.append(job)
             served.add(worker)
             self._turns += 1
@@ -311,7 +311,9 @@ class QueueMachine:
                 heapq.heappush(free, (len(worker.hand), worker.turn, worker))
         return served
 
-    def _hold(self, job: QueuedJob, worker: QueueWorker) -> None:
+    def _hold(self, job: QueuedJob, worker: QueueWorker, now: float) -> None:
+        if not worker.hand:
+            worker.moved = now  # there was nothing that it could begin
         job.state = JobState.HELD
         job.worker = worker
         worker.hand[job.place] = job

@@ -21,6 +21,7 @@ from iris.patterns.pubsub.interest import Share, check_pattern, check_share
 from iris.spark_bridge.copies import LogState, PrimaryCopies, Settings, read_state
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.log import Retention, Store, open_store
+from iris.spark_bridge.outcomes import open_outcomes
 from iris.spark_bridge.queues import open_queues
 from iris.spark_bridge.server.clock_check import MemberClock
 from iris.spark_bridge.server.collector import gathering_service
@@ -28,7 +29,7 @@ from iris.spark_bridge.server.group_commit import GroupLimits
 from iris.spark_bridge.server.leases import open_leases
 from iris.spark_bridge.server.member import BridgeMember
 from iris.spark_bridge.server.operations import Operations
-from iris.spark_bridge.server.permissions import Permissions
+from iris.spark_bridge.server.permissions import Permissions, is_there, speaks_for
 from iris.spark_bridge.server.shard_claim import ShardClaim
 from iris.spark_bridge.server.sharding import Sharding
 from iris.spark_bridge.server.sink_commits import BatchCommitter
@@ -59,8 +60,8 @@ async def open_bridge(
     retention: Retention | None = None,
     min_copies: int = 0,
     waiting: Callable[[str], None] = lambda _: None,
-    wall_clock: Callable[[], float] = time.time,  # noqa: TID251 -- events are stored with the date
-    entropy: Entropy = os.urandom,
+    wall_clock: Callable[[], float] | None = None,
+    entropy: Entropy | None = None,
 ) -> AsyncIterator[BridgeMember]:
     """Be a member of a bridge: store the events of topics durably and serve them to readers, until the block ends.
 
@@ -92,8 +93,8 @@ async def open_bridge(
             before it is confirmed and before readers get it.  A log that has copies is opened, read and written only
             when so many of them have met this member.
         waiting: called with a reason when entering the block has to wait for copies.
-        wall_clock: seconds since 1970.
-        entropy: makes the epochs of new shards.
+        wall_clock: seconds since 1970; None: ``time.time``.
+        entropy: makes the epochs of new shards; None: ``os.urandom``.
 
     Raises:
         ConfigError: a topic, a name, a shard or the directory cannot be used; or another member of the bridge has the
@@ -123,6 +124,9 @@ async def open_bridge(
     else:
         share = None
     address = name if member is None else check_name(f"{name}.{member}", "cluster")
+    # Looked up now: in a simulation these are the simulation's.
+    wall_clock = wall_clock or time.time  # noqa: TID251 -- events are stored with the date
+    entropy = entropy or os.urandom
     if min_copies < 0:
         raise ConfigError(f"min_copies is {min_copies}: use a whole number, 0 or more")
     state = await trio.to_thread.run_sync(read_state, Path(directory)) or LogState()
@@ -239,19 +243,41 @@ async def open_bridge(
             grants_at=lambda: address if 0 in shards else bridge.known.get(0, ""),
             wall_clock=wall_clock,
         )
+        outcomes = await stack.enter_async_context(
+            open_outcomes(
+                Path(directory) / "outcomes",
+                address=address,
+                kept_at=lambda: address if 0 in shards else bridge.known.get(0, ""),
+                speaks_for=partial(speaks_for, node),
+                is_there=partial(is_there, node),
+                date=clock.now,
+                may_forget=clock.is_believed,
+                store=bridge.take if of is None else None,
+                may_publish=permissions.may_publish,
+                entropy=entropy,
+            )
+        )
         nursery = await stack.enter_async_context(open_background())
         nursery.start_soon(bridge.run, subscriptions)
         nursery.start_soon(intake.discard_abandoned)
         for cluster in dict.fromkeys((address, name)):
-            await stack.enter_async_context(node.join(cluster, leases.serve(operations.service(cluster))))
+            service = outcomes.serve(leases.serve(operations.service(cluster)))
+            await stack.enter_async_context(node.join(cluster, service))
         nursery.start_soon(place.keep, bridge.note_shards)
         for cluster in dict.fromkeys(clusters):
             await stack.enter_async_context(node.join(cluster, gathering_service(cluster, bridge, entropy)))
-        node._reports |= {"bridge": bridge.report, "queues": queues.report, "leases": leases.report}
+        reports = {
+            "bridge": bridge.report,
+            "queues": queues.report,
+            "leases": leases.report,
+            "outcomes": outcomes.report,
+        }
+        node._reports |= reports
         try:
             yield bridge
         finally:
-            del node._reports["bridge"], node._reports["queues"], node._reports["leases"]
+            for part in reports:
+                del node._reports[part]
             queues.close()
 
 

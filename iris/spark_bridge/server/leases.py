@@ -39,6 +39,7 @@ from iris.patterns.messages import Request, Sender
 from iris.patterns.service import Service
 from iris.patterns.state import MAX_TTL, MIN_TTL
 from iris.security.files import write_private
+from iris.spark_bridge.server.permissions import speaks_for
 
 _log: Final = logging.getLogger("iris")
 
@@ -276,7 +277,7 @@ class Leases:
             RemoteError: the sender has nothing to do with that cluster.
         """
         cluster, name = _cluster(fields), _name(fields)
-        if cluster != sender.cluster and all(sender.node != member.node for member in self._node.members(cluster)):
+        if not speaks_for(self._node, sender.node, sender.cluster, cluster):
             raise RemoteError(
                 "NotAllowed",
                 f"node {sender.node} of cluster {sender.cluster!r} asks for a lease of {cluster!r}, and is no member",

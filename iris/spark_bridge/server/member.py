@@ -74,6 +74,8 @@ class BridgeStatistics:
 
     A bridge whose members divide the events cannot count them: each sees a part of the numbering.  The publisher does.
     """
+    damaged: int
+    """Stored, and known not to be what was written any more: found at the start, or when somebody came to read them."""
     commits: int
     """Groups written to the disk."""
     refusals: int
@@ -214,6 +216,7 @@ class BridgeMember:
             strays=self._strays,
             waiting=self._waiting,
             missed=self._missed,
+            damaged=sum(damage.end - damage.offset for damage in self.store.damage()),
             commits=self._commits,
             refusals=self._refusals,
             untold=self._untold,

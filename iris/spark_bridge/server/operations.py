@@ -14,6 +14,9 @@ offsets   {known: {id: offset}, timeout: s,  {id: [earliest, next, gap, first, c
 gaps      {shard: id, start: offset,         a list of the gaps in the range, ordered, 256 at most: the fields of
           end: offset, topics: patterns,     ``Gap``; those of topics that the reader may not subscribe to are left
           skip: number}                      out, and so many of the first
+damage    {shard: id, start: offset,         {count: of the wanted events in the range that are known to be damaged,
+          end: offset, topics: patterns,     places: a list of offset, end, reason: of the first 256 stretches}
+          regex: text or None}
 times     {timestamp: microseconds}          {id: first offset that is not older}
 locate    {shard: id, start: offset,         the fields of ``FileRange``: the file in which the wanted events of the
           end: offset, machine: text,        range begin; None if the reader is on another machine
@@ -36,10 +39,11 @@ peek      {group: "queue/NAME", most: n}     a list of jobs: place, state, attem
 purge     {group: "queue/NAME"}              number of jobs that are forgotten
 ========= ================================== =========================================================
 
-Tunnel ``read``: the reader sends {shard: id, start: offset, end: offset, topics: patterns, regex: text or None}.  The
-member sends bytes that are, put together, whole frames (``iris.spark_bridge.log.chunk``) which hold at least the range,
-and then the end; or {error: code, message: text}.  Events of topics that the reader does not want may be left out of
-the frames; they are if the reader may not subscribe to all topics.
+Tunnel ``read``: the reader sends {shard: id, start: offset, end: offset, topics: patterns, regex: text or None,
+pass_damage: whether it goes on without what is damaged}.  The member sends bytes that are, put together, whole frames
+(``iris.spark_bridge.log.chunk``) which hold at least the range, and then the end; or {error: code, message: text}.
+Events of topics that the reader does not want may be left out of the frames; they are if the reader may not subscribe
+to all topics.
 
 Wanted are topics that match one of the patterns ``topics``, none being all, or the regular expression ``regex``, as RE2
 has it, which only readers of all topics may give.
@@ -160,6 +164,7 @@ class Operations:
             "shards": self._shards,
             "offsets": self._offsets,
             "gaps": self._gaps,
+            "damage": self._damage,
             "times": self._times,
             "locate": self._locate,
             "pin": self._pin,
@@ -247,6 +252,7 @@ class Operations:
             {
                 **dataclasses.asdict(state),
                 "id": state.id,
+                "gap": self._member.store.last_loss(state),
                 "address": self._address,
                 "of": self._member.of or 0,
                 "term": self._member.copies.term,
@@ -276,7 +282,10 @@ class Operations:
                 del self._polls[sender.cluster]
         states = self._member.states
         return {
-            shard: [news.earliest, news.next, states[shard].gap, news.first, news.count, news.upto]
+            shard: [
+                *(news.earliest, news.next, self._member.store.last_loss(states[shard])),
+                *(news.first, news.count, news.upto),
+            ]
             for shard, news in found.items()
             if shard in states
         }
@@ -314,6 +323,17 @@ class Operations:
             and self._permissions.may_read(sender, gap.topic)
         ]
         return [dataclasses.asdict(gap) for gap in found[skip : skip + GAPS_AT_ONCE]]
+
+    async def _damage(self, sender: Sender, payload: object) -> dict[str, Any]:
+        fields = _fields(payload)
+        state = self._state(_text(fields, "shard"))
+        start, end = _number(fields, "start"), _number(fields, "end")
+        count = partial(self._member.store.damage_between, state.number, start, end, self._wanted(sender, fields))
+        found = await trio.to_thread.run_sync(count)
+        return {
+            "count": sum(count for _, count in found),
+            "places": [[damage.offset, damage.end, damage.reason] for damage, _ in found[:GAPS_AT_ONCE]],
+        }
 
     async def _times(self, _sender: Sender, payload: object) -> dict[str, int]:
         timestamp = _number(_fields(payload), "timestamp")
@@ -399,10 +419,18 @@ class Operations:
         at, end = _number(fields, "start"), _number(fields, "end")
         _check_end(state, end)
         wanted = self._wanted(tunnel.sender, fields)
+        pass_damage = fields.get("pass_damage") is True
 
         def read() -> tuple[bytes, int]:
             chunks = self._member.store.read(
-                state.number, state.epoch, at, end, max_bytes=_READ_BYTES, wanted=wanted, exact=exact
+                state.number,
+                state.epoch,
+                at,
+                end,
+                max_bytes=_READ_BYTES,
+                wanted=wanted,
+                exact=exact,
+                pass_damage=pass_damage,
             )
             return b"".join(chunk.frame for chunk in chunks), chunks[-1].end
 

@@ -18,6 +18,7 @@ from typing import Final, Literal, final
 from iris.cluster.mesh import Peer
 from iris.kernel.errors import NotAllowed
 from iris.kernel.names import NodeId
+from iris.node.node import Node
 from iris.patterns.messages import Sender
 from iris.spark_bridge.server.sink_commits import Writer
 
@@ -41,6 +42,7 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "shards": Permission("reader"),
     "offsets": Permission("reader"),
     "gaps": Permission("subscriber"),
+    "damage": Permission("reader"),
     "times": Permission("reader"),
     "status": Permission("reader"),
     "copies": Permission("reader"),
@@ -179,6 +181,21 @@ class Permissions:
         """
         self._check_reader(sender)
         return Writer(sender, self._find_peer)
+
+
+def speaks_for(node: Node, sender: str, speaks: str, cluster: str) -> bool:
+    """Tell whether a node that speaks for one cluster is also a member of another one, or has the same."""
+    return speaks == cluster or any(sender == member.node for member in node.members(cluster))
+
+
+def is_there(node: Node, cluster: str, other: str) -> bool:
+    """Tell whether a node of this site is linked, or one of another site a member of a cluster.
+
+    A node that has died is linked for another second, one that is cut off or frozen for some seconds.
+    """
+    return node._parts.mesh.peer(NodeId(other)) is not None or any(
+        other == member.node and member.site != node.site for member in node.members(cluster)
+    )
 
 
 def check_owner(kind: Kind, name: str, *, owner: str, caller: str) -> None:

@@ -80,8 +80,7 @@ class Stalls:
         if self._held:
             held = self._held.get(task.context.get(HOST))
             if held is not None:
-                assert task._runner.runq.pop() is task
-                held.append(task)
+                held.append(task._runner.runq.pop())
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from trio.testing import MockClock
 
 import iris
 from benchmarks.messages import array
+from iris.cluster.directory import SiteTag
 from iris.cluster.membership.linking import Linking, dials_second
 from iris.cluster.mesh.dialer import DialLimiter
 from iris.cluster.mesh.mesh import Mesh
@@ -102,6 +103,7 @@ class Links:
         self.turns = DialLimiter(5.0)
         self.closing = self.dial_only = False
         self.advertised = ()
+        self.tag = SiteTag()
         self.answers = answers
         self.redialling = self
         self.flapping = FlapDamping()

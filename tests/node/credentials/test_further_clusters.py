@@ -11,6 +11,7 @@ from trio.testing import MockClock
 
 import iris
 import iris.testing
+from iris.cluster.swim import Swim
 from iris.cluster.swim.records import MemberState
 from iris.security.files.credential_file import save_credential
 from iris.security.identity.certificate import issue_certificate
@@ -164,6 +165,7 @@ async def test_a_node_that_says_it_serves_what_is_revoked_is_not_believed(
         assert client.members("store") == (), "at once, whatever the node itself does"
         await trio.sleep(30)
         assert [entry.name for entry in member._membership._swim.own.clusters] == ["shop", "store"]
+        assert isinstance(member._membership._swim, Swim)
         member._membership._swim._own._refute()  # a record that is new, and says the same
         await trio.sleep(5)
         assert client.members("store") == ()

@@ -13,6 +13,7 @@ from trio.testing import MockClock
 import iris
 import iris.testing
 from iris.cluster.routes.relayed import RelayedConnection
+from iris.cluster.swim import Swim
 from iris.kernel.config import Config
 from iris.kernel.transport.memory import MemoryOutgoing
 from tests.support.federations import echo
@@ -210,7 +211,9 @@ async def test_nobody_is_suspected_while_nothing_happens(autojump_clock: MockClo
         nodes = [await stage.node(f"n{number}", dial_only=number % 2 == 1) for number in range(4)]
         await trio.sleep(300)
         for node in nodes:
-            swim = node._parts.membership._swim.statistics()
+            machine = node._parts.membership._swim
+            assert isinstance(machine, Swim)
+            swim = machine.statistics()
             assert (swim.alive, swim.suspect, swim.deaths, swim.refutations) == (3, 0, 0, 0)
 
 

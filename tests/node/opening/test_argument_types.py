@@ -34,6 +34,7 @@ FITTING: dict[str, Callable[[Any], bool]] = {
     "timeout": is_number,
     "expires": lambda value: is_number(value) or (type(value) is int and value == 0),
     "ttl": is_number,
+    "keep": is_number,
     "lease": is_number,
     "attempts": lambda value: type(value) is int and value > 0,
     "backoff": lambda value: is_number(value) or (type(value) is int and value == 0),
@@ -46,9 +47,11 @@ FITTING: dict[str, Callable[[Any], bool]] = {
     "count": lambda value: value == 5,
     "members": lambda value: type(value) is int and value >= 0,
     "key": lambda value: value == "a b",
+    "idempotency_key": lambda value: value == "a b",
+    "fallback": lambda _: True,
     "headers": lambda value: not value,
     "allow": lambda value: is_empty(value) or value == ["x"] or value == {"x": 1},
-    **dict.fromkeys(("idempotent", "confirm", "retain", "strict", "durable"), lambda value: value is True),
+    **dict.fromkeys(("idempotent", "essential", "confirm", "retain", "strict", "durable"), lambda value: value is True),
 }  # fmt: skip
 """For each argument, which of the values are right, or come to nothing.  No value fits those that are not named."""
 
@@ -121,6 +124,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Awaitable[Any]], M
     "state": (iris.Node.state, entered(iris.Node.state), {"cluster": "prices"}),
     "lease": (iris.Node.lease, entered(iris.Node.lease), {"name": "scheduler"}),
     "leader": (iris.Node.leader, lead, {"cluster": "led"}),
+    "saga": (iris.Node.saga, entered(iris.Node.saga), {"name": "order"}),
     "queue": (iris.Node.queue, entered(iris.Node.queue), {"name": "jobs"}),
     "books": (iris.Node.books, iris.Node.books, {}),
     "watch_losses": (iris.Node.watch_losses, at_once(iris.Node.watch_losses), {}),
@@ -129,7 +133,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Awaitable[Any]], M
 """What is looked up for its parameters, what is called, and with which arguments besides the one that is wrong."""
 
 PARAMETERS: dict[str, tuple[str, ...]] = {
-    "confirming publish": ("topic", "payload", "key", "headers"),
+    "confirming publish": ("topic", "payload", "key", "headers", "expires"),
     "retained publish": ("topic", "payload", "headers", "strict"),  # what is retained does not expire
     "state": ("cluster", "max_keys", "max_bytes", "allow", "timeout", "credential"),  # any text is a path
 }

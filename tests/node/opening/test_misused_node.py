@@ -59,6 +59,7 @@ CALLS: dict[str, Callable[[iris.Node], Awaitable[object]]] = {
     "state": lambda node: enter(node.state("prices")),
     "lease": lambda node: enter(node.lease("scheduler")),
     "leader": lambda node: enter(node.leader("store")),
+    "saga": lambda node: enter(node.saga("order")),
     "queue": lambda node: enter(node.queue("jobs")),
     "books": lambda node: node.books(),
     "losses": lambda node: anext(node.watch_losses()),

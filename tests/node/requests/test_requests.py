@@ -492,3 +492,28 @@ async def test_a_handler_that_outlives_the_draining_is_cut_off_and_counted(autoj
         service = membership.statistics()
         assert (service.received, service.cancelled, service.running, service.queued) == (2, 2, 0, 0)
         assert (len(hanging.began), len(hanging.ended)) == (1, 1)
+
+
+async def test_a_value_stands_in_the_place_of_an_error_and_is_counted(autojump_clock: MockClock) -> None:
+    async with open_stage() as stage:
+        member = await stage.node("store")
+        shop = await stage.node("shop")
+        assert await shop.request("nobody", fallback="none") == "none"
+        assert await shop.request("nobody", essential=False) is None
+        async with member.join("store", make_store()):
+            await shop.wait_for("store")
+            assert await shop.request("store", "here", fallback="none") == "here"
+            assert await shop.request("store", "remote", operation="fail", fallback="none") == "none"
+            assert await shop.request("store", 9, operation="sleep", timeout=1, fallback=0, essential=False) == 0
+            with pytest.raises(iris.RemoteError):
+                await shop.request("store", "remote", operation="fail", fallback=None)
+            with pytest.raises(iris.LocalProtocolError):
+                await shop.request("store", object(), fallback="none")
+            with pytest.raises(iris.ConfigError, match="essential is 0: use True or False"):
+                await shop.request("store", essential=0)  # type: ignore[arg-type]
+            with trio.move_on_after(1) as scope:
+                await shop.request("store", 9, operation="sleep", fallback=0)
+            assert scope.cancelled_caught
+        found = shop.statistics()
+        assert found.fallbacks == {"NoSuchCluster": 2, "RemoteError": 1, "RequestTimeout": 1}
+        assert found.requests.answered == 3, "also those whose handler raised"

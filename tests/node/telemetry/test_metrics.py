@@ -29,6 +29,7 @@ from iris.node.telemetry.metrics import Exposition
 from iris.patterns.latency import EDGES
 from iris.spark_bridge.copies import CopyStatus
 from iris.spark_bridge.log.store import ShardState
+from iris.spark_bridge.outcomes import OutcomeStatistics
 from iris.spark_bridge.queues import QueueStatus
 from iris.spark_bridge.server.leases import LeaseStatistics
 from iris.spark_bridge.server.member import BridgeReport, BridgeStatistics
@@ -201,6 +202,7 @@ async def everything() -> NodeSnapshot:
         await node.request("store", b"1", operation="look_up")
         with pytest.raises(iris.RemoteError):
             await node.request("store", b"1", operation="fail")
+        await node.request("store", b"1", operation="fail", fallback=b"")
         statistics = node.statistics()
     lost = {"no link": 2}
     requests = dataclasses.replace(statistics.requests, lost=lost)
@@ -240,6 +242,7 @@ async def everything() -> NodeSnapshot:
             ),
             "queues": [QueueStatus(queue="jobs", **{**queue_zeros, "done": 3})],
             "leases": LeaseStatistics(held=1, granted=3, released=1, expired=1),
+            "outcomes": OutcomeStatistics(keys=1, claimed=2, recorded=3, replayed=4, doubtful=5, retaken=6, reused=7),
             "door.http": HttpStatistics(connections=2, refused=Counter({429: 3})),
             "door.mqtt": MqttStatistics(),
             "door.nng": NngStatistics(connections={"req": 1, "sub": 2}),
@@ -266,6 +269,7 @@ LEFT_ASIDE: dict[type, set[str]] = {
     BridgeStatistics: set(),
     QueueStatus: {"queue"},  # the label
     LeaseStatistics: set(),
+    OutcomeStatistics: set(),
     GatewayStatistics: set(),
     HttpStatistics: set(),
     MqttStatistics: set(),

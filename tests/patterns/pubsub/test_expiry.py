@@ -90,3 +90,22 @@ def test_the_header_says_it_and_nonsense_counts_as_none() -> None:
     for text in ("soon", "nan", ""):
         assert expires_after({"expires": text}) == math.inf
     assert iris.SubscriptionStatistics.__doc__ is not None
+
+
+async def test_confirmed_events_expire_as_well(pair: tuple[Node, Node]) -> None:
+    shop, desk = pair
+    async with desk.subscribe("prices.>", durable=True) as prices:
+        async with shop.confirming() as events:
+            with pytest.raises(ConfigError, match="expires is -1"):
+                await events.publish("prices.a", 0, expires=-1)
+            for number in range(4):
+                await events.publish("prices.a", number, expires=10.0 if number % 2 else None, headers={"n": "1"})
+            await trio.sleep(0.1)
+            taken = [await anext(prices) for _ in range(4)]
+            assert [dict(event.headers) for event in taken] == [{"n": "1"}, {"n": "1", "expires": "10"}] * 2
+            await prices.confirm(taken)
+        assert events.confirmed == 4
+        await shop.publish("prices.a", 4, expires=10.0)
+        await trio.sleep(11)
+        await shop.publish("prices.a", 5)
+        assert (await anext(prices)).payload == 5

@@ -222,6 +222,16 @@ def test_split_ranges_are_the_same_events_in_pieces(lengths: list[int], wanted: 
     assert len(pieces) <= max(len(ranges), wanted + len(ranges))
 
 
+@given(st.lists(st.integers(1, 300), max_size=4), st.none() | st.integers(1, 9), st.integers(1, 50))
+def test_no_piece_is_larger_than_it_may_be(lengths: list[int], wanted: int | None, most: int) -> None:
+    ranges = [Range(shard=f"{n}@0", start=10, end=10 + length) for n, length in enumerate(lengths)]
+    pieces = split_ranges(ranges, wanted, most)
+    covered = [(piece.shard, at) for piece in pieces for at in range(piece.start, piece.end)]
+    assert covered == [(found.shard, at) for found in ranges for at in range(found.start, found.end)]
+    assert all(0 < piece.end - piece.start <= most for piece in pieces)
+    assert len(pieces) >= len(split_ranges(ranges, wanted))
+
+
 def test_a_range_is_split_into_as_many_pieces_as_wanted() -> None:
     assert len(split_ranges([Range(shard=A, start=0, end=1000)], 4)) == 4
     assert split_ranges([Range(shard=A, start=0, end=2)], 4) == [

@@ -127,6 +127,24 @@ def test_what_is_wrong_is_said_by_its_name(given: dict[str, str], message: str) 
 
 
 @pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("kafka.bootstrap.servers", "give seeds and credential"),
+        ("kafka.group.id", "group names one whose progress"),
+        ("groupIdPrefix", "group names one whose progress"),
+        ("fetchOffset.numRetries", "bridgeTimeout says how long"),
+        ("kafkaConsumer.pollTimeoutMs", "bridgeTimeout says how long"),
+        ("kafka.max.poll.records", "leave it out"),
+    ],
+)
+def test_options_of_kafkas_client_are_refused(name: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"no option {name}, which is about Kafka: .*{message}"):
+        parse_source_options({name: "x"})
+    with pytest.raises(ConfigError, match=f"no option {name}, which is about Kafka"):
+        parse_sink_options({name: "x"}, streaming=True)
+
+
+@pytest.mark.parametrize(
     ("given", "streaming"),
     [
         ({"endingOffsets": "latest"}, True),

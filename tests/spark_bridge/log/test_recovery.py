@@ -123,7 +123,7 @@ def test_a_tail_that_is_cut_off_is_found_at_start_and_said(
             file.write(bytes(1000))
     store = make_store(tmp_path)
     (said,) = (record for record in caplog.records if record.levelname == "ERROR")
-    assert "events of shard 0 are damaged, from offset 110 on" in said.getMessage()
+    assert "events 110 to 119 of shard 0 cannot be read" in said.getMessage()
     assert f"iris bridge verify --data {tmp_path}" in said.getMessage()
     assert payloads(store.read(0, state.epoch, 0, 110, max_bytes=1 << 20)) == expected[:110]
     with pytest.raises(LogDamaged):
@@ -141,5 +141,5 @@ def test_a_closed_segment_that_is_cut_off_is_found_at_start(tmp_path: Path, capl
     os.truncate(first, 100)
     make_store(tmp_path, segment_bytes=8192).close()
     (said,) = (record.getMessage() for record in caplog.records if record.levelname == "ERROR")
-    assert "from offset 0 on" in said
+    assert "events 0 to 49 of shard 0 cannot be read" in said
     assert f"{first} ends at 100, short of" in said

@@ -152,6 +152,17 @@ def test_what_a_worker_has_not_begun_goes_to_others_when_it_stands_still_and_no_
     assert {job.attempts for job in desk.machine.jobs.values()} == {0}
 
 
+def test_a_worker_that_had_nothing_to_do_for_longer_than_a_lease_does_not_stand_still() -> None:
+    desk = Desk()
+    worker = desk.worker(lease=10.0)
+    desk.now += 60
+    desk.put()
+    desk.machine.assign(desk.now)
+    assert desk.machine.deadline == desk.now + 10
+    desk.machine.expire(desk.now)
+    assert (worker.is_stalled, list(worker.hand)) == (False, [Place(0, 0)])
+
+
 @pytest.mark.parametrize("begun", [True, False])
 def test_a_lost_worker_costs_an_attempt_of_what_it_worked_on_and_else_of_the_next_one(begun: bool) -> None:
     desk = Desk()

@@ -80,6 +80,17 @@ async def test_jobs_are_done_once_each_and_with_all_that_they_were_put_with(desk
     assert (await until(node, done=len(payloads)))["waiting"] == 0
 
 
+async def test_a_worker_that_has_waited_for_longer_than_a_lease_gets_the_next_job(desk: tuple[Network, Node]) -> None:
+    _, node = desk
+    async with node.queue("jobs", lease=0.1) as jobs:
+        worker = jobs.take()
+        await until(node, workers=1)
+        await trio.sleep(0.2)
+        await jobs.put("late")
+        async with await first(worker) as job:
+            assert job.payload == "late"
+
+
 async def test_an_error_is_logged_and_the_job_comes_again_until_it_is_a_dead_letter(
     desk: tuple[Network, Node], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,12 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
 
+from iris.spark_bridge.session import startup
 from iris.spark_bridge.session.builder import IrisBuilder, builder_options
 from iris.spark_bridge.session.session import LATENCY, LOOPBACK, TUNED, configure, is_local, prepare_environment
-from iris.spark_bridge.session.worker_python import find_worker_python
 
 
 def test_a_local_session_is_tuned_and_binds_to_the_loopback_address() -> None:
@@ -61,14 +63,25 @@ def find_some_java(_: object) -> str:
 
 def test_sparks_workers_get_this_python_unless_another_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("iris.spark_bridge.session.session.find_java", find_some_java)
-    for local in (False, True):
-        environment = {"JAVA_HOME": "", "PATH": "", "HOME": str(tmp_path)}
-        prepare_environment(environment, local=local)
-        assert environment["JAVA_HOME"] == "/java"
-        assert environment["PYSPARK_PYTHON"] == (find_worker_python(environment) if local else sys.executable)
-        environment["PYSPARK_PYTHON"] = "/other"
-        prepare_environment(environment, local=local)
-        assert environment["PYSPARK_PYTHON"] == "/other"
+    environment = {"JAVA_HOME": "", "PATH": "", "HOME": str(tmp_path)}
+    prepare_environment(environment)
+    assert environment["JAVA_HOME"] == "/java"
+    assert environment["PYSPARK_PYTHON"] == sys.executable
+    environment["PYSPARK_PYTHON"] = "/other"
+    prepare_environment(environment)
+    assert environment["PYSPARK_PYTHON"] == "/other"
+
+
+def test_workers_start_quickly_and_keep_the_users_path() -> None:
+    name = "spark.executorEnv.PYTHONPATH"
+    folder = str(Path(startup.__file__).parent)
+    assert builder_options(configure(SparkSession.builder))[name] == folder
+    assert builder_options(configure(SparkSession.builder.config(name, "/mine")))[name] == f"{folder}:/mine"
+
+
+def test_workers_of_this_session_take_pyspark_from_the_package(spark: SparkSession) -> None:
+    origin = udf(lambda _: __import__("pyspark").__file__, "STRING")  # pyright: ignore[reportUnknownLambdaType]
+    assert {row[0] for row in spark.range(2).select(origin("id")).collect()} == {pyspark.__file__}
 
 
 def test_the_builder_can_be_chained_on() -> None:

@@ -347,7 +347,7 @@ class DurableSubscribers:
             self._tell(peer, [record])
 
     def _tell(self, peer: Peer, records: Collection[DurableRecord]) -> None:
-        if peer.other_realm:
+        if peer.other_realm or peer.client:
             return
         part: list[bytes] = []
         size = 0

@@ -21,7 +21,7 @@ from iris.patterns.observer import Observer
 from iris.patterns.payloads import encoded
 from iris.patterns.pubsub.publish.acks import Acknowledgements, Unconfirmed
 from iris.patterns.pubsub.remote import RemoteSubscribers
-from iris.patterns.pubsub.subscribe import labels_size, most_sharing
+from iris.patterns.pubsub.subscribe import labels_size, most_sharing, with_expiry
 
 _RUN_BYTES: Final = 240 * KIB
 """A run of this size is a frame of its own.  What runs and frames cost at both ends is divided by so many more
@@ -95,7 +95,13 @@ class ConfirmedEvents:
         return f"<ConfirmedEvents: {self.confirmed} of {self.published} confirmed>"
 
     async def publish(
-        self, topic: str, payload: object, *, key: str | None = None, headers: Mapping[str, str] | None = None
+        self,
+        topic: str,
+        payload: object,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        expires: float | None = None,
     ) -> None:
         """Publish one event, as ``node.publish`` does; it returns before it is confirmed.
 
@@ -109,6 +115,8 @@ class ConfirmedEvents:
 
         Cancelling it while it waits leaves this event unpublished.
         """
+        if expires is not None:
+            headers = with_expiry(headers, expires)
         if self._observer is not None:
             span, headers = self._observer.begin_call("event", topic, None, headers)
             if span is not None:

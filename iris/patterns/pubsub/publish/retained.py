@@ -412,7 +412,7 @@ class RetainedExchange:
     def ask(self, pattern: str) -> None:
         """Ask every node for its values: its interest is known there already, and so nothing will come by itself."""
         for peer in (self._mesh.own, *self._mesh.peers.values()):
-            if peer.other_realm:
+            if peer.other_realm or peer.client:
                 continue
             try:
                 peer.link.post(kinds.RetainedWanted(pattern), len(pattern), CONTROL_RESERVE)

@@ -191,7 +191,10 @@ class MemberLink:
 
     def _settle(self, place: Place) -> None:
         job = self.hand.pop(place, None)
-        if job is not None and job._outcome is None:
+        if job is None:
+            self._asks = True  # it was taken back before it came, which is no sign that this worker stands still
+            self._wakeup.wake()
+        elif job._outcome is None:
             job.is_lost = True
             self._is_forgotten = self._is_forgotten or not job._has_begun
         self._settled.unpark_all()

@@ -1,0 +1,162 @@
+"""Search for a contact: a client needs one linked node to begin with, and another one when no link is left.
+
+Seeds come first, then this machine, the local network, and where linked nodes were.  Each is tried until one answers:
+not all of them, as a node that is a member does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import Final, final
+
+import trio
+
+from iris.cluster.discovery.address_book import AddressBook
+from iris.cluster.discovery.dns import Resolve
+from iris.cluster.discovery.local_network import LocalNetwork
+from iris.cluster.discovery.registry import Registry
+from iris.cluster.mesh import Mesh, Peer
+from iris.kernel.errors import AuthenticationError, ConfigError, IrisError, NotSent
+from iris.kernel.names import NodeId
+from iris.kernel.tasks import Wakeup
+
+_log: Final = logging.getLogger("iris")
+
+_PAUSES: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
+"""Seconds between two rounds in which nobody answered, or hung up soon, give or take a half: clients
+that were turned away together do not come back together.  The last one repeats."""
+
+_TRIED: Final = 4
+"""Entries of this machine's registry, and addresses from the book, that are tried in one round."""
+
+_REMEMBERED: Final = 64
+"""Addresses of nodes that were linked, the latest last."""
+
+_SEED: Final = "seeds"
+_HEARSAY: Final = "found"
+"""Who told of an address, as in ``Discovery``."""
+
+_LAN_PATIENCE: Final = 0.5
+"""Seconds that a starting client which has found nobody waits for the local network."""
+
+
+@final
+class ContactSearch:
+    """Searches for a node to begin with.
+
+    Args:
+        introduce: called with each node that was found.
+        seeds: URLs; a host name in them stands for all its addresses.
+        resolve: looks such names up.
+        registry: of this machine.
+        lan: what the local network says.
+        book: addresses that were good before; a client writes none down.
+        random: which of several is tried first.
+    """
+
+    def __init__(
+        self,
+        mesh: Mesh,
+        introduce: Callable[[NodeId], Awaitable[None]],
+        *,
+        seeds: tuple[str, ...],
+        resolve: Resolve,
+        registry: Registry | None,
+        lan: LocalNetwork | None,
+        book: AddressBook,
+        random: Random,
+    ) -> None:
+        self._mesh = mesh
+        self._introduce = introduce
+        self._seeds = seeds
+        self._resolve = resolve
+        self._registry = registry
+        self._lan = lan
+        self._book = book
+        self._random = random
+        self._met: dict[str, None] = {}
+        self._warned = False
+        self._alone = Wakeup()
+        mesh.observe(self)
+
+    async def look(self) -> None:
+        """Look once: return when a node is linked, or none that could be found answers."""
+        urls = [url for seed in self._seeds for url in await self._resolve(seed)]
+        self._random.shuffle(urls)
+        if await self._try(urls, _SEED) or await self._look_at_registry():
+            return
+        if self._lan is not None:
+            if not self._lan.urls():
+                await self._lan.wait_news(_LAN_PATIENCE)
+            if await self._try(self._lan.urls(), _HEARSAY):
+                return
+        await self._try(list(reversed(self._met)) or self._book.urls()[:_TRIED], _HEARSAY)
+
+    async def run(self) -> None:
+        """Look again whenever no link is left, until one is made; run it in one task."""
+        rounds = 0
+        while True:
+            found = trio.current_time()
+            while self._mesh.peers:
+                await self._alone.wait()
+            if trio.current_time() - found > _PAUSES[-1]:
+                rounds = 0  # else a node that has no room for this client would be asked again at once
+            await trio.sleep(_PAUSES[min(rounds, len(_PAUSES) - 1)] * (0.5 + self._random.random()))
+            rounds += 1
+            if not self._mesh.peers:
+                await self.look()
+
+    async def _look_at_registry(self) -> bool:
+        if self._registry is None:
+            return False
+        for node, addresses in self._registry.entries((), _TRIED).items():
+            if await self._try(list(addresses), "registry", node):
+                return True
+        return False
+
+    async def _try(self, urls: list[str], source: str, expected: NodeId | None = None) -> bool:
+        """Link to the node that answers first at one of some addresses; tell whether somebody did."""
+        if not urls:
+            return False
+        try:
+            peer = await self._mesh.connect(urls, expected=expected, source=source, hearsay=source == _HEARSAY)
+        except (NotSent, AuthenticationError, ConfigError) as error:
+            self._tell(urls[0], error, source)
+            return False
+        self._warned = False
+        await self._introduce(peer.node)
+        return True
+
+    def _tell(self, url: str, error: IrisError, source: str) -> None:
+        """Say why nobody is found where the user has said that somebody is: once, until somebody is found."""
+        if source != _SEED:
+            _log.debug("%s", error, extra={"address": url})
+            return
+        self._mesh.cut_off = str(error)
+        if not self._warned:
+            self._warned = True
+            _log.warning(
+                "%s; trying again", error, extra={"address": url, "reason": type(error).__name__, "cause": url}
+            )
+
+    # -- PeerObserver ---------------------------------------------------------------------------------------
+
+    def peer_connected(self, peer: Peer) -> None:
+        """Remember where it is."""
+        for url in peer.addresses:
+            self._met.pop(url, None)
+            self._met[url] = None
+        while len(self._met) > _REMEMBERED:
+            del self._met[next(iter(self._met))]
+
+    def frames_lost(self, peer: Peer) -> None:
+        """Nothing depends on it."""
+
+    def peer_unreachable(self, node: NodeId) -> None:
+        """Nothing depends on it: it is being dialled."""
+
+    def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
+        """It may have been the last one."""
+        self._alone.wake()

@@ -1,0 +1,86 @@
+"""Answers to clients: who serves a cluster, and that this node is there.  Sans-IO.
+
+What is kept of a client is a bucket of tokens.  A question costs as many of them as it has records sent, so what one
+client has this node do in a second is bounded, whatever it asks and how often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, final
+
+from iris.cluster.swim import NodeRecord, portions, view_hash
+from iris.kernel.config import KIB
+from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.names import NodeId
+from iris.kernel.token_bucket import TokenBucket
+from iris.kernel.wire import CHECK, Message, kinds
+
+_TOKENS: Final = 128.0
+_RATE: Final = 32.0
+"""Questions of one client at once, and each second.  One takes 10 us, and 3 us more for each record that is sent."""
+
+_PER_RECORD: Final = 0.25
+"""Tokens for each record that is sent: a client gets 128 records a second, about 100 KiB."""
+
+_PART: Final = 48 * KIB
+"""Bytes of records in one message."""
+
+_SMALL: Final = 64
+_SIGNATURES: Final = 3
+
+
+@final
+class LookupAnswers:
+    """Answers the clients of one node.
+
+    Args:
+        members: returns the records of a cluster's live members.
+    """
+
+    def __init__(self, members: Callable[[str], Sequence[NodeRecord]]) -> None:
+        self._members = members
+        self._tokens: dict[NodeId, TokenBucket] = {}
+
+    def __repr__(self) -> str:
+        return f"<LookupAnswers to {len(self._tokens)} clients>"
+
+    def forget(self, client: NodeId) -> None:
+        """A client is not linked any more."""
+        self._tokens.pop(client, None)
+
+    def to_untrusted(
+        self, client: NodeId, message: kinds.OfMembership, now: float, queue_delay: float
+    ) -> Iterator[tuple[Message, int]]:
+        """Yield the answers to a message of a client, each with its size in bytes, roughly.
+
+        Args:
+            client: whose message it is.
+            message: of it.
+            now: present time in seconds.
+            queue_delay: how long work waits on this node, in seconds.
+
+        Raises:
+            RemoteProtocolError: it is no question, or there are too many of them.
+        """
+        tokens = self._tokens.get(client)
+        if tokens is None:
+            tokens = self._tokens[client] = TokenBucket(_TOKENS, _RATE, now)
+        if not tokens.spend(now):
+            raise RemoteProtocolError("a client asks too much about members")
+        match message:
+            case kinds.Probe(sequence):
+                yield kinds.ProbeAnswer(sequence, min(int(queue_delay * 1e6), 10**12), ()), _SMALL
+            case kinds.Lookup(sequence, cluster, known):
+                records = self._members(cluster)
+                if view_hash(records) == known:
+                    yield kinds.Found(sequence, False, True, ()), _SMALL
+                    return
+                tokens.owe(_PER_RECORD * len(records))
+                parts = list(portions(records, _PART)) or [[]]
+                for number, part in enumerate(parts, 1):
+                    updates = tuple(record.as_update() for record in part)
+                    size = _SMALL + sum(record.size for record in part) + CHECK * _SIGNATURES * len(part)
+                    yield kinds.Found(sequence, True, number == len(parts), updates), size
+            case _:
+                raise RemoteProtocolError("a client takes no part in membership")

@@ -1,0 +1,104 @@
+"""Lookups of a client: the members of a cluster are found and linked when they are first asked, and not before."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, final
+
+import trio
+
+from iris.cluster.membership.membership import Membership
+from iris.cluster.mesh import Mesh
+from iris.cluster.swim import ClientView
+from iris.kernel.tasks import Wakeup
+
+_OLD: Final = 5.0
+"""Seconds after which it is asked again who serves a cluster, when that is used: a new member has work within so long,
+and a name that is not used costs nothing."""
+
+_FOLLOWED: Final = 1.0
+"""Seconds between questions about a cluster whose members are waited for or watched."""
+
+
+@final
+class Lookups:
+    """Finds the members that one client asks.
+
+    Args:
+        view: what it knows of them.
+    """
+
+    def __init__(self, mesh: Mesh, membership: Membership, view: ClientView) -> None:
+        self._mesh = mesh
+        self._membership = membership
+        self._view = view
+        self._followed: Counter[str] = Counter()
+        self._news = Wakeup()
+        view.contacts = lambda: [node for node, peer in mesh.peers.items() if peer.link.is_up]
+
+    def __repr__(self) -> str:
+        return f"<Lookups: {len(self._followed)} clusters followed>"
+
+    def matters(self, address: str) -> bool:
+        """Tell whether members have to be looked up before a cluster is asked."""
+        return trio.current_time() - self._view.answered(_cluster(address)) >= _OLD
+
+    def lists(self, address: str) -> bool:  # noqa: ARG002 -- the same whatever it is
+        """Tell whether members have to be looked up before all of a cluster are asked: there may be new ones."""
+        return True
+
+    async def reach(self, address: str, timeout: float, *, everybody: bool) -> float:
+        """Find the members of a cluster and link to them, as far as that is needed to ask one of them, or each.
+
+        Returns what is left of ``timeout``, when it has come to something or to nothing, at the latest when a handshake
+        must have ended.  Cancelling it leaves handshakes under way that end by themselves.
+
+        Raises:
+            ConfigError: more clusters were asked for than a client may.
+        """
+        await trio.lowlevel.checkpoint()
+        cluster, began = _cluster(address), trio.current_time()
+        self._look(cluster, 0.0 if everybody else _OLD)
+        with trio.move_on_after(min(timeout, self._mesh.config.handshake_timeout)):
+            while everybody or not self._can_be_asked(address):
+                is_answered = self._view.answered(cluster) >= (began if everybody else began - _OLD)
+                if is_answered and all(map(self._membership.is_settled, self._view.listed(cluster))):
+                    break
+                await self._membership.wait_news()
+        return max(timeout - (trio.current_time() - began), 0.001)
+
+    def _look(self, cluster: str, again_after: float) -> None:
+        self._membership.take(self._view.look(cluster, trio.current_time(), again_after=again_after))
+
+    def _can_be_asked(self, address: str) -> bool:
+        picker = self._membership.picker(address)
+        return picker is not None and picker.pick() is not None
+
+    @contextmanager
+    def following(self, address: str) -> Iterator[None]:
+        """Look the members of a cluster up each second, for the length of the block."""
+        cluster = _cluster(address)
+        self._followed[cluster] += 1
+        self._look(cluster, 0.0)
+        self._news.wake()
+        try:
+            yield
+        finally:
+            self._followed[cluster] -= 1
+            if not self._followed[cluster]:
+                del self._followed[cluster]
+
+    async def run(self) -> None:
+        """Look up what is followed; run it in one task."""
+        while True:
+            if not self._followed:
+                await self._news.wait()
+            await trio.sleep(_FOLLOWED)
+            for cluster in list(self._followed):
+                self._look(cluster, _FOLLOWED / 2)
+
+
+def _cluster(address: str) -> str:
+    return address.partition("@")[0]

@@ -1,0 +1,388 @@
+"""Outcomes of requests with an idempotency key: a member claims the key at a bridge, runs, records, and then replies.
+
+================================ =====================================================================================
+a member or its bridge dies      what a repeat of the request gets
+================================ =====================================================================================
+before the claim                 it runs
+after the claim, before the end  ``Unknown``; with ``rerun`` it runs again, as the next ``Request.attempt``
+after the record                 the recorded outcome, reply or error, and the handler is not called
+================================ =====================================================================================
+
+The effect of a handler and the record are two writes, and no protocol makes one of them: that is what the middle row is
+about.  A claim ends with the time of its request, in which the handler is cancelled, or when its member is gone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Protocol, cast, final
+
+import trio
+
+from iris.kernel import wire
+from iris.kernel.config import KIB
+from iris.kernel.errors import (
+    ConfigError,
+    DeliveryError,
+    IrisError,
+    NoSuchCluster,
+    NotAllowed,
+    PayloadTooLarge,
+    RemoteError,
+    RemoteProtocolError,
+)
+from iris.kernel.names import Entropy, check_key, check_name
+from iris.kernel.topic_syntax import is_topic
+from iris.kernel.wire import kinds
+from iris.patterns.messages import Outbox
+from iris.patterns.payloads import encoded
+from iris.patterns.request import IN_DOUBT, NO_SUCH_OPERATION, OF_HANDLER
+from iris.patterns.service.reply_cache import Outcome
+
+_log: Final = logging.getLogger("iris")
+
+MAX_KEY: Final = 256
+"""Bytes of an idempotency key."""
+MAX_OUTCOME: Final = 256 * KIB
+"""Bytes of a reply that is kept."""
+MAX_EVENTS: Final = 64
+"""Events of an outbox; together they have as many bytes as an outcome at most."""
+MAX_HEADERS: Final = 8 * KIB
+MIN_KEEP: Final = 1.0
+MAX_KEEP: Final = 366 * 24 * 3600.0
+
+NOT_KEPT: Final = "no_outcomes"
+"""Code of the error when a service is asked with a key, and keeps no outcomes."""
+NO_BRIDGE: Final = "no_bridge"
+"""Code of the error when there is no bridge to keep them."""
+TOO_LARGE_TO_KEEP: Final = "reply_too_large_to_keep"
+
+_WAIT: Final = 2.0
+"""Seconds that a bridge may wait for another member's outcome before it answers."""
+_PATIENCE: Final = 3.0
+"""Seconds that it may take to answer beside that."""
+_PAUSE: Final = 0.05
+_LONGEST_PAUSE: Final = 1.0
+_GOODBYE: Final = 1.0
+_PASSING: Final = frozenset({"not_stored", "no_shard_0"})
+"""Codes of a bridge that may record the outcome later."""
+_MAX_BUDGET: Final = 2.0**32 / 1000
+
+Ask = Callable[[str, str, Mapping[str, Any], float], Awaitable[Any]]
+"""Asks a cluster for an operation, with a payload, within seconds; raises as ``Node.request``."""
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes:
+    """How a service keeps the outcomes of requests with an idempotency key, so that they outlive its members.
+
+    A member claims the key at the bridge, calls the handler, has the bridge record what it returned or raised, and then
+    replies.  That is two writes to the bridge's disk for each request.
+
+    Raises:
+        ConfigError: a value is out of its range.
+    """
+
+    bridge: str = "bridge"
+    """Its cluster."""
+    keep: float = 24 * 3600.0
+    """Seconds for which a key and its outcome are remembered, 1 s to 366 days; after that it is a new one."""
+    rerun: bool = False
+    """What follows when a member was lost between claim and record, so that the handler ran in part, to its end, or not
+    at all.  False: at most once, the caller gets ``Unknown``.  True: at least once, another member runs it, and
+    ``Request.attempt`` says that it may have run before."""
+
+    def __post_init__(self) -> None:
+        check_name(self.bridge, "cluster")
+        keep: object = self.keep
+        if isinstance(keep, bool) or not isinstance(keep, int | float) or not MIN_KEEP <= keep <= MAX_KEEP:
+            raise ConfigError(f"keep is {keep!r}: use {MIN_KEEP:g} to {MAX_KEEP:g} seconds")
+        if not isinstance(self.rerun, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ConfigError(f"rerun is {self.rerun!r}: use True or False")
+
+
+class Keyed(Protocol):
+    """What is needed of a request that has a key."""
+
+    @property
+    def identifier(self) -> int: ...
+    @property
+    def operation(self) -> str | None: ...
+    @property
+    def payload(self) -> wire.Payload: ...
+    @property
+    def deadline(self) -> float: ...
+
+
+@final
+class KeyClaims:
+    """Claims of keys at a bridge, and what becomes of them; see ``iris.spark_bridge.outcomes.keeper`` for the fields.
+
+    Args:
+        bridge: its cluster.
+        ask: how it is asked.
+    """
+
+    def __init__(self, bridge: str, ask: Ask) -> None:
+        self.bridge: Final = bridge
+        self._ask = ask
+        self._at = bridge
+        """The cluster that is asked: that of the bridge, until its member is known."""
+
+    async def claim(self, claim: Mapping[str, Any], deadline: float) -> dict[str, Any]:
+        """Claim a key until that is settled; the caller's scope ends it.
+
+        Raises:
+            RemoteError, NoSuchCluster, NotAllowed: the bridge refuses, or there is none.
+        """
+        pause = _PAUSE
+        while True:
+            budget = min(_MAX_BUDGET, max(0.0, deadline - trio.current_time()))
+            try:
+                answer = await self._asked("key.claim", {**claim, "budget": budget, "wait": _WAIT}, _WAIT + _PATIENCE)
+            except (RemoteError, NotAllowed):
+                raise
+            except NoSuchCluster:
+                if self._at == self.bridge:
+                    raise
+                self._at = self.bridge
+                continue
+            except (DeliveryError, RemoteProtocolError):
+                self._at = self.bridge
+            else:
+                if "busy" not in answer:
+                    return answer
+                pause = _PAUSE  # it has waited there
+            await trio.sleep(pause)
+            pause = min(_LONGEST_PAUSE, pause * 2)
+
+    async def record(self, record: Mapping[str, Any]) -> bool:
+        """Record an outcome, until the bridge has it; tell whether it counts, and nobody has taken over.
+
+        Raises:
+            RemoteError, NotAllowed: the bridge refuses.
+        """
+        pause = _PAUSE
+        while True:
+            try:
+                answer = await self._asked("key.record", {**record, "budget": 0.0}, _PATIENCE)
+                return answer.get("counts") is True
+            except NotAllowed:
+                raise
+            except RemoteError as error:
+                if error.code not in _PASSING:
+                    raise
+            except (DeliveryError, RemoteProtocolError):
+                self._at = self.bridge
+            await trio.sleep(pause)
+            pause = min(_LONGEST_PAUSE, pause * 2)
+
+    async def release(self, release: Mapping[str, Any], *, begun: bool) -> None:
+        """Give a claim back, if the bridge can be told so within a second."""
+        with trio.move_on_after(_GOODBYE) as last, suppress(IrisError, trio.ClosedResourceError):
+            last.shield = True
+            await self._asked("key.release", {**release, "begun": begun}, _GOODBYE)
+
+    async def _asked(self, operation: str, fields: Mapping[str, Any], timeout: float) -> dict[str, Any]:
+        answer: object = await self._ask(self._at, operation, fields, timeout)
+        match answer:
+            case {"elsewhere": str(other)}:
+                self._at = other
+                answer = await self._ask(other, operation, fields, timeout)
+            case _:
+                pass
+        match answer:
+            case {"elsewhere": object()}:
+                raise RemoteProtocolError("the members of the bridge do not agree on where keys are kept")
+            case dict():
+                return cast("dict[str, Any]", answer)
+            case _:
+                return {"counts": answer}
+
+
+@final
+class KeptOutcomes:
+    """The outcomes of one membership of this node.
+
+    Args:
+        outcomes: how they are kept.
+        cluster: that is served.
+        ask: how the bridge is asked.
+        entropy: names claims.
+        nursery: records what handlers have come to, also when the time of the request is over.
+    """
+
+    def __init__(self, outcomes: Outcomes, cluster: str, ask: Ask, entropy: Entropy, nursery: trio.Nursery) -> None:
+        self._outcomes, self._cluster, self._entropy = outcomes, cluster, entropy
+        self._claims = KeyClaims(outcomes.bridge, ask)
+        self._nursery = nursery
+        self.replayed = 0
+        """Requests that were answered with a recorded outcome."""
+
+    async def serve(
+        self, request: Keyed, caller: str, key: str, run: Callable[[int, Outbox], Awaitable[tuple[Outcome, int]]]
+    ) -> tuple[Outcome, int]:
+        """Return what a request comes to, or came to before, and its size.
+
+        Args:
+            request: has the key.
+            caller: the cluster that asks.
+            key: of the request.
+            run: calls the handler, as an attempt of that number and with an outbox.
+
+        Cancelled while the handler runs, the key is in doubt; before that, as if nothing had been asked.
+        """
+        named = {
+            "cluster": self._cluster,
+            "caller": caller,
+            "operation": request.operation,
+            "key": key,
+        }
+        terms = {
+            **named,
+            "fingerprint": _fingerprint(request.payload),
+            "keep": self._outcomes.keep,
+            "rerun": self._outcomes.rerun,
+        }
+        while True:
+            holder = self._entropy(16)
+            claim = {**terms, "holder": holder}
+            release = {**named, "holder": holder}
+            try:
+                answer = await self._claims.claim(claim, request.deadline)
+            except RemoteError as error:
+                if error.code == NO_SUCH_OPERATION:
+                    return _failure(request, NO_BRIDGE, f"cluster {self._outcomes.bridge!r} is no bridge")
+                return _failure(request, error.code, error.message)
+            except NoSuchCluster as error:
+                text = (
+                    f"an idempotency key needs a bridge, so the request did not run: {error}; start one ('iris bridge "
+                    f"--name {self._outcomes.bridge}'), or name another in the Outcomes of the service"
+                )
+                return _failure(request, NO_BRIDGE, text)
+            except NotAllowed as error:
+                return _failure(request, "not_allowed", str(error))
+            except BaseException:  # it may have been granted just now
+                await self._claims.release(release, begun=False)
+                raise
+            match answer:
+                case {"attempt": int(attempt)} if "doubt" not in answer:
+                    events: list[dict[str, Any]] = []
+                    try:
+                        outcome, size = await run(attempt, Outbox(partial(_add, events)))
+                    except BaseException:
+                        await self._claims.release(release, begun=True)
+                        raise
+                    outcome, size = _bounded(outcome, size)
+                    record: dict[str, Any] = {**claim, "attempt": attempt, "outcome": _encoded(outcome)}
+                    if isinstance(outcome, kinds.Reply) and events:
+                        record["events"] = events
+                    counts = await self._recorded(record, request)
+                    if isinstance(counts, IrisError):
+                        await self._claims.release(release, begun=True)
+                        code = counts.code if isinstance(counts, RemoteError) else type(counts).__name__
+                        text = f"the handler ran, and its outcome is not kept: {counts}"
+                        return kinds.Failure(request.identifier, code, text[:1024], OF_HANDLER), len(text)
+                    if counts:
+                        return outcome, size
+                case {"outcome": bytes() as data}:
+                    self.replayed += 1
+                    return _decoded_untrusted(data, request.identifier)
+                case {"doubt": str(node), "attempt": int(attempt)}:
+                    text = f"node {node} had it, as attempt {attempt} of key {key!r:.100}"
+                    return kinds.Failure(request.identifier, IN_DOUBT, text), len(text)
+                case _:
+                    return _failure(request, NO_BRIDGE, f"cluster {self._outcomes.bridge!r} is no bridge")
+
+    async def _recorded(self, record: Mapping[str, Any], request: Keyed) -> bool | IrisError:
+        """Record an outcome, and wait for that; it goes on when this is cancelled.
+
+        Returns:
+            False if another member has taken over meanwhile, or why the bridge does not keep it.
+        """
+        counted: list[bool | IrisError] = []
+        done = trio.Event()
+        self._nursery.start_soon(self._record, record, request.operation, counted, done)
+        await done.wait()
+        return counted[0]
+
+    async def _record(
+        self, record: Mapping[str, Any], operation: str | None, counted: list[bool | IrisError], done: trio.Event
+    ) -> None:
+        try:
+            counted.append(await self._claims.record(record))
+        except trio.ClosedResourceError:  # the node ends
+            return
+        except IrisError as error:
+            _log.error(
+                "the outcome of a request with an idempotency key is not kept: %s",
+                error,
+                extra={"cluster": self._cluster, "operation": operation, "reason": str(error)},
+            )
+            counted.append(error)
+        done.set()
+
+
+def not_kept(cluster: str, identifier: int) -> kinds.Failure:
+    """Return the refusal of a request with a key by a service that keeps no outcomes."""
+    text = (
+        f"cluster {cluster!r} keeps no outcomes, so the request did not run: make its Service with "
+        "outcomes=iris.Outcomes(), or leave out idempotency_key"
+    )
+    return kinds.Failure(identifier, NOT_KEPT, text)
+
+
+def _failure(request: Keyed, code: str, text: str) -> tuple[Outcome, int]:
+    return kinds.Failure(request.identifier, code, text[:1024]), len(text)
+
+
+def _add(
+    events: list[dict[str, Any]], topic: str, payload: Any, key: str | None, headers: Mapping[str, str] | None
+) -> None:
+    """Add an event to an outbox."""
+    if not is_topic(topic):
+        raise ConfigError(f"topic is {topic!r}: use tokens joined by dots")
+    check_key(key)
+    data, packed = wire.split_payload(encoded(payload, MAX_OUTCOME))
+    wire.encode_headers(headers, MAX_HEADERS)
+    if len(events) >= MAX_EVENTS or len(data) + sum(len(event["data"]) for event in events) > MAX_OUTCOME:
+        raise PayloadTooLarge(f"an outbox has {MAX_EVENTS} events of {MAX_OUTCOME} bytes together at most")
+    events.append({"topic": topic, "key": key, "headers": dict(headers or {}), "data": data, "packed": packed})
+
+
+def _fingerprint(payload: wire.Payload) -> bytes:
+    data, packed = wire.split_payload(payload)
+    return hashlib.blake2b(data, digest_size=16, person=b"packed" if packed else b"bytes").digest()
+
+
+def _bounded(outcome: Outcome, size: int) -> tuple[Outcome, int]:
+    """Return an outcome that can be kept: the same one each time, also for the caller that waits now."""
+    if size <= MAX_OUTCOME:
+        return outcome, size
+    text = (
+        f"the handler ran, and its reply of {size} bytes is above the {MAX_OUTCOME} that a bridge keeps for an "
+        "idempotency key"
+    )
+    return kinds.Failure(outcome.id, TOO_LARGE_TO_KEEP, text, OF_HANDLER), len(text)
+
+
+def _encoded(outcome: Outcome) -> bytes:
+    """Return an outcome as the bridge keeps it, which does not look at it."""
+    if isinstance(outcome, kinds.Reply):
+        data, packed = wire.split_payload(outcome.payload)
+        return (b"p" if packed else b"b") + data
+    return b"f" + "\0".join((outcome.code.replace("\0", ""), outcome.text)).encode()
+
+
+def _decoded_untrusted(data: bytes, identifier: int) -> tuple[Outcome, int]:
+    kind, rest = data[:1], data[1:]
+    if kind in (b"p", b"b"):
+        return kinds.Reply(identifier, wire.join_payload(rest, packed=kind == b"p")), len(rest)
+    code, _, text = rest.decode("utf-8", "replace").partition("\0")
+    return kinds.Failure(identifier, code, text, OF_HANDLER), len(text)

@@ -1,0 +1,10 @@
+"""Outcomes of requests with an idempotency key: who has begun one, and what it came to, on a bridge's disk.
+
+Promises: of all members that claim a key one at a time may run its request; what it came to is told to all that ask
+later, for as long as the service has stated; both are on the disk before anybody is told.  Not here: what a handler has
+done outside of Iris before it was lost.
+"""
+
+from iris.spark_bridge.outcomes.keeper import OutcomeKeeper, OutcomeStatistics, open_outcomes
+
+__all__ = ("OutcomeKeeper", "OutcomeStatistics", "open_outcomes")

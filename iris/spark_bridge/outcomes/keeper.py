@@ -1,0 +1,516 @@
+"""Keeper: answers the members that claim keys, record outcomes, and release what they cannot finish.
+
+=========== =============================================== ==========================================================
+operation   payload                                         reply
+=========== =============================================== ==========================================================
+key.claim   {cluster, caller, operation: text or None, key, {attempt: number}: the caller is to run it;
+            fingerprint: 16 bytes, holder: 16 bytes,        {outcome: bytes};
+            budget: s, keep: s, rerun: flag, wait: s}       {busy: seconds, at most, until it is over};
+                                                            {doubt: node that began it, attempt: number}
+key.record  {... as of the claim, attempt, outcome: bytes,  whether it counts: no other member has taken over
+            events: a list of {topic, key, headers, data,
+            packed}, or None}
+key.release {cluster, caller, operation, key, holder,       the same
+            begun: flag}
+=========== =============================================== ==========================================================
+
+One member of a bridge keeps them, the one that has shard 0, as with leases (``iris.spark_bridge.server.leases``); the
+others answer {elsewhere: cluster}.  A key is that of a cluster, a caller's cluster and an operation.  Only members of
+the cluster may name it.
+
+A claim is over when its time is, which its member measures too, or when the member is gone: this node has no link to it
+any more.  A bridge that has just started has not met everybody yet, so it calls nobody gone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final, cast, final
+
+import msgspec
+import trio
+
+from iris.kernel.errors import RemoteError
+from iris.kernel.names import Entropy, NodeId
+from iris.kernel.tasks import Wakeup, open_background
+from iris.kernel.topic_syntax import is_topic
+from iris.kernel.wire import join_payload, payload_size
+from iris.patterns.messages import Request, Sender
+from iris.patterns.pubsub.subscribe import EventRun
+from iris.patterns.service import MAX_EVENTS, MAX_KEEP, MAX_KEY, MAX_OUTCOME, MIN_KEEP, Service
+from iris.spark_bridge.errors import StoreFull
+from iris.spark_bridge.outcomes.journal import (
+    Accepted,
+    ClaimRefused,
+    Doubtful,
+    Granted,
+    Held,
+    KeyClaim,
+    KeyOutcome,
+    KeyRelease,
+    Known,
+    Operation,
+    OutboxEvent,
+    OutcomeJournal,
+    Verdict,
+)
+
+_log: Final = logging.getLogger("iris")
+
+_WAITING: Final = 64
+"""Members that wait here for another one's outcome: they take places from those that read."""
+_MAX_WAIT: Final = 5.0
+_LOOK: Final = 0.2
+"""Seconds between two looks whether the member that has a claim is still there."""
+_MEETING: Final = 5.0
+"""Seconds after its start in which a bridge calls no member gone."""
+_SWEEPING: Final = 30.0
+_FRAMING: Final = 16
+"""Bytes of an outcome beside the reply."""
+_MAX_BUDGET: Final = 2.0**32 / 1000
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutcomeStatistics:
+    """Counters of the outcomes that one member of a bridge keeps."""
+
+    keys: int
+    """That are remembered now."""
+    claimed: int
+    """Claims that were granted."""
+    recorded: int
+    replayed: int
+    """Claims that were answered with an outcome."""
+    doubtful: int
+    """Claims that were refused because a member was lost in the middle of the request."""
+    retaken: int
+    """Claims that were granted although another member may have run the request: with ``rerun``."""
+    reused: int
+    """Claims that were refused because the key stands for another request."""
+
+
+Store = Callable[[Sequence[EventRun], Callable[[], None]], Awaitable[None]]
+"""Appends events to the log, and calls back when they are on the disk."""
+
+
+@final
+class SentEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """An event as a member sends it with an outcome."""
+
+    topic: Annotated[str, msgspec.Meta(max_length=1024)]
+    key: Annotated[str, msgspec.Meta(max_length=MAX_KEY)] | None
+    headers: Annotated[dict[str, str], msgspec.Meta(max_length=512)]
+    data: bytes
+    packed: bool
+
+
+@final
+class _Waiting:
+    """An operation that waits for the disk."""
+
+    __slots__ = ("done", "operation", "verdict")
+
+    def __init__(self, operation: Operation) -> None:
+        self.operation = operation
+        self.done = trio.Event()
+        self.verdict: Verdict | StoreFull | None = None
+
+
+@final
+class OutcomeKeeper:
+    """The outcomes that one member of a bridge keeps, or knows where to ask for.  Made by ``open_outcomes``.
+
+    Args:
+        journal: of the member.
+        address: the cluster of this member alone.
+        kept_at: returns that of the member that keeps them; empty if none is known.
+        speaks_for: tells whether a node is a member of a cluster, or speaks for it.
+        is_there: tells whether a node is known to be up, given a cluster that it is a member of.
+        date: microseconds since 1970.
+        may_forget: tells whether the clock is believed.
+        store: appends events to the log, and calls back when they are on the disk; None: they cannot be.
+        may_publish: tells whether a node may publish on a topic.
+    """
+
+    def __init__(
+        self,
+        journal: OutcomeJournal,
+        *,
+        address: str,
+        kept_at: Callable[[], str],
+        speaks_for: Callable[[str, str, str], bool],
+        is_there: Callable[[str, str], bool],
+        date: Callable[[], int],
+        may_forget: Callable[[], bool],
+        store: Store | None,
+        may_publish: Callable[[Sender, str], bool],
+    ) -> None:
+        self._store: Store = _store_nothing if store is None else store
+        self._takes_events = store is not None
+        self._may_publish = may_publish
+        self._journal = journal
+        self._address, self._kept_at = address, kept_at
+        self._speaks_for, self._is_there = speaks_for, is_there
+        self._date, self._may_forget = date, may_forget
+        self._started = trio.current_time()
+        self._open: list[_Waiting] = []
+        self._unstored: deque[tuple[int, Sequence[OutboxEvent], trio.Event | None]] = deque()
+        """Events that are to be appended to the log: number of the first one, and who waits."""
+        self._noted = Wakeup()
+        self._stored: list[int] = []
+        """First numbers of events that are in the log, of which the journal does not know yet."""
+        self._arrived = Wakeup()
+        self._waiting = 0
+        self._news = trio.lowlevel.ParkingLot()
+        self._keys = 0
+        self._claimed = self._recorded = self._replayed = self._doubtful = self._retaken = self._reused = 0
+
+    def __repr__(self) -> str:
+        return f"<OutcomeKeeper of {self._address}, {self._keys} keys>"
+
+    def serve(self, service: Service) -> Service:
+        """Add the operations to a service of the bridge, and return that."""
+        for operation, handler in (
+            ("key.claim", self._claim),
+            ("key.record", self._record),
+            ("key.release", self._release),
+        ):
+            service.request(operation)(partial(self._answer, handler))
+        return service
+
+    def report(self) -> OutcomeStatistics:
+        """Return the counters."""
+        return OutcomeStatistics(
+            keys=self._keys,
+            claimed=self._claimed,
+            recorded=self._recorded,
+            replayed=self._replayed,
+            doubtful=self._doubtful,
+            retaken=self._retaken,
+            reused=self._reused,
+        )
+
+    # -- working --------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Write what comes, in groups; a group is what has come while the one before was written."""
+        self._keys = await trio.to_thread.run_sync(self._journal.count)
+        pending = await trio.to_thread.run_sync(self._journal.pending)
+        self._unstored.extend((first, events, None) for first, events in pending)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._sweep)
+            nursery.start_soon(self._store_events)
+            while True:
+                while not self._open:
+                    await self._arrived.wait()
+                group, self._open = self._open, []
+                with trio.CancelScope(shield=True):
+                    await self._write(group)
+
+    async def _write(self, group: list[_Waiting]) -> None:
+        now, may_forget = trio.current_time(), self._may_forget()
+        stored, self._stored = self._stored, []
+
+        def apply() -> tuple[list[Verdict], int]:
+            operations = [waiting.operation for waiting in group]
+            verdicts = self._journal.apply(operations, stored, date=self._date(), now=now, may_forget=may_forget)
+            return verdicts, self._journal.count()
+
+        try:
+            verdicts, self._keys = await trio.to_thread.run_sync(apply)
+        except StoreFull as error:
+            self._stored += stored
+            for waiting in group:
+                waiting.verdict = error
+                waiting.done.set()
+            return
+        for waiting, verdict in zip(group, verdicts, strict=True):
+            waiting.verdict = verdict
+            if isinstance(waiting.operation, KeyOutcome) and isinstance(verdict, Accepted) and verdict.first:
+                self._unstored.append((verdict.first, waiting.operation.events, waiting.done))
+                self._noted.wake()
+            else:
+                waiting.done.set()
+        if any(not isinstance(waiting.operation, KeyClaim) for waiting in group):
+            self._news.unpark_all()
+
+    async def _store_events(self) -> None:
+        """Append the events of outboxes to the log, in the order of their numbers."""
+        while True:
+            while not self._unstored:
+                await self._noted.wait()
+            first, events, done = self._unstored.popleft()
+            await self._store(
+                [_run(event, self._journal.publisher, first + at) for at, event in enumerate(events)],
+                partial(self._note_stored, first, done),
+            )
+
+    def _note_stored(self, first: int, done: trio.Event | None) -> None:
+        self._stored.append(first)
+        if done is not None:
+            done.set()
+
+    async def _sweep(self) -> None:
+        while True:
+            await trio.sleep(_SWEEPING)
+            with suppress(StoreFull):  # next time
+                swept = 1
+                while swept and self._may_forget():
+                    swept = await trio.to_thread.run_sync(self._journal.sweep, self._date())
+
+    async def _apply(self, operation: Operation) -> Verdict:
+        """Have an operation done, and wait for the disk.
+
+        Raises:
+            RemoteError: there is no room for it.
+        """
+        waiting = _Waiting(operation)
+        self._open.append(waiting)
+        self._arrived.wake()
+        await waiting.done.wait()
+        assert waiting.verdict is not None
+        if isinstance(waiting.verdict, StoreFull):
+            raise RemoteError("not_stored", str(waiting.verdict))
+        return waiting.verdict
+
+    # -- operations -----------------------------------------------------------------------------------------
+
+    async def _answer(self, handler: Callable[[Request], Awaitable[object]], request: Request) -> object:
+        keeping = self._kept_at()
+        if keeping == self._address:
+            return await handler(request)
+        if keeping == "":
+            text = "no member of this bridge is known to have shard 0: that one keeps outcomes"
+            raise RemoteError("no_shard_0", text)
+        await trio.lowlevel.checkpoint()
+        return {"elsewhere": keeping}
+
+    async def _claim(self, request: Request) -> dict[str, Any]:
+        fields = _fields(request.payload)
+        claim = self._read_claim(request, fields)
+        wait = _seconds(fields, "wait", 0.0, _MAX_WAIT)
+        verdict = await self._apply(claim)
+        if isinstance(verdict, Held) and wait and self._waiting < _WAITING:
+            self._waiting += 1
+            try:
+                verdict = await self._wait(claim, verdict, trio.current_time() + wait)
+            finally:
+                self._waiting -= 1
+        match verdict:
+            case Granted(attempt):
+                self._claimed += 1
+                self._retaken += attempt > 1
+                return {"attempt": attempt}
+            case Known(outcome):
+                self._replayed += 1
+                return {"outcome": outcome}
+            case Held(_, _, left):
+                return {"busy": left}
+            case Doubtful(node, attempt):
+                self._doubtful += 1
+                return {"doubt": node, "attempt": attempt}
+            case ClaimRefused("key_reused", _):
+                self._reused += 1
+                text = f"idempotency key {_text(fields, 'key')!r:.100} stands for another payload: take a new key"
+                raise RemoteError("key_reused", text)
+            case ClaimRefused(code, text):
+                raise RemoteError(code, text)
+            case _:
+                raise AssertionError(verdict)
+
+    async def _wait(self, claim: KeyClaim, held: Held, deadline: float) -> Verdict:
+        """Wait until another member's claim has ended."""
+        while (now := trio.current_time()) < deadline:
+            if self._is_gone(claim.cluster, held):
+                _log.warning(
+                    "node %s of cluster %s is gone in the middle of a request with an idempotency key",
+                    held.node,
+                    claim.cluster,
+                    extra={"cluster": claim.cluster, "peer": held.node},
+                )
+                claim = claim._replace(gone=held.holder)
+            else:
+                with trio.move_on_at(min(deadline, now + min(held.left, _LOOK))):
+                    await self._news.park()
+            verdict = await self._apply(claim)
+            if not isinstance(verdict, Held):
+                return verdict
+            held = verdict
+        return held
+
+    def _is_gone(self, cluster: str, held: Held) -> bool:
+        return trio.current_time() >= self._started + _MEETING and not self._is_there(cluster, held.node)
+
+    async def _record(self, request: Request) -> bool:
+        fields = _fields(request.payload)
+        claim, outcome, attempt = self._read_claim(request, fields), fields.get("outcome"), fields.get("attempt")
+        if not isinstance(outcome, bytes) or len(outcome) > MAX_OUTCOME + _FRAMING:
+            raise RemoteError("bad_request", f"outcome is none of {MAX_OUTCOME} bytes at most")
+        if type(attempt) is not int or not 1 <= attempt < 2**31:
+            raise RemoteError("bad_request", f"attempt is {attempt!r:.100}: use a whole number above 0")
+        events = self._read_events(request.sender, fields.get("events"))
+        counted = isinstance(await self._apply(KeyOutcome(claim, attempt, outcome, events)), Accepted)
+        self._recorded += counted
+        return counted
+
+    def _read_events(self, sender: Sender, value: object) -> list[OutboxEvent]:
+        if value is None:
+            return []
+        try:
+            events = [
+                OutboxEvent(sender.cluster, event.topic, event.key, event.headers, event.data, event.packed)
+                for event in msgspec.convert(value, list[SentEvent])
+            ]
+        except msgspec.ValidationError as error:
+            raise RemoteError("bad_request", f"events: {error}") from None
+        if len(events) > MAX_EVENTS or sum(len(event.data) for event in events) > MAX_OUTCOME:
+            raise RemoteError("bad_request", f"an outbox has {MAX_EVENTS} events of {MAX_OUTCOME} bytes at most")
+        for event in events:
+            if not is_topic(event.topic):
+                raise RemoteError("bad_request", f"topic is {event.topic!r:.100}: use tokens joined by dots")
+            if not self._may_publish(sender, event.topic):
+                raise RemoteError(
+                    "NotAllowed", f"nodes of cluster {sender.cluster!r} may not publish on {event.topic!r}"
+                )
+        if events and not self._takes_events:
+            text = "the members of this bridge divide its events, and an outbox needs a bridge of one member"
+            raise RemoteError("no_outbox", text)
+        return events
+
+    async def _release(self, request: Request) -> bool:
+        fields = _fields(request.payload)
+        self._check_member(request, fields)
+        return await self._apply(KeyRelease(_key(fields), _bytes(fields, "holder"), _flag(fields, "begun"))) is True
+
+    def _check_member(self, request: Request, fields: Mapping[str, object]) -> str:
+        cluster, sender = _text(fields, "cluster"), request.sender
+        if not self._speaks_for(sender.node, sender.cluster, cluster):
+            raise RemoteError(
+                "NotAllowed",
+                f"node {sender.node} of cluster {sender.cluster!r} asks for a key of {cluster!r}, and is no member",
+            )
+        return cluster
+
+    def _read_claim(self, request: Request, fields: Mapping[str, object]) -> KeyClaim:
+        return KeyClaim(
+            key=_key(fields),
+            cluster=self._check_member(request, fields),
+            fingerprint=_bytes(fields, "fingerprint"),
+            holder=_bytes(fields, "holder"),
+            node=request.sender.node,
+            budget=_seconds(fields, "budget", 0.0, _MAX_BUDGET),
+            keep=_seconds(fields, "keep", MIN_KEEP, MAX_KEEP),
+            rerun=_flag(fields, "rerun"),
+        )
+
+
+@asynccontextmanager
+async def open_outcomes(
+    directory: Path,
+    *,
+    address: str,
+    kept_at: Callable[[], str],
+    speaks_for: Callable[[str, str, str], bool],
+    is_there: Callable[[str, str], bool],
+    date: Callable[[], int],
+    may_forget: Callable[[], bool],
+    store: Store | None,
+    may_publish: Callable[[Sender, str], bool],
+    entropy: Entropy,
+) -> AsyncIterator[OutcomeKeeper]:
+    """Keep the outcomes of a member of a bridge until the block ends; see ``OutcomeKeeper``."""
+    journal = await trio.to_thread.run_sync(OutcomeJournal, directory, entropy(16), trio.current_time())
+    try:
+        keeper = OutcomeKeeper(
+            journal,
+            address=address,
+            kept_at=kept_at,
+            speaks_for=speaks_for,
+            is_there=is_there,
+            date=date,
+            may_forget=may_forget,
+            store=store,
+            may_publish=may_publish,
+        )
+        async with open_background() as nursery:
+            nursery.start_soon(keeper.run)
+            yield keeper
+    finally:
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(journal.close)
+
+
+def _run(event: OutboxEvent, publisher: str, number: int) -> EventRun:
+    payload = join_payload(event.data, packed=event.packed)
+    return EventRun(
+        Sender(event.cluster, NodeId(publisher)),
+        event.topic,
+        0,
+        number,
+        event.headers,
+        event.key,
+        [payload],
+        payload_size(payload),
+        plain=not event.packed,
+    )
+
+
+async def _store_nothing(_runs: Sequence[EventRun], _stored: Callable[[], None]) -> None:
+    """There are none, unless the bridge was started otherwise before: then they wait until it is so again."""
+    await trio.sleep_forever()
+
+
+# -- payloads of peers -----------------------------------------------------------------------------------------
+
+
+def _fields(payload: object) -> Mapping[str, object]:
+    if not isinstance(payload, dict):
+        raise RemoteError("bad_request", f"the payload is a {type(payload).__name__}: use a dict")
+    return cast("dict[str, object]", payload)
+
+
+def _text(fields: Mapping[str, object], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str) or not 0 < len(value.encode()) <= MAX_KEY:
+        raise RemoteError("bad_request", f"{name} is {value!r:.100}: use 1 to {MAX_KEY} bytes of text")
+    return value
+
+
+def _bytes(fields: Mapping[str, object], name: str) -> bytes:
+    value = fields.get(name)
+    if not isinstance(value, bytes) or len(value) != 16:
+        raise RemoteError("bad_request", f"{name} is {value!r:.100}: use 16 bytes")
+    return value
+
+
+def _flag(fields: Mapping[str, object], name: str) -> bool:
+    value = fields.get(name)
+    if not isinstance(value, bool):
+        raise RemoteError("bad_request", f"{name} is {value!r:.100}: use True or False")
+    return value
+
+
+def _seconds(fields: Mapping[str, object], name: str, least: float, most: float) -> float:
+    value = fields.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise RemoteError("bad_request", f"{name} is {value!r:.100}: use {least:g} to {most:g} seconds")
+    return float(value)
+
+
+def _key(fields: Mapping[str, object]) -> bytes:
+    operation = fields.get("operation")
+    if operation is not None:
+        operation = _text(fields, "operation")
+    named = [_text(fields, "cluster"), _text(fields, "caller"), operation, _text(fields, "key")]
+    return hashlib.blake2b(msgspec.msgpack.encode(named), digest_size=32).digest()
+
+
+__all__ = ("OutcomeKeeper", "OutcomeStatistics", "open_outcomes")

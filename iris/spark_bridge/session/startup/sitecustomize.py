@@ -1,0 +1,64 @@
+"""Start-up of Spark's workers: PySpark as it is installed, in the place of Spark's zip of it.
+
+Spark puts its own ``pyspark.zip``, ``py4j`` and a jar in front of the path of every Python that it starts.  Modules
+from a zip are compiled anew in each process, which takes PySpark most of the time that a process needs to start.  That
+happens for each query, and Spark gives up a worker that is not there after 10 s.  The same files stand compiled in the
+package that the zip is a copy of.
+
+Python runs a module of this name, if there is one, before anything else (see ``site`` in its library).  ``configure``
+has Spark give its workers a ``PYTHONPATH`` that ends with the folder of this file.  A machine of a cluster that has no
+such folder, or another PySpark, starts its workers as it did.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.machinery import PathFinder
+
+_LIBRARY = os.path.join("python", "lib", "")  # noqa: PTH118 -- each process that starts would import pathlib
+
+
+def without_zips(path: Sequence[str]) -> list[str]:
+    """Return a path without Spark's zips and its jar, if it leads to the same PySpark without them."""
+    zips = [entry for entry in path if entry.endswith(f"{_LIBRARY}pyspark.zip")]
+    if not zips:
+        return list(path)
+    home = zips[0].removesuffix(f"{_LIBRARY}pyspark.zip")
+    own = (os.path.join(home, _LIBRARY), os.path.join(home, "jars", ""))  # noqa: PTH118
+    rest = [entry for entry in path if not (entry.startswith(own) and entry.endswith((".zip", ".jar")))]
+    found = PathFinder.find_spec("pyspark", rest)
+    if found is None or found.origin is None or PathFinder.find_spec("py4j", rest) is None:
+        return list(path)
+    return rest if _is_copy(zips[0], os.path.dirname(found.origin)) else list(path)  # noqa: PTH120
+
+
+def _is_copy(archive: str, package: str) -> bool:
+    """Tell whether a zip is one of the installed PySpark: the one beside it, or one of the same version."""
+    beside = os.path.join(package, _LIBRARY, "pyspark.zip")  # noqa: PTH118
+    try:
+        if os.path.exists(beside) and os.path.samefile(archive, beside):  # noqa: PTH110, PTH121
+            return True
+        import zipfile
+
+        with open(os.path.join(package, "version.py"), "rb") as file, zipfile.ZipFile(archive) as opened:  # noqa: PTH118, PTH123
+            return opened.read("pyspark/version.py") == file.read()
+    except (OSError, KeyError, ValueError, RuntimeError):  # no such files, or no zip: it is left as it is
+        return False
+
+
+def _run() -> None:
+    """Settle the path of this process, and let the module run that would have run without this one."""
+    here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
+    sys.path[:] = [entry for entry in without_zips(sys.path) if os.path.abspath(entry) != here]  # noqa: PTH100
+    own = sys.modules.pop(__name__)
+    try:
+        import_module(__name__)
+    except ModuleNotFoundError:
+        sys.modules[__name__] = own
+
+
+if __name__ == "sitecustomize":
+    _run()
