@@ -21,7 +21,6 @@ from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import kinds
-from iris.patterns.books.columns import Account
 from iris.patterns.books.ledger import NOBODY, LedgerRow, SendLedger
 from iris.patterns.books.receipts import RELAYED_PAUSE, Receipts
 from iris.patterns.books.shown import BookRow, Books
@@ -59,6 +58,9 @@ class Bookkeeper:
         self._rng = random.Random(mesh.node)  # decides about nothing but when to report
         self._due = Wakeup()
         self._receipts = Receipts(self._due.wake, self._delay)
+        self.account: Final = self._receipts.account
+        """Returns the account of messages that have just come."""
+        self.accounts_of: Final = self._receipts.accounts_of
         self._marks = 0
         self._wanted: dict[NodeId, int] = {}
         """The last question of each node in the frame that is being dealt with."""
@@ -74,10 +76,6 @@ class Bookkeeper:
         return trio.current_time() + RELAYED_PAUSE * self._rng.random()
 
     # -- as a receiver --------------------------------------------------------------------------------------
-
-    def account(self, sender: NodeId, pattern: int, name: str, *, relayed: bool = False) -> Account:
-        """Return the account of messages that have just come; see ``Receipts.account``."""
-        return self._receipts.account(sender, pattern, name, relayed=relayed)
 
     async def run(self) -> None:
         """Report to senders; run it in exactly one task."""

@@ -39,6 +39,14 @@ class Columns(NamedTuple):
         """Those that have an outcome."""
         return self.received + self.expired + self.refused + self.dropped + self.ended
 
+    def moved(self, before: Columns, after: Columns) -> Columns:
+        """Return these, of several names, when those of one have changed.  Written out: half the time of a loop."""
+        return Columns(
+            self[0] + after[0] - before[0], self[1] + after[1] - before[1], self[2] + after[2] - before[2],
+            self[3] + after[3] - before[3], self[4] + after[4] - before[4], self[5] + after[5] - before[5],
+            self[6] + after[6] - before[6],
+        )  # fmt: skip
+
 
 NOTHING: Final = Columns()
 

@@ -15,7 +15,7 @@ Rules of this file:
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, final
 
 from iris.kernel.names import NodeId
@@ -304,8 +304,10 @@ class SendLedger:
                     yield row
 
 
-def _credible(columns: Iterable[int]) -> Columns:
-    return Columns(*(min(count, _LARGEST) for count in columns))
+def _credible(columns: Sequence[int]) -> Columns:
+    if max(columns) > _LARGEST:
+        columns = [min(count, _LARGEST) for count in columns]
+    return Columns(*columns)
 
 
 def _seen(receiver: _Receiver) -> Iterator[LedgerRow]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, final
 
 from iris.kernel.names import NodeId
@@ -85,6 +85,13 @@ class Receipts:
             self._make_due(node, sender, pattern, account)
         return account
 
+    def accounts_of(self, node: NodeId, pattern: int) -> Mapping[str, Account]:
+        """Return the accounts of a sender that is linked, for a look without a call; what is not due is asked for."""
+        sender = self._senders.get(node)
+        if sender is None:
+            sender = self._senders[node] = _Sender()
+        return sender.accounts[pattern]
+
     def _open(self, sender: _Sender, pattern: int, name: str) -> Account:
         other = sender.others[pattern]
         if other is not None:  # a name that came first when there was no room has gone there, and stays there
@@ -151,7 +158,7 @@ class Receipts:
                 account.quiet_until = now + RELAYED_PAUSE
             if columns != before:
                 changed = True
-                total = Columns(*(one + new - old for one, new, old in zip(total, columns, before, strict=True)))
+                total = total.moved(before, columns)
                 account.reported = columns
                 if account.name != OTHER:
                     entries.append(kinds.ReceivedEntry(account.name, *columns))

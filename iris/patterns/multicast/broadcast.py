@@ -242,16 +242,15 @@ class Broadcasts:
             lane.links = links + self._relays.send(tree, message, self.tally)
 
     def _row(self, lane: _Lane, member: NodeId) -> LedgerRow:
-        row = lane.rows.get(member)
-        if row is None:
-            row = lane.rows[member] = self._ledger.row("broadcast", lane.name, member)
+        row = lane.rows[member] = self._ledger.row("broadcast", lane.name, member)
         return row
 
     def _tell(self, lane: _Lane, members: Sequence[NodeId], message: wire.Message, size: int) -> list[Link]:
         links: list[Link] = []
         for member in members:
             self.tally.sent += 1
-            row, peer = self._row(lane, member), self._mesh.peer(member)
+            row = lane.rows.get(member) or self._row(lane, member)
+            peer = self._mesh.peer(member)
             if peer is None:
                 self.tally.lost["no link"] += 1
                 row.lose("no link")

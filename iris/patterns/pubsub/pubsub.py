@@ -99,10 +99,9 @@ class PubSub:
     ) -> None:
         self._mesh = mesh
         self._config = config
-        self._books = books
+        self._account = books.account
+        self._accounts_of = books.accounts_of
         books.before_report = self._note_taken
-        self._reading: set[Subscription] = set()
-        """Subscriptions that are in the middle of a run, or were so a moment ago."""
         self._arriving = Arriving(mesh.refusals, mesh.node, config)
         self._own = OwnInterest(config.interest_bytes)
         self._table = InterestTable(config.interest_bytes)
@@ -147,7 +146,8 @@ class PubSub:
         """Of the subscriptions of this node that are in one group and want the same topics."""
         self._rng = random.Random(mesh.node)  # decides about nothing but turns
         self._groups = GroupReports(mesh)
-        self._senders: dict[NodeId, Sender] = {}
+        self._senders: dict[NodeId, tuple[Sender, Mapping[str, Account]]] = {}
+        """The publishers, and the accounts of their topics in the books."""
         self._known: dict[NodeId, int] = {mesh.node: 0}
         self._beginnings = StartOffsets()
         self._known_news = trio.lowlevel.ParkingLot()
@@ -288,7 +288,6 @@ class PubSub:
             published=self._beginnings.published if owner is None else partial(self._owed_since, owner),
             settled=self._groups.settled,
             unreadable=self._note_unreadable,
-            reading=self._reading,
             observer=self.observer,
         )
         shards = () if share is None else (share.of, *share.shards)
@@ -326,16 +325,14 @@ class PubSub:
                     self._leave_group(subscription)
                 else:
                     subscription._end_books()
-                self._reading.discard(subscription)
                 ended = subscription.statistics()
                 self.ended = ended if self.ended is None else self.ended + ended
 
     def _note_taken(self) -> None:
         """Count what the consumers have taken of the runs that they are at."""
-        for subscription in list(self._reading):
-            subscription._note_taken()
-            if not subscription._is_reading:
-                self._reading.discard(subscription)
+        for subscription in self._every:
+            if subscription._is_reading:
+                subscription._note_taken()
 
     def _leave_group(self, subscription: Subscription) -> None:
         """The queue of a subscription that has ended goes to another one of its group here, or is lost and reported."""
@@ -504,9 +501,11 @@ class PubSub:
             raise RemoteProtocolError(f"cluster {peer.identity.cluster!r} may not publish on {topic!r}")
         if peer.border is not None and not peer.border.may_enter(named):
             raise RemoteProtocolError(f"events on {named!r} from other sites are not let in")
-        sender = self._senders.get(peer.node)
-        if sender is None:
-            sender = self._senders[peer.node] = Sender(peer.identity.caller, peer.node)
+        known = self._senders.get(peer.node)
+        if known is None:
+            found = Sender(peer.identity.caller, peer.node)
+            known = self._senders[peer.node] = found, self._accounts_of(peer.node, EVENT)
+        sender, accounts = known
         excess = None if headers is None else self._arriving.headers_excess(headers)
         if excess is not None:
             self._count_refused(peer.node, topic, len(payloads), relayed=relayed)
@@ -530,7 +529,12 @@ class PubSub:
                 self._count_no_members(peer.node, topic, len(payloads))
                 return
             takers = [taker]
-        account = self._count_arrived(peer.node, topic, len(payloads), len(takers), relayed=relayed)
+        account = accounts.get(topic)
+        if account is None or not account.is_due:
+            account = self._account(peer.node, EVENT, topic, relayed=relayed)
+        account.arrived += len(payloads)
+        if len(takers) != 1:
+            _count_copies(account, len(payloads), len(takers))
         for subscription in takers:
             run = EventRun(
                 sender,
@@ -550,16 +554,13 @@ class PubSub:
 
     def _count_arrived(self, publisher: NodeId, topic: str, count: int, takers: int, *, relayed: bool) -> Account:
         """Count events that have come, for so many subscriptions, in the books of their publisher."""
-        account = self._books.account(publisher, EVENT, topic, relayed=relayed)
+        account = self._account(publisher, EVENT, topic, relayed=relayed)
         account.arrived += count
-        if takers > 1:
-            account.copied += count * (takers - 1)
-        elif not takers:
-            account.ended += count  # they were on their way when the last subscription ended
+        _count_copies(account, count, takers)
         return account
 
     def _count_refused(self, publisher: NodeId, topic: str, count: int, *, relayed: bool) -> None:
-        account = self._books.account(publisher, EVENT, topic, relayed=relayed)
+        account = self._account(publisher, EVENT, topic, relayed=relayed)
         account.arrived += count
         account.refused += count
 
@@ -757,3 +758,11 @@ class PubSub:
         self.confirming.interest_changed()
         self.retention.peer_gone(node)
         self._known_news.unpark_all()
+
+
+def _count_copies(account: Account, count: int, takers: int) -> None:
+    """Count events that go to so many subscriptions; to none: they were on their way when the last one ended."""
+    if takers:
+        account.copied += count * (takers - 1)
+    else:
+        account.ended += count

@@ -27,7 +27,7 @@ import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from typing import Any, Final, Literal, final
+from typing import Any, Final, final
 
 import trio
 
@@ -53,6 +53,7 @@ from iris.kernel.names import NodeId, check_address, cluster_of
 from iris.kernel.wire import kinds
 from iris.patterns.books import BookRow, LedgerRow, SendLedger, Tally
 from iris.patterns.latency import OTHERS, LatencyTable
+from iris.patterns.observer import Pattern
 from iris.patterns.payloads import encoded
 from iris.patterns.picker import MemberDirectory, nobody_serves
 from iris.patterns.priority import Priority, served_priority
@@ -129,8 +130,8 @@ class Requests:
         self._directory = directory
         self._config = config
         self._ledger = ledger
-        self._begun: Counter[tuple[Literal["request", "survey"], str]] = Counter()
-        """Those without an outcome, by pattern and cluster."""
+        self._begun: dict[Call, int] = {}
+        """Those without an outcome, and at how many members."""
         self._arriving = Arriving(mesh.refusals, mesh.node, config)
         self._ids = itertools.count(1)
         self._waiting: dict[int, Attempt] = {}
@@ -275,7 +276,7 @@ class Requests:
     def opened(self, call: Call, members: int = 1) -> None:
         """Count a request to so many members, each of which is to be counted by its outcome as well."""
         self.tally.sent += members
-        self._begun[call.pattern, call.name] += members
+        self._begun[call] = members
 
     def count(self, call: Call, member: NodeId, error: BaseException | None = None) -> None:
         """Count a request by what its caller got: the reply of a member, or an error."""
@@ -315,21 +316,22 @@ class Requests:
 
     def _closed(self, call: Call, member: NodeId) -> LedgerRow:
         """A request to a member has its outcome: return the row in the books that it is to be counted in."""
-        begun = self._begun[call.pattern, call.name] - 1
-        if begun:
-            self._begun[call.pattern, call.name] = begun
-        else:
-            del self._begun[call.pattern, call.name]
+        begun = self._begun.pop(call)
+        if begun > 1:
+            self._begun[call] = begun - 1
         return self._ledger.row(call.pattern, call.name, member)
 
     def under_way(self) -> list[BookRow]:
         """Return what has no outcome yet, for the books: whom a request is asked is known when it has its reply."""
+        waiting: Counter[tuple[Pattern, str]] = Counter()
+        for call, count in self._begun.items():
+            waiting[call.pattern, call.name] += count
         return [
             BookRow(
                 pattern=pattern, name=name, receiver=None, sent=count, received=0, expired=0, refused=0, lost={},
                 in_doubt=0, waiting=count,
             )
-            for (pattern, name), count in self._begun.items()
+            for (pattern, name), count in waiting.items()
         ]  # fmt: skip
 
     def _close(self, call: Call, error: BaseException | None = None) -> None:

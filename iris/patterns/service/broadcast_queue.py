@@ -107,11 +107,8 @@ class BroadcastQueue:
 
     def take(self) -> None:
         """The handlers are done with it: its sender may send another one, and the next sender has its turn."""
-        self._turns[0].account.received += 1
-        self._pass_turn()
-
-    def _pass_turn(self) -> None:
         window = self._turns.popleft()
+        window.account.received += 1
         _, cost = window.waiting.popleft()
         if window.waiting:
             self._turns.append(window)
@@ -124,8 +121,9 @@ class BroadcastQueue:
         self.refused += 1
         window.refused += 1
         window.account.refused += 1
+        window.account.received -= 1  # ``take`` counts it
         self._report_soon(window.sender)
-        self._pass_turn()
+        self.take()
 
     def cancel(self) -> None:
         """The handlers have ended: queued broadcasts are counted, and reported to their senders."""

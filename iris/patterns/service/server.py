@@ -74,7 +74,7 @@ class Server:
         self.memberships: dict[str, WorkerPool] = {}
         self._mesh = mesh
         self._config = config
-        self._books = books
+        self._account = books.account
         self._arriving = Arriving(mesh.refusals, mesh.node, config)
         self._jobs: dict[tuple[NodeId, int], PendingRequest] = {}
         self._remembered = ReplyCache()
@@ -224,7 +224,7 @@ class Server:
         cluster, headers, payload, begin = message.cluster, message.headers, message.payload, message.position
         membership = self.memberships.get(cluster)
         decoded, price = wire.decode_headers_untrusted(headers), cost(payload, headers)
-        account = self._books.account(peer.node, BROADCAST, cluster, relayed=relayed)
+        account = self._account(peer.node, BROADCAST, cluster, relayed=relayed)
         account.arrived += 1
         if membership is None:  # its sender does not know yet that this node has left
             account.ended += 1

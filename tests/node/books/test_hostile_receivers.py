@@ -9,17 +9,20 @@ from trio.testing import MockClock
 from iris.kernel.wire import kinds
 from iris.node.realm.checks import fault_of_books
 from iris.node.report import BooksOrder
+from iris.patterns.books.columns import Columns
 from iris.patterns.books.ledger import _LARGEST
 from iris.patterns.books.receipts import NAMES
 from tests.support.stages import open_stage
 
 LIES = [
-    kinds.Received(1, 0, False, (2**62,) * 7, (kinds.ReceivedEntry("news.a", *(2**62,) * 7),)),
+    kinds.Received(1, 0, False, Columns(*(2**62,) * 7), (kinds.ReceivedEntry("news.a", *(2**62,) * 7),)),
     kinds.Received(1, 0, False, (0, 0, 9, 0, 0, 0, 0), (kinds.ReceivedEntry("news.a", 0, 0, 9, 0, 0, 0, 0),)),
     kinds.Received(1, 0, True, (2, 0, 2, 0, 0, 0, 0), (kinds.ReceivedEntry("(other)", 9, 9, 9, 0, 0, 0, 0),)),
     kinds.Received(1, 1, True, (5, 0, 0, 0, 0, 0, 0), ()),
     *(
-        kinds.Received(1, 0, True, (n,) * 7, tuple(kinds.ReceivedEntry(f"t.{n}.{at}", *(n,) * 7) for at in range(64)))
+        kinds.Received(
+            1, 0, True, Columns(*(n,) * 7), tuple(kinds.ReceivedEntry(f"t.{n}.{at}", *(n,) * 7) for at in range(64))
+        )
         for n in range(100)
     ),
 ]

@@ -82,7 +82,7 @@ class Topic:
         links: to the nodes that get every event; one of them may lead to many, over a tree.
         grouped: for each group, the turns of the nodes of which one gets each event.
         shared: for each group that divides events by shard, the number of shards and the node of each.
-        booked: for each of ``links`` the row in the books of the node that it leads to, or those of the many.
+        booked: each of ``links``, with the row in the books of the node that it leads to, or those of the many.
         every: all of these links.
         held: nodes that have asked for a pause, and that no other one can stand in for.
         resting: all nodes that have asked for one: they have no turns in groups.
@@ -119,7 +119,7 @@ class Topic:
         self.sequence = published
         self.version = -1
         self.links: tuple[Outlet, ...] = ()
-        self.booked: tuple[LedgerRow | Crowd, ...] = ()
+        self.booked: tuple[tuple[Outlet, LedgerRow | Crowd], ...] = ()
         self.grouped: tuple[tuple[GroupId, Rotation[NodeId]], ...] = ()
         self.shared: Mapping[GroupId, tuple[int, Mapping[int, NodeId]]] = _UNSHARED
         self.every: tuple[Outlet, ...] = ()
@@ -202,10 +202,12 @@ class _Run(OpenRun):
     Attributes:
         taken: how many nodes it is on the way to.
         skipped: how many it is not, because a link did not take it.
-        booked, missed: their rows in the books.
+        missed: the rows in the books of these.
     """
 
-    __slots__ = ("_publishing", "booked", "missed", "payloads", "skipped", "state", "taken", "topic")
+    __slots__ = ("_publishing", "missed", "payloads", "skipped", "state", "taken", "topic")
+
+    missed: list[LedgerRow | Crowd]
 
     def __init__(
         self, publishing: Publisher, state: Topic, topic: str, payloads: list[wire.Payload], room: int
@@ -216,8 +218,6 @@ class _Run(OpenRun):
         self.topic = topic
         self.payloads = payloads
         self.taken = self.skipped = 0
-        self.booked: list[LedgerRow | Crowd] = []
-        self.missed: list[LedgerRow | Crowd] = []
 
     def end(self) -> None:
         """Close the run to further events, and count its growth."""
@@ -390,18 +390,16 @@ class Publisher:
         if headers is None and key is None and not state.grouped and not state.shared:
             run = self._run = _Run(self, state, topic, payloads, self._room)
         taken = skipped = 0
-        booked: list[LedgerRow | Crowd] = []
         missed: list[LedgerRow | Crowd] = []
-        for link, row in zip(state.links, state.booked, strict=True):
+        for link, row in state.booked:
             if self.post(link, message, size, row, growing=run):
                 taken += link.copies
-                booked.append(row)
             else:
                 skipped += link.copies
                 missed.append(row)
         if run is not None:
             run.taken, run.skipped = taken, skipped
-            run.booked, run.missed = booked, missed
+            run.missed = missed
             if not taken:
                 run.end()
         for node, (_, group) in state.choose(key, self.is_fit, self.groups.outstanding) if state.grouped else ():
@@ -443,11 +441,12 @@ class Publisher:
         self._tally.sent += more * (run.taken + run.skipped)
         self._tally.handed_over += more * run.taken
         if more:
-            for row in run.booked:
-                row.posted += more
+            for _, row in run.state.booked:  # still those of the run: it ends before they change
+                if run.skipped and row in run.missed:
+                    row.lose("subscriber stalled", more)
+                else:
+                    row.posted += more
         if run.skipped:
-            for row in run.missed:
-                row.lose("subscriber stalled", more)
             run.state.lost += more * run.skipped
             self._tally.lost["subscriber stalled"] += more * run.skipped
 
@@ -597,7 +596,7 @@ class Publisher:
                 shared.setdefault(group, (of, {}))[1].update(dict.fromkeys(shards, node))
             else:
                 grouped.setdefault(group, {})[node] = None
-        for row in state.booked:
+        for _, row in state.booked:
             self.close_book(row)
         before, state.links = state.links, self.trees.ways(links)
         if self.abroad is not None and far:
@@ -605,7 +604,7 @@ class Publisher:
             state.links += audiences
             if patient_far:
                 patient.update(audiences)
-        state.booked = tuple(self.book(way, topic) for way in state.links)
+        state.booked = tuple((way, self.book(way, topic)) for way in state.links)
         state.note_receivers(before, self.published, self.left(topic))
         state.grouped = tuple((group, self._rotation(group, nodes)) for group, nodes in sorted(grouped.items()))
         state.shared = shared or _UNSHARED
@@ -632,7 +631,7 @@ class Publisher:
                 break
             self._topics.move_to_end(topic)
         _, forgotten = self._topics.popitem(last=False)
-        for row in forgotten.booked:
+        for _, row in forgotten.booked:
             self.close_book(row)
 
     def _rotation(self, group: GroupId, nodes: Iterable[NodeId]) -> Rotation[NodeId]:

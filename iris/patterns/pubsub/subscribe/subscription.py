@@ -158,7 +158,6 @@ class Subscription:
         "_observer",
         "_payloads",
         "_published",
-        "_reading",
         "_received",
         "_refused",
         "_report",
@@ -197,7 +196,6 @@ class Subscription:
         published: Callable[[NodeId, int], int | None],
         settled: Callable[[NodeId, int], None],
         unreadable: Callable[[EventRun, RemoteProtocolError], None],
-        reading: set[Subscription] | None = None,
         observer: Observer | None = None,
     ) -> None:
         if overflow not in ("drop_oldest", "drop_newest", "wait"):
@@ -218,8 +216,6 @@ class Subscription:
         self._settling: dict[NodeId, int] = {}
         """Events of each publisher that were taken, by a member of a group, and that it may still be at."""
         self._unreadable = unreadable
-        self._reading: set[Subscription] = set() if reading is None else reading
-        """Those of the node that are in the middle of a run, or were so a moment ago."""
         self._observer = observer
         self.version: int | None = None
         """Of the node's interest, from which on publishers know of this subscription."""
@@ -472,14 +468,12 @@ class Subscription:
         """Count the events that have been taken since this was last called: nothing does while they are."""
         untaken = operator.length_hint(self._payloads)
         taken = self._untaken - untaken
-        if not taken and self._current is None:
-            return
         self._untaken = untaken
         self._waiting -= taken
-        if self._current is not None:
-            self._current.account.received += taken - self._skipped
         self._delivered += taken - self._skipped
         self._malformed += self._skipped
+        if taken and self._current is not None:
+            self._current.account.received += taken - self._skipped
         self._skipped = 0
         if not untaken and self._current is not None:
             self._waiting_bytes -= self._current.size
@@ -511,7 +505,6 @@ class Subscription:
             self._skip_expired(run)
             return
         self._current = run
-        self._reading.add(self)
         self._untaken = self._run_left = run.left
         self._turn_events += run.left
         self._payloads = iter(run.payloads if not run.next else run.payloads[run.next :])

@@ -1,0 +1,1 @@
+"""The books: whether they add up under faults, and what they cost."""
