@@ -155,7 +155,7 @@ def _changes(node: ast.expr | ast.stmt, *, begins: bool) -> Iterator[tuple[ast.e
 def drawn(root: Path, count: int, rng: random.Random) -> list[Mutant]:
     """Return one change in each of so many lines of the core."""
     lines: dict[tuple[str, int], list[Mutant]] = {}
-    files = {path for start in _AREAS for path in (root / start).rglob("*.py")}  # nothing below a file
+    files = {path for start in _AREAS for path in (root / start).rglob("*.py")}
     for path in sorted(files):
         for mutant in mutants(str(path.relative_to(root)), path.read_text()):
             lines.setdefault(mutant[:2], []).append(mutant)
