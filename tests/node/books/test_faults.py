@@ -14,7 +14,8 @@ import iris.testing
 from iris.testing.faults import Broken, Crash, Fault, Faults, Flapping, Lossy, Partition, SlowReader, Stall
 
 FAILURES = (iris.DeliveryError, iris.TunnelBroken, trio.BrokenResourceError)
-HOURS = 40 / 3600
+SECONDS = 15
+"""Of faults; of the long ones 60."""
 
 
 class Counted:
@@ -104,7 +105,7 @@ def check(books: iris.Books, counted: Counted) -> None:
             assert count <= really[node] <= count + doubtful[node], (pattern, node, count, really[node], doubtful[node])
 
 
-def run(seeds: Iterable[int], faults: Faults, *, relay_above: int = 8) -> None:
+def run(seeds: Iterable[int], faults: Faults, *, relay_above: int = 8, seconds: float = SECONDS) -> None:
     async def test(world: iris.testing.World) -> None:
         counted = Counted()
         for host in ("one", "two", "three"):
@@ -119,7 +120,7 @@ def run(seeds: Iterable[int], faults: Faults, *, relay_above: int = 8) -> None:
             assert books.balanced
             assert {row.pattern for row in books.rows} == {"broadcast", "event", "request", "survey", "tunnel"}
 
-    iris.testing.simulate(seeds=seeds, hours=HOURS, faults=faults)(test)()
+    iris.testing.simulate(seeds=seeds, hours=seconds / 3600, faults=faults)(test)()
 
 
 KINDS = ((Partition, Flapping), (Broken, SlowReader), (Crash,), (Stall,), (Lossy,))
@@ -128,11 +129,11 @@ OVER_TREES = (Partition, Broken, Crash, Stall)
 
 @pytest.mark.parametrize("kinds", KINDS, ids=lambda kinds: kinds[0].__name__)
 def test_every_message_is_in_one_column_after_faults(kinds: tuple[type[Fault], ...]) -> None:
-    run((1,), Faults(kinds=kinds, pause=5.0, lasting=(0.05, 12.0)))
+    run((1,), Faults(kinds=kinds, pause=3.0, lasting=(0.05, 8.0)))
 
 
 def test_every_message_is_in_one_column_over_trees() -> None:
-    run((1,), Faults(kinds=OVER_TREES, pause=5.0, lasting=(0.05, 12.0)), relay_above=2)
+    run((1,), Faults(kinds=OVER_TREES, pause=3.0, lasting=(0.05, 8.0)), relay_above=2)
 
 
 @pytest.mark.long
@@ -141,4 +142,4 @@ def test_every_message_is_in_one_column_over_trees() -> None:
 def test_every_message_is_in_one_column_after_faults_of_many_seeds(
     kinds: tuple[type[Fault], ...], relay_above: int
 ) -> None:
-    run(range(2, 10), Faults(kinds=kinds, pause=5.0, lasting=(0.05, 12.0)), relay_above=relay_above)
+    run(range(2, 10), Faults(kinds=kinds, pause=3.0, lasting=(0.05, 8.0)), relay_above=relay_above, seconds=60)
