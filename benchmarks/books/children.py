@@ -19,8 +19,9 @@ EVERYTHING = Policy(exports=(">",), export_topics=(">",))
 async def serve(given: argparse.Namespace) -> None:
     """Be a member that takes everything, and counts it where a SIGKILL does not reach."""
     service = iris.Service(CLUSTER)
-    options = {"credential": given.credential, "site": given.site, "listen": [given.listen], "seeds": given.seeds}
-    async with iris.open_node(**options) as node:
+    async with iris.open_node(
+        credential=given.credential, site=given.site, listen=[given.listen], seeds=given.seeds
+    ) as node:
         file = given.counts / node.id
         file.write_bytes(bytes(16))
         with file.open("r+b") as opened:
@@ -47,9 +48,8 @@ async def serve(given: argparse.Namespace) -> None:
 
 async def carry(given: argparse.Namespace) -> None:
     """Be a gateway."""
-    options = {"credential": given.credential, "site": given.site, "listen": [given.listen], "seeds": given.seeds}
     async with (
-        iris.open_node(**options) as node,
+        iris.open_node(credential=given.credential, site=given.site, listen=[given.listen], seeds=given.seeds) as node,
         open_gateway(node, listen=[given.between], peers=given.peers, policy=EVERYTHING),
     ):
         print("ready", flush=True)

@@ -45,7 +45,11 @@ async def be_member(home: Path, name: str, seeds: Sequence[str]) -> None:
     """Serve until stdin ends; to each line of it say how many messages were sent so far, over all links."""
     credential = open_local_realm(home=home).credential(name, wall_now=time.time())
     service = iris.Service(name)
-    service.request(lambda _: CHUNK)
+
+    @service.request
+    async def read(_request: iris.Request) -> bytes:
+        return CHUNK
+
     nowhere = iris.Environment(directory=None, variables={}, lan=None)
     async with (
         iris.open_node(

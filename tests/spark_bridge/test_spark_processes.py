@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -46,8 +47,7 @@ def pythons(spark: SparkSession) -> set[int]:
             continue
         if name.startswith("python") and not is_planning(status.with_name("cmdline")):
             parents[int(status.parent.name)] = int(rest.split()[1])
-    jvm = spark.sparkContext._jvm
-    assert jvm is not None
+    jvm: Any = spark.sparkContext._jvm
     found = {int(jvm.ProcessHandle.current().pid())}
     while more := {process for process, parent in parents.items() if parent in found} - found:
         found |= more

@@ -21,13 +21,17 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+async def here(_request: iris.Request) -> str:
+    return "here"
+
+
 def registry(node: iris.Node) -> Registry:
     return Registry(runtime_directory(node.realm))
 
 
 async def test_a_client_finds_a_node_of_this_machine_and_leaves_no_entry_there(home: Path) -> None:
     service = iris.Service("store")
-    service.request(lambda _: "here")
+    service.request(here)
     async with iris.open_node("store") as member, member.join("store", service):
         async with iris.open_node("shop", client=True) as client:
             assert await client.request("store", wait=5) == "here"
@@ -37,7 +41,7 @@ async def test_a_client_finds_a_node_of_this_machine_and_leaves_no_entry_there(h
 
 async def test_entries_of_killed_processes_are_passed_over_and_removed(home: Path) -> None:
     service = iris.Service("store")
-    service.request(lambda _: "here")
+    service.request(here)
     async with iris.open_node("store") as member, member.join("store", service):
         entries = registry(member)
         for number in range(40):

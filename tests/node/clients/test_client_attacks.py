@@ -123,7 +123,11 @@ async def test_a_client_has_the_rights_of_its_credential(autojump_clock: MockClo
     async with open_stage() as stage:
         await open_realm(stage)
         service = iris.Service("safe", allow=["bank"])
-        service.request(lambda _: "gold")
+
+        @service.request
+        async def give(_request: iris.Request) -> str:
+            return "gold"
+
         await stage.member(service, "safe")
         thief, owner = await open_client(stage, "shop"), await open_client(stage, "bank")
         assert await owner.request("safe") == "gold"

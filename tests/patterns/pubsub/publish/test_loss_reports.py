@@ -33,7 +33,11 @@ async def test_losses_are_reported_together_and_only_when_there_are_some(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushed: list[float] = []
-    monkeypatch.setattr(LossReports, "flush", lambda _: flushed.append(trio.current_time()))
+
+    def flush(_reports: LossReports) -> None:
+        flushed.append(trio.current_time())
+
+    monkeypatch.setattr(LossReports, "flush", flush)
     async with open_meshes("a") as fleet, trio.open_nursery() as nursery:
         reports = LossReports(fleet["a"].mesh)
         nursery.start_soon(reports.run)
