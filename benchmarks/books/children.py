@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import mmap
 from pathlib import Path
+from typing import Any
 
 import trio
 
@@ -16,12 +17,16 @@ CLUSTER = "cache"
 EVERYTHING = Policy(exports=(">",), export_topics=(">",))
 
 
+def options_of(given: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of ``open_node``."""
+    return {"credential": given.credential, "site": given.site, "listen": [given.listen], "seeds": given.seeds}
+
+
 async def serve(given: argparse.Namespace) -> None:
     """Be a member that takes everything, and counts it where a SIGKILL does not reach."""
     service = iris.Service(CLUSTER)
-    async with iris.open_node(
-        credential=given.credential, site=given.site, listen=[given.listen], seeds=given.seeds
-    ) as node:
+    options = options_of(given)
+    async with iris.open_node(**options) as node:
         file = given.counts / node.id
         file.write_bytes(bytes(16))
         with file.open("r+b") as opened:
