@@ -71,6 +71,9 @@ _SWAPPED: Final[dict[type[ast.AST], Any]] = {
     ast.LShift: ast.RShift,
     ast.RShift: ast.LShift,
 }
+_GROWN: Final = 4 * 1024 * 1024
+"""KiB of data that tests may have: a loop that never ends may also eat the machine's memory."""
+
 _HANGS: Final = 60.0
 """Seconds that tests may take with a mutant, beside ten times what they take without."""
 
@@ -234,7 +237,7 @@ def killed_by(root: Path, mutant: Mutant, known: Reached) -> str | None:
 
 def _python(root: Path, *command: str, timeout: float | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", *command],
+        ["sh", "-c", f'ulimit -d {_GROWN}; exec "$@"', "sh", sys.executable, "-m", *command],
         check=False,
         cwd=root,
         env={**os.environ, "PYTHONPATH": str(root), "PYTHONDONTWRITEBYTECODE": ""},
