@@ -593,6 +593,15 @@ async def test_what_comes_behind_a_record_that_is_known_is_taken(autojump_clock:
         assert sorted(record.name for record in fleet["a"].pubsub.durable.names) == ["east", "west"]
 
 
+async def test_a_record_has_as_many_patterns_as_a_subscriber_may_have(autojump_clock: MockClock) -> None:
+    patterns = [f"t.{number}" for number in range(257)]
+    async with open_meshes("a") as fleet:
+        durable = fleet["a"].pubsub.durable
+        for name, count, refused in (("west", 256, 0), ("east", 257, 1)):
+            assert durable.load([record_of(fleet, "b", name, patterns[:count]).signed]) == refused
+        assert [record.name for record in durable.names] == ["west"]
+
+
 async def test_a_record_that_was_changed_or_is_of_another_time_is_refused(autojump_clock: MockClock) -> None:
     async with open_meshes("a", "villain") as fleet:
         good = record_of(fleet, "villain", "west")

@@ -178,6 +178,10 @@ def refused(message: str) -> Iterator[None]:
 async def test_a_share_that_makes_no_sense_is_refused() -> None:
     async with open_meshes("a") as fleet:
         subscribe = fleet["a"].pubsub.subscribe
+        for no_share in ((2, (1,)), Share(2, 1)):  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+            with refused("with a tuple of shards"):
+                async with subscribe("t", durable=True, group="g", share=no_share):  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+                    pass
         with refused("different whole numbers"):
             async with subscribe("t", durable=True, group="g", share=Share(2, (2,))):
                 pass
