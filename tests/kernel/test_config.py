@@ -36,7 +36,8 @@ def test_a_count_is_a_whole_number(name: str) -> None:
         ({"max_payload": 16 * MIB + 1, "link_bytes": 64 * MIB}, "max_payload"),
         ({"max_payload": 16 * MIB}, "link_bytes"),
         ({"link_bytes": MIB}, "link_bytes"),
-        ({"max_headers": 17 * KIB}, "max_headers"),
+        ({"max_headers": 16 * KIB + 1}, "max_headers"),
+        ({"broadcast_window": 256 * KIB - 1}, "broadcast_window"),
         ({"batch_bytes": 2 * MIB}, "batch_bytes"),
         ({"session_lifetime": 180.0}, "session_rejected"),
     ],
@@ -48,6 +49,11 @@ def test_numbers_that_do_not_go_together_are_refused(given: dict[str, Any], reas
 
 def test_the_largest_payload_is_possible() -> None:
     assert Config(max_payload=16 * MIB, link_bytes=32 * MIB).max_payload == 16 * MIB
+
+
+@pytest.mark.parametrize(("name", "value"), [("max_headers", 16 * KIB), ("broadcast_window", 256 * KIB)])
+def test_a_bound_may_be_reached(name: str, value: int) -> None:
+    assert getattr(Config(**{name: value}), name) == value
 
 
 def test_every_limit_says_why_it_is_what_it_is() -> None:
