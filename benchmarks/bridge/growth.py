@@ -106,9 +106,12 @@ def measure(realm: Realm, events: int, *, seed: int = 0, handshakes: int = 200) 
         fill_index(directory, epoch, events)
         used = sum(file.stat().st_blocks * 512 for file in (directory / "index").rglob("*") if file.is_file())
         logging.disable(logging.ERROR)  # the segments have holes in the place of events, which it says
-        began = time.perf_counter()
-        open_store(directory, shards=[0], entropy=os.urandom).close()
-        opening = time.perf_counter() - began
+        try:
+            began = time.perf_counter()
+            open_store(directory, shards=[0], entropy=os.urandom).close()
+            opening = time.perf_counter() - began
+        finally:
+            logging.disable(logging.NOTSET)
     return UnitCosts(
         gossip=steady.messages,
         death=killed.dead_everywhere,

@@ -80,6 +80,6 @@ def test_a_broadcast_to_a_hundred_costs_its_sender_no_more_than_three_times_that
 
 @pytest.mark.parametrize("rerun", [True, pytest.param(False, marks=pytest.mark.long)])
 def test_requests_with_a_key_have_their_effect_once_while_members_are_killed(rerun: bool) -> None:
-    found = keys.run(300, rerun=rerun, pause=0.5, members=2, kill_bridge=False)
+    found = keys.run(300, rerun=rerun, pause=0.05, members=2, kill_bridge=False)
     assert found.kept, str(found)
     assert found.members_killed

@@ -74,21 +74,3 @@ def publish(payloads: Iterable[bytes], *, topic: str = "a.b", bridge: str = "bri
             await node.publish(topic, waiting[-1], key=key, confirm=True, timeout=60)
 
     trio.run(run)
-
-
-def forget(*names: str, bridge: str = "bridge") -> None:
-    """Have publishers wait no more for bridges, or members of one, that do not come back."""
-
-    async def run() -> None:
-        async with iris.open_node(bridge) as node:
-
-            def gone() -> set[str]:
-                return {known.name for known in node.durable_subscribers() if not known.present}
-
-            with trio.fail_after(60):
-                while not gone().issuperset(names):  # noqa: ASYNC110 -- nobody is told who has left
-                    await trio.sleep(0.05)
-            for name in names:
-                await node.forget_subscriber(name)
-
-    trio.run(run)

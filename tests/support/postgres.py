@@ -35,7 +35,8 @@ def open_postgres(programs: Path) -> Iterator[dict[str, str]]:
     try:
         shutil.chown(directory, user)
         data = directory / "data"
-        make = [str(programs / "initdb"), "-D", str(data), "-A", "trust", "-U", "iris", "--no-sync", "--locale=C"]
+        make = [str(programs / "initdb"), "-D", str(data), "-A", "trust", "-U", "iris", "--no-sync"]
+        make += ["--locale=C", "--encoding=UTF8"]
         subprocess.run(make, user=user, check=True, capture_output=True, cwd=directory)
         serve = [str(programs / "postgres"), "-D", str(data), "-h", "127.0.0.1", "-p", port, "-k", str(directory)]
         quiet = subprocess.DEVNULL

@@ -11,7 +11,7 @@ import trio
 
 from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.printable import printable_line
-from iris.cli.terminal import POSITIVE, note, takes_wide_output, write_object, write_table
+from iris.cli.terminal import POSITIVE, Finite, note, takes_wide_output, write_object, write_table
 from iris.kernel.names import NodeId
 from iris.node.realm import BooksSurvey, nobody_answered
 from iris.patterns.books import BookRow, matching
@@ -24,7 +24,7 @@ _Key = tuple[NodeId, str, str, str | None]
 @click.command()
 @click.argument("pattern", default=">")
 @click.option(
-    "--settle", type=click.FloatRange(0, 10), default=2.0, show_default=True, metavar="SECONDS",
+    "--settle", type=Finite(0, 10), default=2.0, show_default=True, metavar="SECONDS",
     help="Wait so long for receivers that have something in hand.",
 )  # fmt: skip
 @click.option("--watch", is_flag=True, help="Print a line for each loss from now on, until Ctrl-C.")

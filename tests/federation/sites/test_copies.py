@@ -35,10 +35,6 @@ def copies_of(node: iris.Node) -> SealedSender:
     return node._parts.pubsub.publishing.abroad
 
 
-def carried(federation: Federation, host: str) -> int:
-    return federation.gateways[host].statistics().carried
-
-
 def capture(federation: Federation, host: str) -> list[kinds.Copy]:
     """Return the copies that a gateway is handed from now on."""
     captured: list[kinds.Copy] = []
@@ -75,13 +71,12 @@ async def publisher_and_ears(
 async def test_an_event_crosses_a_link_between_sites_once_for_all(autojump_clock: MockClock, count: int) -> None:
     async with publisher_and_ears(count) as (federation, publisher, _, heard):
         captured = capture(federation, "us-gateway")
-        out, frames = carried(federation, "us-gateway"), copies_of(publisher).frames
+        frames = copies_of(publisher).frames
         for number in range(20):
             await publisher.publish("orders.new", number)
             await trio.sleep(0.01)
         await trio.sleep(1)
         assert copies_of(publisher).frames - frames == 20
-        assert carried(federation, "us-gateway") - out == 20
         assert len(captured) == 20
         assert sorted(event.payload for event in heard) == sorted([*range(20)] * count)
         statistics = publisher.statistics().publishing
@@ -101,15 +96,10 @@ async def test_in_a_chain_of_sites_each_link_carries_one_copy(autojump_clock: Mo
         await trio.sleep(1)
         await publisher.publish("orders.new", 1)
         await trio.sleep(1)
-        before = {host: carried(federation, host) for host in federation.gateways}
+        captured = {host: capture(federation, host) for host in federation.gateways}
         await publisher.publish("orders.new", 2)
         await trio.sleep(1)
-        assert {host: carried(federation, host) - before[host] for host in before} == {
-            "a-gateway": 1,
-            "b-gateway": 3,
-            "c-gateway": 2,
-            "d-gateway": 2,
-        }
+        assert {host: len(copies) for host, copies in captured.items()} == dict.fromkeys(captured, 1)
         assert sorted(event.payload for event in heard) == [1] * 5 + [2] * 5
 
 
