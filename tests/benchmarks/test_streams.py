@@ -101,6 +101,7 @@ def test_when_a_process_that_hands_events_on_is_killed_the_others_know_what_they
     assert after > before + 90, "others have taken over"
 
 
+@pytest.mark.long
 def test_a_stopped_subscriber_leaves_the_publisher_small() -> None:
     said = run("stopped")
     before, after = zip(*re.findall(r"\| (\d+), (\d+) MiB", said), strict=True)
@@ -112,6 +113,7 @@ def test_a_stopped_subscriber_leaves_the_publisher_small() -> None:
     assert int(told.group(1).replace(",", "")) > 0, "it was stopped for so long that events were dropped"
 
 
+@pytest.mark.long
 def test_tunnels_stay_small_whatever_passes_through() -> None:
     said = run("memory")
     rows = re.findall(r"^\| ([^|]*) \| ([\d.-]+) MiB \| ([\d.-]+) MiB \| ([\d.]*)", said, re.MULTILINE)
@@ -124,6 +126,7 @@ def test_tunnels_stay_small_whatever_passes_through() -> None:
     assert float(rows[-1][-1]) <= 2.0, "two windows are held for a receiver that stops reading"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(bool(why_not()), reason=why_not())
 def test_a_transfer_through_a_bad_network_arrives_as_it_was_sent() -> None:
     said = run("transfer")

@@ -94,7 +94,7 @@ def hangups_count() -> Iterator[None]:
     ("stage", "number", "status"),
     [
         ("Read the table", signal.SIGINT, 130),
-        ("Start the nodes", signal.SIGHUP, 143),
+        pytest.param("Start the nodes", signal.SIGHUP, 143, marks=pytest.mark.long),
         pytest.param("Ask for the weather", signal.SIGTERM, 143, marks=pytest.mark.long),
     ],
 )

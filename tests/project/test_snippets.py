@@ -58,6 +58,8 @@ CONSOLES = {
     for name, page in PAGES.items()
     if name not in ELSEWHERE and any(block.language == "console" for block in page)
 }
+LONG = {f"docs/howto/spark/{name}.md" for name in ("answer", "database", "members", "telemetry")}
+"""Pages that start Spark once or twice each, as docs/tutorial/spark.md and docs/howto/spark/read.md do, too."""
 PROGRAMS = {
     block.place: (block, output)
     for page in PAGES.values()
@@ -170,7 +172,7 @@ def test_a_program_of_a_page_prints_what_it_says(place: str, tmp_path: Path) -> 
     assert matches(output.code, done.stdout), done.stdout
 
 
-@pytest.mark.parametrize("name", CONSOLES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.long) if n in LONG else n for n in CONSOLES])
 def test_the_terminals_of_a_page_show_what_it_says(name: str) -> None:
     run_console(CONSOLES[name])
 

@@ -21,6 +21,7 @@ MISSING = [name for name in ("deltalake", "pyiceberg") if importlib.util.find_sp
 
 
 @pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)} (pip install -e .[test])")
+@pytest.mark.long
 def test_the_terminals_of_lake_md_show_what_it_says() -> None:
     run_console(blocks(ROOT / "docs" / "howto" / "spark" / "lake.md"))
 
