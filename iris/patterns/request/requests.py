@@ -280,15 +280,16 @@ class Requests:
 
     def count(self, call: Call, member: NodeId, error: BaseException | None = None) -> None:
         """Count a request by what its caller got: the reply of a member, or an error."""
+        if error is None:
+            self.tally.answered += 1
+            self._closed(call, member).received += 1
+            return
         if isinstance(error, RequestTimeout | trio.Cancelled):
             self.expire(call, member)
             return
         tally, row = self.tally, self._closed(call, member)
         reason: str | None = None
         match error:
-            case None:
-                tally.answered += 1
-                row.received += 1
             case RemoteError(code=str() as code) if code in _LOST_REPLIES:
                 reason = _LOST_REPLIES[code]
             case RemoteError():
