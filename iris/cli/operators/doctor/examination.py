@@ -104,6 +104,10 @@ class _Examination:
         """Of the firewall."""
 
     async def run(self) -> None:
+        files = examine_descriptors(*resource.getrlimit(resource.RLIMIT_NOFILE), nodes=0)
+        if files.level == "problem":  # whatever is opened next could be what fails, and would get the blame
+            self._report(files)
+            return
         self._rules = await trio.to_thread.run_sync(read_rules)
         self._report(versions.examine_python(sys.version_info[:3], sys.prefix))
         for finding in versions.examine_packages(versions.requirements(), versions.installed):
@@ -163,7 +167,7 @@ class _Examination:
                     self._report(empty)
                 await self._examine_members(node)
         except IrisError as error:
-            self._report(_failed(error))
+            self._report(problem("node-fails", str(error), "iris -v nodes"))
 
     def _examine_runtime(self, realm_id: str) -> bool:
         findings = examine_runtime(realm_id, self._setup.environment, self._user)
@@ -229,7 +233,7 @@ class _Examination:
                         self._report(finding)
                     await self._examine_members(node)
         except IrisError as error:
-            self._report(_failed(error))
+            self._report(problem("node-fails", str(error), "iris -v nodes"))
             return False
         wrong_clock = any(finding.code in ("clock-ahead", "clock-behind") for finding in found)
         if any(finding.code == "seed-ok" for finding in found) and not any(f.code.startswith("clock") for f in found):
@@ -355,12 +359,6 @@ class _Examination:
         finding = versions.examine_versions(versions.installed("iris-mesh"), members)
         if finding is not None:
             self._report(finding)
-
-
-def _failed(error: IrisError) -> Diagnosis:
-    """Return the finding for a node that cannot be opened."""
-    files = examine_descriptors(*resource.getrlimit(resource.RLIMIT_NOFILE), nodes=0)
-    return files if files.level == "problem" else problem("node-fails", str(error), "iris -v nodes")
 
 
 async def _who_is_at(node: iris.Node, url: str) -> Diagnosis:

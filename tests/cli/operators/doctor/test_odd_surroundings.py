@@ -121,8 +121,9 @@ def test_closed_standard_streams_are_no_trouble(terminal: Terminal, closed: str)
     assert (done.returncode, b"Traceback" in done.stderr) == (0, False), done.stderr.decode()
 
 
-def test_few_descriptors_are_the_reason_why_a_node_cannot_be_opened(terminal: Terminal) -> None:
-    command = f"ulimit -n 9; {' '.join(terminal._command)} doctor -q -o json"
+@pytest.mark.parametrize("files", [9, 12, 63])
+def test_few_descriptors_are_the_reason_whatever_would_fail_first(terminal: Terminal, files: int) -> None:
+    command = f"ulimit -n {files}; {' '.join(terminal._command)} doctor -q -o json"
     done = subprocess.run(
         ["sh", "-c", command],
         cwd=terminal.directory,
