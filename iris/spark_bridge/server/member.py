@@ -221,6 +221,8 @@ class BridgeMember:
         self._received = self._stored = self._repeats = self._stale = self._strays = 0
         self._waiting = self._missed = self._commits = self._refusals = self._untold = 0
         self._uncopied: deque[_Uncopied] = deque()
+        self._groups = deque((0, 0), maxlen=2)
+        """Numbers of the last two groups that were written."""
         self._disk = trio.CapacityLimiter(1)
         """A thread of its own: readers of a tier that answers slowly take none of it."""
         self._show(self._take_changes())  # ``PrimaryCopies.wait_ready`` has seen to that
@@ -531,7 +533,7 @@ class BridgeMember:
 
     async def _commit(self, *, retry: bool) -> None:
         """Write a group and the changes that wait, then confirm it.  On a full disk: again and again, or not at all."""
-        await self.copies.wait_room()
+        await self.copies.wait_room(self._groups[0])
         batches = self._group.take()
         self._room.unpark_all()
         runs = [run for batch in batches for run in batch.runs]
@@ -560,6 +562,7 @@ class BridgeMember:
             if batch.subscription is not None:
                 to_confirm.setdefault(batch.subscription, []).extend(batch.runs)
         looked = self._take_changes()
+        self._groups.append(looked.number)
         looked.ranges = {subscription: _confirmations(own, unstored) for subscription, own in to_confirm.items()}
         looked.stored = [batch.stored for batch in batches if batch.stored is not None]
         looked.stored += [change.done.set for change in changed]
