@@ -222,7 +222,12 @@ class SendLedger:
         return row
 
     def crowd(
-        self, pattern: Pattern, name: str, linked: Iterable[NodeId], relayed: Iterable[NodeId], numbering: MessageNumbers
+        self,
+        pattern: Pattern,
+        name: str,
+        linked: Iterable[NodeId],
+        relayed: Iterable[NodeId],
+        numbering: MessageNumbers,
     ) -> Crowd:
         """Have what gets a number from now on counted for these receivers, until ``end_crowd``.
 
