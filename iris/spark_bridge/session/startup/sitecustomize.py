@@ -59,13 +59,15 @@ def is_parent_of_workers(command: Sequence[str]) -> bool:
 
 
 def _prepare_children() -> None:
+    import gc
+
+    gc.disable()  # loading makes no garbage to be looked for
     try:
         import_module("iris.sync")
     except ImportError:  # a worker that needs what is missing says so
         return
-    import gc
-
-    gc.collect()
+    finally:
+        gc.enable()
     gc.freeze()  # each worker collects garbage after each task
 
 
