@@ -31,9 +31,9 @@ help:
 demo: $(VENV)/.ready-demo
 	$(BIN)/iris demo $(ARGS)
 
-# Without arguments by six processes, whatever the machine has: most of what takes long waits for other processes.
+# Without arguments by eight processes, whatever the machine has: most of what takes long waits for other processes.
 test: $(VENV)/.ready-test
-	$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=6 --dist=loadgroup --max-worker-restart=0 --durations=25)
+	$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=8 --dist=loadgroup --max-worker-restart=0 --durations=25)
 
 # With Spark as it is, without what makes it quick for tests of a few rows.
 test-long: $(VENV)/.ready-test

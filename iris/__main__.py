@@ -1,5 +1,6 @@
 """The process of the ``iris`` command, which is ``python -m iris`` where its script is not on the PATH."""
 
+import gc
 import sys
 
 from iris.cli.starting import INTERRUPTED, exit_when_interrupted, raise_when_interrupted
@@ -10,6 +11,7 @@ def main() -> None:
     exit_when_interrupted()
     from iris.cli.main import main as run_command_line
 
+    gc.enable()
     try:
         raise_when_interrupted()
         run_command_line()

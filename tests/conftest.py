@@ -7,6 +7,7 @@ membership and subscription that a test makes add up at its end.
 from __future__ import annotations
 
 import gc
+import inspect
 import os
 import signal
 from collections.abc import Generator, Iterator
@@ -50,10 +51,18 @@ SHARED = ("spark", "wheel", "databases", "iris_verb", "built_site", "wrong_optio
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Have one process run all tests that share one of these, unless a file says who shares it."""
+    """Have one process run all tests that share one of these, unless a file says who shares it.
+
+    Raises:
+        UsageError: a test waits in real time and should not: pytest-trio takes a clock from the test's own arguments.
+    """
+    fixtures = getattr(item, "fixturenames", ())
     for name in SHARED:
-        if name in getattr(item, "fixturenames", ()) and item.get_closest_marker("xdist_group") is None:
+        if name in fixtures and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(name))
+    arguments = inspect.signature(item.function).parameters if isinstance(item, pytest.Function) else fixtures
+    if "autojump_clock" in fixtures and "autojump_clock" not in arguments:
+        raise pytest.UsageError(f"{item.nodeid}: a fixture has a virtual clock; take autojump_clock here, too")
 
 
 LONGEST = ("project", "spark_bridge", "benchmarks", "demo", "testing", "cli", "deploy", "doors", "examples")

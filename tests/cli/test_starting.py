@@ -48,6 +48,19 @@ def test_interrupted_while_it_loads_it_ends_with_130_and_says_nothing(form: str,
     assert (ended.returncode, ended.stdout, ended.stderr.strip()) == (130, "", "")  # click ends the line of "^C"
 
 
+def test_garbage_is_looked_for_again_when_the_command_has_been_loaded(tmp_path: Path) -> None:
+    script = tmp_path / "iris"
+    script.write_text(
+        "import atexit, gc, sys\n"
+        "atexit.register(lambda: print(gc.isenabled()))\n"
+        "from iris.__main__ import main\n"
+        "print(gc.isenabled())\n"
+        "sys.exit(main())\n"
+    )
+    ended = run([str(script), "bridge", "--topic", "x"], tmp_path, "nothing")
+    assert ended.stdout.split() == ["False", "True"]
+
+
 def test_interrupted_when_it_is_done_it_ends_with_130_and_says_no_more(tmp_path: Path) -> None:
     code = (
         "import atexit, signal, sys; from iris.__main__ import main; sys.argv = ['iris', '--version'];"

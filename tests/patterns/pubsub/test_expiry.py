@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 import iris
 from iris.kernel.errors import ConfigError
@@ -16,13 +17,15 @@ from iris.testing import open_network
 
 
 @pytest.fixture
-async def pair(autojump_clock: trio.testing.MockClock) -> AsyncIterator[tuple[Node, Node]]:
+async def pair(autojump_clock: MockClock) -> AsyncIterator[tuple[Node, Node]]:
     """A publisher and a subscriber, in virtual time."""
     async with open_network() as network, network.open_node("shop") as shop, network.open_node("desk") as desk:
         yield shop, desk
 
 
-async def test_what_waited_for_too_long_is_left_out_and_counted_and_no_gap(pair: tuple[Node, Node]) -> None:
+async def test_what_waited_for_too_long_is_left_out_and_counted_and_no_gap(
+    autojump_clock: MockClock, pair: tuple[Node, Node]
+) -> None:
     shop, desk = pair
     async with desk.subscribe("prices.>") as prices:
         for number in range(6):
@@ -42,7 +45,7 @@ async def test_what_waited_for_too_long_is_left_out_and_counted_and_no_gap(pair:
         )
 
 
-async def test_events_that_came_together_expire_one_by_one(pair: tuple[Node, Node]) -> None:
+async def test_events_that_came_together_expire_one_by_one(autojump_clock: MockClock, pair: tuple[Node, Node]) -> None:
     shop, desk = pair
     async with desk.subscribe("prices.>") as prices:
         for number in range(3):
@@ -54,7 +57,7 @@ async def test_events_that_came_together_expire_one_by_one(pair: tuple[Node, Nod
         assert prices.statistics().expired == 2
 
 
-async def test_a_batch_holds_no_expired_events(pair: tuple[Node, Node]) -> None:
+async def test_a_batch_holds_no_expired_events(autojump_clock: MockClock, pair: tuple[Node, Node]) -> None:
     shop, desk = pair
     async with desk.subscribe("prices.>") as prices:
         for number in range(4):
@@ -64,7 +67,9 @@ async def test_a_batch_holds_no_expired_events(pair: tuple[Node, Node]) -> None:
         assert prices.statistics().waiting == 0
 
 
-async def test_an_expired_event_of_a_group_is_not_given_to_another_member(pair: tuple[Node, Node]) -> None:
+async def test_an_expired_event_of_a_group_is_not_given_to_another_member(
+    autojump_clock: MockClock, pair: tuple[Node, Node]
+) -> None:
     shop, desk = pair
     async with desk.subscribe("prices.>", group="g") as first:
         await shop.publish("prices.a", 1, expires=10.0)
@@ -74,7 +79,7 @@ async def test_an_expired_event_of_a_group_is_not_given_to_another_member(pair: 
         assert first.statistics().expired == 1
 
 
-async def test_what_cannot_expire_is_an_error(pair: tuple[Node, Node]) -> None:
+async def test_what_cannot_expire_is_an_error(autojump_clock: MockClock, pair: tuple[Node, Node]) -> None:
     shop, _ = pair
     for expires in (-1, math.nan, math.inf, "soon", True):
         with pytest.raises(ConfigError, match="expires is"):
@@ -92,7 +97,7 @@ def test_the_header_says_it_and_nonsense_counts_as_none() -> None:
     assert iris.SubscriptionStatistics.__doc__ is not None
 
 
-async def test_confirmed_events_expire_as_well(pair: tuple[Node, Node]) -> None:
+async def test_confirmed_events_expire_as_well(autojump_clock: MockClock, pair: tuple[Node, Node]) -> None:
     shop, desk = pair
     async with desk.subscribe("prices.>", durable=True) as prices:
         async with shop.confirming() as events:

@@ -37,7 +37,7 @@ def checkout(heard: list[object]) -> iris.Service:
     return service
 
 
-async def test_a_service_refuses_everything_while_its_flag_is_set(network: Network) -> None:
+async def test_a_service_refuses_everything_while_its_flag_is_set(autojump_clock: MockClock, network: Network) -> None:
     heard: list[object] = []
     async with (
         network.open_node("checkout") as member,
@@ -83,7 +83,9 @@ async def hold_flags(
     closed.set()
 
 
-async def test_a_flag_keeps_its_last_value_when_the_document_is_closed(network: Network) -> None:
+async def test_a_flag_keeps_its_last_value_when_the_document_is_closed(
+    autojump_clock: MockClock, network: Network
+) -> None:
     over, closed = trio.Event(), trio.Event()
     async with network.open_node("checkout") as member, trio.open_nursery() as nursery:
         flags = await nursery.start(hold_flags, member, over, closed)
@@ -95,7 +97,7 @@ async def test_a_flag_keeps_its_last_value_when_the_document_is_closed(network: 
                 await member.request("checkout", 1)
 
 
-async def test_the_document_has_to_be_open(network: Network) -> None:
+async def test_the_document_has_to_be_open(autojump_clock: MockClock, network: Network) -> None:
     async with network.open_node("checkout") as member:
         with pytest.raises(ConfigError, match=r"open node\.state\('flags'\) and join within its block"):
             async with member.join("checkout", checkout([])):

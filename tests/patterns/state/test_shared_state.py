@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -23,13 +24,16 @@ from iris.testing import Network, Rights
 from tests.support.federations import open_federation
 from tests.support.states import edit, replica
 
-pytestmark = pytest.mark.usefixtures("autojump_clock")
-
 
 @pytest.fixture
 async def network(autojump_clock: MockClock) -> AsyncIterator[Network]:
     async with iris.testing.open_network(seed=7) as network:
         yield network
+
+
+def in_real_time(clock: MockClock) -> None:
+    """Have a test of the disk wait for the threads that write: virtual time would be over before they are."""
+    clock.rate, clock.autojump_threshold = 1.0, math.inf
 
 
 class Documents:
@@ -75,7 +79,7 @@ async def equal(*states: SharedState, within: float = 30.0) -> None:
     assert len({repr(sorted(state.items())) for state in states}) == 1
 
 
-async def test_what_one_member_writes_all_have(documents: Documents) -> None:
+async def test_what_one_member_writes_all_have(autojump_clock: MockClock, documents: Documents) -> None:
     one, two, three = await documents.open("one", "two", "three")
     one["eur"] = 1.07
     two.counter("visits").add(2)
@@ -98,7 +102,9 @@ async def test_what_one_member_writes_all_have(documents: Documents) -> None:
     assert documents.nodes["one"].statistics().states == {"prices": counted}
 
 
-async def test_a_member_that_comes_has_it_all_when_its_block_begins(documents: Documents) -> None:
+async def test_a_member_that_comes_has_it_all_when_its_block_begins(
+    autojump_clock: MockClock, documents: Documents
+) -> None:
     (one,) = await documents.open("one")
     for number in range(1000):
         one[f"key.{number}"] = number
@@ -109,7 +115,7 @@ async def test_a_member_that_comes_has_it_all_when_its_block_begins(documents: D
     assert "key.5" not in late
 
 
-async def test_settled_says_how_many_have_it(documents: Documents) -> None:
+async def test_settled_says_how_many_have_it(autojump_clock: MockClock, documents: Documents) -> None:
     one, two = await documents.open("one", "two")
     one["a"] = 1
     await one.settled(2)
@@ -125,7 +131,7 @@ async def test_settled_says_how_many_have_it(documents: Documents) -> None:
     assert two["a"] == 2
 
 
-async def test_a_partition_ends_in_equal_documents(documents: Documents) -> None:
+async def test_a_partition_ends_in_equal_documents(autojump_clock: MockClock, documents: Documents) -> None:
     states = await documents.open("a", "b", "c", "d")
     documents.network.memory.partition(["a", "b"], ["c", "d"])
     for number, state in enumerate(states):
@@ -149,7 +155,9 @@ async def test_lost_messages_are_made_up_for(autojump_clock: MockClock) -> None:
         await equal(*states)
 
 
-async def test_a_watcher_gets_what_is_there_and_then_what_changes(documents: Documents) -> None:
+async def test_a_watcher_gets_what_is_there_and_then_what_changes(
+    autojump_clock: MockClock, documents: Documents
+) -> None:
     one, two = await documents.open("one", "two")
     one["fx.eur"] = 1
     one["other"] = 1
@@ -183,7 +191,7 @@ async def test_a_watcher_gets_what_is_there_and_then_what_changes(documents: Doc
         one.watch("a b")
 
 
-async def test_a_watcher_gets_what_is_there_in_order(documents: Documents) -> None:
+async def test_a_watcher_gets_what_is_there_in_order(autojump_clock: MockClock, documents: Documents) -> None:
     one, two = await documents.open("one", "two")
     keys = [f"k.{number:02}" for number in range(20)]
     for key in (*keys[::2], *reversed(keys[1::2])):
@@ -199,7 +207,9 @@ async def test_a_watcher_gets_what_is_there_in_order(documents: Documents) -> No
         ]
 
 
-async def test_keys_that_come_and_go_do_not_wait_for_a_slow_watcher(documents: Documents) -> None:
+async def test_keys_that_come_and_go_do_not_wait_for_a_slow_watcher(
+    autojump_clock: MockClock, documents: Documents
+) -> None:
     (one,) = await documents.open("one")
     one["known"] = 1
     watch = one.watch()
@@ -215,7 +225,7 @@ async def test_keys_that_come_and_go_do_not_wait_for_a_slow_watcher(documents: D
     assert repr(watch) == "<StateWatch of '>', 0 changes wait>"
 
 
-async def test_a_watch_ends_with_its_document(documents: Documents) -> None:
+async def test_a_watch_ends_with_its_document(autojump_clock: MockClock, documents: Documents) -> None:
     async with documents.network.open_node("prices", host="x") as node:
         async with node.state("prices") as state:
             state["a"] = 1
@@ -227,14 +237,16 @@ async def test_a_watch_ends_with_its_document(documents: Documents) -> None:
         assert node.statistics().states == {}
 
 
-async def test_what_is_written_last_is_given_on_when_the_block_ends(documents: Documents) -> None:
+async def test_what_is_written_last_is_given_on_when_the_block_ends(
+    autojump_clock: MockClock, documents: Documents
+) -> None:
     (one,) = await documents.open("one")
     async with documents.network.open_node("prices", host="brief") as node, node.state("prices") as brief:
         brief["parting"] = 1
     assert one["parting"] == 1
 
 
-async def test_a_large_edit_by_broadcast_is_refused_unread(documents: Documents) -> None:
+async def test_a_large_edit_by_broadcast_is_refused_unread(autojump_clock: MockClock, documents: Documents) -> None:
     """Reading it would hold up everything else that the node does."""
     one, _ = await documents.open("one", "two")
     await documents.nodes["two"].broadcast("prices", [b"\x00", bytes(300_000)])
@@ -245,7 +257,7 @@ async def test_a_large_edit_by_broadcast_is_refused_unread(documents: Documents)
             await trio.sleep(0.01)
 
 
-async def test_a_large_edit_is_fetched(documents: Documents) -> None:
+async def test_a_large_edit_is_fetched(autojump_clock: MockClock, documents: Documents) -> None:
     one, two, three = await documents.open("one", "two", "three")
     one.text("t").append("x" * 3_000_000)
     await one.settled(3, timeout=30)
@@ -253,7 +265,7 @@ async def test_a_large_edit_is_fetched(documents: Documents) -> None:
     assert one.statistics().announced == 1
 
 
-async def test_an_edit_block_is_one_message(documents: Documents) -> None:
+async def test_an_edit_block_is_one_message(autojump_clock: MockClock, documents: Documents) -> None:
     one, two = await documents.open("one", "two")
     with one.edit():
         one["a"], one["b"] = 1, 2
@@ -266,7 +278,10 @@ async def test_an_edit_block_is_one_message(documents: Documents) -> None:
 # -- on disk ---------------------------------------------------------------------------------------------------
 
 
-async def test_a_document_outlives_its_last_member_on_disk(network: Network, tmp_path: Path) -> None:
+async def test_a_document_outlives_its_last_member_on_disk(
+    autojump_clock: MockClock, network: Network, tmp_path: Path
+) -> None:
+    in_real_time(autojump_clock)
     path = tmp_path / "prices.iris"
     for expected in ({}, {"run": 1}, {"run": 2}):
         async with network.open_node("prices") as node, node.state("prices", path=path) as state:
@@ -275,7 +290,10 @@ async def test_a_document_outlives_its_last_member_on_disk(network: Network, tmp
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-async def test_a_service_that_starts_alone_is_paused_if_this_machine_knows_so(network: Network, tmp_path: Path) -> None:
+async def test_a_service_that_starts_alone_is_paused_if_this_machine_knows_so(
+    autojump_clock: MockClock, network: Network, tmp_path: Path
+) -> None:
+    in_real_time(autojump_clock)
     path = tmp_path / "flags"
     service = iris.Service("checkout", paused_by="flags.checkout")
     service.request(lambda: "paid")
@@ -289,7 +307,10 @@ async def test_a_service_that_starts_alone_is_paused_if_this_machine_knows_so(ne
                 await node.request("checkout")
 
 
-async def test_changes_of_others_are_on_disk_within_seconds(documents: Documents, tmp_path: Path) -> None:
+async def test_changes_of_others_are_on_disk_within_seconds(
+    autojump_clock: MockClock, documents: Documents, tmp_path: Path
+) -> None:
+    in_real_time(autojump_clock)
     one, _ = await documents.open("one", "two")
     path = tmp_path / "prices.iris"
     (kept,) = await documents.open("kept", path=path)
@@ -307,7 +328,8 @@ async def test_changes_of_others_are_on_disk_within_seconds(documents: Documents
     assert kept.statistics().unsaved == 0
 
 
-async def test_a_damaged_copy_is_named(network: Network, tmp_path: Path) -> None:
+async def test_a_damaged_copy_is_named(autojump_clock: MockClock, network: Network, tmp_path: Path) -> None:
+    in_real_time(autojump_clock)
     path = tmp_path / "prices.iris"
     async with network.open_node("prices") as node:
         async with node.state("prices", path=path) as state:
@@ -323,7 +345,10 @@ async def test_a_damaged_copy_is_named(network: Network, tmp_path: Path) -> None
                 pass
 
 
-async def test_a_disk_that_cannot_be_written_is_counted_and_tried_again(network: Network, tmp_path: Path) -> None:
+async def test_a_disk_that_cannot_be_written_is_counted_and_tried_again(
+    autojump_clock: MockClock, network: Network, tmp_path: Path
+) -> None:
+    in_real_time(autojump_clock)
     path = tmp_path / "away" / "prices.iris"
     async with network.open_node("prices") as node, node.state("prices", path=path) as state:
         state["a"] = 1
@@ -361,12 +386,13 @@ async def test_who_may_not_serve_the_cluster_may_not_have_its_document(autojump_
         assert state.statistics().refused == {"stranger": 3}
 
 
-async def test_a_service_has_no_document_of_the_same_name(network: Network) -> None:
+async def test_a_service_has_no_document_of_the_same_name(autojump_clock: MockClock, network: Network) -> None:
     async with (
         network.open_node("prices") as server,
         network.open_node("prices") as node,
         server.join("prices", iris.Service("prices")),
     ):
+        await node.wait_for("prices")
         with pytest.raises(ConfigError, match="serves something else: give the document a name of its own"):
             async with node.state("prices"):
                 pass
@@ -375,7 +401,9 @@ async def test_a_service_has_no_document_of_the_same_name(network: Network) -> N
                 pass
 
 
-async def test_members_that_do_not_answer_are_no_empty_document(documents: Documents) -> None:
+async def test_members_that_do_not_answer_are_no_empty_document(
+    autojump_clock: MockClock, documents: Documents
+) -> None:
     (one,) = await documents.open("one")
     one["a"] = 1
     async with documents.network.open_node("prices", host="late") as node:
@@ -389,7 +417,7 @@ async def test_members_that_do_not_answer_are_no_empty_document(documents: Docum
 
 
 async def test_what_a_member_sends_amiss_costs_nobody_anything(
-    documents: Documents, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock, documents: Documents, caplog: pytest.LogCaptureFixture
 ) -> None:
     one, two = await documents.open("one", "two", max_bytes=10_000)
     async with (
@@ -435,7 +463,7 @@ async def compare_amiss(bad: iris.Node, member: iris.Node, messages: list[object
             pass
 
 
-async def test_a_member_that_compares_amiss_is_left_alone(documents: Documents) -> None:
+async def test_a_member_that_compares_amiss_is_left_alone(autojump_clock: MockClock, documents: Documents) -> None:
     one, two = await documents.open("one", "two")
     one["a"] = 1
     async with (
@@ -459,7 +487,9 @@ async def test_a_member_that_compares_amiss_is_left_alone(documents: Documents) 
         assert two["a"] == 2
 
 
-async def test_a_member_that_answers_a_comparison_amiss_ends_nobody_elses_document(documents: Documents) -> None:
+async def test_a_member_that_answers_a_comparison_amiss_ends_nobody_elses_document(
+    autojump_clock: MockClock, documents: Documents
+) -> None:
     """What it gives is read by a task of this member, whose error would end the block."""
     (one,) = await documents.open("one")
     bad = iris.Service("prices")
@@ -484,7 +514,7 @@ async def test_a_member_that_answers_a_comparison_amiss_ends_nobody_elses_docume
     await equal(one, *await documents.open("two"))
 
 
-async def test_a_member_that_stalls_holds_up_no_other(documents: Documents) -> None:
+async def test_a_member_that_stalls_holds_up_no_other(autojump_clock: MockClock, documents: Documents) -> None:
     one, two = await documents.open("one", "two")
     bad = iris.Service("prices")
 
@@ -506,7 +536,9 @@ async def test_a_member_that_stalls_holds_up_no_other(documents: Documents) -> N
 # -- programs --------------------------------------------------------------------------------------------------
 
 
-async def test_a_program_edits_through_a_tunnel_as_if_the_member_did(documents: Documents) -> None:
+async def test_a_program_edits_through_a_tunnel_as_if_the_member_did(
+    autojump_clock: MockClock, documents: Documents
+) -> None:
     """As one in a browser does by a door; it has Yjs, and here its own replica."""
     one, two = await documents.open("one", "two", allow=["door"])
     one["eur"] = 1
@@ -598,7 +630,7 @@ async def test_members_of_two_sites_have_one_document(autojump_clock: MockClock)
         assert dict(near) == {"eur": 3, "usd": 2}
 
 
-async def test_arguments_are_checked_at_once(network: Network) -> None:
+async def test_arguments_are_checked_at_once(autojump_clock: MockClock, network: Network) -> None:
     async with network.open_node("prices") as node:
         for options in ({"max_keys": -1}, {"max_bytes": "x"}, {"timeout": -1}):
             wrong: dict[str, Any] = dict(options)

@@ -103,6 +103,17 @@ def test_workers_of_this_session_take_pyspark_from_the_package(spark: SparkSessi
     assert jvm.System.getenv("PYTHONPATH").split(":")[0] == startup.__path__[0]
 
 
+def test_workers_of_this_session_have_iris_from_their_parent_which_has_one_thread(spark: SparkSession) -> None:
+    def look(_: int) -> str:
+        import os
+        import sys
+
+        threads = len(os.listdir(f"/proc/{os.getppid()}/task"))  # noqa: PTH208
+        return f"{'iris.sync' in sys.modules}, {threads} thread"
+
+    assert spark.sparkContext.parallelize(range(2), 2).map(look).collect() == ["True, 1 thread"] * 2
+
+
 def test_the_builder_can_be_chained_on() -> None:
     builder = configure(SparkSession.builder).appName("x").config("spark.a", "b").master("local[1]")
     assert isinstance(builder, IrisBuilder)

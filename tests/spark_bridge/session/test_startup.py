@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from iris.spark_bridge.session import startup
+from iris.spark_bridge.session.startup.sitecustomize import is_parent_of_workers
 
 STARTUP = Path(startup.__file__).parent
 CODE = (
@@ -88,3 +89,17 @@ def test_a_path_that_leads_nowhere_else_stays(tmp_path: Path) -> None:
     environment = {"PYTHONPATH": f"{archive}:{STARTUP}"}
     done = subprocess.run(bare, env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[0] == f"{archive}/pyspark/__init__.py"
+
+
+@pytest.mark.parametrize(
+    ("module", "prepared"),
+    [
+        ("pyspark.daemon pyspark.worker", True),
+        ("pyspark.daemon pyspark.sql.worker.write_into_data_source", True),
+        ("pyspark.daemon pyspark.sql.worker.lookup_data_sources", False),
+        ("pyspark.sql.streaming.python_streaming_source_runner", False),
+    ],
+)
+def test_a_parent_of_workers_that_read_or_write_imports_iris_for_them(module: str, prepared: bool) -> None:
+    assert is_parent_of_workers(["python3", "-m", *module.split()]) is prepared
+    assert not is_parent_of_workers(["python3", "-c", "pass"])

@@ -5,6 +5,10 @@ from a zip are compiled anew in each process, which takes PySpark most of the ti
 happens for each query, and Spark gives up a worker that is not there after 10 s.  The same files stand compiled in the
 package that the zip is a copy of.
 
+Spark starts most workers as children of a process that waits, ``pyspark.daemon``.  What that one has imported none of
+its children imports again: it imports the part of Iris that starts no thread, which a process with children must not
+have.  That is half of what a worker imports; numpy and Arrow start threads.
+
 Python runs a module of this name, if there is one, before anything else (see ``site`` in its library).  ``configure``
 has Spark give its workers a ``PYTHONPATH`` that ends with the folder of this file.  A machine of a cluster that has no
 such folder, or another PySpark, starts its workers as it did.
@@ -49,6 +53,24 @@ def _is_copy(archive: str, package: str) -> bool:
         return False
 
 
+def is_parent_of_workers(command: Sequence[str]) -> bool:
+    """Tell whether a process waits to be the parent of workers that may have to do with Iris."""
+    return tuple(command[1:3]) == ("-m", "pyspark.daemon") and command[-1] != "pyspark.sql.worker.lookup_data_sources"
+
+
+def _prepare_children() -> None:
+    import gc
+
+    gc.disable()  # loading makes no garbage to be looked for
+    try:
+        import_module("iris.sync")
+    except ImportError:  # a worker that needs what is missing says so
+        return
+    finally:
+        gc.enable()
+    gc.freeze()  # each worker collects garbage after each task
+
+
 def _run() -> None:
     """Settle the path of this process, and let the module run that would have run without this one."""
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120
@@ -58,6 +80,8 @@ def _run() -> None:
         import_module(__name__)
     except ModuleNotFoundError:
         sys.modules[__name__] = own
+    if is_parent_of_workers(sys.orig_argv):
+        _prepare_children()
 
 
 if __name__ == "sitecustomize":

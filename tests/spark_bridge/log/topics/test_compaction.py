@@ -380,9 +380,10 @@ while True:
 """Appends an event for each offset, which is its payload, and compacts all the while."""
 
 
-def test_one_that_is_killed_while_it_compacts_loses_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [2, pytest.param(20, marks=pytest.mark.long)])
+def test_one_that_is_killed_while_it_compacts_loses_nothing(tmp_path: Path, kills: int) -> None:
     chance = random.Random(3)
-    for _ in range(6):
+    for _ in range(kills):
         with subprocess.Popen(
             [sys.executable, "-c", COMPACTOR, tmp_path], cwd=ROOT, stdout=subprocess.PIPE, text=True
         ) as child:
