@@ -109,7 +109,7 @@ class _Scene:
 
     def wait_in_step(self) -> None:
         """Wait until the copy takes part in confirmations."""
-        trio.run(_wait_in_step)
+        trio.run(wait_in_step)
 
     def confirmed(self) -> int:
         """Return how many events the publisher was told are stored."""
@@ -123,7 +123,8 @@ class _Scene:
                 child.end()
 
 
-async def _wait_in_step() -> None:
+async def wait_in_step() -> None:
+    """Wait until a copy takes part in confirmations."""
     async with iris.open_node("observer") as node:
         client = BridgeClient(node, "bridge", patience=_PATIENCE)
         with trio.fail_after(_PATIENCE):
@@ -191,7 +192,7 @@ def _turn(scene: _Scene, turn: int, chance: Random, outcome: Outcome) -> None:
         promotion.wait(timeout=_PATIENCE)
         scene.copy.launch()
         outcome.killed_promotions += 1
-    _promote(scene, outcome)
+    promote_copy(scene.copy)
     # Now the former primary comes back, as it was.
     former = bridge_child(directory, "--min-copies", "1", data=taken.name)
     former.launch()
@@ -220,16 +221,16 @@ def _turn(scene: _Scene, turn: int, chance: Random, outcome: Outcome) -> None:
 _PROMOTE: Final = [sys.executable, "-m", "iris", "bridge", "promote", "bridge/0"]
 
 
-def _promote(scene: _Scene, outcome: Outcome) -> None:
-    """Promote the copy, again and again if it was killed meanwhile, until it serves."""
+def promote_copy(copy: Child) -> None:
+    """Promote a copy, again and again if it was killed meanwhile, until it serves."""
     deadline = time.monotonic() + _PATIENCE
     while True:
         done = subprocess.run(_PROMOTE, capture_output=True, text=True, check=False)
         if done.returncode == 0 or "and no primary" not in done.stderr:
             try:
-                scene.copy.wait_ready("stores")
+                copy.wait_ready("stores")
             except RuntimeError as error:
-                outcome.wrong.append(f"{error}; the promotion said: {done.stderr}")
+                error.add_note(f"the promotion said: {done.stderr}")
                 raise
             return
         if time.monotonic() > deadline:
@@ -274,7 +275,7 @@ def measure_rates(events: int, rounds: int) -> tuple[list[float], list[float]]:
                     copy = copy_child(directory, "copy")
                     stack.callback(copy.end)
                     copy.start()
-                    trio.run(_wait_in_step)
+                    trio.run(wait_in_step)
                 trio.run(publish_confirmed, events // 10)
                 found.append(trio.run(publish_confirmed, events))
     return alone, copied

@@ -8,9 +8,10 @@ import sys
 from collections.abc import Callable
 
 from benchmarks.queue.cases import Finding, expiry, kills, poison, shares, slow
+from benchmarks.queue.failovers import failovers
 from benchmarks.queue.rates import done, rates
 
-CASES = ("kills", "shares", "slow", "poison", "expiry", "done", "rates")
+CASES = ("kills", "failovers", "shares", "slow", "poison", "expiry", "done", "rates")
 
 
 def main() -> None:
@@ -26,6 +27,7 @@ def main() -> None:
     some = min(given.jobs, 20_000)
     ways: dict[str, Callable[[], Finding | list[Finding]]] = {
         "kills": lambda: kills(given.jobs, pause=given.pause, seed=given.seed),
+        "failovers": lambda: failovers(some, turns=10),
         "shares": lambda: shares(some),
         "slow": lambda: slow(20.0),
         "poison": lambda: poison(min(some, 5_000)),

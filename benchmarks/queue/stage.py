@@ -6,7 +6,7 @@ import contextlib
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast, final
 
@@ -35,12 +35,13 @@ class Stage:
     Args:
         directory: of the realm.
         workers: how many.
+        bridge: options of the bridge.
         options: of each worker, see ``benchmarks.queue.worker``.
     """
 
-    def __init__(self, directory: Path, workers: int, **options: object) -> None:
+    def __init__(self, directory: Path, workers: int, bridge: Sequence[str] = (), **options: object) -> None:
         self.directory: Final = directory
-        self.bridge: Final = bridge_child(directory)
+        self.bridge: Final = bridge_child(directory, *bridge)
         self._records = [directory / f"record{number}" for number in range(workers)]
         self.workers: Final = [self._worker(number, options) for number in range(workers)]
 
@@ -85,10 +86,10 @@ class Stage:
 
 
 @contextlib.contextmanager
-def open_stage(workers: int, **options: object) -> Iterator[Stage]:
+def open_stage(workers: int, *, bridge: Sequence[str] = (), **options: object) -> Iterator[Stage]:
     """Start a bridge and workers; kill them at the end of the block."""
     with open_realm() as directory:
-        stage = Stage(directory, workers, **options)
+        stage = Stage(directory, workers, bridge, **options)
         try:
             stage.bridge.start()
             for worker in stage.workers:

@@ -5,11 +5,18 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.queue.cases import expiry, kills, poison, shares
+from benchmarks.queue.failovers import failovers
 
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_no_job_is_lost_by_kills_and_no_more_is_done_twice_than_was_in_hand(seed: int) -> None:
     found = kills(2_000, pause=1.0, seed=seed, workers=2, keys=500)
+    assert found.good, found.figures
+
+
+@pytest.mark.long  # tests/spark_bridge/copies/test_tables.py does it in one process
+def test_no_job_is_lost_with_a_primary_and_its_disk_and_no_more_is_done_twice_than_was_in_hand() -> None:
+    found = failovers(6_000, turns=3, pause=0.5, workers=2, keys=500, work=0.02)
     assert found.good, found.figures
 
 

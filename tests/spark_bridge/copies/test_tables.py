@@ -161,7 +161,7 @@ async def test_who_has_a_lease_keeps_it_and_nobody_else_gets_it(tmp_path: Path) 
             assert later.token > held.token
 
 
-async def test_nothing_is_told_of_a_key_or_a_lease_that_no_copy_has(tmp_path: Path) -> None:
+async def test_nothing_is_told_of_a_key_a_lease_or_a_purge_that_no_copy_has(tmp_path: Path) -> None:
     claim = {
         "cluster": "bank", "caller": "desk", "operation": None, "key": "k", "holder": bytes(16),
         "fingerprint": bytes(16), "budget": 60.0, "keep": 60.0, "rerun": False, "wait": 0.0,
@@ -173,7 +173,7 @@ async def test_nothing_is_told_of_a_key_or_a_lease_that_no_copy_has(tmp_path: Pa
         network.open_node("bank") as bank,
     ):
         await bank.wait_for("bridge")
-        for operation, fields in (("key.claim", claim), ("lease", lease)):
+        for operation, fields in (("key.claim", claim), ("lease", lease), ("purge", {"group": "queue/jobs"})):
             for _ in range(2):  # what is on the primary's disk alone is told to nobody, the second time either
                 with pytest.raises(iris.RequestTimeout):
                     await bank.request("bridge", fields, operation=operation, timeout=0.5)
