@@ -16,8 +16,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from functools import partial
+from contextlib import closing, suppress
 from typing import Any, Final, cast, final
 
 import msgspec
@@ -152,11 +151,15 @@ class PrimaryCopies:
 
     def describe(self) -> str:
         """Say what is waited for."""
-        here = sum(follower.takes_part and follower.name in self._state.counted for follower in self._all())
-        needed = max(self._settings.min_copies, self._state.settings.min_copies)
+        here, needed = self._in_step()
         if here >= needed:
             return "its copies have not written it yet"
         return f"{here} of the {needed} copies that it needs are in step"
+
+    def _in_step(self) -> tuple[int, int]:
+        """Return how many copies have a part in confirmations, and how many are needed."""
+        here = sum(follower.takes_part and follower.name in self._state.counted for follower in self._all())
+        return here, max(self._settings.min_copies, self._state.settings.min_copies)
 
     def _all(self) -> list[_Follower]:
         return list(self._followers.values())
@@ -207,10 +210,21 @@ class PrimaryCopies:
         if self.copied < number:
             raise NotCopied(f"the log of bridge {self._bridge!r} has it, and too few copies do: {self.describe()}")
 
-    async def wait_room(self) -> None:
-        """Wait while a copy that takes part has too much to write."""
-        while any(follower.takes_part and follower.size > _ROOM for follower in self._all()):
+    async def wait_room(self, before: int) -> None:
+        """Wait while a copy that takes part has too much to write, or those that are needed have not ``before``.
+
+        Args:
+            before: number of the last group but one.  So a group is written here while copies write the one before,
+                and what arrives gathers in the next one.  Each group costs 4 ms of processor time, however small.
+        """
+        while self._has_too_much(before):
             await self.wait_news()
+
+    def _has_too_much(self, before: int) -> bool:
+        if any(follower.takes_part and follower.size > _ROOM for follower in self._all()):
+            return True
+        here, needed = self._in_step()
+        return self.copied < before and here >= needed
 
     async def wait_ready(self) -> None:
         """Wait until so many known copies have met this primary that none of them can have been promoted meanwhile.
@@ -447,10 +461,11 @@ class PrimaryCopies:
                     await self._send(follower, change)
         await self._listen()
         follower.takes_part = True  # from here each change is queued; those that are in the rest are left out
-        rest = await trio.to_thread.run_sync(partial(replication.rest, offsets, begin))
-        while follower.queue and follower.queue[0].head.number <= rest.head.number:
-            follower.queue.popleft()
-        await self._send(follower, rest)
+        with closing(replication.rest(offsets, begin)) as rest:
+            while (change := await trio.to_thread.run_sync(next, rest, None)) is not None:
+                while follower.queue and follower.queue[0].head.number <= change.head.number:
+                    follower.queue.popleft()
+                await self._send(follower, change)
         _log.info("copy %s of bridge %s is in step", follower.name, self._bridge, extra={"bridge": self._bridge})
 
     async def _send(self, follower: _Follower, change: LogChange) -> None:

@@ -255,6 +255,39 @@ async def test_a_copy_that_hangs_is_cut_off_and_events_go_on(tmp_path: Path, mon
         assert stored(copy._store) == stored(member.store)
 
 
+async def test_what_arrives_while_a_copy_writes_gathers_in_one_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        open_network() as network,
+        open_primary(network, tmp_path / "primary") as member,
+        network.open_node("publisher") as publisher,
+        open_follower(network, tmp_path / "copy") as copy,
+        AsyncExitStack() as stack,
+    ):
+        await publisher.publish("a", b"first", confirm=True, timeout=60)
+        go_on = threading.Event()
+        stack.callback(go_on.set)
+        repeat = copy._store.replication.repeat
+
+        def hang(changes: Sequence[LogChange], *, term: int) -> None:
+            go_on.wait()
+            repeat(changes, term=term)
+
+        monkeypatch.setattr(copy._store.replication, "repeat", hang)
+        before = member.statistics()
+        for number in range(20):
+            await publisher.publish("a", b"%d" % number)
+            await trio.sleep(0.1)  # of virtual time: it arrives, and a group waits for no more
+        held = member.statistics()
+        assert held.received - before.received == 20
+        assert (held.commits - before.commits, held.waiting) == (2, 18)
+        go_on.set()
+        await publisher.publish("a", b"last", confirm=True, timeout=60)
+        assert member.statistics().commits - before.commits <= 4
+        assert stored(copy._store) == [b"first", *(b"%d" % number for number in range(20)), b"last"]
+
+
 async def test_a_copy_of_a_copy_finds_no_primary(tmp_path: Path) -> None:
     async with (
         open_network() as network,
