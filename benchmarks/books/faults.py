@@ -255,7 +255,7 @@ def works_of(node: iris.Node) -> dict[Pattern, Work]:
     """Return what sends messages of each pattern to five members."""
 
     async def publish(number: int) -> None:
-        for part in range(20):
+        for part in range(200):
             await node.publish(f"news.{(number + part) % 10}", b"x" * 100)
 
     async def broadcast(_: int) -> None:
@@ -276,8 +276,8 @@ def works_of(node: iris.Node) -> dict[Pattern, Work]:
                     await way.send(b"x" * 100)
 
     return {
-        "event": Work(1, 100, publish), "broadcast": Work(2, 5, broadcast), "request": Work(256, 1, request),
-        "survey": Work(512, 5, survey), "tunnel": Work(8, 500, tunnel),
+        "event": Work(1, 1000, publish), "broadcast": Work(64, 5, broadcast), "request": Work(256, 1, request),
+        "survey": Work(256, 5, survey), "tunnel": Work(8, 500, tunnel),
     }  # fmt: skip
 
 
