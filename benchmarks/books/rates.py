@@ -162,8 +162,8 @@ def main() -> None:
     if rest:
         ciphers = cast("dict[str, Any]", handshake_state.CIPHERS)
         ciphers.update(dict.fromkeys(ciphers, NoCipher))
-        scheduler = trio._core._run
-        vars(scheduler)["_ALLOW_DETERMINISTIC_SCHEDULING"] = True
+        scheduler: Any = trio._core._run
+        scheduler._ALLOW_DETERMINISTIC_SCHEDULING = True
         scheduler._r.seed(1)
         trio.run(send, rest[0], int(rest[1]), clock=MockClock(autojump_threshold=0))
         return

@@ -135,7 +135,7 @@ class LedgerRow:
         )
 
 
-class Numbering(Protocol):
+class Sequenced(Protocol):
     """What gives messages to the same receivers consecutive numbers."""
 
     sequence: int
@@ -148,7 +148,7 @@ class Crowd:
 
     __slots__ = ("_numbering", "_rows", "_sequence")
 
-    def __init__(self, rows: tuple[LedgerRow, ...], numbering: Numbering) -> None:
+    def __init__(self, rows: tuple[LedgerRow, ...], numbering: Sequenced) -> None:
         self._rows = rows
         self._numbering = numbering
         self._sequence = numbering.sequence
@@ -222,7 +222,7 @@ class SendLedger:
         return row
 
     def crowd(
-        self, pattern: Pattern, name: str, linked: Iterable[NodeId], relayed: Iterable[NodeId], numbering: Numbering
+        self, pattern: Pattern, name: str, linked: Iterable[NodeId], relayed: Iterable[NodeId], numbering: Sequenced
     ) -> Crowd:
         """Have what gets a number from now on counted for these receivers, until ``end_crowd``.
 
