@@ -151,3 +151,19 @@ async def test_who_waits_for_books_with_many_rows_leaves_the_processor_to_others
             nursery.cancel_scope.cancel()
         assert 5 < looks < 1.0 / (5 * 0.01) + 5
         stage.forget_accounts()
+
+
+async def test_a_client_asks_what_became_of_its_broadcasts(autojump_clock: MockClock) -> None:
+    cache = Cache()
+    cache.stuck_after = 2
+    async with open_stage() as stage:
+        member = await stage.member(cache.service())
+        shop = await stage.node("shop", client=True)
+        await shop.wait_for("cache")
+        for number in range(3):
+            await shop.broadcast("cache", number)
+        books = await shop.books("cache", settle=1.0)
+        assert (books.sent, books.received, books.waiting) == (3, 2, 1)
+        cache.goes_on.set()
+        assert (await shop.books("cache")).balanced
+        assert not member._parts.mesh.refusals, "its questions were not taken"
