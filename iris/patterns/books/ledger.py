@@ -135,7 +135,7 @@ class LedgerRow:
         )
 
 
-class Sequenced(Protocol):
+class MessageNumbers(Protocol):
     """What gives messages to the same receivers consecutive numbers."""
 
     sequence: int
@@ -148,7 +148,7 @@ class Crowd:
 
     __slots__ = ("_numbering", "_rows", "_sequence")
 
-    def __init__(self, rows: tuple[LedgerRow, ...], numbering: Sequenced) -> None:
+    def __init__(self, rows: tuple[LedgerRow, ...], numbering: MessageNumbers) -> None:
         self._rows = rows
         self._numbering = numbering
         self._sequence = numbering.sequence
@@ -222,7 +222,12 @@ class SendLedger:
         return row
 
     def crowd(
-        self, pattern: Pattern, name: str, linked: Iterable[NodeId], relayed: Iterable[NodeId], numbering: Sequenced
+        self,
+        pattern: Pattern,
+        name: str,
+        linked: Iterable[NodeId],
+        relayed: Iterable[NodeId],
+        numbering: MessageNumbers,
     ) -> Crowd:
         """Have what gets a number from now on counted for these receivers, until ``end_crowd``.
 
