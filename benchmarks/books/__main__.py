@@ -5,13 +5,18 @@
     python -m benchmarks.books faults [--messages 1000000] [--seconds 1200]
     python -m benchmarks.books rate --against TREE [--turns 8]
 
-``rate`` measures this checkout and another one, which has no books, in turns.
+    python -m benchmarks.books instructions --against TREE
+
+``rate`` measures this checkout and another one, which has no books, in turns.  ``instructions`` counts instead: it
+needs valgrind, and no quiet machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
 import statistics
 import subprocess
 import sys
@@ -75,6 +80,31 @@ def compare(other: Path, turns: int) -> None:
         )
 
 
+def count_instructions(tree: Path, pattern: str, count: int) -> int:
+    """Return how many instructions it takes to start, and to send so many messages of a pattern."""
+    command = [
+        *("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null", sys.executable),
+        *(str(ROOT / "benchmarks/books/rates.py"), str(tree), pattern, str(count)),
+    ]
+    environment = {**os.environ, "PYTHONHASHSEED": "0"}
+    done = subprocess.run(command, capture_output=True, check=True, cwd="/", env=environment, text=True)
+    found = re.search(r"I *refs: *([0-9,]+)", done.stderr)
+    assert found is not None, done.stderr
+    return int(found[1].replace(",", ""))
+
+
+def compare_instructions(other: Path) -> None:
+    """Print how many instructions a message takes here and there."""
+    print(f"{'instructions of a message':32} {'with':>9} {'without':>9} {'more':>7}")
+    for name, count in COUNTS.items():
+        few, many = count // 8, count * 5 // 8
+        here, there = (
+            (count_instructions(tree, name, many) - count_instructions(tree, name, few)) / (many - few)
+            for tree in (ROOT, other)
+        )
+        print(f"{name:32} {here:9,.0f} {there:9,.0f} {here / there - 1:7.1%}", flush=True)
+
+
 def main() -> int:
     """Run what the command line says."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.books")
@@ -82,6 +112,8 @@ def main() -> int:
     rate = commands.add_parser("rate")
     rate.add_argument("--against", type=Path, required=True)
     rate.add_argument("--turns", type=int, default=8)
+    instructions = commands.add_parser("instructions")
+    instructions.add_argument("--against", type=Path, required=True)
     faults = commands.add_parser("faults")
     faults.add_argument("--messages", type=int, default=1_000_000)
     faults.add_argument("--seconds", type=float, default=1200.0)
@@ -89,6 +121,9 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.command == "rate":
         compare(arguments.against.resolve(), arguments.turns)
+        return 0
+    if arguments.command == "instructions":
+        compare_instructions(arguments.against.resolve())
         return 0
     isolate()
     return trio.run(run_faults, arguments.messages, arguments.seconds, arguments.seed)

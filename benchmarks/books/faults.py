@@ -43,7 +43,7 @@ from iris.security.identity import Rights
 _ISOLATED = "IRIS_BOOKS_ISOLATED"
 _SENDER = 7000
 _FAILURES = (iris.DeliveryError, iris.TunnelBroken, trio.BrokenResourceError)
-_PAUSE = (1.0, 4.0)
+_PAUSE = (3.0, 9.0)
 """Seconds between two faults."""
 _TICK = 0.25
 """Seconds between two looks at how many messages are due."""
@@ -255,7 +255,7 @@ def works_of(node: iris.Node) -> dict[Pattern, Work]:
     """Return what sends messages of each pattern to five members."""
 
     async def publish(number: int) -> None:
-        for part in range(20):
+        for part in range(200):
             await node.publish(f"news.{(number + part) % 10}", b"x" * 100)
 
     async def broadcast(_: int) -> None:
@@ -276,8 +276,8 @@ def works_of(node: iris.Node) -> dict[Pattern, Work]:
                     await way.send(b"x" * 100)
 
     return {
-        "event": Work(1, 100, publish), "broadcast": Work(2, 5, broadcast), "request": Work(256, 1, request),
-        "survey": Work(512, 5, survey), "tunnel": Work(8, 500, tunnel),
+        "event": Work(1, 1000, publish), "broadcast": Work(64, 5, broadcast), "request": Work(256, 1, request),
+        "survey": Work(256, 5, survey), "tunnel": Work(8, 500, tunnel),
     }  # fmt: skip
 
 
@@ -410,6 +410,13 @@ def living_vouched(books: iris.Books, stage: Stage) -> bool:
     return not doubted
 
 
+async def interrupted(scope: trio.CancelScope) -> None:
+    """Send no more after Ctrl-C: the books of what was sent are closed all the same."""
+    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        async for _ in signals:
+            scope.cancel()
+
+
 async def run_faults(messages: int, seconds: float, seed: int) -> int:
     """Send so many messages of each pattern under faults; return 0 if the books are as they should be."""
     with tempfile.TemporaryDirectory(prefix="iris-books-") as home:
@@ -425,6 +432,7 @@ async def run_faults(messages: int, seconds: float, seed: int) -> int:
                 began = trio.current_time()
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(stage.break_things)
+                    nursery.start_soon(interrupted, nursery.cancel_scope)
                     await send_all(node, stage.books, messages, seconds)
                     nursery.cancel_scope.cancel()
                 took = trio.current_time() - began

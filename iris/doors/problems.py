@@ -40,7 +40,10 @@ _KINDS: Final[tuple[tuple[type[IrisError], int, str], ...]] = (
 )
 """The status and word of each error; the first one that fits counts."""
 
-_BY_CODE: Final = {"bad_request": 400, "no_such_operation": 404}
+_BY_CODE: Final = {
+    "bad_request": 400, "no_such_operation": 404, "no_outcomes": 400, "key_reused": 422, "too_many_keys": 503,
+    "no_bridge": 503,
+}  # fmt: skip
 """The status of errors that a member calls by these words; of all others it is 502."""
 
 

@@ -122,15 +122,19 @@ class _Door:
 
     async def request(self, http: Request) -> Response:
         """``POST /request/CLUSTER``: ask one member; the answer is its reply."""
-        return self._call(http, "call", self._node.request, REQUEST, lambda reply: answer(http, reply))
+        key = reading.key_of(http, reading.client_of(http, self._clients))
+        function = self._node.request if key is None else partial(self._node.request, idempotency_key=key)
+        return self._call(http, "call", function, REQUEST, lambda reply: answer(http, reply))
 
     async def broadcast(self, http: Request) -> Response:
         """``POST /broadcast/CLUSTER``: tell all members."""
+        reading.check_no_key(http)
         return self._call(http, "call", self._node.broadcast, BROADCAST, _done)
 
     async def publish(self, http: Request) -> Response:
         """``POST /publish/TOPIC``: send an event to all subscribers."""
         client = reading.client_of(http, self._clients)
+        reading.check_no_key(http)
         return self._call(http, "publish", partial(client.publish, self._node), PUBLISH, _done)
 
     def _call(
@@ -160,6 +164,7 @@ class _Door:
     async def survey(self, http: Request) -> Response:
         """``POST /survey/CLUSTER``: ask all members; each line of the answer is a reply, the last says who lacks."""
         client = reading.client_of(http, self._clients)
+        reading.check_no_key(http)
         cluster = http.path_params["name"]
         client.check("call", cluster)
         options = reading.options_of(http, SURVEY, _SURVEY_TIMEOUT)

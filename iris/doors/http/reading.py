@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -17,6 +18,12 @@ from iris.doors.values import from_json, unpacked
 
 HEADER_PREFIX: Final = "iris-header-"
 """What an HTTP header begins with that goes to the member as a header of the name that follows."""
+
+KEY_HEADER: Final = "idempotency-key"
+"""Of draft-ietf-httpapi-idempotency-key-header."""
+
+_STRING: Final = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])+)"')
+"""A string of RFC 9651, section 3.3.3, that is not empty."""
 
 TOKEN_PROTOCOL: Final = "iris.token."  # noqa: S105 -- no token itself
 """What the WebSocket protocol begins with in which a page, which cannot set headers, shows its token."""
@@ -62,6 +69,28 @@ def headers_of(http: HTTPConnection, client: Client) -> Mapping[str, str]:
                 raise Problem(400, "malformed", f"the header {name:.100} twice: members have each name once")
             headers[key] = _text(name, value)
     return client.headers(headers.items())
+
+
+def key_of(http: HTTPConnection, client: Client) -> str | None:
+    """Return the idempotency key of a request, which belongs to this client alone; None if it has none.
+
+    Raises:
+        Problem: there are several, or it is no string in quotes.
+    """
+    shown = http.headers.getlist(KEY_HEADER)
+    if not shown:
+        return None
+    string = _STRING.fullmatch(shown[0].strip()) if len(shown) == 1 else None
+    if string is None:
+        raise Problem(400, "malformed", 'write one key of printable ASCII in quotes, as in Idempotency-Key: "order-7"')
+    # The name of a client has no slash, so that of two clients neither can name a key of the other one.
+    return f"{client.name}/" + re.sub(r"\\(.)", r"\1", string[1])
+
+
+def check_no_key(http: HTTPConnection) -> None:
+    """Raise ``Problem`` if there is an idempotency key where none is of use."""
+    if KEY_HEADER in http.headers:
+        raise Problem(400, "malformed", "an Idempotency-Key is for POST /request/CLUSTER: nothing else is done once")
 
 
 def _text(name: str, value: str) -> str:

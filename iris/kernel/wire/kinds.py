@@ -767,7 +767,7 @@ OF_CLIENTS: Final = frozenset(
         *(Ping, Pong, Goodbye, Reset, Revocations, Forward, ForwardRefused),
         *(Probe, Lookup),
         *(Request, Cancel, Awaited),
-        *(Broadcast, BroadcastCreditWanted, Relay, Relayed),
+        *(Broadcast, BroadcastCreditWanted, Relay, Relayed, ReceivedWanted),
         *(TunnelOpen, TunnelChunk, TunnelEof, TunnelAck, TunnelClose, TunnelMarked),
     }
 )

@@ -40,6 +40,10 @@ _LONGEST: Final = 1.0
 _AGAIN: Final = 0.25
 """Seconds after which a receiver is asked again: it still had something in hand, or a message was lost."""
 
+_REST: Final = 4
+"""How many times as long as a look at the books took, the next one is put off.  With 60,000 rows it takes 60 ms, and
+1,000 receivers may report at the same time."""
+
 _ELEMENTS: Final = 9 * wire.ELEMENT
 
 
@@ -153,8 +157,10 @@ class Bookkeeper:
             if now >= ask_at:
                 self._ask(open_)
                 ask_at = now + _AGAIN
+            next_look = min(deadline, trio.current_time() + _REST * (trio.current_time() - now))
             with trio.move_on_at(min(deadline, ask_at)):
                 await self._news.park()
+            await trio.sleep_until(next_look)
 
     def _is_there(self, row: LedgerRow) -> bool:
         return row.node == NOBODY or self._is_linked(row.node)

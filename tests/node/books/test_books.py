@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 from trio.testing import MockClock
 
@@ -98,3 +99,71 @@ async def test_each_pattern_has_its_rows(autojump_clock: MockClock) -> None:
         assert [row.name for row in (await shop.books("orders.*")).rows] == ["orders.eu"]
         back = await member.books("cache")
         assert [(row.pattern, row.receiver, row.received) for row in back.rows] == [("tunnel", shop.id, 6)]
+
+
+async def test_members_that_come_and_go_leave_a_bounded_number_of_rows(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, members = 4, 12
+    monkeypatch.setattr("iris.patterns.books.ledger.FORMER", kept)
+    async with open_stage() as stage:
+        shop = await stage.node("shop")
+        for number in range(members):
+            cache = Cache()
+            async with (
+                stage.network.open_node("cache", host=f"host-{number}") as member,
+                member.join("cache", cache.service()),
+                member.subscribe("news.a") as news,
+            ):
+                await shop.wait_for("cache")
+                for _ in range(3):
+                    await shop.broadcast("cache", number)
+                    await shop.publish("news.a", number)
+                    await anext(news)
+                await trio.sleep(0.2)
+        books = await shop.books()
+        assert (books.sent, books.received, books.balanced) == (6 * members, 6 * members, True)
+        assert len({row.receiver for row in books.rows}) <= kept + 2, "one may be leaving, and one is nobody"
+        assert len(shop._books.ledger._crowds) <= 1
+
+
+async def test_who_waits_for_books_with_many_rows_leaves_the_processor_to_others(autojump_clock: MockClock) -> None:
+    looks = 0
+    async with open_stage() as stage:
+        member, shop = await stage.node("cache"), await stage.node("shop")
+        async with member.subscribe("news.a"), trio.open_nursery() as nursery:  # which takes nothing
+
+            async def publish() -> None:
+                while True:
+                    await shop.publish("news.a", b"")
+                    shop._books._news.unpark_all()  # as by a report
+                    await trio.sleep(0.001)
+
+            def slow(_: str) -> bool:
+                nonlocal looks
+                looks += 1
+                autojump_clock.jump(0.01)
+                return True
+
+            nursery.start_soon(publish)
+            await trio.sleep(0.1)
+            await shop._books.settled(slow, 1.0)
+            nursery.cancel_scope.cancel()
+        assert 5 < looks < 1.0 / (5 * 0.01) + 5
+        stage.forget_accounts()
+
+
+async def test_a_client_asks_what_became_of_its_broadcasts(autojump_clock: MockClock) -> None:
+    cache = Cache()
+    cache.stuck_after = 2
+    async with open_stage() as stage:
+        member = await stage.member(cache.service())
+        shop = await stage.node("shop", client=True)
+        await shop.wait_for("cache")
+        for number in range(3):
+            await shop.broadcast("cache", number)
+        books = await shop.books("cache", settle=1.0)
+        assert (books.sent, books.received, books.waiting) == (3, 2, 1)
+        cache.goes_on.set()
+        assert (await shop.books("cache")).balanced
+        assert not member._parts.mesh.refusals, "its questions were not taken"

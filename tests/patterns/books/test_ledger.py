@@ -15,7 +15,7 @@ from iris.patterns.books.receipts import Receipts
 A, B = NodeId("a" * 32), NodeId("b" * 32)
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["sent", "lost", "taken", "dropped", "report", "report lost", "asked"]),
+        st.sampled_from(["sent", "lost", "taken", "dropped", "report", "report again", "report lost", "asked"]),
         st.sampled_from(["x", "y", "z"]),
         st.integers(1, 5),
     ),
@@ -41,9 +41,11 @@ def test_every_message_is_in_one_column_whatever_is_lost(steps: list[tuple[str, 
                 account.received += min(hand, count)
             case "dropped" if account is not None:
                 account.dropped += min(hand, count)
-            case "report":
+            case "report" | "report again":
                 for message in receipts.report(A, math.inf):
                     ledger.receive(B, message)
+                    if what == "report again":
+                        ledger.receive(B, message)
             case "report lost":
                 list(receipts.report(A, math.inf))
                 receipts.repeat(A)
