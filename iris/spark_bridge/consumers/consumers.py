@@ -155,6 +155,7 @@ class _Reading:
 
     async def _send(self) -> None:
         with suppress(TunnelBroken):  # who receives gets it as well
+            await self._member.wait_parents(self._group)
             while True:
                 states = {state.id: state for state in self._member.states.values()}
                 found = False

@@ -83,6 +83,14 @@ class LogMember(Protocol):
         """Wait until there is an event behind ``known`` in one of its shards."""
         ...
 
+    def has_read_parents(self, group: str) -> bool:
+        """Tell whether a group is known to have read what comes before its shards."""
+        ...
+
+    async def wait_parents(self, group: str) -> None:
+        """Wait until a group has read what comes before its shards, in those from which keys have moved here."""
+        ...
+
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,8 +159,8 @@ class OpenQueue:
         """Jobs that were done before they were looked at, by workers of an earlier run of the bridge."""
         self._unmarked = False
         self._purging = trio.Lock()
-        self.looked: Final = trio.Event()
-        """The log was looked at up to its end, or as far as the queue looks ahead."""
+        self.looked = trio.Event()
+        """The log was looked at up to its end, or as far as the queue looks ahead, or it must not be looked at yet."""
         self._scopes: set[trio.CancelScope] = set()
         """Those in which workers are served."""
 
@@ -250,6 +258,10 @@ class OpenQueue:
             await self._member.wait_news(known, math.inf)
 
     async def _read_ahead(self) -> None:
+        if not self._member.has_read_parents(self._group):
+            self.looked.set()
+            await self._member.wait_parents(self._group)
+            self.looked = trio.Event()
         while True:
             moved = False
             for state in tuple(self._member.states.values()):

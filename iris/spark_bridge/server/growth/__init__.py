@@ -1,0 +1,11 @@
+"""Growth: shards are added to a bridge whose members divide the events, while publishers and readers go on.
+
+docs/explanation/shards.md says how, and what happens when something fails meanwhile.
+"""
+
+from iris.spark_bridge.server.growth.division import Division, decode_division
+from iris.spark_bridge.server.growth.grow import Growth, grow
+from iris.spark_bridge.server.growth.newcomer import Newcomer, grown_members, history_of
+from iris.spark_bridge.server.growth.parents import Parents
+
+__all__ = ("Division", "Growth", "Newcomer", "Parents", "decode_division", "grow", "grown_members", "history_of")
