@@ -99,8 +99,11 @@ class _Reading:
         member = self._member
         states = {state.id: state for state in member.states.values()}
         start = await trio.to_thread.run_sync(self._start, fields, states)
+        cursors = await trio.to_thread.run_sync(member.store.cursors)
         if fields.get("replay") is True:
             await self._move(start)
+        elif all(cursor.group != self._group for cursor in cursors) and await member.wait_begun(self._group):
+            start = {shard: state.earliest for shard, state in states.items()}
         pin = partial(member.store.pin_cursor, self._group, start, now=member.now())
         cursor = await trio.to_thread.run_sync(pin)
         self._committed = {shard: cursor.offsets.get(shard, state.earliest) for shard, state in states.items()}

@@ -83,6 +83,10 @@ class LogMember(Protocol):
         """Wait until there is an event behind ``known`` in one of its shards."""
         ...
 
+    async def wait_begun(self, group: str) -> bool:
+        """Tell whether a group that is new here began before this member's shards did, in those that come before."""
+        ...
+
     def has_read_parents(self, group: str) -> bool:
         """Tell whether a group is known to have read what comes before its shards."""
         ...

@@ -290,6 +290,10 @@ class BridgeMember:
         self.division = decode_division(await trio.to_thread.run_sync(self.store.division)) or self.division
         self.on_divided(self.division.of)
 
+    async def wait_begun(self, group: str) -> bool:
+        """Tell whether a group that is new here began before this member's shards did, in those that come before."""
+        return self.parents is not None and await self.parents.wait_begun(group)
+
     def has_read_parents(self, group: str) -> bool:
         """Tell whether a group is known to have read what comes before its shards."""
         return self.parents is None or self.parents.has_read(group)

@@ -289,11 +289,13 @@ class Operations:
             raise RemoteError("bad_request", "begin is the id of a node, and most above 0")
         return encode_windows(await trio.to_thread.run_sync(self._member.store.windows, begin, most))
 
-    async def _position(self, _sender: Sender, payload: object) -> int:
+    async def _position(self, _sender: Sender, payload: object) -> list[int] | None:
         fields = _fields(payload)
         group, shard = _text(fields, "group"), _text(fields, "shard")
-        cursors = await trio.to_thread.run_sync(self._member.store.cursors)
-        return next((cursor.offsets.get(shard, 0) for cursor in cursors if cursor.group == group), 0)
+        for cursor in await trio.to_thread.run_sync(self._member.store.cursors):
+            if cursor.group == group and shard in cursor.offsets:
+                return [cursor.start.get(shard, 0), cursor.offsets[shard]]
+        return None
 
     async def _offsets(self, sender: Sender, payload: object) -> dict[str, list[int]]:
         fields = _fields(payload)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from typing import Final, final
 
@@ -10,6 +11,8 @@ import trio
 from iris.kernel.errors import IrisError, NotAllowed
 from iris.node.node import Node
 from iris.spark_bridge.client import BridgeClient, number_of
+
+_log: Final = logging.getLogger("iris")
 
 _PAUSE: Final = 0.25
 """Seconds between looks how far a group is."""
@@ -42,18 +45,34 @@ class Parents:
         if self.has_read(group):
             return
         for shard, mark in self._after.items():
-            while not await self._is_behind(group, shard, mark):  # noqa: ASYNC110 -- another member knows
+            while True:
+                _, offset = await self._position(group, shard, mark)
+                if offset >= mark:
+                    break
                 await trio.sleep(_PAUSE)
         self._passed.add(group)
 
-    async def _is_behind(self, group: str, shard: str, mark: int) -> bool:
-        address = self._address(number_of(shard))
-        if not address or not mark:
-            return True
-        try:
-            position = await self._client.ask(address, "position", {"group": group, "shard": shard})
-        except NotAllowed:
-            raise
-        except IrisError:  # away: it comes back
-            return False
-        return type(position) is int and position >= mark
+    async def wait_begun(self, group: str) -> bool:
+        """Wait until a group is known to all; tell whether it began before the new shards did.
+
+        Then it reads these from their first event on, wherever new groups begin.
+        """
+        return any([(await self._position(group, shard, mark))[0] <= mark for shard, mark in self._after.items()])
+
+    async def _position(self, group: str, shard: str, mark: int) -> tuple[int, int]:
+        """Return where a group began in a shard, and how far it is, as soon as it is known there."""
+        while True:
+            address = self._address(number_of(shard))
+            if not address:
+                return mark + 1, mark  # there is nothing any more that it could read
+            try:
+                match await self._client.ask(address, "position", {"group": group, "shard": shard}):
+                    case [int(start), int(offset)]:
+                        return start, offset
+                    case _:
+                        pass  # its consumer, or worker, comes to that member as well
+            except NotAllowed:
+                raise
+            except IrisError as error:
+                _log.debug("group %s: %s", group, error, extra={"cluster": address, "reason": str(error)})
+            await trio.sleep(_PAUSE)

@@ -22,7 +22,9 @@ from iris.testing import Network, open_network
 
 
 @asynccontextmanager
-async def open_member(network: Network, directory: Path, shard: int, of: int, **options: Any) -> AsyncIterator[BridgeMember]:
+async def open_member(
+    network: Network, directory: Path, shard: int, of: int, **options: Any
+) -> AsyncIterator[BridgeMember]:
     async with (
         network.open_node("bridge") as node,
         open_bridge(node, topics=["t"], directory=directory / str(shard), shards=[shard], of=of, **options) as member,
@@ -37,9 +39,12 @@ async def read_all(client: BridgeClient) -> dict[int, list[tuple[str, int]]]:
         rows = found[shard.number] = []
         if shard.earliest < shard.next:
             async for chunks in client.read(shard.address, shard.id, shard.earliest, shard.next):
-              for chunk in chunks:
-                  columns = decode_events(chunk.data).to_pydict()
-                  rows += [(key.decode() if isinstance(key, bytes) else key, int(value)) for key, value in zip(columns["key"], columns["value"], strict=True)]
+                for chunk in chunks:
+                    columns = decode_events(chunk.data).to_pydict()
+                    rows += [
+                        (key.decode() if isinstance(key, bytes) else key, int(value))
+                        for key, value in zip(columns["key"], columns["value"], strict=True)
+                    ]
     return found
 
 
@@ -92,7 +97,15 @@ async def test_shards_are_added_while_a_publisher_goes_on(tmp_path: Path) -> Non
         nursery.cancel_scope.cancel()
 
 
-async def run_member(network: Network, directory: Path, shard: int, of: int, waits: trio.Event | None = None, *, task_status: trio.TaskStatus[BridgeMember] = trio.TASK_STATUS_IGNORED) -> None:
+async def run_member(
+    network: Network,
+    directory: Path,
+    shard: int,
+    of: int,
+    waits: trio.Event | None = None,
+    *,
+    task_status: trio.TaskStatus[BridgeMember] = trio.TASK_STATUS_IGNORED,
+) -> None:
     options: dict[str, Any] = {} if waits is None else {"waiting": lambda _: waits.set()}
     async with open_member(network, directory, shard, of, **options) as member:
         task_status.started(member)
