@@ -111,7 +111,7 @@ async def grow_under_load(world: World) -> None:
         assert all(found.values())
         # Shards of a later generation come after those of earlier ones.
         check_once_and_in_order([event for shard in sorted(found) for event in found[shard]], published[0])
-        with trio.fail_after(120):
+        with trio.move_on_after(120):
             while len(received) < published[0]:  # noqa: ASYNC110 -- a list
                 await trio.sleep(0.1)
         check_once_and_in_order(received, published[0])

@@ -235,6 +235,7 @@ LATER = (
     b"removals",
     b"replication",
     b"tiered",
+    b"division",
 )
 """Tables of the index that the first version did not have."""
 

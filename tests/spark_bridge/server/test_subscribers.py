@@ -147,6 +147,7 @@ def make_former(directory: Path) -> None:
             b"removals",
             b"replication",
             b"tiered",
+            b"division",
         )
         later = [environment.open_db(name) for name in names]
         with environment.begin(write=True) as transaction:

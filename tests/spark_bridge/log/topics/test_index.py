@@ -180,7 +180,8 @@ def test_events_of_a_log_of_the_former_format_are_all_looked_at(tmp_path: Path) 
     append(store, "c")
     store.close()
     with lmdb.open(str(tmp_path / "index"), max_dbs=32, map_size=64 * 1024 * 1024) as environment:
-        later = [environment.open_db(name) for name in (b"topics", b"contents", b"removals", b"replication", b"tiered")]
+        names = (b"topics", b"contents", b"removals", b"replication", b"tiered", b"division")
+        later = [environment.open_db(name) for name in names]
         segments = environment.open_db(b"segments")
         with environment.begin(write=True) as transaction:
             for table in later:
