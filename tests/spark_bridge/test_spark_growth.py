@@ -60,7 +60,7 @@ def waiting_member(directory: Path, shard: int, of: int) -> Iterator[subprocess.
     process = subprocess.Popen([*command, "--of", str(of)], stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     try:
-        assert f"iris bridge grow bridge --of {of}" in process.stderr.readline()
+        assert f"'iris bridge grow bridge --of {of}'" in process.stderr.readline()
         yield process
     finally:
         process.kill()

@@ -42,8 +42,9 @@ async def publish(world: World, published: list[int], grown: trio.Event) -> None
     published.append(number)
 
 
-async def consume(received: list[tuple[str, int]]) -> None:
-    """Read everything as a group."""
+async def consume(world: World, received: list[tuple[str, int]]) -> None:
+    """Read everything as a group, from before or behind the growth on."""
+    await trio.sleep(world.random.choice([0.0, 8.0]))
     async with iris.open_node("reader") as node, node.consume("t", group="g", start="earliest") as batches:
         async for batch in batches:
             async with batch:
@@ -86,7 +87,7 @@ async def grow_under_load(world: World) -> None:
     for shard in (0, 1):
         world.start(f"m{shard}", be_member, world, shard, 2, restart=(iris.IrisError,))
     world.start("publisher", publish, world, published, grown)
-    world.start("reader", consume, received)
+    world.start("reader", consume, world, received)
     async with iris.open_node("bridge") as node:
         client = BridgeClient(node, "bridge", patience=20)
         await trio.sleep(world.random.uniform(1, 5))

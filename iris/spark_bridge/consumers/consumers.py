@@ -43,7 +43,7 @@ _READ_BYTES: Final = 256 * KIB
 _AT_ONCE: Final = 1024
 """Events of one batch."""
 _AHEAD: Final = 8
-"""Batches that were sent and that the program has not taken.  More would stand before what is to confirm its commits."""
+"""Batches that were sent and that the program has not taken.  What confirms its commits comes behind them."""
 _LARGE: Final = 64 * KIB
 _PIECE: Final = 256 * KIB
 _TIER_PAUSE: Final = 1.0

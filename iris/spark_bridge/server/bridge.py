@@ -26,7 +26,7 @@ from iris.spark_bridge.queues import open_queues
 from iris.spark_bridge.server.clock_check import MemberClock
 from iris.spark_bridge.server.collector import gathering_service
 from iris.spark_bridge.server.group_commit import GroupLimits
-from iris.spark_bridge.server.growth import Division, Newcomer, Parents, decode_division, grown_members, history_of
+from iris.spark_bridge.server.growth import Division, Newcomer, Parents, decode_division
 from iris.spark_bridge.server.leases import open_leases
 from iris.spark_bridge.server.member import BridgeMember
 from iris.spark_bridge.server.operations import Operations
@@ -161,10 +161,8 @@ async def open_bridge(
         division = await trio.to_thread.run_sync(read_division, Path(directory))
         if division is None:
             newcomer = Newcomer(node, name, shards, of)
-            grown = history_of(await grown_members(node, name))
-            if newcomer.parents(grown):
-                grown, parents = await newcomer.wait(waiting)
-            division = Division(grown=grown if grown and grown[-1] == of else (of,))
+            grown, parents = await newcomer.wait(waiting)
+            division = Division(grown=grown)
         elif of > division.of:
             raise ConfigError(
                 f"the log in {directory} is of a bridge of {division.of} shards: start it with --of {division.of}, and "

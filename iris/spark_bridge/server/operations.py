@@ -84,7 +84,7 @@ from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.events.gaps import GAPS_AT_ONCE
 from iris.spark_bridge.log import MAX_REGEX, QUERY, ShardState, TopicFilter, machine
 from iris.spark_bridge.queues import Queues
-from iris.spark_bridge.server.growth.newcomer import encode_windows
+from iris.spark_bridge.server.growth.newcomer import read_windows
 from iris.spark_bridge.server.member import BridgeMember
 from iris.spark_bridge.server.permissions import PERMISSIONS, Kind, Permission, Permissions, check_owner
 from iris.spark_bridge.server.sink_commits import BatchCommitter
@@ -283,11 +283,10 @@ class Operations:
         await self._member.divide(of)
 
     async def _windows(self, _sender: Sender, payload: object) -> list[list[Any]]:
-        fields = _fields(payload)
-        begin, most = _text(fields, "begin"), _number(fields, "most")
-        if not is_node_id(begin) or not most:
-            raise RemoteError("bad_request", "begin is the id of a node, and most above 0")
-        return encode_windows(await trio.to_thread.run_sync(self._member.store.windows, begin, most))
+        begin = _text(_fields(payload), "begin")
+        if not is_node_id(begin):
+            raise RemoteError("bad_request", f"begin is {begin!r}: use the id of a node")
+        return await trio.to_thread.run_sync(read_windows, self._member.store, begin)
 
     async def _position(self, _sender: Sender, payload: object) -> list[int] | None:
         fields = _fields(payload)

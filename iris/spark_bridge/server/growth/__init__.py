@@ -5,7 +5,7 @@ docs/explanation/shards.md says how, and what happens when something fails meanw
 
 from iris.spark_bridge.server.growth.division import Division, decode_division
 from iris.spark_bridge.server.growth.grow import Growth, grow
-from iris.spark_bridge.server.growth.newcomer import Newcomer, grown_members, history_of
+from iris.spark_bridge.server.growth.newcomer import Newcomer
 from iris.spark_bridge.server.growth.parents import Parents
 
-__all__ = ("Division", "Growth", "Newcomer", "Parents", "decode_division", "grow", "grown_members", "history_of")
+__all__ = ("Division", "Growth", "Newcomer", "Parents", "decode_division", "grow")

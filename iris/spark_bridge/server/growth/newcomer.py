@@ -14,7 +14,7 @@ from typing import Any, Final, cast, final
 
 import trio
 
-from iris.kernel.errors import ConfigError, IrisError, NoSuchCluster, RemoteProtocolError
+from iris.kernel.errors import IrisError, NoSuchCluster, RemoteProtocolError
 from iris.node.node import Node
 from iris.patterns.messages import Request
 from iris.patterns.service import Service
@@ -29,12 +29,12 @@ _PATIENCE: Final = 60.0
 """Seconds that a member of an earlier generation may be away while this one takes over; then it begins again."""
 
 _BLOCKS: Final = 2048
-"""Of what is known of publishers, in one answer: 1 MiB."""
+"""Of what is known of publishers, in one answer: about 1 MiB."""
 
 
 def newcomers_cluster(bridge: str) -> str:
     """Return the cluster of the members that wait until a bridge has grown."""
-    return f"{bridge}.new"
+    return f"{bridge}.newcomers"
 
 
 async def grown_members(node: Node, bridge: str) -> Sequence[RemoteShard]:
@@ -79,30 +79,30 @@ class Newcomer:
         return max((of for of in grown if of <= min(self._shards)), default=0)
 
     async def wait(self, waiting: Callable[[str], None]) -> tuple[Sequence[int], Mapping[str, tuple[str, int]]]:
-        """Wait until all earlier members have begun the generation.
+        """Wait until it is known how the bridge has grown, and all members of earlier generations have begun this one.
+
+        A bridge begins with its shard 0: whoever has a new log without that shard waits for a member that is no
+        newcomer.  Otherwise members that wait for a growth, started again while the others are away, would begin a
+        bridge of their own.
 
         Args:
             waiting: called with the reason, if it has to wait.
 
         Returns:
             How many shards the bridge had in each generation, and the address and the mark of each earlier shard.
-
-        Raises:
-            ConfigError: the bridge has grown otherwise.
         """
         service = Service(newcomers_cluster(self._bridge))
         service.request("new")(self._answer)
-        told = False
+        told = ""
         async with self._node.join(newcomers_cluster(self._bridge), service):
             while True:
                 shards = await grown_members(self._node, self._bridge)
                 grown = history_of(shards)
                 before = self.parents(grown)
-                if grown and self._of < grown[-1] and self._of not in grown:
-                    raise ConfigError(
-                        f"bridge {self._bridge!r} has grown to {grown[-1]} shards: start this member with --of "
-                        f"{grown[-1]}"
-                    )
+                if grown and not before:
+                    return (grown if grown[-1] == self._of else (self._of,)), {}
+                if not grown and 0 in self._shards:
+                    return (self._of,), {}
                 begun = {
                     shard.id: (shard.address, shard.marks[self._of])
                     for shard in shards
@@ -110,14 +110,21 @@ class Newcomer:
                 }
                 if before and len(begun) == before:
                     return grown[: [*grown].index(self._of) + 1], begun
-                if not told:
-                    told = True
-                    waiting(
-                        f"bridge {self._bridge!r} has {before or 'other'} shards; shard "
-                        f"{', '.join(map(str, self._shards))} begins when it has grown: iris bridge grow "
-                        f"{self._bridge} --of {self._of}"
-                    )
+                reason = self._reason(grown, before)
+                if reason != told:
+                    told = reason
+                    waiting(reason)
                 await trio.sleep(_PAUSE)
+
+    def _reason(self, grown: Sequence[int], before: int) -> str:
+        if not grown:
+            return f"the log is new, and nobody else of bridge {self._bridge!r} is there: first start what has shard 0"
+        if self._of in grown:
+            return f"not all {before} members that bridge {self._bridge!r} had before are there: start them"
+        return (
+            f"bridge {self._bridge!r} has {grown[-1]} shards, and this member begins when it has {self._of}: "
+            f"'iris bridge grow {self._bridge} --of {self._of}'"
+        )
 
     async def _answer(self, _request: Request) -> dict[str, Any]:
         return {"shards": list(self._shards), "of": self._of}
@@ -135,7 +142,7 @@ class Newcomer:
         for address in sorted({address for address, _ in parents.values()}):
             begin = "00" * 16
             while True:
-                answer = await client.ask(address, "windows", {"begin": begin, "most": _BLOCKS})
+                answer = await client.ask(address, "windows", {"begin": begin})
                 windows = _windows_untrusted(answer)
                 if not windows:
                     break
@@ -149,9 +156,9 @@ class Newcomer:
         return division
 
 
-def encode_windows(windows: Sequence[tuple[str, Mapping[int, bytes]]]) -> list[list[Any]]:
-    """Return windows as they travel."""
-    return [[publisher, list(blocks.items())] for publisher, blocks in windows]
+def read_windows(store: Store, begin: str) -> list[list[Any]]:
+    """Return which events of publishers a log has, of those from ``begin`` on, as much as goes into one answer."""
+    return [[publisher, list(blocks.items())] for publisher, blocks in store.windows(begin, _BLOCKS)]
 
 
 def _windows_untrusted(answer: object) -> list[tuple[str, dict[int, bytes]]]:
