@@ -35,8 +35,9 @@ demo: $(VENV)/.ready-demo
 test: $(VENV)/.ready-test
 	$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=6 --dist=loadgroup --max-worker-restart=0 --durations=25)
 
+# With Spark as it is, without what makes it quick for tests of a few rows.
 test-long: $(VENV)/.ready-test
-	$(BIN)/python -m pytest -m long $(ARGS)
+	SPARK_CONF_DIR= $(BIN)/python -m pytest -m long $(ARGS)
 
 check: lint types layers test
 

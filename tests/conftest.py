@@ -7,8 +7,10 @@ membership and subscription that a test makes add up at its end.
 from __future__ import annotations
 
 import gc
+import os
 import signal
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -16,6 +18,8 @@ import pytest
 from tests.support.accounts import accounts_add_up
 from tests.support.canary_watch import CanaryWatch
 from tests.support.scheduling import seed_scheduler
+
+TESTS = Path(__file__).parent
 
 # How long an example takes says more about what else the machine is doing.  Every run tries the same examples; one with
 # a seed of its own looks for others, and twice as many.
@@ -31,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         # A shell has what it starts in the background ignore Ctrl-C, and so would every program that tests start.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.setdefault("SPARK_CONF_DIR", str(TESTS / "support" / "spark"))
     hypothesis.settings.load_profile("exploring" if config.getoption("seed") else "repeatable")
     config.pluginmanager.register(CanaryWatch(), "canaries")
 
@@ -45,10 +50,22 @@ SHARED = ("spark", "wheel", "databases", "iris_verb", "built_site", "wrong_optio
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Have one process run all tests that share one of these."""
+    """Have one process run all tests that share one of these, unless a file says who shares it."""
     for name in SHARED:
-        if name in getattr(item, "fixturenames", ()):
+        if name in getattr(item, "fixturenames", ()) and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(name))
+
+
+LONGEST = ("project", "spark_bridge", "benchmarks", "demo", "testing", "cli", "deploy", "doors", "examples")
+"""Folders whose tests start programs and wait for them, up to a minute."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several processes share the tests, have the longest begin first, so that all end at the same time."""
+    if hasattr(config, "workerinput"):
+        last = len(LONGEST)
+        ranks = {folder: rank for rank, folder in enumerate(LONGEST)}
+        items.sort(key=lambda item: ranks.get(item.path.relative_to(TESTS).parts[0], last))
 
 
 def pytest_collection_finish() -> None:

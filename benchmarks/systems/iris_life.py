@@ -29,6 +29,7 @@ _STARTING = """
 from time import perf_counter
 begin = perf_counter()
 import sys
+import iris
 import trio
 imported = perf_counter()
 

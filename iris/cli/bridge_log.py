@@ -15,6 +15,7 @@ import click
 import trio
 
 from iris.cli.connection import NodeOptions, connected, run_until_done
+from iris.cli.starting import is_command
 from iris.cli.terminal import POSITIVE, note, open_lines, takes_output, write_line, write_object
 from iris.patterns.pubsub.interest import MAX_SHARDS
 
@@ -64,6 +65,10 @@ class LogPosition(click.ParamType[Any]):
 def needing_spark() -> Iterator[None]:
     """Say how to install what a bridge needs, if it is not there."""
     try:
+        if is_command():
+            from iris.spark_bridge.events.arrow import without_pandas
+
+            without_pandas()
         yield
     except ModuleNotFoundError as error:
         raise click.ClickException(f"a bridge needs {error.name}: pip install 'iris-mesh[spark]'") from None

@@ -20,7 +20,8 @@ def is_command() -> bool:
     """Tell whether this process is the command, or a process of it: ``iris`` or ``python -m iris``."""
     if sys.argv[:1] == ["-m"]:  # for as long as Python looks for the module
         return any(flag == "-m" and name.partition(".")[0] == "iris" for flag, name in pairwise(sys.orig_argv))
-    return bool(sys.argv) and PurePath(sys.argv[0]).stem == "iris"
+    program = PurePath(sys.argv[0] if sys.argv else "")
+    return program.stem == "iris" or program.parts[-2:] == ("iris", "__main__.py")
 
 
 def exit_when_interrupted() -> None:

@@ -31,6 +31,7 @@ def case_named(name: str) -> Case:
         ("iris", "paced-1000"),
         ("iris", "tunnel-64k"),
         ("iris", "broadcast-4"),
+        ("iris", "start"),
     ],
 )
 def test_a_trial_reports_every_figure_of_its_case(system: str, name: str, tmp_path: Path) -> None:

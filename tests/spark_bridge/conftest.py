@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from iris import spark_bridge
-from iris.spark_bridge.session.session import QUICK_JAVA
 
 
 @pytest.fixture(scope="session")
@@ -28,16 +27,13 @@ def realm() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def spark(realm: Path) -> Iterator[SparkSession]:
-    """A Spark session on two cores, made as users make it."""
+    """A Spark session on two cores, made as users make it; tests/support/spark has what makes it quick."""
     builder = SparkSession.builder.master("local[2]").appName("tests")
     settings = {
-        "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": "2",
         "spark.local.dir": str(realm / "spark"),
         "spark.sql.warehouse.dir": str(realm / "warehouse"),
         "spark.log.level": "OFF",
         "spark.ui.showConsoleProgress": "false",
-        "spark.driver.extraJavaOptions": QUICK_JAVA,  # the whole session is shorter than Java's second compiler takes
     }
     for name, value in settings.items():
         builder = builder.config(name, value)

@@ -18,6 +18,7 @@ from iris.cli.main import run_command
 from tests.support.bridges import BridgeProcess, publish
 
 pytestmark = [
+    pytest.mark.xdist_group("source_and_sink"),  # a session apart: with the others these took longer than all the rest
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),

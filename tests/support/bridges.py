@@ -35,6 +35,12 @@ class BridgeProcess:
             self.kill()
             raise AssertionError(line + rest)
 
+    @property
+    def maps(self) -> str:
+        """What files the process has in its memory."""
+        assert self._process is not None
+        return Path(f"/proc/{self._process.pid}/maps").read_text()
+
     def kill(self) -> None:
         """End it without a chance to say goodbye."""
         self._end(signal.SIGKILL)

@@ -16,8 +16,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from functools import partial
+from contextlib import closing, suppress
 from typing import Any, Final, cast, final
 
 import msgspec
@@ -462,10 +461,11 @@ class PrimaryCopies:
                     await self._send(follower, change)
         await self._listen()
         follower.takes_part = True  # from here each change is queued; those that are in the rest are left out
-        rest = await trio.to_thread.run_sync(partial(replication.rest, offsets, begin))
-        while follower.queue and follower.queue[0].head.number <= rest.head.number:
-            follower.queue.popleft()
-        await self._send(follower, rest)
+        with closing(replication.rest(offsets, begin)) as rest:
+            while (change := await trio.to_thread.run_sync(next, rest, None)) is not None:
+                while follower.queue and follower.queue[0].head.number <= change.head.number:
+                    follower.queue.popleft()
+                await self._send(follower, change)
         _log.info("copy %s of bridge %s is in step", follower.name, self._bridge, extra={"bridge": self._bridge})
 
     async def _send(self, follower: _Follower, change: LogChange) -> None:

@@ -73,6 +73,9 @@ SCHEMA: Final = pa.schema(
 )
 """Exactly what Spark derives from SPARK_SCHEMA: it compares the two and takes no other batch."""
 
+NO_EVENTS: Final = pa.RecordBatch.from_arrays([pa.nulls(0, field.type) for field in SCHEMA], schema=SCHEMA)
+"""Made without a list: with the first one that it is given, Arrow imports pandas, for a quarter of a second."""
+
 SPARK_SCHEMA: Final = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, "
     "timestampType int, headers array<struct<key: string, value: binary>>"

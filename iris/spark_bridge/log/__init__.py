@@ -4,10 +4,10 @@ Promises: what was synced survives a kill and a power cut; an offset range reads
 never passed on.  Not here: who may read (iris.spark_bridge.server).
 """
 
-from iris.spark_bridge.log.checked_table import CheckedTable
 from iris.spark_bridge.log.chunk import HEADER_SIZE, Chunk, crc32, decode_frames, frame_header, frame_size
 from iris.spark_bridge.log.chunk_io import CHUNK_EVENTS, ROOM
 from iris.spark_bridge.log.replication.journal import LogChange, decode_change_untrusted, encode_head
+from iris.spark_bridge.log.index import IndexView
 from iris.spark_bridge.log.local_read import FileRange, file_range_untrusted, machine, read_file_range
 from iris.spark_bridge.log.recovery import open_store
 from iris.spark_bridge.log.replication.replication import Cut, HeldShard, Position, Replication
@@ -18,9 +18,9 @@ from iris.spark_bridge.log.tiering import SealedSegment, TierObject, Tiering
 from iris.spark_bridge.log.topics.filter import EVERYTHING, MAX_REGEX, TopicFilter
 
 __all__ = (
-    "CHUNK_EVENTS", "CheckedTable", "EVERYTHING", "HEADER_SIZE", "JOB_PREFIX", "MAX_REGEX", "QUERY", "ROOM",
-    "Appended", "LogChange", "Chunk", "Cut", "FileRange", "HeldShard", "News", "Position", "Replication", "Retention",
-    "SealedSegment", "ShardState", "Store", "TierObject", "Tiering", "TopicFilter", "TopicRetention", "crc32",
-    "decode_change_untrusted", "decode_frames", "encode_head", "file_range_untrusted", "frame_header", "frame_size",
-    "is_full", "machine", "open_store", "parse_rule", "read_file_range", "sync_directory",
+    "CHUNK_EVENTS", "EVERYTHING", "HEADER_SIZE", "JOB_PREFIX", "MAX_REGEX", "QUERY", "ROOM",
+    "Appended", "LogChange", "Chunk", "Cut", "FileRange", "HeldShard", "IndexView", "News", "Position", "Replication",
+    "Retention", "SealedSegment", "ShardState", "Store", "TierObject", "Tiering", "TopicFilter", "TopicRetention",
+    "crc32", "decode_change_untrusted", "decode_frames", "encode_head", "file_range_untrusted", "frame_header",
+    "frame_size", "is_full", "machine", "open_store", "parse_rule", "read_file_range", "sync_directory",
 )  # fmt: skip

@@ -193,15 +193,26 @@ class CheckedTable:
         for key, value in self.records():
             yield self._name, key, seal(key, value)
 
+    def count(self) -> int:
+        """Return how many records it has."""
+        entries: int = self._transaction.stat(self._database)["entries"]
+        return entries
+
     def records(self) -> Iterator[Record]:
         """Yield every record, by key."""
         count = 0
         for record in self.records_from(b"\0"):
             count += 1
             yield record
-        expected = self._transaction.stat(self._database)["entries"]
-        if count != expected:
-            raise LogDamaged(f"the index is damaged: its table {self._name!r} has {count} of {expected} records")
+        if count != self.count():
+            raise LogDamaged(f"the index is damaged: its table {self._name!r} has {count} of {self.count()} records")
+
+    def records_of(self, prefix: bytes) -> Iterator[Record]:
+        """Yield the records whose key begins with ``prefix``, each with the rest of its key."""
+        for key, value in self.records_from(prefix):
+            if not key.startswith(prefix):
+                return
+            yield key[len(prefix) :], value
 
     def records_from(self, key: bytes) -> Iterator[Record]:
         """Yield the records whose key is not below ``key``."""

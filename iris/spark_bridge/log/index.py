@@ -1,8 +1,11 @@
 """Index of a log: which events exist and where their chunks lie.  An LMDB environment; the truth about the log.
 
-Everything that one append changes is changed in one transaction: the events, their place, the publishers' windows.  The
-transaction is synchronous and happens after the chunk's bytes are on the disk.  LMDB never overwrites a page that a
-committed state uses, so a crash leaves the state before or after.
+Everything that one append changes is changed in one transaction: the events, their place, the publishers' windows, and
+what became of jobs, requests and leases meanwhile.  The transaction is synchronous and happens after the chunk's bytes
+are on the disk.  LMDB never overwrites a page that a committed state uses, so a crash leaves the state before or after.
+
+The records of queues, idempotency keys and leases are their owners' business (``iris.spark_bridge.queues``,
+``iris.spark_bridge.outcomes``, ``iris.spark_bridge.server.leases``): the index has their tables.
 
 Why LMDB for the index and plain files for the chunks, measured with 1,000 events of 1 KB per append: all in LMDB
 285,000 events/s with a growing file, this 981,000.  Also, removing a file gives the room back to a full disk at once,
@@ -15,7 +18,9 @@ import contextlib
 import dataclasses
 import errno
 import hashlib
+import json
 import os
+import shutil
 import struct
 import sys
 from array import array
@@ -39,7 +44,7 @@ _READERS: Final = 512
 _LOCK_BYTES: Final = 64 * (_READERS + 4)
 """A line of cache for each reader, and the table's head."""
 
-_FORMAT: Final = b"iris log 7"
+_FORMAT: Final = b"iris log 8"
 _PLACE: Final = struct.Struct(">IQ")
 _CHUNK: Final = struct.Struct(">QQIIq")
 _SEGMENT: Final = struct.Struct(">QQqq")
@@ -66,6 +71,7 @@ _TABLES: Final = (
     *("topics", "contents", "removals"),
     "replication",
     "tiered",
+    *("queues", "keys", "key_ends", "key_counts", "leases"),
     "division",
 )
 _OWN: Final = frozenset({"replication"})
@@ -78,6 +84,7 @@ _FORMER: Final[Mapping[bytes, int]] = {
     b"iris log 4": 12,
     b"iris log 5": 16,
     b"iris log 6": 17,
+    b"iris log 7": 22,
 }
 """Formats of earlier versions, each with how many of these tables it has.  A bridge makes the others when it opens such
 a log, all together, so that none is taken for new in a log of this format."""
@@ -206,6 +213,10 @@ class IndexView:
             self._tiered = tables["tiered"]
         if self._has_topics:
             self._topics, self._contents, self._removals = tables["topics"], tables["contents"], tables["removals"]
+
+    def table(self, name: Literal["queues", "keys", "key_ends", "key_counts", "leases"]) -> CheckedTable:
+        """Return a table whose records are its owner's business."""
+        return self._by_name[name]
 
     @property
     def number(self) -> int:
@@ -379,13 +390,8 @@ class IndexView:
     def delete_topics(self, shard: int, segment: int) -> None:
         """Delete the topics of a segment."""
         prefix = _PLACE.pack(shard, segment)
-        dead: list[bytes] = []
-        for key, _ in self._topics.records_from(prefix):
-            if not key.startswith(prefix):
-                break
-            dead.append(key)
-        for key in dead:
-            self._topics.delete(key)
+        for key in [key for key, _ in self._topics.records_of(prefix)]:
+            self._topics.delete(prefix + key)
 
     def put_contents(self, shard: int, first: int, contents: Contents) -> None:
         """Write how many events of which topics a chunk holds."""
@@ -428,11 +434,7 @@ class IndexView:
 
     def publisher_blocks(self, publisher: bytes) -> dict[int, bytes]:
         """Return the blocks of a publisher's window."""
-        blocks: dict[int, bytes] = {}
-        for key, value in self._blocks.records_from(publisher):
-            if not key.startswith(publisher):
-                break
-            blocks[_NUMBER.unpack(key[len(publisher) :])[0]] = value
+        blocks = {_NUMBER.unpack(key)[0]: value for key, value in self._blocks.records_of(publisher)}
         known = self._publishers.get(publisher)
         expected = 0 if known is None else _PUBLISHER.unpack(known)[1]
         if len(blocks) != expected:
@@ -470,12 +472,10 @@ class IndexView:
     def numberings(self, publisher: bytes) -> list[tuple[str, Numbering]]:
         """Return the numberings of a publisher's topics, the most recently used last."""
         found: list[tuple[int, str, Numbering]] = []
-        for key, value in self._numberings.records_from(publisher):
-            if not key.startswith(publisher):
-                break
+        for topic, value in self._numberings.records_of(publisher):
             following, heard = _NUMBERING.unpack_from(value)
             holes = map(Hole._make, _HOLE.iter_unpack(value[_NUMBERING.size :]))
-            found.append((heard, key[len(publisher) :].decode(), Numbering(following, holes)))
+            found.append((heard, topic.decode(), Numbering(following, holes)))
         found.sort(key=lambda entry: entry[0])
         return [(topic, numbering) for _, topic, numbering in found]
 
@@ -738,12 +738,17 @@ class Index:
             if made:
                 transaction.put(b"format", _FORMAT)
             try:
-                return {
+                databases = {
                     name: self._environment.open_db(name.encode(), txn=transaction, create=name in made)
                     for name in (*_TABLES[:present], *made)
                 }
             except lmdb.NotFoundError:
                 raise LogDamaged("the index is damaged: one of its tables is not there") from None
+            if made:
+                _take_over(self._path.parent, IndexView(transaction, databases))
+        if made:
+            _leave_beside(self._path.parent)
+        return databases
 
     @contextlib.contextmanager
     def read(self) -> Generator[IndexView]:
@@ -808,6 +813,47 @@ class Index:
         if self._witness is not None:
             self._witness.close()
         self._environment.close()
+
+
+_BESIDE: Final[Mapping[str, Mapping[bytes | None, str]]] = {
+    "queues": {None: "queues"},
+    "outcomes": {b"records": "keys", b"ends": "key_ends", b"counts": "key_counts", b"pending": ""},
+}
+"""Environments that former formats had beside the index, and which of their tables are tables of the index now."""
+
+
+def _take_over(directory: Path, view: IndexView) -> None:
+    """Take what former formats wrote beside the index; the records look the same.
+
+    Raises:
+        LogDamaged: it is damaged, or has events that may not be in the log.
+    """
+    for name, tables in _BESIDE.items():
+        if not (directory / name / "data.mdb").exists():
+            continue
+        with lmdb.open(str(directory / name), map_size=MAP_BYTES, max_dbs=5) as environment:
+            for before, now in tables.items():
+                database = environment.open_db(before)
+                with environment.begin(db=database) as transaction:
+                    for key, sealed in transaction.cursor():
+                        if not now:
+                            raise LogDamaged(
+                                f"{directory / name} has events of outboxes that may not be in the log: start it once "
+                                "more with the version that wrote it, let it answer a request with an idempotency key, "
+                                "and stop it"
+                            )
+                        view._by_name[now].put_sealed(key, sealed)
+    if (directory / "leases").exists():
+        record = json.loads((directory / "leases").read_bytes().partition(b"\n")[2])
+        for lease, held in (("last", record["last"]), *record["held"].items()):
+            view.table("leases").put(lease.encode(), json.dumps(held).encode())
+
+
+def _leave_beside(directory: Path) -> None:
+    """Remove what was taken over."""
+    for name in _BESIDE:
+        shutil.rmtree(directory / name, ignore_errors=True)
+    (directory / "leases").unlink(missing_ok=True)
 
 
 def _journal_of(journal: Journal | None, table: str) -> list[Journaled] | None:

@@ -18,6 +18,7 @@ import re
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar, final
@@ -67,6 +68,9 @@ from iris.spark_bridge.log.topics.filter import EVERYTHING, TopicFilter, empty_c
 from iris.spark_bridge.log.topics.index import SegmentTopics, find_chunks, topics_of
 
 T = TypeVar("T")
+
+Change = Callable[[IndexView], Mapping[int, Sequence[EventRun]]]
+"""Changes tables of the index, and returns events that are stored with that, by number of shard."""
 
 _log: Final = logging.getLogger("iris")
 
@@ -222,6 +226,10 @@ class Store:
                 for shard in view.shards()
             ]
 
+    def read_transaction(self) -> AbstractContextManager[IndexView]:
+        """See the index as it is now, in a block of one thread."""
+        return self._index.read()
+
     # -- appending ------------------------------------------------------------------------------------------
 
     def append(
@@ -230,8 +238,9 @@ class Store:
         *,
         now: int,
         judged: Callable[[str], bool] = lambda _: True,
+        change: Change = lambda _: {},
     ) -> Appended:
-        """Store events by number of shard; they are on the disk when it returns.
+        """Store events by number of shard, and change the index in the same transaction; it is on the disk after that.
 
         Repeats of (publisher, sequence) are left out.  Numbers that are missing become gaps, see
         ``iris.spark_bridge.log.numbering``.
@@ -240,9 +249,10 @@ class Store:
             events: in the order in which they are to stand.
             now: microseconds since 1970.
             judged: tells of which publishers all events come here, so that what is missing is a gap.
+            change: is called first; its events stand behind the others.
 
         Raises:
-            StoreFull: there is no room; nothing was stored.
+            StoreFull: there is no room; nothing was stored or changed.
         """
         with self._writing:
             finished: list[FinishedSegment] = []
@@ -251,6 +261,8 @@ class Store:
                 # block, after ``ShardAppend.finish`` has synced the chunks: the index never names bytes that are not on
                 # disk.
                 with self._index.write() as view:
+                    more = change(view)
+                    events = {number: (*events.get(number, ()), *more.get(number, ())) for number in {**events, **more}}
                     appended = self._append(view, events, now, judged, finished)
             except BaseException:
                 # They count what was not stored; the truth is in the index.

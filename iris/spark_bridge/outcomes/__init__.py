@@ -5,6 +5,6 @@ later, for as long as the service has stated; both are on the disk before anybod
 done outside of Iris before it was lost.
 """
 
-from iris.spark_bridge.outcomes.keeper import OutcomeKeeper, OutcomeStatistics, open_outcomes
+from iris.spark_bridge.outcomes.keeper import OutcomeKeeper, OutcomeStatistics
 
-__all__ = ("OutcomeKeeper", "OutcomeStatistics", "open_outcomes")
+__all__ = ("OutcomeKeeper", "OutcomeStatistics")

@@ -26,27 +26,24 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any, Final, cast, final
+from typing import Annotated, Any, Final, Protocol, TypeVar, cast, final
 
 import msgspec
 import trio
 
 from iris.kernel.errors import RemoteError
-from iris.kernel.names import Entropy, NodeId
-from iris.kernel.tasks import Wakeup, open_background
 from iris.kernel.topic_syntax import is_topic
 from iris.kernel.wire import join_payload, payload_size
 from iris.patterns.messages import Request, Sender
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.patterns.service import MAX_EVENTS, MAX_KEEP, MAX_KEY, MAX_OUTCOME, MIN_KEEP, Service
 from iris.spark_bridge.errors import StoreFull
-from iris.spark_bridge.outcomes.journal import (
+from iris.spark_bridge.log import IndexView, Store
+from iris.spark_bridge.outcomes.records import (
     Accepted,
     ClaimRefused,
     Doubtful,
@@ -57,10 +54,12 @@ from iris.spark_bridge.outcomes.journal import (
     KeyRelease,
     Known,
     Operation,
-    OutboxEvent,
-    OutcomeJournal,
+    OutcomeRecords,
     Verdict,
+    count_keys,
 )
+
+T = TypeVar("T")
 
 _log: Final = logging.getLogger("iris")
 
@@ -97,8 +96,51 @@ class OutcomeStatistics:
     """Claims that were refused because the key stands for another request."""
 
 
-Store = Callable[[Sequence[EventRun], Callable[[], None]], Awaitable[None]]
-"""Appends events to the log, and calls back when they are on the disk."""
+class OutcomeMember(Protocol):
+    """What outcomes need of a bridge's member."""
+
+    @property
+    def store(self) -> Store:
+        """Its log."""
+        ...
+
+    @property
+    def of(self) -> int | None:
+        """How many shards the bridge has, if its members divide the events."""
+        ...
+
+    @property
+    def known(self) -> Mapping[int, str]:
+        """The shards of the bridge, with the cluster of the member that has each."""
+        ...
+
+    def now(self) -> int:
+        """Return microseconds since 1970."""
+        ...
+
+    def is_clock_believed(self) -> bool:
+        """Tell whether anything may be forgotten for its age."""
+        ...
+
+    async def write(self, change: Callable[[IndexView, list[EventRun]], T]) -> T:
+        """Change the index, together with events; return when enough copies have that on their disks."""
+        ...
+
+
+class OutcomePeers(Protocol):
+    """What outcomes need to know of other nodes."""
+
+    def speaks_for(self, sender: Sender, cluster: str) -> bool:
+        """Tell whether a node is a member of a cluster, or speaks for it."""
+        ...
+
+    def is_there(self, cluster: str, node: str) -> bool:
+        """Tell whether a node is known to be up, given a cluster that it is a member of."""
+        ...
+
+    def may_publish(self, sender: Sender, topic: str) -> bool:
+        """Tell whether a node may publish on a topic."""
+        ...
 
 
 @final
@@ -113,70 +155,27 @@ class SentEvent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @final
-class _Waiting:
-    """An operation that waits for the disk."""
-
-    __slots__ = ("done", "operation", "verdict")
-
-    def __init__(self, operation: Operation) -> None:
-        self.operation = operation
-        self.done = trio.Event()
-        self.verdict: Verdict | StoreFull | None = None
-
-
-@final
 class OutcomeKeeper:
-    """The outcomes that one member of a bridge keeps, or knows where to ask for.  Made by ``open_outcomes``.
+    """The outcomes that one member of a bridge keeps, or knows where to ask for.
 
     Args:
-        journal: of the member.
+        member: has the log.
+        peers: what is known of other nodes.
         address: the cluster of this member alone.
-        kept_at: returns that of the member that keeps them; empty if none is known.
-        speaks_for: tells whether a node is a member of a cluster, or speaks for it.
-        is_there: tells whether a node is known to be up, given a cluster that it is a member of.
-        date: microseconds since 1970.
-        may_forget: tells whether the clock is believed.
-        store: appends events to the log, and calls back when they are on the disk; None: they cannot be.
-        may_publish: tells whether a node may publish on a topic.
     """
 
-    def __init__(
-        self,
-        journal: OutcomeJournal,
-        *,
-        address: str,
-        kept_at: Callable[[], str],
-        speaks_for: Callable[[str, str, str], bool],
-        is_there: Callable[[str, str], bool],
-        date: Callable[[], int],
-        may_forget: Callable[[], bool],
-        store: Store | None,
-        may_publish: Callable[[Sender, str], bool],
-    ) -> None:
-        self._store: Store = _store_nothing if store is None else store
-        self._takes_events = store is not None
-        self._may_publish = may_publish
-        self._journal = journal
-        self._address, self._kept_at = address, kept_at
-        self._speaks_for, self._is_there = speaks_for, is_there
-        self._date, self._may_forget = date, may_forget
+    def __init__(self, member: OutcomeMember, peers: OutcomePeers, *, address: str) -> None:
+        self._member = member
+        self._peers = peers
+        self._address = address
         self._started = trio.current_time()
-        self._open: list[_Waiting] = []
-        self._unstored: deque[tuple[int, bytes, Sequence[OutboxEvent]]] = deque()
-        """Events that are to be appended to the log: number of the first one, and their key."""
-        self._storing: dict[bytes, list[trio.Event]] = {}
-        """Keys whose events are not in the log yet, and on as many copies as it takes: who waits to be told of them."""
-        self._noted = Wakeup()
-        self._stored: list[int] = []
-        """First numbers of events that are in the log, of which the journal does not know yet."""
-        self._arrived = Wakeup()
+        self._records = OutcomeRecords(self._started)
         self._waiting = 0
         self._news = trio.lowlevel.ParkingLot()
-        self._keys = 0
         self._claimed = self._recorded = self._replayed = self._doubtful = self._retaken = self._reused = 0
 
     def __repr__(self) -> str:
-        return f"<OutcomeKeeper of {self._address}, {self._keys} keys>"
+        return f"<OutcomeKeeper of {self._address}>"
 
     def serve(self, service: Service) -> Service:
         """Add the operations to a service of the bridge, and return that."""
@@ -190,8 +189,10 @@ class OutcomeKeeper:
 
     def report(self) -> OutcomeStatistics:
         """Return the counters."""
+        with self._member.store.read_transaction() as index:
+            keys = count_keys(index)
         return OutcomeStatistics(
-            keys=self._keys,
+            keys=keys,
             claimed=self._claimed,
             recorded=self._recorded,
             replayed=self._replayed,
@@ -203,100 +204,43 @@ class OutcomeKeeper:
     # -- working --------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Write what comes, in groups; a group is what has come while the one before was written."""
-        self._keys = await trio.to_thread.run_sync(self._journal.count)
-        pending = await trio.to_thread.run_sync(self._journal.pending)
-        for first, key, events in pending:
-            self._storing[key] = []
-            self._unstored.append((first, key, events))
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._sweep)
-            nursery.start_soon(self._store_events)
-            while True:
-                while not self._open:
-                    await self._arrived.wait()
-                group, self._open = self._open, []
-                with trio.CancelScope(shield=True):
-                    await self._write(group)
+        """Forget keys when their time is over, until cancelled."""
 
-    async def _write(self, group: list[_Waiting]) -> None:
-        now, may_forget = trio.current_time(), self._may_forget()
-        stored, self._stored = self._stored, []
+        def sweep(index: IndexView, _runs: list[EventRun]) -> int:
+            return self._records.sweep(index, self._member.now())
 
-        def apply() -> tuple[list[Verdict], int]:
-            operations = [waiting.operation for waiting in group]
-            verdicts = self._journal.apply(operations, stored, date=self._date(), now=now, may_forget=may_forget)
-            return verdicts, self._journal.count()
-
-        try:
-            verdicts, self._keys = await trio.to_thread.run_sync(apply)
-        except StoreFull as error:
-            self._stored += stored
-            for waiting in group:
-                waiting.verdict = error
-                waiting.done.set()
-            return
-        for waiting, verdict in zip(group, verdicts, strict=True):
-            waiting.verdict = verdict
-            match waiting.operation:
-                case KeyOutcome() as recorded:
-                    key = recorded.claim.key
-                    if isinstance(verdict, Accepted) and verdict.first:
-                        self._storing[key] = []
-                        self._unstored.append((verdict.first, key, recorded.events))
-                        self._noted.wake()
-                case other:
-                    key = other.key
-            if isinstance(verdict, Accepted | Known) and key in self._storing:
-                self._storing[key].append(waiting.done)
-            else:
-                waiting.done.set()
-        if any(not isinstance(waiting.operation, KeyClaim) for waiting in group):
-            self._news.unpark_all()
-
-    async def _store_events(self) -> None:
-        """Append the events of outboxes to the log, in the order of their numbers."""
-        while True:
-            while not self._unstored:
-                await self._noted.wait()
-            first, key, events = self._unstored.popleft()
-            await self._store(
-                [_run(event, self._journal.publisher, first + at) for at, event in enumerate(events)],
-                partial(self._note_stored, first, key),
-            )
-
-    def _note_stored(self, first: int, key: bytes) -> None:
-        self._stored.append(first)
-        for done in self._storing.pop(key, ()):
-            done.set()
-
-    async def _sweep(self) -> None:
         while True:
             await trio.sleep(_SWEEPING)
             with suppress(StoreFull):  # next time
                 swept = 1
-                while swept and self._may_forget():
-                    swept = await trio.to_thread.run_sync(self._journal.sweep, self._date())
+                while swept and self._member.is_clock_believed():
+                    swept = await self._member.write(sweep)
 
     async def _apply(self, operation: Operation) -> Verdict:
-        """Have an operation done, and wait for the disk.
+        """Have an operation done, and wait for the disk, and for copies.
 
         Raises:
             RemoteError: there is no room for it.
         """
-        waiting = _Waiting(operation)
-        self._open.append(waiting)
-        self._arrived.wake()
-        await waiting.done.wait()
-        assert waiting.verdict is not None
-        if isinstance(waiting.verdict, StoreFull):
-            raise RemoteError("not_stored", str(waiting.verdict))
-        return waiting.verdict
+        apply = partial(
+            self._records.apply,
+            operation=operation,
+            date=self._member.now(),
+            now=trio.current_time(),
+            may_forget=self._member.is_clock_believed(),
+        )
+        try:
+            verdict = await self._member.write(apply)
+        except StoreFull as error:
+            raise RemoteError("not_stored", str(error)) from None
+        if not isinstance(operation, KeyClaim):
+            self._news.unpark_all()
+        return verdict
 
     # -- operations -----------------------------------------------------------------------------------------
 
     async def _answer(self, handler: Callable[[Request], Awaitable[object]], request: Request) -> object:
-        keeping = self._kept_at()
+        keeping = self._member.known.get(0, "")
         if keeping == self._address:
             return await handler(request)
         if keeping == "":
@@ -359,7 +303,7 @@ class OutcomeKeeper:
         return held
 
     def _is_gone(self, cluster: str, held: Held) -> bool:
-        return trio.current_time() >= self._started + _MEETING and not self._is_there(cluster, held.node)
+        return trio.current_time() >= self._started + _MEETING and not self._peers.is_there(cluster, held.node)
 
     async def _record(self, request: Request) -> bool:
         fields = _fields(request.payload)
@@ -373,14 +317,11 @@ class OutcomeKeeper:
         self._recorded += counted
         return counted
 
-    def _read_events(self, sender: Sender, value: object) -> list[OutboxEvent]:
+    def _read_events(self, sender: Sender, value: object) -> list[EventRun]:
         if value is None:
             return []
         try:
-            events = [
-                OutboxEvent(sender.cluster, event.topic, event.key, event.headers, event.data, event.packed)
-                for event in msgspec.convert(value, list[SentEvent])
-            ]
+            events = msgspec.convert(value, list[SentEvent])
         except msgspec.ValidationError as error:
             raise RemoteError("bad_request", f"events: {error}") from None
         if len(events) > MAX_EVENTS or sum(len(event.data) for event in events) > MAX_OUTCOME:
@@ -388,14 +329,14 @@ class OutcomeKeeper:
         for event in events:
             if not is_topic(event.topic):
                 raise RemoteError("bad_request", f"topic is {event.topic!r:.100}: use tokens joined by dots")
-            if not self._may_publish(sender, event.topic):
+            if not self._peers.may_publish(sender, event.topic):
                 raise RemoteError(
                     "NotAllowed", f"nodes of cluster {sender.cluster!r} may not publish on {event.topic!r}"
                 )
-        if events and not self._takes_events:
+        if events and self._member.of is not None:
             text = "the members of this bridge divide its events, and an outbox needs a bridge of one member"
             raise RemoteError("no_outbox", text)
-        return events
+        return [_run(event, sender) for event in events]
 
     async def _release(self, request: Request) -> bool:
         fields = _fields(request.payload)
@@ -404,7 +345,7 @@ class OutcomeKeeper:
 
     def _check_member(self, request: Request, fields: Mapping[str, object]) -> str:
         cluster, sender = _text(fields, "cluster"), request.sender
-        if not self._speaks_for(sender.node, sender.cluster, cluster):
+        if not self._peers.speaks_for(sender, cluster):
             raise RemoteError(
                 "NotAllowed",
                 f"node {sender.node} of cluster {sender.cluster!r} asks for a key of {cluster!r}, and is no member",
@@ -424,60 +365,19 @@ class OutcomeKeeper:
         )
 
 
-@asynccontextmanager
-async def open_outcomes(
-    directory: Path,
-    *,
-    address: str,
-    kept_at: Callable[[], str],
-    speaks_for: Callable[[str, str, str], bool],
-    is_there: Callable[[str, str], bool],
-    date: Callable[[], int],
-    may_forget: Callable[[], bool],
-    store: Store | None,
-    may_publish: Callable[[Sender, str], bool],
-    entropy: Entropy,
-) -> AsyncIterator[OutcomeKeeper]:
-    """Keep the outcomes of a member of a bridge until the block ends; see ``OutcomeKeeper``."""
-    journal = await trio.to_thread.run_sync(OutcomeJournal, directory, entropy(16), trio.current_time())
-    try:
-        keeper = OutcomeKeeper(
-            journal,
-            address=address,
-            kept_at=kept_at,
-            speaks_for=speaks_for,
-            is_there=is_there,
-            date=date,
-            may_forget=may_forget,
-            store=store,
-            may_publish=may_publish,
-        )
-        async with open_background() as nursery:
-            nursery.start_soon(keeper.run)
-            yield keeper
-    finally:
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(journal.close)
-
-
-def _run(event: OutboxEvent, publisher: str, number: int) -> EventRun:
+def _run(event: SentEvent, sender: Sender) -> EventRun:
     payload = join_payload(event.data, packed=event.packed)
     return EventRun(
-        Sender(event.cluster, NodeId(publisher)),
+        sender,
         event.topic,
         0,
-        number,
+        0,
         event.headers,
         event.key,
         [payload],
         payload_size(payload),
         plain=not event.packed,
     )
-
-
-async def _store_nothing(_runs: Sequence[EventRun], _stored: Callable[[], None]) -> None:
-    """There are none, unless the bridge was started otherwise before: then they wait until it is so again."""
-    await trio.sleep_forever()
 
 
 # -- payloads of peers -----------------------------------------------------------------------------------------
@@ -525,4 +425,4 @@ def _key(fields: Mapping[str, object]) -> bytes:
     return hashlib.blake2b(msgspec.msgpack.encode(named), digest_size=32).digest()
 
 
-__all__ = ("OutcomeKeeper", "OutcomeStatistics", "open_outcomes")
+__all__ = ("OutcomeKeeper", "OutcomeStatistics")

@@ -27,8 +27,6 @@ def dead_letter(
 ) -> EventRun:
     """Return the event that keeps a dead job: its payload, key and headers, and what has become of it.
 
-    The letter of a job is the same each time, so that one that is stored again after a crash is recognized.
-
     Args:
         queue: its name.
         epoch: of the job's shard.
@@ -58,7 +56,7 @@ def dead_letter(
         Sender(row.sender, NodeId(publisher)),
         job.dead,
         0,
-        1,
+        0,
         headers,
         row.key,
         [payload],

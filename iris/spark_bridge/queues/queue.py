@@ -1,6 +1,6 @@
 """Open queue: the shell of one queue at one member of a bridge.
 
-The log holds the jobs, the journal what became of them, and ``QueueMachine`` what is going on.  Four tasks work on it:
+The log holds the jobs and what became of them, and ``QueueMachine`` what is going on.  Four tasks work on it:
 one reads the log ahead, one hands out jobs and ends leases, one writes outcomes, and one tells the bridge now and then
 how far the queue is.  Each worker's tunnel has two more.
 """
@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, Protocol, final
+from typing import Final, Protocol, TypeVar, final
 
 import trio
 
@@ -24,13 +24,15 @@ from iris.kernel.tasks import Wakeup, open_background
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.errors import DataLost, LogDamaged, StoreFull, TierUnreachable
-from iris.spark_bridge.log import ShardState, Store, TopicFilter
+from iris.spark_bridge.log import IndexView, ShardState, Store, TopicFilter
 from iris.spark_bridge.queues.dead_letters import dead_letter
-from iris.spark_bridge.queues.journal import QueueJournal, Retry, ShardChange, ShardJournal, change_of
 from iris.spark_bridge.queues.machine import JobState, JobVerdict, Place, QueuedJob, QueueMachine, QueueWorker
 from iris.spark_bridge.queues.messages import JobReport, encode_jobs, encode_settled, read_report_untrusted
 from iris.spark_bridge.queues.progress import ShardProgress
+from iris.spark_bridge.queues.records import QueueRecord, Retry, change_of, read_record, write_changes
 from iris.spark_bridge.queues.rows import JobRow, rows_of
+
+T = TypeVar("T")
 
 _log: Final = logging.getLogger("iris")
 
@@ -75,8 +77,8 @@ class LogMember(Protocol):
         """Tell whether the shard of an event is one of this member's."""
         ...
 
-    async def take(self, runs: Sequence[EventRun], stored: Callable[[], None] | None = None) -> None:
-        """Store events, and call ``stored`` when they are on the disk."""
+    async def write(self, change: Callable[[IndexView, list[EventRun]], T]) -> T:
+        """Change the index, together with events; return when enough copies have that on their disks."""
         ...
 
     async def wait_news(self, known: Mapping[str, int], timeout: float) -> object:
@@ -126,16 +128,16 @@ class QueueStatus:
 class _Shard:
     """How far a queue is in one shard."""
 
-    def __init__(self, epoch: str, journal: ShardJournal) -> None:
+    def __init__(self, epoch: str, record: QueueRecord) -> None:
         self.epoch = epoch
-        self.journal = journal
-        self.scanned = journal.progress.floor
+        self.record = record
+        self.scanned = record.progress.floor
         self.retries: dict[int, Retry | None] = {}
         """What is to be written of its jobs."""
 
     @property
     def progress(self) -> ShardProgress:
-        return self.journal.progress
+        return self.record.progress
 
 
 @final
@@ -146,21 +148,19 @@ class OpenQueue:
         name: of the queue, and of the topic of its jobs.
         group: under which the bridge keeps how far it is.
         member: the bridge's member.
-        journal: of its queues.
     """
 
-    def __init__(self, name: str, group: str, member: LogMember, journal: QueueJournal) -> None:
+    def __init__(self, name: str, group: str, member: LogMember) -> None:
         self.name: Final = name
         self._group = group
         self._topic = TopicFilter((name,))
         self._member = member
-        self._journal = journal
         self._machine: Final = QueueMachine()
         self._shards: dict[int, _Shard] = {}
         self._wakeups: dict[QueueWorker, Wakeup] = {}
         self._changed, self._dirty, self._look = Wakeup(), Wakeup(), Wakeup()
-        self._late: list[tuple[QueueWorker, Place]] = []
-        """Jobs that were done before they were looked at, by workers of an earlier run of the bridge."""
+        self._late: list[Callable[[], None]] = []
+        """Called when what is marked is on the disk."""
         self._unmarked = False
         self._purging = trio.Lock()
         self.looked = trio.Event()
@@ -174,9 +174,10 @@ class OpenQueue:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Work until it is cancelled.  What was reported and is not written then is reported again by its worker."""
         states = tuple(self._member.states.values())
-        known = await trio.to_thread.run_sync(self._load, states)
-        if known:
+        if await trio.to_thread.run_sync(self._load, states):
             self._machine.rest(trio.current_time() + _REST)
+        self._unmarked = True  # from here it is known that there is such a queue
+        self._dirty.wake()
         async with trio.open_nursery() as nursery:
             for task in (self._read_ahead, self._hand_out, self._write_outcomes, self._tell, self._watch):
                 nursery.start_soon(task)
@@ -184,13 +185,12 @@ class OpenQueue:
 
     def _load(self, states: Sequence[ShardState]) -> bool:
         known = False
-        for state in states:
-            found = self._journal.load(self.name, state.number, state.epoch)
-            known = known or found is not None
-            empty = ShardJournal(progress=ShardProgress(state.earliest, {}), done=0, dead=0, expired=0, retries={})
-            shard = self._shards[state.number] = _Shard(state.epoch, found or empty)
-            if found is None:
-                self._journal.write(self.name, {(state.number, state.epoch): change_of(shard.journal, {})})
+        with self._member.store.read_transaction() as view:
+            for state in states:
+                found = read_record(view, self.name, state.number, state.epoch)
+                known = known or found is not None
+                record = found or QueueRecord(progress=ShardProgress(state.earliest, {}))
+                self._shards[state.number] = _Shard(state.epoch, record)
         self._member.store.pin_cursor(
             self._group,
             {state.id: self._shards[state.number].progress.floor for state in states},
@@ -202,7 +202,7 @@ class OpenQueue:
         """Return what is going on."""
         machine = self._machine
         states = Counter(job.state for job in machine.jobs.values())
-        records = [shard.journal for shard in self._shards.values()]
+        records = [shard.record for shard in self._shards.values()]
         return QueueStatus(
             queue=self.name,
             unread=sum(
@@ -235,6 +235,7 @@ class OpenQueue:
     async def purge(self) -> int:
         """Forget every job that the log holds now; return how many those were.  What is in hand is not done again."""
         count = 0
+        written = trio.Event()
         async with self._purging:
             for state in tuple(self._member.states.values()):
                 shard = self._shards[state.number]
@@ -243,13 +244,15 @@ class OpenQueue:
                     rows, at = await trio.to_thread.run_sync(self._read, state, at)
                     count += sum(not shard.progress.is_done(row.offset) for row in rows)
                 shard.progress.mark(shard.progress.floor, state.next)
-                shard.retries = dict.fromkeys((*shard.retries, *shard.journal.retries))
+                shard.retries = dict.fromkeys((*shard.retries, *shard.record.retries))
                 shard.scanned = max(shard.scanned, state.next)
             count += self._machine.clear()
             self._unmarked = True
+            self._late.append(written.set)
         self._dirty.wake()
         for wakeup in self._wakeups.values():
             wakeup.wake()
+        await written.wait()
         return count
 
     # -- reading ahead --------------------------------------------------------------------------------------
@@ -332,7 +335,7 @@ class OpenQueue:
     def _job(self, shard: _Shard, number: int, row: JobRow, offset: float) -> QueuedJob:
         """Make a job; ``offset`` is what to add to seconds since 1970."""
         stored = row.timestamp / 1e6 + offset
-        retry = shard.journal.retries.get(row.offset)
+        retry = shard.record.retries.get(row.offset)
         return QueuedJob(
             Place(number, row.offset),
             row,
@@ -441,9 +444,9 @@ class OpenQueue:
             worker.settled.append(place)
             return
         shard.progress.mark(place.offset, place.offset + 1)
-        shard.journal.done += 1
+        shard.record.done += 1
         shard.retries[place.offset] = None
-        self._late.append((worker, place))
+        self._late.append(partial(worker.settled.append, place))
         self._unmarked = True
         self._dirty.wake()
 
@@ -481,12 +484,14 @@ class OpenQueue:
                 outcomes, self._machine.outcomes = self._machine.outcomes, []
                 late, self._late = self._late, []
                 self._unmarked = False
-                await self._bury([job for job in outcomes if job.verdict is JobVerdict.DEAD])
+                dead = [job for job in outcomes if job.verdict is JobVerdict.DEAD]
+                letters = await self._letters(dead)
                 self._mark(outcomes)
-                await self._write()
+                await self._write(letters)
+                self._say_dead(dead)
                 now = trio.current_time()
-                for worker, place in late:
-                    worker.settled.append(place)
+                for settle in late:
+                    settle()
                 self._machine.settle(outcomes, now)
                 self._changed.wake()
                 self._look.wake()
@@ -496,7 +501,7 @@ class OpenQueue:
         for job in outcomes:
             number, offset = job.place
             shard = self._shards[number]
-            known = offset in shard.journal.retries or offset in shard.retries
+            known = offset in shard.record.retries or offset in shard.retries
             if shard.progress.is_done(offset):
                 continue  # the queue was purged meanwhile
             if job.verdict is JobVerdict.RETRY:
@@ -505,42 +510,43 @@ class OpenQueue:
             shard.progress.mark(offset, offset + 1)
             if known:
                 shard.retries[offset] = None
-            shard.journal.done += job.verdict is JobVerdict.DONE
-            shard.journal.dead += job.verdict is JobVerdict.DEAD
-            shard.journal.expired += job.verdict is JobVerdict.EXPIRED
+            shard.record.done += job.verdict is JobVerdict.DONE
+            shard.record.dead += job.verdict is JobVerdict.DEAD
+            shard.record.expired += job.verdict is JobVerdict.EXPIRED
 
-    async def _write(self) -> None:
-        """Write what has changed; on a full disk again and again."""
-        changes: dict[tuple[int, str], ShardChange] = {}
-        for number, shard in self._shards.items():
-            changes[number, shard.epoch] = change_of(shard.journal, shard.retries)
+    async def _write(self, letters: Sequence[EventRun] = ()) -> None:
+        """Write what has changed, and dead letters with it; on a full disk again and again."""
+        changes = {
+            (number, shard.epoch): change_of(shard.record, shard.retries) for number, shard in self._shards.items()
+        }
+        for shard in self._shards.values():
             for offset, retry in shard.retries.items():
                 if retry is None:
-                    shard.journal.retries.pop(offset, None)
+                    shard.record.retries.pop(offset, None)
                 else:
-                    shard.journal.retries[offset] = retry
+                    shard.record.retries[offset] = retry
             shard.retries = {}
-        write = partial(self._journal.write, self.name, changes)
+
+        def write(view: IndexView, runs: list[EventRun]) -> None:
+            write_changes(view, self.name, changes)
+            runs += letters
+
         while True:
             try:
-                return await trio.to_thread.run_sync(write)
+                return await self._member.write(write)
             except StoreFull as error:
                 _log.warning("queue %s waits: %s", self.name, error, extra={"queue": self.name, "reason": str(error)})
                 await trio.sleep(_RETRY)
 
-    async def _bury(self, jobs: Sequence[QueuedJob]) -> None:
-        """Store the dead letters of jobs; again after a crash, and then the log recognizes them."""
-        if not jobs:
-            return
+    async def _letters(self, jobs: Sequence[QueuedJob]) -> list[EventRun]:
         rows = await self._rows(jobs)
-        letters = [
+        return [
             dead_letter(self.name, self._shards[job.place.shard].epoch, job, rows[job.place], self._member.owns)
             for job in jobs
             if job.place in rows
         ]
-        stored = trio.Event()
-        await self._member.take(letters, stored.set)
-        await stored.wait()
+
+    def _say_dead(self, jobs: Sequence[QueuedJob]) -> None:
         for job in jobs:
             _log.warning(
                 "job %d of shard %d of queue %s is dead after %d attempts: %s",

@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, cast, final
 
 import trio
 
 from iris.kernel.errors import NotAllowed, RemoteError
-from iris.kernel.tasks import open_background
 from iris.patterns.messages import Sender
 from iris.patterns.pubsub.interest import is_topic
 from iris.patterns.pubsub.queues import DEAD_SUFFIX, GROUP, MAX_ATTEMPTS, MAX_LEASE, MAX_LIMIT
 from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.errors import QuotaExceeded
-from iris.spark_bridge.queues.journal import QueueJournal
 from iris.spark_bridge.queues.machine import MOST_BACKOFF, QueuedJob, QueueWorker
 from iris.spark_bridge.queues.messages import read_places_untrusted
 from iris.spark_bridge.queues.queue import LogMember, OpenQueue, QueueStatus
@@ -39,13 +35,16 @@ MayPublish = Callable[[Sender, str], bool]
 
 @final
 class Queues:
-    """The queues of one member; made by ``open_queues``."""
+    """The queues of one member.
 
-    def __init__(
-        self, member: LogMember, journal: QueueJournal, nursery: trio.Nursery, *, may_publish: MayPublish
-    ) -> None:
+    Args:
+        member: has the log.
+        nursery: in which the queues work.
+        may_publish: see there.
+    """
+
+    def __init__(self, member: LogMember, nursery: trio.Nursery, *, may_publish: MayPublish) -> None:
         self._member = member
-        self._journal = journal
         self._nursery = nursery
         self._may_publish = may_publish
         self._open: dict[str, OpenQueue] = {}
@@ -72,7 +71,7 @@ class Queues:
                     raise QuotaExceeded(
                         f"queue {name!r} would be one too many: a member of a bridge works on {MOST_QUEUES}"
                     )
-                queue = OpenQueue(name, GROUP + name, self._member, self._journal)
+                queue = OpenQueue(name, GROUP + name, self._member)
                 await self._nursery.start(queue.run)
                 self._open[name] = queue
         return queue
@@ -133,24 +132,6 @@ def _shown(job: QueuedJob, row: JobRow, now: float) -> dict[str, Any]:
         "value": row.value[:4096],
         "size": len(row.value),
     }
-
-
-@asynccontextmanager
-async def open_queues(member: LogMember, directory: Path, *, may_publish: MayPublish) -> AsyncIterator[Queues]:
-    """Work on the queues of a member until the block ends.
-
-    Args:
-        member: has the log.
-        directory: of the journal.
-        may_publish: see there.
-    """
-    journal = await trio.to_thread.run_sync(QueueJournal, directory)
-    try:
-        async with open_background() as nursery:
-            yield Queues(member, journal, nursery, may_publish=may_publish)
-    finally:
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(journal.close)
 
 
 def _name(payload: object) -> str:

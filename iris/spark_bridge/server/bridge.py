@@ -21,16 +21,16 @@ from iris.patterns.pubsub.interest import Share, check_pattern, check_share
 from iris.spark_bridge.copies import LogState, PrimaryCopies, Settings, read_state
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.log import Retention, Store, open_store
-from iris.spark_bridge.outcomes import open_outcomes
-from iris.spark_bridge.queues import open_queues
+from iris.spark_bridge.outcomes import OutcomeKeeper
+from iris.spark_bridge.queues import Queues
 from iris.spark_bridge.server.clock_check import MemberClock
 from iris.spark_bridge.server.collector import gathering_service
 from iris.spark_bridge.server.group_commit import GroupLimits
 from iris.spark_bridge.server.growth import Division, Newcomer, Parents, decode_division
-from iris.spark_bridge.server.leases import open_leases
+from iris.spark_bridge.server.leases import Leases
 from iris.spark_bridge.server.member import BridgeMember
 from iris.spark_bridge.server.operations import Operations
-from iris.spark_bridge.server.permissions import Permissions, is_there, speaks_for
+from iris.spark_bridge.server.permissions import Permissions
 from iris.spark_bridge.server.shard_claim import ShardClaim
 from iris.spark_bridge.server.sharding import Sharding
 from iris.spark_bridge.server.sink_commits import BatchCommitter
@@ -249,10 +249,8 @@ async def open_bridge(
             committed=bridge.take_note,
             clock=clock,
         )
-        permissions = Permissions(bridge=name, readers=readers, find_peer=node._parts.mesh.peer)
-        queues = await stack.enter_async_context(
-            open_queues(bridge, Path(directory) / "queues", may_publish=permissions.may_publish)
-        )
+        permissions = Permissions(bridge=name, readers=readers, node=node)
+        queues = Queues(bridge, nursery, may_publish=permissions.may_publish)
         operations = Operations(
             bridge,
             intake,
@@ -298,30 +296,12 @@ async def open_bridge(
                 node._parts.pubsub.change_share(subscription, changed)
 
         bridge.on_divided = announce
-        leases = await open_leases(
-            node,
-            Path(directory),
-            address=address,
-            grants_at=lambda: address if 0 in shards else bridge.known.get(0, ""),
-            wall_clock=wall_clock,
-        )
-        outcomes = await stack.enter_async_context(
-            open_outcomes(
-                Path(directory) / "outcomes",
-                address=address,
-                kept_at=lambda: address if 0 in shards else bridge.known.get(0, ""),
-                speaks_for=partial(speaks_for, node),
-                is_there=partial(is_there, node),
-                date=clock.now,
-                may_forget=clock.is_believed,
-                store=bridge.take if of is None else None,
-                may_publish=permissions.may_publish,
-                entropy=entropy,
-            )
-        )
+        leases = Leases(bridge, permissions, address=address)
+        outcomes = OutcomeKeeper(bridge, permissions, address=address)
         nursery = await stack.enter_async_context(open_background())
         nursery.start_soon(bridge.run, subscriptions)
         nursery.start_soon(intake.discard_abandoned)
+        nursery.start_soon(outcomes.run)
         for cluster in dict.fromkeys((address, name)):
             service = outcomes.serve(leases.serve(operations.service(cluster)))
             await stack.enter_async_context(node.join(cluster, service))

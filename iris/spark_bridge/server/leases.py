@@ -1,4 +1,4 @@
-"""Leases: who alone may do something for a while, granted by a bridge and written to its disk before it says so.
+"""Leases: who alone may do something for a while, granted by a bridge and written to its log before it says so.
 
 ========= ============================================== ======================================================
 operation payload                                        reply
@@ -10,44 +10,43 @@ renew     {name, cluster, holder, ttl}                   whether the caller stil
 release   {name, cluster, holder}                        whether the caller had it
 ========= ============================================== ======================================================
 
-One member of a bridge grants them: the one that has shard 0, of which there is one (``ShardClaim``).  Its file
-``leases`` has the last token and who holds what; it is replaced whole and synced before a lease is granted.  Renewals
-are kept in memory: a member that starts takes each lease in its file for one that was renewed just now.
+One member of a bridge grants them: the one that has shard 0, of which there is one (``ShardClaim``).  A table of its
+log has the last token and who holds what; a lease is told when that is on the disk, and on as many copies as it takes.
+Renewals are kept in memory: a member that starts takes each lease that the log has for one that was renewed just now.
 
 A token is greater than all before it.  A member begins with no less than the date in microseconds: so tokens grow also
-where the file was lost with its disk, unless the clock is behind where it was.  The time of a lease is measured by a
+where the log was lost with its disk, unless the clock is behind where it was.  The time of a lease is measured by a
 clock that nobody sets.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
+from collections.abc import Collection, Mapping
+from dataclasses import astuple, dataclass
 from typing import Any, Final, cast, final
 
 import trio
 
-from iris.kernel.errors import ConfigError, RemoteError
+from iris.kernel.errors import RemoteError
 from iris.kernel.names import is_name
-from iris.node.node import Node
 from iris.patterns.messages import Request, Sender
+from iris.patterns.pubsub.subscribe import EventRun
 from iris.patterns.service import Service
 from iris.patterns.state import MAX_TTL, MIN_TTL
-from iris.security.files import write_private
-from iris.spark_bridge.server.permissions import speaks_for
+from iris.spark_bridge.errors import StoreFull
+from iris.spark_bridge.log import IndexView
+from iris.spark_bridge.server.member import BridgeMember
+from iris.spark_bridge.server.permissions import Permissions
 
 _log: Final = logging.getLogger("iris")
 
-_FILE: Final = "leases"
-_WHAT: Final = "the leases of a bridge"
+_LAST: Final = b"last"
+"""Under which the table has the last token; the names of leases have a slash."""
 _HOLDER: Final = 16
 _MOST: Final = 4096
-"""Leases that are held at a time: a file of 600 KB at most, which each grant writes."""
+"""Leases that are held at a time."""
 _MOST_OF_CLUSTER: Final = 256
 _WAITING: Final = 16
 """Callers that wait here for a lease: they take places from those that read."""
@@ -81,11 +80,11 @@ class LeaseStatistics:
 
 @final
 class LeaseTable:
-    """The leases of one bridge.  Sans-IO: the caller writes ``record()`` to disk before it tells of a grant.
+    """The leases of one bridge.  Sans-IO: the caller writes a grant to disk before it tells of it.
 
     Args:
         last: the last token that was given out.
-        held: leases by name, which were held when this table was written.
+        held: leases by name, which were held when they were written.
         now: seconds on a clock that nobody sets.
     """
 
@@ -94,11 +93,12 @@ class LeaseTable:
         self._held = dict(held)
         self._until = {name: now + lease.ttl for name, lease in held.items()}
         self._granted = self._released = self._expired = 0
+        self._ended: set[str] = set()
 
-    @property
-    def last(self) -> int:
-        """The last token that was given out."""
-        return self._last
+    def take_ended(self) -> set[str]:
+        """Return the names of leases that have ended since this was called last: nobody needs to write that at once."""
+        ended, self._ended = self._ended, set()
+        return ended
 
     def acquire(self, name: str, holder: str, node: str, ttl: float, now: float) -> LeaseRecord | float:
         """Grant a lease, or return the seconds after which it is free at the latest.
@@ -130,7 +130,7 @@ class LeaseTable:
         held = self._held.get(name)
         if held is None or held.holder != holder:
             return False
-        del self._held[name], self._until[name]
+        self._end(name)
         self._released += 1
         return True
 
@@ -150,35 +150,32 @@ class LeaseTable:
             held=len(self._held), granted=self._granted, released=self._released, expired=self._expired
         )
 
-    def record(self) -> dict[str, Any]:
-        """Return what has to be on disk."""
-        held = {name: [lease.token, lease.ttl, lease.holder, lease.node] for name, lease in self._held.items()}
-        return {"last": self._last, "held": held}
-
     def _expire(self, now: float) -> None:
         for name in [name for name, until in self._until.items() if until <= now]:
-            del self._held[name], self._until[name]
+            self._end(name)
             self._expired += 1
+
+    def _end(self, name: str) -> None:
+        del self._held[name], self._until[name]
+        self._ended.add(name)
 
 
 @final
 class Leases:
-    """The leases that one member of a bridge grants, or knows where to ask for.  Made by ``open_leases``."""
+    """The leases that one member of a bridge grants, or knows where to ask for.
 
-    def __init__(
-        self,
-        node: Node,
-        path: Path,
-        table: LeaseTable,
-        address: str,
-        grants_at: Callable[[], str],
-    ) -> None:
-        self._node = node
-        self._path = path
-        self._table = table
+    Args:
+        member: has the log.
+        permissions: of the bridge.
+        address: the cluster of this member alone.
+    """
+
+    def __init__(self, member: BridgeMember, permissions: Permissions, *, address: str) -> None:
+        self._member = member
+        self._permissions = permissions
         self._address = address
-        self._grants_at = grants_at
-        self._writing = trio.Lock()
+        with member.store.read_transaction() as view:
+            self._table = read_leases(view, trio.current_time(), member.now())
         self._waiting = 0
         self._news = trio.lowlevel.ParkingLot()
 
@@ -194,7 +191,7 @@ class Leases:
         return self._table.statistics(trio.current_time())
 
     async def _lease(self, request: Request) -> dict[str, Any]:
-        granting = self._grants_at()
+        granting = self._member.known.get(0, "")
         if granting == "":
             raise RemoteError("no_shard_0", "no member of this bridge is known to have shard 0: that one grants leases")
         if granting != self._address:
@@ -232,21 +229,23 @@ class Leases:
         Raises:
             RemoteError: there are too many, or it cannot be written.
         """
-        async with self._writing:  # one at a time: what is on disk is never older than what was told
-            now = trio.current_time()
-            held, of_cluster = self._table.count(name.rpartition("/")[0] + "/", now)
-            if not self._table.is_held(name) and (held >= _MOST or of_cluster >= _MOST_OF_CLUSTER):
-                raise RemoteError("too_many_leases", f"{held} leases are held, {of_cluster} by this cluster")
-            last = self._table.last
-            granted = self._table.acquire(name, holder, sender.node, ttl, now)
-            if not isinstance(granted, LeaseRecord) or granted.token <= last:
-                return granted
-            try:
-                with trio.CancelScope(shield=True):
-                    await trio.to_thread.run_sync(partial(save_leases, self._path, self._table.record()))
-            except ConfigError as error:
-                self._table.release(name, holder)
-                raise RemoteError("not_stored", str(error)) from None
+        now = trio.current_time()
+        held, of_cluster = self._table.count(name.rpartition("/")[0] + "/", now)
+        if not self._table.is_held(name) and (held >= _MOST or of_cluster >= _MOST_OF_CLUSTER):
+            raise RemoteError("too_many_leases", f"{held} leases are held, {of_cluster} by this cluster")
+        granted = self._table.acquire(name, holder, sender.node, ttl, now)
+        if not isinstance(granted, LeaseRecord):
+            return granted
+        ended = self._table.take_ended()
+
+        def write(view: IndexView, _runs: list[EventRun]) -> None:
+            write_lease(view, name, granted, ended)
+
+        try:
+            await self._member.write(write)  # one that was granted before, too: its first answer may wait for this
+        except StoreFull as error:
+            self._table.release(name, holder)
+            raise RemoteError("not_stored", str(error)) from None
         _log.info(
             "lease %s is held by node %s, token %d",
             name,
@@ -277,7 +276,7 @@ class Leases:
             RemoteError: the sender has nothing to do with that cluster.
         """
         cluster, name = _cluster(fields), _name(fields)
-        if not speaks_for(self._node, sender.node, sender.cluster, cluster):
+        if not self._permissions.speaks_for(sender, cluster):
             raise RemoteError(
                 "NotAllowed",
                 f"node {sender.node} of cluster {sender.cluster!r} asks for a lease of {cluster!r}, and is no member",
@@ -285,60 +284,27 @@ class Leases:
         return f"{cluster}/{name}"
 
 
-async def open_leases(
-    node: Node, directory: Path, *, address: str, grants_at: Callable[[], str], wall_clock: Callable[[], float]
-) -> Leases:
-    """Return the leases of a member of a bridge.
+def read_leases(view: IndexView, now: float, date: int) -> LeaseTable:
+    """Return the leases that a log has.
 
     Args:
-        node: of the member.
-        directory: of its log.
-        address: the cluster of this member alone.
-        grants_at: returns that of the member that grants leases; empty if none is known.
-        wall_clock: seconds since 1970.
-
-    Raises:
-        ConfigError: the file cannot be read, or is damaged.
+        view: of its index.
+        now: seconds on a clock that nobody sets.
+        date: microseconds since 1970.
     """
-    path = directory / _FILE
-    record = await trio.to_thread.run_sync(load_leases, path)
-    return Leases(node, path, table_of(record, trio.current_time(), wall_clock()), address, grants_at)
+    records = {name: json.loads(value) for name, value in view.table("leases").records()}
+    last = records.pop(_LAST, 0)
+    held = {name.decode(): LeaseRecord(*lease) for name, lease in records.items()}
+    return LeaseTable(max(last, date), held, now)
 
 
-def table_of(record: Mapping[str, Any], now: float, date: float) -> LeaseTable:
-    """Return the table of what was on disk."""
-    held = {name: LeaseRecord(*lease) for name, lease in record["held"].items()}
-    return LeaseTable(max(record["last"], int(date * 1_000_000)), held, now)
-
-
-def save_leases(path: Path, record: Mapping[str, Any]) -> None:
-    """Write leases, whole or not at all, and sync them.
-
-    Raises:
-        ConfigError: they cannot be written.
-    """
-    data = json.dumps(record).encode()
-    write_private(path, hashlib.blake2b(data, digest_size=16).hexdigest().encode() + b"\n" + data, _WHAT)
-
-
-def load_leases(path: Path) -> dict[str, Any]:
-    """Read leases; none if there is no file.
-
-    Raises:
-        ConfigError: it cannot be read, or is damaged.
-    """
-    try:
-        digest, _, data = path.read_bytes().partition(b"\n")
-    except FileNotFoundError:
-        return {"last": 0, "held": {}}
-    except OSError as error:
-        raise ConfigError(f"{_WHAT} {path}: {error.strerror}") from None
-    if hashlib.blake2b(data, digest_size=16).hexdigest().encode() != digest:
-        raise ConfigError(
-            f"{_WHAT} {path} is damaged: wait until all leases are over, then move it away; tokens go on from the date"
-        )
-    record: dict[str, Any] = json.loads(data)
-    return record
+def write_lease(view: IndexView, name: str, lease: LeaseRecord, ended: Collection[str]) -> None:
+    """Write who has a lease, and that others have ended."""
+    table = view.table("leases")
+    for other in ended:
+        table.delete(other.encode())
+    table.put(name.encode(), json.dumps(astuple(lease)).encode())
+    table.put(_LAST, json.dumps(max(lease.token, json.loads(table.get(_LAST) or b"0"))).encode())
 
 
 # -- payloads of peers -----------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, final
+from typing import Final, TypeVar, cast, final
 
 import trio
 
@@ -28,7 +28,7 @@ from iris.spark_bridge.copies import CopyStatus, PrimaryCopies
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.events.runs import count_events, stored_size
 from iris.spark_bridge.events.schema import HEADER_BRIDGE
-from iris.spark_bridge.log import EVERYTHING, Appended, News, Retention, ShardState, Store, TopicFilter
+from iris.spark_bridge.log import EVERYTHING, Appended, IndexView, News, Retention, ShardState, Store, TopicFilter
 from iris.spark_bridge.server.clock_check import MemberClock
 from iris.spark_bridge.server.group_commit import GroupCommit, GroupLimits
 from iris.spark_bridge.server.growth.division import Division, decode_division
@@ -104,6 +104,20 @@ class BridgeReport:
     copies: Sequence[CopyStatus] = ()
     tier: Sequence[TierStatus] = ()
     """Of each shard, if there is a tier."""
+
+
+T = TypeVar("T")
+
+
+@final
+@dataclasses.dataclass(eq=False, slots=True)
+class _Change:
+    """A change of the index that waits for the disk, then for copies."""
+
+    change: Callable[[IndexView, list[EventRun]], object]
+    done: trio.Event = dataclasses.field(default_factory=trio.Event)
+    result: object = None
+    error: StoreFull | None = None
 
 
 @final
@@ -208,6 +222,7 @@ class BridgeMember:
         self._retention = retention
         self._clock = clock
         self._group: GroupCommit[_Batch] = GroupCommit(limits)
+        self._changes: list[_Change] = []
         self._arrived = Wakeup()
         self._room = trio.lowlevel.ParkingLot()
         self._readers: set[_WaitingReader] = set()
@@ -339,6 +354,10 @@ class BridgeMember:
     def now(self) -> int:
         """Return the wall clock in microseconds since 1970."""
         return self._clock.now()
+
+    def is_clock_believed(self) -> bool:
+        """Tell whether anything may be forgotten for its age."""
+        return self._clock.is_believed()
 
     def take_note(self, untold: int) -> None:
         """Look at the store again, after rows of Spark's were added; ``untold`` could not be published."""
@@ -487,6 +506,28 @@ class BridgeMember:
         """
         await self._gather(_Batch(runs=runs, stored=stored))
 
+    async def write(self, change: Callable[[IndexView, list[EventRun]], T]) -> T:
+        """Change the index, in one transaction with what else is to be written; return what ``change`` returns.
+
+        When this returns it is on the disk, and on as many copies as it takes.  So it is with what ``change`` has read.
+
+        Args:
+            change: gets the index, and a list to which it adds events that are stored with the change.  Changes are
+                made in their order, in another thread; one that found no room may be made a second time.
+
+        Raises:
+            StoreFull: there is no room; nothing was changed.
+
+        Cancelling leaves it open whether the change is made.
+        """
+        waiting = _Change(change)
+        self._changes.append(waiting)
+        self._arrived.wake()
+        await waiting.done.wait()
+        if waiting.error is not None:
+            raise waiting.error
+        return cast("T", waiting.result)
+
     async def _gather(self, batch: _Batch) -> None:
         count = count_events(batch.runs)
         self._received += count
@@ -500,13 +541,14 @@ class BridgeMember:
     async def _commit_groups(self, scope: trio.CancelScope) -> None:
         with scope:
             while True:
-                while self._group.is_empty:
+                while self._group.is_empty and not self._changes:
                     await self._arrived.wait()
-                while (wait := self._group.deadline - trio.current_time()) > 0:
+                # Who waits for a change waits for the write before it, and for no more: that is what it is grouped by.
+                while not self._changes and (wait := self._group.deadline - trio.current_time()) > 0:
                     with trio.move_on_after(wait):
                         await self._arrived.wait()
                 await self._commit(retry=True)
-        if not self._group.is_empty:
+        if self._changes or not self._group.is_empty:
             with trio.CancelScope(shield=True):
                 await self._commit(retry=False)
         with trio.move_on_after(_GOODBYE, shield=True):
@@ -542,30 +584,27 @@ class BridgeMember:
                     subscription._explain_delay(ranges, self.copies.describe())
 
     async def _commit(self, *, retry: bool) -> None:
-        """Write a group, then confirm it.  On a full disk: again and again, or not at all."""
+        """Write a group and the changes that wait, then confirm it.  On a full disk: again and again, or not at all."""
         await self.copies.wait_room(self._groups[0])
         batches = self._group.take()
         self._room.unpark_all()
         runs = [run for batch in batches for run in batch.runs]
-        appended, strays = await self._append_divided(runs)
+        changed: list[_Change] = []
+        appended, strays = await self._append_divided(runs, changed)
         while appended is None:
             _explain((*batches, *self._group.batches))
             # The block ends with a full disk. Nothing of this group was confirmed, so its publishers still have what
             # they want stored.
-            if not retry:
+            if not batches or not retry:
                 return
             await self._retain()
             await trio.sleep(_FULL_RETRY)
-            appended, strays = await self._append_divided(runs)
-        self._group.written()
+            appended, strays = await self._append_divided(runs, changed)
         # From here the events are on disk and in the index: they survive a power cut, and may be acknowledged. Not a
         # line earlier, because a publisher forgets an event when it is acknowledged.
-        self._commits += 1
-        self._missed = saturated(self._missed + appended.missed)
+        if batches:
+            self._group.written()
         self._waiting -= count_events(runs)
-        self._stored += appended.count
-        self._repeats += appended.repeats
-        self._stale += count_events(appended.stale)
         self._strays += count_events(strays)
         unstored = [*appended.stale, *strays]
         # What a subscription brought is confirmed at once: a message for each batch was a sixth of this task's time.
@@ -577,38 +616,76 @@ class BridgeMember:
         self._groups.append(looked.number)
         looked.ranges = {subscription: _confirmations(own, unstored) for subscription, own in to_confirm.items()}
         looked.stored = [batch.stored for batch in batches if batch.stored is not None]
+        looked.stored += [change.done.set for change in changed]
         if self.copies.copied == math.inf:
             self._uncopied.append(looked)
             await self._settle()
         else:
             self._follow_up(looked)
 
-    async def _append_divided(self, runs: Sequence[EventRun]) -> tuple[Appended | None, Sequence[EventRun]]:
-        """Append what belongs to this member's shards; return that, and the rest."""
+    async def _append_divided(
+        self, runs: Sequence[EventRun], changed: list[_Change]
+    ) -> tuple[Appended | None, Sequence[EventRun]]:
+        """As ``_append``, of what belongs to this member's shards; return the rest as well."""
         async with self._dividing:
             parts, strays = self.sharding.split(runs)
-            return await self._append(parts), strays
+            return await self._append(parts, changed), strays
 
-    async def _append(self, parts: Mapping[int, Sequence[EventRun]]) -> Appended | None:
+    async def _append(self, parts: Mapping[int, Sequence[EventRun]], changed: list[_Change]) -> Appended | None:
+        """Store events, and make the changes that wait; those that are made are added to ``changed``.
+
+        Where there is no room for events, changes may find some: jobs that are done let retention go on.
+        """
+        changes, self._changes = self._changes, []
         try:
-            append = partial(self.store.append, parts, now=self.now(), judged=self._is_judged)
-            return await trio.to_thread.run_sync(append, limiter=self._disk)
+            appended = await self._write(parts, changes)
         except StoreFull:
             self._refusals += 1
-            return None
+        else:
+            changed += changes
+            return appended
+        for change in changes:
+            try:
+                await self._write({}, [change])
+            except StoreFull as error:
+                change.error = error
+                change.done.set()
+            else:
+                looked = self._take_changes()
+                looked.stored = [change.done.set]
+                self._follow_up(looked)
+        return None
+
+    async def _write(self, parts: Mapping[int, Sequence[EventRun]], changes: Sequence[_Change]) -> Appended:
+        more: list[EventRun] = []
+
+        def change(view: IndexView) -> Mapping[int, Sequence[EventRun]]:
+            for waiting in changes:
+                waiting.result = waiting.change(view, more)
+            return self.sharding.split(more)[0]
+
+        append = partial(self.store.append, parts, now=self.now(), judged=self._is_judged, change=change)
+        appended = await trio.to_thread.run_sync(append, limiter=self._disk)
+        self._commits += 1
+        self._missed = saturated(self._missed + appended.missed)
+        self._received += count_events(more)
+        self._stored += appended.count
+        self._repeats += appended.repeats
+        self._stale += count_events(appended.stale)
+        return appended
 
     async def _apply_retention(self) -> None:
         while True:
             await self._retain()
             before = self.now() - int(_PUBLISHER_MEMORY * 1_000_000)
-            if self._clock.is_believed():
+            if self.is_clock_believed():
                 with suppress(StoreFull):  # next time
                     await trio.to_thread.run_sync(self.store.forget_publishers, before)
             await trio.sleep(_RETENTION_INTERVAL)
 
     async def _retain(self) -> None:
         retention = self._retention
-        if not self._clock.is_believed():
+        if not self.is_clock_believed():
             # A clock that jumped ahead would make every event old enough to be removed.
             retention = retention.without_ages()
         with suppress(StoreFull):  # nothing could be removed: publishers learn of what is refused

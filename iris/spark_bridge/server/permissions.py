@@ -12,7 +12,7 @@ writers and monitoring need them.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, Literal, final
 
 from iris.cluster.mesh import Peer
@@ -77,15 +77,14 @@ class Permissions:
     Args:
         bridge: name of the bridge's cluster.
         readers: clusters that may read; None: every node that may use the bridge's cluster.
-        find_peer: returns what is known of a node that has just asked for something.
+        node: of the bridge.
     """
 
-    def __init__(
-        self, *, bridge: str, readers: Collection[str] | None, find_peer: Callable[[NodeId], Peer | None]
-    ) -> None:
+    def __init__(self, *, bridge: str, readers: Collection[str] | None, node: Node) -> None:
         self._bridge = bridge
         self._readers = None if readers is None else frozenset((bridge, *readers))
-        self._find_peer = find_peer
+        self._node = node
+        self._find_peer = node._parts.mesh.peer
 
     def check(self, operation: str, sender: Sender) -> Permission:
         """Return the row of an operation, if a node may call it as far as that does not depend on what it names.
@@ -177,6 +176,19 @@ class Permissions:
         peer = self._find_peer(sender.node)
         return peer is not None and not peer.other_realm and peer.identity.certificate.rights.may_publish(topic)
 
+    def speaks_for(self, sender: Sender, cluster: str) -> bool:
+        """Tell whether a node speaks for a cluster, or is a member of it."""
+        return sender.cluster == cluster or any(sender.node == member.node for member in self._node.members(cluster))
+
+    def is_there(self, cluster: str, node: str) -> bool:
+        """Tell whether a node of this site is linked, or one of another site a member of a cluster.
+
+        A node that has died is linked for another second, one that is cut off or frozen for some seconds.
+        """
+        return self._find_peer(NodeId(node)) is not None or any(
+            node == member.node and member.site != self._node.site for member in self._node.members(cluster)
+        )
+
     def writer(self, sender: Sender) -> Writer:
         """Return what a node may write.
 
@@ -185,21 +197,6 @@ class Permissions:
         """
         self._check_reader(sender)
         return Writer(sender, self._find_peer)
-
-
-def speaks_for(node: Node, sender: str, speaks: str, cluster: str) -> bool:
-    """Tell whether a node that speaks for one cluster is also a member of another one, or has the same."""
-    return speaks == cluster or any(sender == member.node for member in node.members(cluster))
-
-
-def is_there(node: Node, cluster: str, other: str) -> bool:
-    """Tell whether a node of this site is linked, or one of another site a member of a cluster.
-
-    A node that has died is linked for another second, one that is cut off or frozen for some seconds.
-    """
-    return node._parts.mesh.peer(NodeId(other)) is not None or any(
-        other == member.node and member.site != node.site for member in node.members(cluster)
-    )
 
 
 def check_owner(kind: Kind, name: str, *, owner: str, caller: str) -> None:

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from iris.kernel.config import KIB, MIB
 from iris.spark_bridge.errors import LogDamaged
-from iris.spark_bridge.events.schema import SCHEMA, decode_events
+from iris.spark_bridge.events.schema import NO_EVENTS, SCHEMA, decode_events
 from iris.spark_bridge.log import Chunk, TierObject
 from iris.spark_bridge.tier.manifest import object_name, shard_folder
 from iris.spark_bridge.tier.storage import Storage
@@ -120,7 +120,7 @@ class TierReader:
             reason = " ".join(str(error).split())
             raise LogDamaged(f"the object {path} in the tier {self._storage.url} is damaged: {reason}") from None
         batches = table.combine_chunks().to_batches()
-        return batches[0] if batches else pa.RecordBatch.from_pylist([], schema=SCHEMA)
+        return batches[0] if batches else NO_EVENTS
 
     def _footer(self, path: str, size: int) -> pq.FileMetaData:
         known = self._footers.get((path, size))

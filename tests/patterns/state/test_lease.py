@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from iris.kernel.errors import LeaseLost, NoSuchCluster, NotAllowed, RemoteError, RequestTimeout
 from iris.patterns.state import Lease, open_lease
-from iris.spark_bridge.server.leases import LeaseRecord, LeaseTable, table_of
+from iris.spark_bridge.server.leases import LeaseRecord, LeaseTable
 
 
 class Bridge:
@@ -212,8 +212,12 @@ class History:
     def __init__(self, rng: random.Random, clock: MockClock) -> None:
         self.rng, self.clock = rng, clock
         self.table = LeaseTable(0, {}, trio.current_time())
-        self.disk: dict[str, Any] = self.table.record()
+        self.disk: dict[str, LeaseRecord] = {}
+        self.written = 0
+        """The last token on the disk."""
         self.date = 1e6
+        self.earliest = 0.0
+        """A clock is not behind the last token of a disk that is lost."""
         self.resource = Resource()
         self.leases: dict[int, Lease] = {}
         self.frozen: dict[int, int] = {}
@@ -245,7 +249,9 @@ class History:
         granted = self.table.acquire("x", f"{holder}.{self.boots[holder]}", "", _TTL, trio.current_time())
         if not isinstance(granted, LeaseRecord):
             return
-        self.disk = self.table.record()
+        for ended in self.table.take_ended():
+            self.disk.pop(ended, None)
+        self.disk["x"], self.written = granted, granted.token
         assert granted.token > self.last
         self.last = granted.token
         self.clock.jump(self.rng.choice((0.0, 0.5, 2.0)))  # on the way back
@@ -289,13 +295,13 @@ class History:
     def restart(self, _: int) -> None:
         if self.rng.random() < 0.1:  # its disk is lost, and another one is set up when what was held is over
             self.clock.jump(_TTL)
-            self.date = max(self.date, self.last / 1e6 + 1)
-            self.disk = {"last": 0, "held": {}}
-        self.table = table_of(self.disk, trio.current_time(), self.date)
-        self.disk = self.table.record()
+            self.earliest = self.last / 1e6 + 1
+            self.date = max(self.date, self.earliest)
+            self.disk, self.written = {}, 0
+        self.table = LeaseTable(max(self.written, int(self.date * 1e6)), self.disk, trio.current_time())
 
     def set_clock(self, _: int) -> None:
-        self.date = max(0.0, self.date + self.rng.choice((-1e5, 1.0, 1e5)))
+        self.date = max(self.earliest, self.date + self.rng.choice((-1e5, 1.0, 1e5)))
 
 
 async def run_histories(count: int, clock: MockClock) -> tuple[int, int]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from iris.kernel.errors import ConfigError
 from iris.spark_bridge.errors import LogDamaged, StoreBusy
-from tests.support.arrivals import fake_event, fill, make_store, payloads, stored
+from iris.spark_bridge.log.checked_table import seal
+from tests.support.arrivals import fake_event, fill, make_former, make_store, payloads, stored
 
 
 def test_a_log_is_the_same_when_it_is_opened_again(tmp_path: Path) -> None:
@@ -143,3 +146,47 @@ def test_a_closed_segment_that_is_cut_off_is_found_at_start(tmp_path: Path, capl
     (said,) = (record.getMessage() for record in caplog.records if record.levelname == "ERROR")
     assert "events 0 to 49 of shard 0 cannot be read" in said
     assert f"{first} ends at 100, short of" in said
+
+
+def make_beside(directory: Path, *, pending: bool = False) -> None:
+    """Make a log as version 6 left it: with queues, outcomes and leases beside its index."""
+    make_store(directory).close()
+    make_former(directory, 6)
+    for name in ("queues", "outcomes"):
+        (directory / name).mkdir()
+    with (
+        lmdb.open(str(directory / "queues")) as environment,
+        environment.begin(write=True) as transaction,
+    ):
+        transaction.put(b"fjobs", seal(b"fjobs", b"a floor"))
+    with lmdb.open(str(directory / "outcomes"), max_dbs=5) as environment:
+        for table in (b"records", b"ends", b"counts", b"pending", b"state"):
+            database = environment.open_db(table)
+            if pending or table != b"pending":
+                with environment.begin(write=True, db=database) as transaction:
+                    transaction.put(b"key", seal(b"key", table))
+    record = json.dumps({"last": 7, "held": {"a/x": [7, 10.0, "one", "node"]}})
+    (directory / "leases").write_text(f"digest\n{record}")
+
+
+def test_what_the_former_version_had_beside_the_index_is_taken_over(tmp_path: Path) -> None:
+    make_beside(tmp_path)
+    for _ in range(2):
+        store = make_store(tmp_path)
+        with store.read_transaction() as view:
+            assert [*view.table("queues").records()] == [(b"fjobs", b"a floor")]
+            assert [*view.table("keys").records()] == [(b"key", b"records")]
+            assert [*view.table("key_ends").records()] == [(b"key", b"ends")]
+            assert [*view.table("key_counts").records()] == [(b"key", b"counts")]
+            found = {key: json.loads(value) for key, value in view.table("leases").records()}
+        assert found == {b"last": 7, b"a/x": [7, 10.0, "one", "node"]}
+        assert {path.name for path in tmp_path.iterdir()} == {"index", "segments", "lock", "reserve"}
+        store.close()
+
+
+def test_what_the_former_version_had_not_finished_it_has_to_finish(tmp_path: Path) -> None:
+    make_beside(tmp_path, pending=True)
+    for _ in range(2):
+        with pytest.raises(LogDamaged, match="start it once more with the version that wrote it"):
+            make_store(tmp_path)
+    assert (tmp_path / "queues" / "data.mdb").exists()

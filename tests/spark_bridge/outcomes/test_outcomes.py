@@ -11,10 +11,8 @@ import pytest
 import trio
 
 import iris
-from iris.spark_bridge.outcomes.journal import KeyClaim, KeyOutcome, OutboxEvent, OutcomeJournal
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, Rights, open_network
-from iris.testing.network import EPOCH
 
 
 @asynccontextmanager
@@ -423,19 +421,6 @@ async def test_of_a_member_that_dies_nothing_is_stored_twice(tmp_path: Path, ste
             await desk.wait_for("bank", 2)
             assert await desk.request("bank", 30, idempotency_key="k", prefer=one.id, timeout=20) == "paid"
             assert await stored(desk, 2) == PAID
-
-
-async def test_what_a_bridge_noted_and_had_not_stored_when_it_died_is_stored_once(tmp_path: Path) -> None:
-    events = [OutboxEvent("bank", "ledger.ann", "ann", {}, b"x", False)] * 2
-    journal = OutcomeJournal(tmp_path / "outcomes", bytes(16), 0.0)
-    claim = KeyClaim(bytes(32), "bank", bytes(16), bytes(16), "node", 1.0, 60.0, False)
-    journal.apply([KeyOutcome(claim, 1, b"b", events)], date=int(EPOCH * 1e6), now=0.0, may_forget=True)
-    assert journal.pending() == [(1, bytes(32), events)]
-    journal.close()
-    for _ in range(3):
-        async with open_network() as network, network.open_node("desk") as desk, open_keeper(network, tmp_path):
-            await desk.wait_for("bridge")
-            assert await stored(desk, 2) == [("ledger.ann", "ann", b"x", "bank")] * 2
 
 
 async def test_an_outbox_is_bounded_and_a_bridge_refuses_what_may_not_be_published(tmp_path: Path) -> None:

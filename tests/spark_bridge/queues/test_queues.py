@@ -19,7 +19,6 @@ import trio
 import iris
 from iris.kernel.errors import ConfigError, NotAllowed, NotSent, RemoteError
 from iris.node.node import Node
-from iris.spark_bridge.queues.journal import QueueJournal
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, open_network
 
@@ -512,25 +511,3 @@ async def test_a_queue_whose_names_are_too_many_or_bad_is_refused(desk: tuple[Ne
     for payload in (None, {"group": "queue/"}, {"group": 3}):
         with pytest.raises(RemoteError, match="bad_request"):
             await node.request("bridge", payload, operation="queue")
-
-
-def test_a_journal_that_was_damaged_is_noticed(tmp_path: Path) -> None:
-    from iris.spark_bridge.errors import LogDamaged
-    from iris.spark_bridge.queues.journal import Retry, ShardChange
-
-    journal = QueueJournal(tmp_path)
-    retries = {7: Retry(2, 5, "an error that stands nowhere else")}
-    change = ShardChange(floor=3, done=3, dead=0, expired=0, blocks={}, retries=retries)
-    journal.write("jobs", {(0, "00" * 8): change})
-    loaded = journal.load("jobs", 0, "00" * 8)
-    assert loaded is not None
-    assert loaded.retries == retries
-    assert journal.load("jobs", 0, "11" * 8) is None
-    journal.close()
-    data = (tmp_path / "data.mdb").read_bytes()
-    at = data.index(b"an error that")
-    (tmp_path / "data.mdb").write_bytes(data[:at] + b"A" + data[at + 1 :])
-    journal = QueueJournal(tmp_path)
-    with pytest.raises(LogDamaged, match="not what was written"):
-        journal.load("jobs", 0, "00" * 8)
-    journal.close()

@@ -16,9 +16,13 @@ import trio
 
 import iris
 from iris.kernel.errors import ConfigError, LeaseLost, NoSuchCluster, NotAllowed, RemoteError, RequestTimeout
+from iris.patterns.pubsub.subscribe import EventRun
+from iris.spark_bridge.errors import LogDamaged, StoreFull
+from iris.spark_bridge.log import IndexView, Store
 from iris.spark_bridge.server.bridge import open_bridge
-from iris.spark_bridge.server.leases import LeaseRecord, LeaseStatistics, LeaseTable, load_leases, save_leases, table_of
+from iris.spark_bridge.server.leases import LeaseRecord, LeaseStatistics, LeaseTable, read_leases, write_lease
 from iris.testing import Network, Rights, open_network
+from tests.support.arrivals import make_store
 from tests.support.bridges import BridgeProcess
 
 
@@ -44,30 +48,63 @@ def test_a_table_grants_one_at_a_time_and_counts_up() -> None:
     assert table.statistics(34.0) == LeaseStatistics(held=0, granted=3, released=1, expired=2)
 
 
-def test_a_table_that_was_written_takes_each_lease_for_one_renewed_just_now() -> None:
-    table = LeaseTable(0, {}, 0.0)
-    table.acquire("a/x", "one", "n", 10, 0.0)
-    again = table_of(table.record(), 100.0, 0.0)
+def write(store: Store, table: LeaseTable, name: str, holder: str, now: float) -> None:
+    """Grant a lease, and write it."""
+    granted = table.acquire(name, holder, "n", 10, now)
+    assert isinstance(granted, LeaseRecord)
+    ended = table.take_ended()
+
+    def change(view: IndexView) -> dict[int, list[EventRun]]:
+        write_lease(view, name, granted, ended)
+        return {}
+
+    store.append({}, now=1, change=change)
+
+
+def read(store: Store, now: float, date: int = 0) -> LeaseTable:
+    with store.read_transaction() as view:
+        return read_leases(view, now, date)
+
+
+def test_each_lease_that_was_written_counts_as_renewed_just_now_when_it_is_read(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    table = read(store, 0.0)
+    write(store, table, "a/x", "one", 0.0)
+    again = read(store, 100.0)
     assert again.acquire("a/x", "two", "n", 10, 101.0) == 9.0
     assert again.renew("a/x", "one", 109.0)
-    assert again.last == 1
-    assert table_of(table.record(), 0.0, 1_700_000_000.0).last == 1_700_000_000_000_000, "the date, where it is greater"
+    later = again.acquire("a/y", "one", "n", 10, 109.0)
+    assert isinstance(later, LeaseRecord)
+    assert later.token == 2
+    dated = read(store, 0.0, 1_700_000_000_000_000).acquire("a/y", "one", "n", 10, 0.0)
+    assert isinstance(dated, LeaseRecord)
+    assert dated.token == 1_700_000_000_000_001, "the date, where it is greater"
+    store.close()
 
 
-def test_a_file_is_whole_or_refused(tmp_path: Path) -> None:
-    path = tmp_path / "leases"
-    assert load_leases(path) == {"last": 0, "held": {}}
-    table = LeaseTable(0, {}, 0.0)
-    table.acquire("a/x", "one", "n", 10, 0.0)
-    save_leases(path, table.record())
-    assert load_leases(path) == table.record()
-    path.write_bytes(path.read_bytes().replace(b"one", b"two"))
-    with pytest.raises(ConfigError, match="is damaged: wait until all leases are over, then move it away"):
-        load_leases(path)
-    path.unlink()
-    path.mkdir()
-    with pytest.raises(ConfigError, match="the leases of a bridge"):
-        load_leases(path)
+def test_leases_that_have_ended_are_deleted_with_the_next_grant(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    table = read(store, 0.0)
+    for name in ("a/x", "a/y", "a/z"):
+        write(store, table, name, "one", 0.0)
+    assert table.release("a/x", "one")
+    assert read(store, 1.0).is_held("a/x"), "not before"
+    write(store, table, "a/x", "two", 1.0)
+    write(store, table, "b/x", "two", 10.5)
+    assert [read(store, 11.0).is_held(name) for name in ("a/x", "a/y", "a/z", "b/x")] == [True, False, False, True]
+    store.close()
+
+
+def test_a_lease_that_was_damaged_is_noticed(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    write(store, read(store, 0.0), "a/x", "a holder", 0.0)
+    store.close()
+    path = tmp_path / "index" / "data.mdb"
+    path.write_bytes(path.read_bytes().replace(b"a holder", b"a Holder"))
+    store = make_store(tmp_path)
+    with pytest.raises(LogDamaged, match="a record of its table 'leases' is not what was written"):
+        read(store, 0.0)
+    store.close()
 
 
 @asynccontextmanager
@@ -184,8 +221,10 @@ async def test_the_member_with_shard_0_grants_for_all(tmp_path: Path) -> None:
             async with node.lease(f"lease-{number}") as lease:
                 tokens.append(lease.token)
         assert tokens == sorted(set(tokens))
-    assert (tmp_path / "0" / "leases").exists()
-    assert not (tmp_path / "1" / "leases").exists()
+    for shard, known in enumerate((True, False)):
+        store = make_store(tmp_path / str(shard), shards=())
+        assert read(store, 0.0).is_held("workers/lease-7") is known, "its end is not written at once"
+        store.close()
 
 
 async def test_each_member_says_where_leases_are_renewed(tmp_path: Path) -> None:
@@ -215,13 +254,16 @@ async def test_a_lease_has_no_realm_in_its_name(tmp_path: Path) -> None:
             await node.request("bridge", fields, operation="lease")
 
 
-async def test_what_cannot_be_written_is_not_granted(tmp_path: Path) -> None:
+async def test_what_cannot_be_written_is_not_granted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def write_nothing(*_: object) -> None:
+        raise StoreFull("no room")
+
     async with open_network() as network, open_member(network, tmp_path), network.open_node("workers") as node:
-        (tmp_path / "leases").mkdir()
-        with pytest.raises(RemoteError, match="not_stored"):
-            async with node.lease("scheduler"):
-                pass
-        (tmp_path / "leases").rmdir()
+        with monkeypatch.context() as patch:
+            patch.setattr("iris.spark_bridge.server.leases.write_lease", write_nothing)
+            with pytest.raises(RemoteError, match="not_stored: no room"):
+                async with node.lease("scheduler"):
+                    pass
         async with node.lease("scheduler"):
             pass
 

@@ -19,7 +19,7 @@ from iris.spark_bridge.log.store import JOB_PREFIX, Store
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.testing import Network, Rights, open_network
-from tests.support.arrivals import make_store, stored
+from tests.support.arrivals import make_former, make_store, stored
 from tests.support.staged import open_pair, part, staged_files, written
 
 
@@ -224,39 +224,17 @@ def claim(store: Store, name: str, owner: str, *, now: int) -> str:
 # -- logs of earlier versions ----------------------------------------------------------------------------------
 
 
-LATER = (
-    b"owners",
-    b"numberings",
-    b"gaps",
-    b"subscribers",
-    b"members",
-    b"topics",
-    b"contents",
-    b"removals",
-    b"replication",
-    b"tiered",
-    b"division",
-)
-"""Tables of the index that the first version did not have."""
-
-
-def make_former(directory: Path) -> None:
+def make_first(directory: Path) -> None:
     """Make a log as the version before this one left it."""
     store = make_store(directory)
     store.append_batch("q", 4, [], sender="s", split=lambda rows: {0: rows}, now=1)
     store.pin_cursor("g", {"0@x": 1}, now=1)
     store.close()
-    with lmdb.open(str(directory / "index"), max_dbs=32, map_size=64 * 1024 * 1024) as environment:
-        later = [environment.open_db(name) for name in LATER]
-        with environment.begin(write=True) as transaction:
-            for table in later:
-                transaction.drop(table)
-            transaction.put(b"format", b"iris log 1")
-    (directory / "index" / "witness").unlink()
+    make_former(directory, 1)
 
 
 def test_a_log_of_the_former_version_is_opened_and_its_names_belong_to_who_uses_them_first(tmp_path: Path) -> None:
-    make_former(tmp_path)
+    make_first(tmp_path)
     for _ in range(2):
         store = make_store(tmp_path)
         assert claim(store, "q", "first", now=1) == "first"
@@ -267,14 +245,14 @@ def test_a_log_of_the_former_version_is_opened_and_its_names_belong_to_who_uses_
 
 
 def test_verifying_a_log_of_the_former_version_leaves_it_as_it_is(tmp_path: Path) -> None:
-    make_former(tmp_path)
+    make_first(tmp_path)
     before = (tmp_path / "index" / "data.mdb").read_bytes()
     assert [finding.damage for finding in verify_log(tmp_path)] == []
     assert (tmp_path / "index" / "data.mdb").read_bytes() == before
 
 
 def test_a_log_of_the_former_version_that_lacks_a_table_is_damaged(tmp_path: Path) -> None:
-    make_former(tmp_path)
+    make_first(tmp_path)
     with lmdb.open(str(tmp_path / "index"), max_dbs=16, map_size=64 * 1024 * 1024) as environment:
         sinks = environment.open_db(b"sinks")
         with environment.begin(write=True) as transaction:

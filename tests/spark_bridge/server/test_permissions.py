@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+import trio
 
 from iris.kernel.config import Config
 from iris.kernel.errors import IrisError, NotAllowed
@@ -18,7 +19,7 @@ from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.copies import LogState, PrimaryCopies, Settings
 from iris.spark_bridge.log.recovery import open_store
 from iris.spark_bridge.log.retention import Retention
-from iris.spark_bridge.queues import open_queues
+from iris.spark_bridge.queues import Queues
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.clock_check import MemberClock
 from iris.spark_bridge.server.group_commit import GroupLimits
@@ -61,8 +62,9 @@ async def test_every_operation_has_a_row_and_every_row_an_operation(tmp_path: Pa
         committed=member.take_note,
         clock=clock,
     )
-    permissions = Permissions(bridge="bridge", readers=None, find_peer=lambda _: None)
-    async with open_queues(member, tmp_path / "queues", may_publish=permissions.may_publish) as queues:
+    async with open_network() as network, network.open_node("bridge") as node, trio.open_nursery() as nursery:
+        permissions = Permissions(bridge="bridge", readers=None, node=node)
+        queues = Queues(member, nursery, may_publish=permissions.may_publish)
         operations = Operations(
             member, intake, queues=queues, permissions=permissions, config=Config(), address="bridge"
         )

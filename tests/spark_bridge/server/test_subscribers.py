@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-import lmdb
 import pytest
 import trio
 
@@ -15,7 +14,7 @@ from iris.spark_bridge.admin import verify_log
 from iris.spark_bridge.log.recovery import open_store
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, open_network
-from tests.support.arrivals import stored
+from tests.support.arrivals import make_former, stored
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -133,32 +132,9 @@ async def test_a_full_disk_does_not_end_a_bridge_that_hears_of_another(
         await until(lambda: len(bridge.store.subscribers()) == 2)
 
 
-def make_former(directory: Path) -> None:
-    """Make a log as the version before this one left it."""
-    open_store(directory, shards=[0], entropy=os.urandom).close()
-    with lmdb.open(str(directory / "index"), max_dbs=32, map_size=64 * 1024 * 1024) as environment:
-        names = (
-            b"numberings",
-            b"gaps",
-            b"subscribers",
-            b"members",
-            b"topics",
-            b"contents",
-            b"removals",
-            b"replication",
-            b"tiered",
-            b"division",
-        )
-        later = [environment.open_db(name) for name in names]
-        with environment.begin(write=True) as transaction:
-            for table in later:
-                transaction.drop(table)
-            transaction.put(b"format", b"iris log 2")
-    (directory / "index" / "witness").unlink()
-
-
 def test_a_log_of_the_former_version_is_opened_and_keeps_what_is_known(tmp_path: Path) -> None:
-    make_former(tmp_path)
+    open_store(tmp_path, shards=[0], entropy=os.urandom).close()
+    make_former(tmp_path, 2)
     assert list(verify_log(tmp_path)) == []
     for _ in range(2):
         store = open_store(tmp_path, shards=[0], entropy=os.urandom)

@@ -1,9 +1,9 @@
 """Replication: a log as the origin of copies, and as a copy.
 
 A copy that begins to follow first gets what it lacks of the segments, oldest first, in pieces.  Then it gets the rest
-together with all tables that do not grow with the events, in one transaction: from here it is whole.  After that it
-repeats each transaction of the primary as it is.  In between, a copy that is not whole has events of which it does not
-know who published them, so it must not be promoted.
+together with all tables that do not grow with the events, as of one moment: from here it is whole.  These are one
+transaction, or several if they are large.  After that it repeats each transaction of the primary as it is.  In
+between, a copy that is not whole has events of which it does not know who published them, so it must not be promoted.
 
 Both logs have the same chunks at the same places of the same segments.  What a copy lacks is found by comparing the
 segments, so it may have been away for any time, or have another end than the log that it follows now.
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from typing import Final, Literal, final
 
@@ -39,6 +39,9 @@ from iris.spark_bridge.log.segments import SegmentFiles
 
 _PIECE_BYTES: Final = 4 * 1024 * 1024
 """Of a change while a copy catches up: some 20 ms of a disk."""
+
+_REST_BYTES: Final = 32 * 1024 * 1024
+"""Of the tables that a copy gets in one transaction."""
 
 _OF_EVENTS: Final[tuple[Literal["chunks", "segments"], ...]] = ("chunks", "segments")
 _STATE: Final = b"state"
@@ -222,14 +225,16 @@ class Replication:
         with self._index.read() as view:
             return sum(_bytes_from(view, number, offset) for number, offset in offsets.items())
 
-    def rest(self, offsets: Mapping[int, int], begin: LogChange | None) -> LogChange:
-        """Return the change by which a copy that has the events below ``offsets`` becomes as this log is now.
+    def rest(self, offsets: Mapping[int, int], begin: LogChange | None) -> Generator[LogChange]:
+        """Yield the changes by which a copy that has the events below ``offsets`` becomes as this log is now.
+
+        All have the same number, and the last one makes it whole.
 
         Args:
             offsets: by shard.
             begin: made by the copy together with it; None: it was made.
 
-        Changes with a greater number than this one has are not part of it.
+        Changes of the log with a greater number are not part of them.
 
         Raises:
             LogDamaged: see ``piece``.
@@ -259,8 +264,14 @@ class Replication:
                 cleared += [cleared_places(table, shard.number, 0, first) for table in _OF_EVENTS]
                 records += [journaled_segment(shard.number, segment) for segment in segments]
                 records.append(journaled_shard(shard))
-            records += view.small_records()
-            return LogChange(ChangeHead(view.number, True, cleared, records, writes), data)
+            size = 0
+            for record in view.small_records():
+                records.append(record)
+                size += len(record[1]) + len(record[2] or b"")
+                if size > _REST_BYTES:
+                    yield LogChange(ChangeHead(view.number, False, cleared, records, writes), data)
+                    cleared, records, writes, data, size = [], [], [], [], 0
+            yield LogChange(ChangeHead(view.number, True, cleared, records, writes), data)
 
     def _piece(self, view: IndexView, number: int, at: int) -> tuple[LogChange | None, int]:
         """Return the chunks from the offset ``at``, of one segment; None: there are none."""

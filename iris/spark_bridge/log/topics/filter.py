@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from iris.kernel.errors import ConfigError
 from iris.patterns.pubsub.interest import Matcher
-from iris.spark_bridge.events.schema import SCHEMA, decode_events
+from iris.spark_bridge.events.schema import NO_EVENTS, decode_events
 from iris.spark_bridge.log.chunk import Chunk, frame_header
 
 _REMEMBERED: Final = 65_536
@@ -175,6 +175,6 @@ def empty_chunk(shard: int, epoch: str, first: int, end: int, timestamp: int) ->
     return Chunk(shard=shard, epoch=epoch, first=first, count=count, timestamp=timestamp, frame=header + _EMPTY)
 
 
-_EMPTY: Final = bytes(pa.RecordBatch.from_pylist([], schema=SCHEMA).serialize())
+_EMPTY: Final = bytes(NO_EVENTS.serialize())
 
 EVERYTHING: Final = TopicFilter()

@@ -61,9 +61,10 @@ def catch_up(primary: Store, copy: Store, *, forks: dict[int, int] | None = None
                     return 0
                 steps -= 1
             copy.replication.repeat([travelled(change)], term=1)
-    rest = primary.replication.rest(offsets, None)
-    copy.replication.repeat([travelled(rest)], term=1)
-    return rest.head.number
+    rest = list(primary.replication.rest(offsets, None))
+    for change in rest:
+        copy.replication.repeat([travelled(change)], term=1)
+    return rest[-1].head.number
 
 
 def contents(store: Store) -> object:
@@ -82,6 +83,25 @@ def test_a_copy_is_the_same_as_its_primary(primary: Store, open_copy: Callable[[
     assert contents(copy) == contents(primary)
     assert copy.replication.position() == Position(1, primary.replication.number(), True)
     assert contents(open_copy()) == contents(primary)
+
+
+def test_a_copy_of_large_tables_gets_them_in_several_transactions_and_is_whole_after_the_last(
+    primary: Store, open_copy: Callable[[], Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("iris.spark_bridge.log.replication.replication._REST_BYTES", 1000)
+    fill(primary, 50)
+    for number in range(100):
+        primary.move_cursor(f"group {number}", {"0@x": number}, now=1)
+    copy = open_copy()
+    catch_up(primary, copy)
+    primary.drop_cursor("group 7")
+    rest = list(primary.replication.rest({0: 500}, None))
+    assert len(rest) > 5
+    for change in rest:
+        assert copy.replication.position().whole is (change is rest[0])
+        copy.replication.repeat([travelled(change)], term=1)
+    assert copy.replication.position() == Position(1, primary.replication.number(), True)
+    assert contents(copy) == contents(primary)
 
 
 def test_a_copy_repeats_each_transaction(primary: Store, open_copy: Callable[[], Store]) -> None:

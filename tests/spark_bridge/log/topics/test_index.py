@@ -21,7 +21,7 @@ from iris.spark_bridge.log.local_read import read_file_range
 from iris.spark_bridge.log.segments import SegmentFiles
 from iris.spark_bridge.log.store import Store
 from iris.spark_bridge.log.topics.filter import TopicFilter
-from tests.support.arrivals import fake_event, make_store
+from tests.support.arrivals import fake_event, make_former, make_store
 
 SMALL_SEGMENT = 16_384
 
@@ -180,17 +180,12 @@ def test_events_of_a_log_of_the_former_format_are_all_looked_at(tmp_path: Path) 
     append(store, "c")
     store.close()
     with lmdb.open(str(tmp_path / "index"), max_dbs=32, map_size=64 * 1024 * 1024) as environment:
-        names = (b"topics", b"contents", b"removals", b"replication", b"tiered", b"division")
-        later = [environment.open_db(name) for name in names]
         segments = environment.open_db(b"segments")
         with environment.begin(write=True) as transaction:
-            for table in later:
-                transaction.drop(table)
             for key, value in list(transaction.cursor(segments).iternext()):
                 former = value[:-12]  # without what it says of topics, and the checksum
                 transaction.put(key, former + crc32(former, crc32(key)).to_bytes(4), db=segments)
-            transaction.put(b"format", b"iris log 4")
-    (tmp_path / "index" / "witness").unlink()
+    make_former(tmp_path, 4)
     store = make_store(tmp_path, segment_bytes=SMALL_SEGMENT)
     append(store, "a", "d")
     assert [read(store, topic) for topic in "abcd"] == [[0, 3], [1], [2], [4]]

@@ -249,7 +249,9 @@ async def test_what_cannot_grow_is_told_why(tmp_path: Path) -> None:
             await grow(client, 1)
         with pytest.raises(NotAllowed, match="only nodes of cluster 'bridge' may change its log"):
             await BridgeClient(publisher, "bridge", patience=5).ask("bridge.0", "divide", {"of": 3})
-        with pytest.raises(ConfigError, match=r"start all members alike|shard 1 of bridge 'bridge' is at node .* already"):
+        with pytest.raises(
+            ConfigError, match=r"start all members alike|shard 1 of .* is at node .* already"
+        ):
             async with open_member(network, tmp_path / "other", 1, 3):
                 pass
         await wait_newcomer(nursery, network, tmp_path, 2, 3)

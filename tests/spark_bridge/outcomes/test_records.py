@@ -1,14 +1,16 @@
-"""The journal of outcomes: who may run a request, and what is known of it, also after the file was opened again."""
+"""Records of outcomes: who may run a request, and what is known of it, also after the log was opened again."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
-import lmdb
 import pytest
 
+from iris.patterns.pubsub.subscribe import EventRun
 from iris.spark_bridge.errors import LogDamaged
-from iris.spark_bridge.outcomes.journal import (
+from iris.spark_bridge.log import IndexView
+from iris.spark_bridge.outcomes.records import (
     Accepted,
     ClaimRefused,
     Doubtful,
@@ -19,9 +21,11 @@ from iris.spark_bridge.outcomes.journal import (
     KeyRelease,
     Known,
     Operation,
-    OutcomeJournal,
+    OutcomeRecords,
     Verdict,
+    count_keys,
 )
+from tests.support.arrivals import fake_event, make_store, stored
 
 KEY, A, B, C = b"k" * 32, b"a" * 16, b"b" * 16, b"c" * 16
 DAY = 86_400_000_000
@@ -33,28 +37,58 @@ def claim(holder: bytes, *, rerun: bool = False, **others: object) -> KeyClaim:
 
 
 class Opened:
-    """A journal, and what time it is."""
+    """A log, and what time it is."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.now, self.date = 100.0, DAY
-        self.journal = OutcomeJournal(directory, bytes(16), self.now)
+        self.open()
+
+    def open(self) -> None:
+        self.store = make_store(self.directory)
+        self.records = OutcomeRecords(self.now)
 
     def __call__(self, operation: Operation, *, may_forget: bool = True) -> Verdict:
-        return self.journal.apply([operation], date=self.date, now=self.now, may_forget=may_forget)[0]
+        verdicts: list[Verdict] = []
+
+        def change(view: IndexView) -> dict[int, list[EventRun]]:
+            runs: list[EventRun] = []
+            verdicts.append(
+                self.records.apply(view, runs, operation, date=self.date, now=self.now, may_forget=may_forget)
+            )
+            return {0: runs}
+
+        self.store.append({}, now=1, change=change)
+        return verdicts[0]
+
+    def sweep(self) -> int:
+        swept: list[int] = []
+
+        def change(view: IndexView) -> dict[int, list[EventRun]]:
+            swept.append(self.records.sweep(view, self.date))
+            return {}
+
+        self.store.append({}, now=1, change=change)
+        return swept[0]
+
+    def count(self) -> int:
+        with self.store.read_transaction() as view:
+            return count_keys(view)
 
     def later(self, seconds: float) -> None:
         self.now += seconds
         self.date += int(seconds * 1e6)
 
     def again(self) -> None:
-        self.journal.close()
-        self.journal = OutcomeJournal(self.directory, bytes(16), self.now)
+        self.store.close()
+        self.open()
 
 
 @pytest.fixture
-def opened(tmp_path: Path) -> Opened:
-    return Opened(tmp_path / "outcomes")
+def opened(tmp_path: Path) -> Iterator[Opened]:
+    log = Opened(tmp_path)
+    yield log
+    log.store.close()
 
 
 @pytest.mark.parametrize("restarted", [False, True])
@@ -70,10 +104,10 @@ def test_one_member_runs_it_and_the_others_get_what_it_came_to(opened: Opened, r
     step()
     held = opened(claim(B))
     assert held == Held(A, "node a", 10.0 if restarted else 6.0), "a claim that was found counts as made just now"
-    assert opened(KeyOutcome(claim(A), 1, b"done")) == Accepted(0)
+    assert opened(KeyOutcome(claim(A), 1, b"done")) == Accepted(new=True)
     step()
     assert opened(claim(B)) == Known(b"done")
-    assert opened(KeyOutcome(claim(A), 1, b"done")) == Accepted(0), "its first answer was lost"
+    assert opened(KeyOutcome(claim(A), 1, b"done")) == Accepted(new=False), "its first answer was lost"
     assert opened(KeyOutcome(claim(B), 2, b"other")) is False
     assert opened(KeyRelease(KEY, A, begun=True)) is False
     assert opened(claim(C)) == Known(b"done")
@@ -92,7 +126,7 @@ def test_a_member_that_is_lost_in_the_middle_leaves_a_doubt(opened: Opened, end:
     gone = A if end == "gone" else b""
     assert opened(claim(B, gone=gone)) == Doubtful("node a", 1)
     assert opened(claim(B, gone=gone)) == Doubtful("node a", 1), "asking changes nothing"
-    assert opened(KeyOutcome(claim(A), 1, b"late")) == Accepted(0), "it was not lost, and nobody has taken over"
+    assert opened(KeyOutcome(claim(A), 1, b"late")) == Accepted(new=True), "it was not lost, and nobody has taken over"
     assert opened(claim(B)) == Known(b"late")
 
 
@@ -102,14 +136,14 @@ def test_with_rerun_the_next_one_takes_over_and_the_former_changes_nothing_more(
     assert isinstance(opened(claim(C, rerun=True, gone=A)), Held), "who was known to be gone is not the one who has it"
     assert opened(KeyOutcome(claim(A), 1, b"zombie")) is False
     assert opened(KeyRelease(KEY, A, begun=False)) is False
-    assert opened(KeyOutcome(claim(B), 2, b"done")) == Accepted(0)
+    assert opened(KeyOutcome(claim(B), 2, b"done")) == Accepted(new=True)
     assert opened(claim(A, rerun=True)) == Known(b"done")
 
 
 def test_what_was_not_begun_is_as_if_it_had_not_been_asked_but_for_a_former_attempt(opened: Opened) -> None:
     opened(claim(A))
     assert opened(KeyRelease(KEY, A, begun=False)) is True
-    assert opened.journal.count() == 0
+    assert opened.count() == 0
     opened(claim(A))
     opened(KeyRelease(KEY, A, begun=True))
     assert opened(claim(B, rerun=True)) == Granted(2)
@@ -132,13 +166,13 @@ def test_a_key_is_forgotten_after_its_time_which_begins_with_the_outcome(opened:
     opened(KeyOutcome(claim(A), 1, b"done"))
     opened.later(59)
     assert opened(claim(B)) == Known(b"done")
-    assert opened.journal.sweep(opened.date) == 0
+    assert opened.sweep() == 0
     opened.later(2)
     assert opened(claim(B), may_forget=False) == Known(b"done"), "the clock is not believed"
     assert opened(claim(B, fingerprint=b"g" * 16)) == Granted(1)
     opened.later(61)
-    assert opened.journal.sweep(opened.date) == 1
-    assert opened.journal.count() == 0
+    assert opened.sweep() == 1
+    assert opened.count() == 0
 
 
 def test_a_claim_outlives_no_time_of_its_request(opened: Opened) -> None:
@@ -148,12 +182,12 @@ def test_a_claim_outlives_no_time_of_its_request(opened: Opened) -> None:
 
 
 def test_an_outcome_is_kept_whose_claim_is_gone_with_its_disk(opened: Opened) -> None:
-    assert opened(KeyOutcome(claim(A), 1, b"done")) == Accepted(0)
+    assert opened(KeyOutcome(claim(A), 1, b"done")) == Accepted(new=True)
     assert opened(claim(B)) == Known(b"done")
 
 
 def test_keys_are_counted_by_cluster_and_bounded(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("iris.spark_bridge.outcomes.journal.MAX_KEYS_OF_CLUSTER", 2)
+    monkeypatch.setattr("iris.spark_bridge.outcomes.records.MAX_KEYS_OF_CLUSTER", 2)
     names = [bytes([number]) * 32 for number in range(4)]
     for name in names[:2]:
         assert opened(claim(A, key=name)) == Granted(1)
@@ -162,22 +196,26 @@ def test_keys_are_counted_by_cluster_and_bounded(opened: Opened, monkeypatch: py
     assert opened(claim(A, key=names[2], cluster="shop")) == Granted(1)
     assert opened(claim(B, key=names[0])) == Held(A, "node a", 10.0), "those that are known are served"
     opened.later(61)
-    assert opened.journal.sweep(opened.date) == 3
+    assert opened.sweep() == 3
     assert opened(claim(A, key=names[3])) == Granted(1)
+
+
+def test_events_of_an_outcome_are_stored_with_it_once(opened: Opened) -> None:
+    events = [fake_event(b"one"), fake_event(b"two")]
+    opened(claim(A))
+    assert opened(KeyOutcome(claim(A), 1, b"done", events)) == Accepted(new=True)
+    opened.again()
+    assert opened(KeyOutcome(claim(A), 1, b"done", events)) == Accepted(new=False)
+    assert opened(KeyOutcome(claim(B), 1, b"done", events)) is False
+    assert stored(opened.store) == [b"one", b"two"]
 
 
 def test_a_record_that_is_not_what_was_written_is_noticed(opened: Opened) -> None:
     opened(claim(A))
-    opened(KeyOutcome(claim(A), 1, b"done"))
-    opened.journal.close()
-    with lmdb.open(str(opened.directory), max_dbs=5) as environment:
-        database = environment.open_db(b"records")
-        with environment.begin(write=True, db=database) as transaction:
-            found = transaction.get(KEY)
-            assert found is not None
-            transaction.put(KEY, found.replace(b"done", b"gone"))
-    opened.journal = OutcomeJournal(opened.directory, bytes(16), opened.now)
-    with pytest.raises(
-        LogDamaged, match="is not what was written; move their directory away, and all idempotency keys are new ones"
-    ):
+    opened(KeyOutcome(claim(A), 1, b"an outcome"))
+    opened.store.close()
+    path = opened.directory / "index" / "data.mdb"
+    path.write_bytes(path.read_bytes().replace(b"an outcome", b"an Outcome"))
+    opened.open()
+    with pytest.raises(LogDamaged, match="a record of its table 'keys' is not what was written"):
         opened(claim(B))

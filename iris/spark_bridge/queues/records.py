@@ -1,0 +1,132 @@
+"""Records of queues in the log's index: what became of jobs.
+
+One transaction of the log writes what was reported since the last one: the blocks of done offsets that changed, the
+failed attempts of jobs that are to be tried again, and the dead letters of those that are not.  Leases are not kept:
+who dies with a job in hand, worker or bridge, has not done it.
+
+====== ======================================= ==================================================================
+prefix key behind it                           value
+====== ======================================= ==================================================================
+``f``  queue, shard, epoch                     the floor, and counts of done, dead-lettered and expired jobs
+``b``  queue, shard, epoch, block              512 bytes of bits; none if the block is done in full
+``a``  queue, shard, epoch, offset             failed attempts, not before (microseconds since 1970), last error
+====== ======================================= ==================================================================
+
+A queue is named by a digest of its name, a shard by number and epoch: of a log that was wiped nothing is known.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import struct
+from collections.abc import Mapping
+from typing import Final, NamedTuple, final
+
+from iris.spark_bridge.log import IndexView
+from iris.spark_bridge.queues.progress import ShardProgress
+
+_FLOOR: Final = struct.Struct(">QQQQ")
+_NUMBER: Final = struct.Struct(">Q")
+_ATTEMPTS: Final = struct.Struct(">Hq")
+_SHARD: Final = struct.Struct(">I")
+
+_MAX_ERROR: Final = 1024
+"""Bytes of the error that a job failed with; the rest is cut off."""
+
+
+class Retry(NamedTuple):
+    """What is known of a job that has failed and is to be tried again."""
+
+    attempts: int
+    due: int
+    """Microseconds since 1970."""
+    error: str
+
+
+@final
+@dataclasses.dataclass(slots=True, kw_only=True)
+class QueueRecord:
+    """What the log knows of a queue in one shard."""
+
+    progress: ShardProgress
+    done: int = 0
+    dead: int = 0
+    expired: int = 0
+    retries: dict[int, Retry] = dataclasses.field(default_factory=dict[int, Retry])
+
+
+def read_record(view: IndexView, queue: str, shard: int, epoch: str) -> QueueRecord | None:
+    """Return what is known of a queue in a shard; None if that is nothing.
+
+    Raises:
+        LogDamaged: a record is not what was written.
+    """
+    scope, table = _scope(queue, shard, epoch), view.table("queues")
+    found = table.get(b"f" + scope)
+    if found is None:
+        return None
+    floor, done, dead, expired = _FLOOR.unpack(found)
+    blocks = {_NUMBER.unpack(key)[0]: bits for key, bits in table.records_of(b"b" + scope)}
+    retries = {_NUMBER.unpack(key)[0]: _read_retry(value) for key, value in table.records_of(b"a" + scope)}
+    return QueueRecord(progress=ShardProgress(floor, blocks), done=done, dead=dead, expired=expired, retries=retries)
+
+
+@final
+@dataclasses.dataclass(slots=True, kw_only=True)
+class ShardChange:
+    """What is to be written of a queue in one shard."""
+
+    floor: int
+    done: int
+    dead: int
+    expired: int
+    blocks: Mapping[int, bytes | None]
+    """By number; None deletes one."""
+    retries: Mapping[int, Retry | None]
+    """By offset; None deletes one."""
+
+
+def change_of(record: QueueRecord, retries: Mapping[int, Retry | None]) -> ShardChange:
+    """Return what is to be written after jobs were marked as done, and take it for written."""
+    progress = record.progress
+    progress.advance()
+    change = ShardChange(
+        floor=progress.floor,
+        done=record.done,
+        dead=record.dead,
+        expired=record.expired,
+        blocks={number: progress.block(number) for number in progress.changed},
+        retries=retries,
+    )
+    progress.changed.clear()
+    return change
+
+
+def write_changes(view: IndexView, queue: str, shards: Mapping[tuple[int, str], ShardChange]) -> None:
+    """Write what has changed, by number and epoch of the shard."""
+    table = view.table("queues")
+    for (shard, epoch), change in shards.items():
+        scope = _scope(queue, shard, epoch)
+        table.put(b"f" + scope, _FLOOR.pack(change.floor, change.done, change.dead, change.expired))
+        for number, bits in change.blocks.items():
+            key = b"b" + scope + _NUMBER.pack(number)
+            if bits is None:
+                table.delete(key)
+            else:
+                table.put(key, bits)
+        for offset, retry in change.retries.items():
+            key = b"a" + scope + _NUMBER.pack(offset)
+            if retry is None:
+                table.delete(key)
+            else:
+                table.put(key, _ATTEMPTS.pack(retry.attempts, retry.due) + retry.error.encode()[:_MAX_ERROR])
+
+
+def _scope(queue: str, shard: int, epoch: str) -> bytes:
+    return hashlib.blake2b(queue.encode(), digest_size=8).digest() + _SHARD.pack(shard) + bytes.fromhex(epoch)
+
+
+def _read_retry(value: bytes) -> Retry:
+    attempts, due = _ATTEMPTS.unpack_from(value)
+    return Retry(attempts, due, value[_ATTEMPTS.size :].decode("utf-8", "replace"))
