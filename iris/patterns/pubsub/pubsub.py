@@ -236,7 +236,7 @@ class PubSub:
     def change_share(self, subscription: Subscription, share: Share) -> None:
         """Let a durable subscription of a group take the events of other shards from now on.
 
-        Publishers send events that it has not confirmed to whoever has their shards then.
+        Publishers send events that it has not confirmed to the members that have their shards then.
         """
         before = self._every[subscription]
         terms = before._replace(share=(share.of, *check_share(share).shards))

@@ -31,8 +31,7 @@ from iris.spark_bridge.events.schema import HEADER_BRIDGE
 from iris.spark_bridge.log import EVERYTHING, Appended, IndexView, News, Retention, ShardState, Store, TopicFilter
 from iris.spark_bridge.server.clock_check import MemberClock
 from iris.spark_bridge.server.group_commit import GroupCommit, GroupLimits
-from iris.spark_bridge.server.growth.division import Division, decode_division
-from iris.spark_bridge.server.growth.parents import Parents
+from iris.spark_bridge.server.growth import Division, Parents, decode_division
 from iris.spark_bridge.server.sharding import Sharding
 from iris.spark_bridge.tier import TierStatus, TierUploads
 
@@ -293,7 +292,7 @@ class BridgeMember:
             StoreFull: there is no room to write that down; nothing has changed.
         """
         if self.division is None:
-            raise ConfigError("only members that were started with --of divide the events")
+            raise ConfigError("this member stores all events of its topics: start it with --of to divide them")
         async with self._dividing:
             stored = decode_division(await trio.to_thread.run_sync(self.store.division)) or self.division
             if of > stored.of:

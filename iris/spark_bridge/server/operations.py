@@ -84,7 +84,7 @@ from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.events.gaps import GAPS_AT_ONCE
 from iris.spark_bridge.log import MAX_REGEX, QUERY, ShardState, TopicFilter, machine
 from iris.spark_bridge.queues import Queues
-from iris.spark_bridge.server.growth.newcomer import read_windows
+from iris.spark_bridge.server.growth import read_windows
 from iris.spark_bridge.server.member import BridgeMember
 from iris.spark_bridge.server.permissions import PERMISSIONS, Kind, Permission, Permissions, check_owner
 from iris.spark_bridge.server.sink_commits import BatchCommitter

@@ -34,7 +34,7 @@ from iris.node.node import Node
 from iris.spark_bridge.client import RemoteShard, shards_untrusted
 from iris.spark_bridge.copies import deposed
 from iris.spark_bridge.errors import BridgeUnreachable, StoreFull
-from iris.spark_bridge.server.growth.division import are_of_one_bridge
+from iris.spark_bridge.server.growth import are_of_one_bridge
 
 _PATIENCE: Final = 2.0
 """Seconds that a member may take to answer; one that was killed costs so much."""

@@ -28,6 +28,9 @@ Start = Literal["earliest", "latest"] | datetime | int
 
 _PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 1.0
+_LOOK: Final = 10.0
+"""Seconds between looks whether the bridge has got another member."""
+
 
 
 @final
@@ -293,7 +296,7 @@ class Consumer:
                             if address not in self._readers:
                                 self._readers[address] = _MemberReader(self, address)
                                 nursery.start_soon(self._keep, self._readers[address])
-                        pause = 10.0
+                        pause = _LOOK
                     except TRANSIENT as error:
                         if is_final(error):
                             raise

@@ -49,10 +49,10 @@ async def grow(client: BridgeClient, of: int) -> Growth:
     grown = history_of([*found.values()])
     if not grown:
         raise ConfigError(
-            f"the members of bridge {bridge!r} do not divide its events: only one that was started with --of can grow"
+            f"the members of bridge {bridge!r} do not divide its events: start them with --of to have one that grows"
         )
     if not grown[-1] <= of <= MAX_SHARDS:
-        raise ConfigError(f"bridge {bridge!r} has {grown[-1]} shards and only grows, up to {MAX_SHARDS}")
+        raise ConfigError(f"bridge {bridge!r} has {grown[-1]} shards and only grows: give {grown[-1]} to {MAX_SHARDS}")
     begun = of == grown[-1]
     if not begun and (behind := [shard for shard in found.values() if shard.of < grown[-1]]):
         raise ConfigError(

@@ -38,7 +38,7 @@ def newcomers_cluster(bridge: str) -> str:
 
 
 async def grown_members(node: Node, bridge: str) -> Sequence[RemoteShard]:
-    """Return the shards of the members that are there and divide their events; whoever does not answer is left out."""
+    """Return the shards of the members that are there and divide their events; who does not answer is left out."""
     found: list[RemoteShard] = []
     with suppress(NoSuchCluster):
         async with node.survey(bridge, None, operation="shards", timeout=2.0) as answers:
@@ -81,7 +81,7 @@ class Newcomer:
     async def wait(self, waiting: Callable[[str], None]) -> tuple[Sequence[int], Mapping[str, tuple[str, int]]]:
         """Wait until it is known how the bridge has grown, and all members of earlier generations have begun this one.
 
-        A bridge begins with its shard 0: whoever has a new log without that shard waits for a member that is no
+        A bridge begins with its shard 0: a member with a new log and without that shard waits for one that is no
         newcomer.  Otherwise members that wait for a growth, started again while the others are away, would begin a
         bridge of their own.
 

@@ -13,6 +13,7 @@ import trio
 from iris.kernel.errors import ConfigError, NotAllowed
 from iris.node.node import Node
 from iris.patterns.pubsub.interest.shards import ShardMap
+from iris.patterns.pubsub.queues import consumer
 from iris.patterns.pubsub.subscribe.subscription import Subscription
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.copies.promotion import promote
@@ -205,7 +206,10 @@ async def test_a_queue_hands_out_the_jobs_of_a_key_in_order(tmp_path: Path) -> N
         check_once_and_in_order(done, 2 * LAST)
 
 
-async def test_a_group_that_reads_what_is_new_has_all_that_is_new_in_a_new_shard_as_well(tmp_path: Path) -> None:
+async def test_a_group_that_reads_what_is_new_has_all_that_is_new_in_a_new_shard_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer, "_LOOK", 0.5)
     async with scene() as (network, client, publisher, nursery):
         await nursery.start(run_member, network, tmp_path, 0, 1)
         await publish(publisher, range(LAST))
@@ -238,20 +242,18 @@ async def test_a_group_that_reads_what_is_new_has_all_that_is_new_in_a_new_shard
 async def test_what_cannot_grow_is_told_why(tmp_path: Path) -> None:
     async with scene() as (network, client, publisher, nursery):
         async with network.open_node("bridge") as node, open_bridge(node, topics=["t"], directory=tmp_path / "whole"):
-            with pytest.raises(ConfigError, match="do not divide its events: only one that was started with --of"):
+            with pytest.raises(ConfigError, match="do not divide its events: start them with --of"):
                 await grow(client, 2)
         async with open_member(network, tmp_path, 0, 2):
             with pytest.raises(ConfigError, match="shard 1 of bridge 'bridge' has no member that is there: start it"):
                 await grow(client, 3)
         for shard in (0, 1):
             await nursery.start(run_member, network, tmp_path, shard, 2)
-        with pytest.raises(ConfigError, match="has 2 shards and only grows, up to 512"):
+        with pytest.raises(ConfigError, match="has 2 shards and only grows: give 2 to 512"):
             await grow(client, 1)
         with pytest.raises(NotAllowed, match="only nodes of cluster 'bridge' may change its log"):
             await BridgeClient(publisher, "bridge", patience=5).ask("bridge.0", "divide", {"of": 3})
-        with pytest.raises(
-            ConfigError, match=r"start all members alike|shard 1 of .* is at node .* already"
-        ):
+        with pytest.raises(ConfigError, match=r"start all members alike|shard 1 of .* is at node .* already"):
             async with open_member(network, tmp_path / "other", 1, 3):
                 pass
         await wait_newcomer(nursery, network, tmp_path, 2, 3)
