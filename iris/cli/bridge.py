@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from iris.cli.bridge_log import drop, forget, needing_spark, promote, replay, status, tail, transfer, trim, verify
+from iris.cli.bridge_log import drop, forget, grow, needing_spark, promote, replay, status, tail, transfer, trim, verify
 from iris.cli.connection import Interruption, NodeOptions, connected, metrics_option, run_until_interrupted
 from iris.cli.terminal import POSITIVE, note
 from iris.kernel.config import Config
@@ -248,5 +248,5 @@ def _own_options(context: click.Context) -> list[str]:
     return [next(option.opts[0] for option in context.command.params if option.name == name) for name in given]
 
 
-for _verb in (status, tail, replay, verify, trim, drop, transfer, forget, promote):
+for _verb in (status, tail, replay, verify, trim, drop, transfer, forget, promote, grow):
     bridge.add_command(_verb)

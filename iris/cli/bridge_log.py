@@ -17,6 +17,7 @@ import trio
 from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.starting import is_command, loading
 from iris.cli.terminal import POSITIVE, note, open_lines, takes_output, write_line, write_object
+from iris.patterns.pubsub.interest import MAX_SHARDS
 
 if TYPE_CHECKING:
     from iris.patterns.pubsub.interest import DurableSubscriber
@@ -424,6 +425,31 @@ def promote(connection: NodeOptions, followed: str, copy: str | None, min_copies
         note(f"copy {done.copy} is the primary of shard {shard} of bridge {name}, in term {done.term}")
         if done.min_copies:
             note(f"it confirms events when {done.min_copies} copies follow it: start them with --follow {followed}")
+
+    return run_until_done(do)
+
+
+@click.command()
+@click.argument("name", metavar="BRIDGE")
+@click.option("--of", type=click.IntRange(1, MAX_SHARDS), required=True, metavar="N", help="How many shards then.")
+@patient
+@connected
+def grow(connection: NodeOptions, name: str, of: int, timeout: float) -> int:
+    """Add shards to a bridge whose members were started with --of, while publishers and readers go on.
+
+    First start the new members, with --of N, and leave the others as they are: the new ones wait. Events of one key
+    stay in order, and confirmed ones are stored once. It can be repeated, and then finishes what was interrupted. The
+    node must speak for the bridge's own cluster.
+    """
+
+    async def do() -> None:
+        with needing_spark():
+            from iris.spark_bridge.server.growth import grow as grow_bridge
+        async with _client(connection, name, timeout, speaking_for=name) as client:
+            done = await grow_bridge(client, of)
+        note(f"bridge {name} has {done.of} shards" + (f", and had {done.before}" if done.before < done.of else ""))
+        for shard, mark in done.marks.items():
+            note(f"what has moved from shard {shard} is not behind offset {mark}")
 
     return run_until_done(do)
 

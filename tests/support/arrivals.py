@@ -83,6 +83,7 @@ FORMATS: Mapping[int, Sequence[bytes]] = {
     4: (b"topics", b"contents", b"removals", b"replication"),
     5: (b"tiered",),
     6: (b"queues", b"keys", b"key_ends", b"key_counts", b"leases"),
+    7: (b"division",),
 }
 """For each former format of a log the tables that the next one has besides."""
 

@@ -233,6 +233,21 @@ class PubSub:
 
     # -- subscribing ----------------------------------------------------------------------------------------
 
+    def change_share(self, subscription: Subscription, share: Share) -> None:
+        """Let a durable subscription of a group take the events of other shards from now on.
+
+        Publishers send events that it has not confirmed to the members that have their shards then.
+        """
+        before = self._every[subscription]
+        terms = before._replace(share=(share.of, *check_share(share).shards))
+        if terms == before:
+            return
+        self._every[subscription] = terms
+        changes = (self._own.add(terms), self._own.remove(before))
+        for change in changes:
+            if change is not None:
+                self._tell_all(change)
+
     @protected_context
     async def subscribe(
         self,
@@ -314,9 +329,9 @@ class PubSub:
             finally:
                 subscription._close()
                 matcher.remove(pattern, subscription)
-                del self._every[subscription]
+                ended_terms = self._every.pop(subscription)
                 self._turns.clear()
-                change = self._own.remove(terms)
+                change = self._own.remove(ended_terms)
                 if change is not None:
                     self._tell_all(change)
                     self._tell_realm(realm)

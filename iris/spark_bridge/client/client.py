@@ -95,6 +95,12 @@ class RemoteShard:
     """The greatest offset before which events are missing, or whose event is damaged; -1: there is none."""
     term: int
     """Of the primary that answered: each promotion of a copy begins a new one."""
+    grown: Sequence[int] = ()
+    """How many shards the bridge had in each generation, if its members divide the events."""
+    marks: Mapping[int, int] = dataclasses.field(default_factory=dict[int, int])
+    """By number of shards, where in this one each generation after its first begins: what has moved is not behind."""
+    after: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
+    """Offsets of other shards, by id, up to which these have to be read before this one."""
 
 
 @final
@@ -630,6 +636,12 @@ def _known_untrusted(pair: object) -> tuple[int, str]:
             raise _not_understood()
 
 
+_SHARD_FIELDS: Final = tuple(
+    field.name for field in dataclasses.fields(RemoteShard) if field.name not in {"grown", "marks", "after"}
+)
+"""Those that members of every version tell."""
+
+
 def shard_untrusted(fields: Any) -> RemoteShard:
     """Read what a member says of a shard.
 
@@ -637,12 +649,18 @@ def shard_untrusted(fields: Any) -> RemoteShard:
         RemoteProtocolError: it is something else.
     """
     try:
-        shard = RemoteShard(**{field.name: fields[field.name] for field in dataclasses.fields(RemoteShard)})
-    except (KeyError, TypeError):
+        known = {name: fields[name] for name in _SHARD_FIELDS}
+        marks = dict(cast("list[tuple[int, int]]", fields.get("marks", [])))
+        shard = RemoteShard(**known, grown=tuple(fields.get("grown", ())), marks=marks, after=fields.get("after", {}))
+    except (KeyError, TypeError, ValueError):
         raise _not_understood() from None
     if type(shard.gap) is not int or not -1 <= shard.gap < 2**63:
         raise _not_understood()
-    numbers = (shard.number, shard.earliest, shard.next, shard.size, shard.timestamp, shard.of, shard.term)
+    _offsets_untrusted(shard.after)
+    numbers = (
+        *(shard.number, shard.earliest, shard.next, shard.size, shard.timestamp, shard.of, shard.term),
+        *(*shard.grown, *shard.marks, *shard.marks.values()),
+    )
     if not (
         all(type(number) is int and 0 <= number < 2**63 for number in numbers)
         and shard.earliest <= shard.next

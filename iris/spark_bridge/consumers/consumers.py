@@ -6,7 +6,8 @@ group begins that is new, or that is to be replayed: ``earliest``, ``latest``, {
 the group is served here: {at: {shard: offset}}, where it begins.
 
 ========== =========================================================================================
-consumer   {commit: {shard: offset}}: so far the group has come
+consumer   {commit: {shard: offset}, taken: batches}: so far the group has come, and so many batches the program has
+           taken from this tunnel; one of the two may be missing
 member     {committed: {shard: offset}}: that is on the disk
 member     {shard: id, end: offset, lag: events, missed: events, expired: events, events: a list of lists of offset,
            topic, key, headers, sender, encoding, timestamp (microseconds since 1970), value}
@@ -41,6 +42,8 @@ from iris.spark_bridge.queues import JobRow, LogMember, rows_of
 _READ_BYTES: Final = 256 * KIB
 _AT_ONCE: Final = 1024
 """Events of one batch."""
+_AHEAD: Final = 8
+"""Batches that were sent and that the program has not taken.  What confirms its commits comes behind them."""
 _LARGE: Final = 64 * KIB
 _PIECE: Final = 256 * KIB
 _TIER_PAUSE: Final = 1.0
@@ -91,6 +94,9 @@ class _Reading:
         self._committed: dict[str, int] = {}
         self._sent: dict[str, int] = {}
         """By shard, behind which event the last batch ends."""
+        self._batches = self._taken = 0
+        """Batches that were sent, and of these how many the program has taken."""
+        self._room = trio.lowlevel.ParkingLot()
         self._expired = 0
         """Events that had expired, and of which the consumer was not told."""
 
@@ -99,8 +105,11 @@ class _Reading:
         member = self._member
         states = {state.id: state for state in member.states.values()}
         start = await trio.to_thread.run_sync(self._start, fields, states)
+        cursors = await trio.to_thread.run_sync(member.store.cursors)
         if fields.get("replay") is True:
             await self._move(start)
+        elif all(cursor.group != self._group for cursor in cursors) and await member.wait_begun(self._group):
+            start = {shard: state.earliest for shard, state in states.items()}
         pin = partial(member.store.pin_cursor, self._group, start, now=member.now())
         cursor = await trio.to_thread.run_sync(pin)
         self._committed = {shard: cursor.offsets.get(shard, state.earliest) for shard, state in states.items()}
@@ -136,10 +145,17 @@ class _Reading:
                 raise RemoteError("bad_request", f"start is {start!r}: use earliest, latest, a time or an offset")
 
     async def _take_commit(self, message: object) -> None:
-        commit = _offsets(cast("dict[str, object]", message).get("commit") if isinstance(message, dict) else None)
+        fields = cast("dict[str, object]", message) if isinstance(message, dict) else {}
+        commit, taken = _offsets(fields.get("commit")), fields.get("taken", self._taken)
         known = {shard: offset for shard, offset in commit.items() if shard in self._at}
+        if type(taken) is not int or not self._taken <= taken <= self._batches or not (known or "taken" in fields):
+            raise RemoteError(
+                "bad_request", "a consumer's message is not understood: use {commit: offsets by shard, taken: batches}"
+            )
+        self._taken = taken
+        self._room.unpark_all()
         if not known:
-            raise RemoteError("bad_request", "a consumer's message is not understood: use {commit: offsets by shard}")
+            return
         await self._move(known)
         await self._tunnel.send({"committed": known})
 
@@ -155,6 +171,7 @@ class _Reading:
 
     async def _send(self) -> None:
         with suppress(TunnelBroken):  # who receives gets it as well
+            await self._member.wait_parents(self._group)
             while True:
                 states = {state.id: state for state in self._member.states.values()}
                 found = False
@@ -190,6 +207,9 @@ class _Reading:
             part = rows[first : first + _AT_ONCE]
             last = end if first + _AT_ONCE >= len(rows) else part[-1].offset + 1
             self._sent[shard] = last
+            while self._batches - self._taken >= _AHEAD:
+                await self._room.park()
+            self._batches += 1
             await self._tunnel.send(
                 {
                     "shard": shard,

@@ -44,7 +44,7 @@ _READERS: Final = 512
 _LOCK_BYTES: Final = 64 * (_READERS + 4)
 """A line of cache for each reader, and the table's head."""
 
-_FORMAT: Final = b"iris log 7"
+_FORMAT: Final = b"iris log 8"
 _PLACE: Final = struct.Struct(">IQ")
 _CHUNK: Final = struct.Struct(">QQIIq")
 _SEGMENT: Final = struct.Struct(">QQqq")
@@ -61,6 +61,7 @@ _NUMBER: Final = struct.Struct(">Q")
 _OWNER: Final = struct.Struct(">q")
 _NUMBERING: Final = struct.Struct(">Qq")
 _HOLE: Final = struct.Struct(">QQIQ")
+_DIVISION: Final = b"division"
 
 _TABLES: Final = (
     *("shards", "chunks", "segments", "blocks", "publishers", "cursors", "sinks"),
@@ -71,6 +72,7 @@ _TABLES: Final = (
     "replication",
     "tiered",
     *("queues", "keys", "key_ends", "key_counts", "leases"),
+    "division",
 )
 _OWN: Final = frozenset({"replication"})
 """Tables that say what this log is among its copies; these do not repeat them."""
@@ -82,6 +84,7 @@ _FORMER: Final[Mapping[bytes, int]] = {
     b"iris log 4": 12,
     b"iris log 5": 16,
     b"iris log 6": 17,
+    b"iris log 7": 22,
 }
 """Formats of earlier versions, each with how many of these tables it has.  A bridge makes the others when it opens such
 a log, all together, so that none is taken for new in a log of this format."""
@@ -600,6 +603,20 @@ class IndexView:
     def delete_subscriber(self, digest: bytes) -> None:
         """Delete the record of a durable subscriber."""
         self._subscribers.delete(digest)
+
+    # -- division -------------------------------------------------------------------------------------------
+
+    def division(self) -> bytes | None:
+        """Return the record of how the events are divided among shards; None: there is none."""
+        return self._by_name["division"].get(_DIVISION)
+
+    def put_division(self, record: bytes) -> None:
+        """Write that record."""
+        self._by_name["division"].put(_DIVISION, record)
+
+    def publishers_from(self, begin: bytes) -> Iterator[bytes]:
+        """Yield the publishers that have a window, from ``begin`` on."""
+        return (key for key, _ in self._publishers.records_from(begin))
 
     # -- copies ---------------------------------------------------------------------------------------------
 

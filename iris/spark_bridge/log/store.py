@@ -877,6 +877,56 @@ class Store:
         with self._writing, self._index.write() as view:
             return view.delete_member(shard)
 
+    # -- division -------------------------------------------------------------------------------------------
+
+    def division(self) -> bytes | None:
+        """Return the record of how the events are divided among shards; None: there is none."""
+        with self._index.read() as view:
+            return view.division()
+
+    def divide(self, record: Callable[[Mapping[int, int]], bytes]) -> None:
+        """Write such a record; what is appended next is behind it.
+
+        Args:
+            record: made of the offset behind the last event of each shard.
+
+        Raises:
+            StoreFull: there is no room; the former one stands.
+        """
+        with self._writing, self._index.write() as view:
+            view.put_division(record({shard.number: shard.next for shard in view.shards()}))
+
+    def windows(self, begin: str, most: int) -> list[tuple[str, Mapping[int, bytes]]]:
+        """Return which events of publishers are stored: of those from ``begin`` on in order, about ``most`` blocks."""
+        found: list[tuple[str, Mapping[int, bytes]]] = []
+        count = 0
+        with self._index.read() as view:
+            for publisher in view.publishers_from(bytes.fromhex(begin)):
+                found.append((publisher.hex(), view.publisher_blocks(publisher)))
+                count += 1 + len(found[-1][1])
+                if count >= most:
+                    break
+        return found
+
+    def merge_windows(self, windows: Iterable[tuple[str, Mapping[int, bytes]]], *, now: int) -> None:
+        """Take what another log has stored of publishers for stored here, so that its repeats are recognized.
+
+        Raises:
+            StoreFull: there is no room; nothing was changed.
+        """
+        with self._writing:
+            try:
+                with self._index.write() as view:
+                    for publisher, blocks in windows:
+                        window = self._window(view, publisher)
+                        window.merge(blocks)
+                        self._write_window(view, publisher, window, now)
+            except BaseException:
+                self._windows.clear()
+                raise
+            while len(self._windows) > _WINDOWS:
+                self._windows.popitem(last=False)
+
     # -- owners ---------------------------------------------------------------------------------------------
 
     def claim(self, kind: str, name: str, owner: str, *, most: int, most_of_owner: int, now: int) -> str:

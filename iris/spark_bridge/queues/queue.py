@@ -85,6 +85,18 @@ class LogMember(Protocol):
         """Wait until there is an event behind ``known`` in one of its shards."""
         ...
 
+    async def wait_begun(self, group: str) -> bool:
+        """Tell whether a group that is new here began before this member's shards did, in those that come before."""
+        ...
+
+    def has_read_parents(self, group: str) -> bool:
+        """Tell whether a group is known to have read what comes before its shards."""
+        ...
+
+    async def wait_parents(self, group: str) -> None:
+        """Wait until a group has read what comes before its shards, in those from which keys have moved here."""
+        ...
+
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,8 +163,8 @@ class OpenQueue:
         """Called when what is marked is on the disk."""
         self._unmarked = False
         self._purging = trio.Lock()
-        self.looked: Final = trio.Event()
-        """The log was looked at up to its end, or as far as the queue looks ahead."""
+        self.looked = trio.Event()
+        """The log was looked at up to its end, or as far as the queue looks ahead, or it must not be looked at yet."""
         self._scopes: set[trio.CancelScope] = set()
         """Those in which workers are served."""
 
@@ -253,6 +265,10 @@ class OpenQueue:
             await self._member.wait_news(known, math.inf)
 
     async def _read_ahead(self) -> None:
+        if not self._member.has_read_parents(self._group):
+            self.looked.set()
+            await self._member.wait_parents(self._group)
+            self.looked = trio.Event()
         while True:
             moved = False
             for state in tuple(self._member.states.values()):

@@ -26,6 +26,7 @@ from iris.spark_bridge.queues import Queues
 from iris.spark_bridge.server.clock_check import MemberClock
 from iris.spark_bridge.server.collector import gathering_service
 from iris.spark_bridge.server.group_commit import GroupLimits
+from iris.spark_bridge.server.growth import Division, Newcomer, Parents, decode_division
 from iris.spark_bridge.server.leases import Leases
 from iris.spark_bridge.server.member import BridgeMember
 from iris.spark_bridge.server.operations import Operations
@@ -83,7 +84,9 @@ async def open_bridge(
         shards: numbers of the shards of this member's log.  Events with the same key go to the same shard.
         of: how many shards all members of the bridge have together, if they divide the events of the same topics: each
             is stored by the member that has its shard, and by nobody while that one is away.  The same for all of
-            them, for as long as their logs live.  None: this member stores all that it subscribes to.
+            them.  A member of which the bridge does not have the shards yet waits, when it enters the block, until the
+            bridge has grown (``iris bridge grow``); from then on the logs know, and what is given here may be any
+            number that the bridge had before.  None: this member stores all that it subscribes to.
         member: distinguishes members of one bridge, which then have different shards; readers reach this member as the
             cluster ``<name>.<member>``, which the node must be allowed to join.  With ``of`` it is the member's first
             shard unless it is given; a single member needs none.
@@ -151,7 +154,30 @@ async def open_bridge(
         )
     if tier is not None and (min_copies or state.copies or state.history):
         raise ConfigError("a log with copies goes to no tier: give no tier, or keep no copies of this log")
-    place = ShardClaim(node=node, bridge=name, address=address, shards=shards, of=of, term=state.term)
+    division: Division | None = None
+    newcomer: Newcomer | None = None
+    parents: Mapping[str, tuple[str, int]] = {}
+    if of is not None:
+        division = await trio.to_thread.run_sync(read_division, Path(directory))
+        if division is None:
+            newcomer = Newcomer(node, name, shards, of)
+            grown, parents = await newcomer.wait(waiting)
+            division = Division(grown=grown)
+        elif of > division.of:
+            raise ConfigError(
+                f"the log in {directory} is of a bridge of {division.of} shards: start it with --of {division.of}, and "
+                f"have all of the bridge grow by 'iris bridge grow {name} --of {of}'"
+            )
+        elif of not in division.grown:
+            raise ConfigError(f"the log in {directory} is of a bridge of {division.of} shards: give that as of")
+    place = ShardClaim(
+        node=node,
+        bridge=name,
+        address=address,
+        shards=shards,
+        grown=() if division is None else division.grown,
+        term=state.term,
+    )
     others = await place.check()
     store = await trio.to_thread.run_sync(partial(open_store, Path(directory), shards=shards, entropy=entropy))
     retention = retention or Retention()
@@ -189,6 +215,12 @@ async def open_bridge(
         await copies.wait_ready()
         met.set()
         clock = MemberClock(wall_clock, await trio.to_thread.run_sync(_newest, store, staging))
+        if division is not None:
+            if newcomer is not None and parents:
+                division = await newcomer.take_over(store, division.grown, parents, now=clock.now)
+            elif newcomer is not None:
+                await trio.to_thread.run_sync(store.divide, lambda _: division.encode())
+            share = Share(division.of, tuple(shards))
         uploads = None
         if tier is not None:
             start = partial(TierUploads, store, tier, bridge=name, shards=shards, term=state.term, entropy=entropy)
@@ -196,7 +228,7 @@ async def open_bridge(
         bridge = BridgeMember(
             store,
             shards=shards,
-            of=of,
+            division=division,
             bridge=name,
             limits=group or GroupLimits(),
             retention=retention,
@@ -206,6 +238,8 @@ async def open_bridge(
         )
         with suppress(StoreFull):  # the others are met again; a full disk can only be helped by a bridge that runs
             await bridge.note_shards({**others, **dict.fromkeys(shards, address)})
+        if division is not None and division.after:
+            bridge.parents = Parents(node, name, division.after, lambda number: bridge.known.get(number, ""))
         intake = BatchCommitter(
             store,
             staging,
@@ -253,6 +287,15 @@ async def open_bridge(
             )
             for topic in dict.fromkeys(topics)
         ]
+
+        def announce(of: int) -> None:
+            changed = Share(of, tuple(shards))
+            if topics:
+                node._parts.pubsub.durable.change_share(address, (of, *shards))
+            for _, subscription in subscriptions:
+                node._parts.pubsub.change_share(subscription, changed)
+
+        bridge.on_divided = announce
         leases = Leases(bridge, permissions, address=address)
         outcomes = OutcomeKeeper(bridge, permissions, address=address)
         nursery = await stack.enter_async_context(open_background())
@@ -278,6 +321,22 @@ async def open_bridge(
             for part in reports:
                 del node._reports[part]
             queues.close()
+
+
+def read_division(directory: Path) -> Division | None:
+    """Return how the log in a directory has its events divided; None: there is no log, or none that says so.
+
+    Raises:
+        StoreBusy: another process has it open.
+        LogDamaged: what is there is no log.
+    """
+    if not (directory / "index" / "data.mdb").exists():
+        return None
+    store = open_store(directory, shards=(), entropy=os.urandom)
+    try:
+        return decode_division(store.division())
+    finally:
+        store.close()
 
 
 @asynccontextmanager

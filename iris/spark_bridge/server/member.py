@@ -18,6 +18,7 @@ from typing import Final, TypeVar, cast, final
 
 import trio
 
+from iris.kernel.errors import ConfigError
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import saturated
@@ -30,6 +31,7 @@ from iris.spark_bridge.events.schema import HEADER_BRIDGE
 from iris.spark_bridge.log import EVERYTHING, Appended, IndexView, News, Retention, ShardState, Store, TopicFilter
 from iris.spark_bridge.server.clock_check import MemberClock
 from iris.spark_bridge.server.group_commit import GroupCommit, GroupLimits
+from iris.spark_bridge.server.growth import Division, Parents, decode_division
 from iris.spark_bridge.server.sharding import Sharding
 from iris.spark_bridge.tier import TierStatus, TierUploads
 
@@ -45,6 +47,9 @@ _UNCOPIED: Final = 64
 
 _EXPLAINED: Final = 0.5
 """Seconds after which publishers are told that their events wait for copies."""
+
+_COPYING: Final = 4.0
+"""Seconds that copies have to hear of a growth; who asks for it tries again."""
 
 _GOODBYE: Final = 2.0
 """Seconds that copies have for the last group of a member that leaves."""
@@ -191,7 +196,7 @@ class BridgeMember:
         store: Store,
         *,
         shards: Sequence[int],
-        of: int | None = None,
+        division: Division | None = None,
         bridge: str,
         limits: GroupLimits,
         retention: Retention,
@@ -201,9 +206,15 @@ class BridgeMember:
     ) -> None:
         self.store: Final = store
         self.copies: Final = copies
-        self.sharding: Final = Sharding(shards, of)
-        self.of: Final = of
-        """How many shards the bridge has, if its members divide the events."""
+        self.sharding = Sharding(shards, None if division is None else division.of)
+        self.division = division
+        """How the members divide the events, if they do, as others are told."""
+        self.parents: Parents | None = None
+        """What comes before the events of its shards, if the bridge has grown by them."""
+        self.on_divided: Callable[[int], None] = lambda _: None
+        """Called with the number of shards when the bridge has grown."""
+        self._dividing = trio.Lock()
+        """Held while a group is divided among shards and appended."""
         self._uploads = uploads
         self._bridge = bridge
         self._own = frozenset(shards)
@@ -264,6 +275,47 @@ class BridgeMember:
     async def tier_statuses(self) -> Sequence[TierStatus]:
         """Return how far the tier of each shard is; nothing if there is none."""
         return () if self._uploads is None else await trio.to_thread.run_sync(self._uploads.statuses)
+
+    @property
+    def of(self) -> int | None:
+        """How many shards the bridge has, if its members divide the events."""
+        return None if self.division is None else self.division.of
+
+    async def divide(self, of: int) -> None:
+        """Divide the events among more shards: from now on those that belong to a new one are not stored here.
+
+        It may be repeated.
+
+        Raises:
+            ConfigError: the members do not divide the events.
+            NotCopied: that is on the disk, and not enough copies have it: nobody is told yet.
+            StoreFull: there is no room to write that down; nothing has changed.
+        """
+        if self.division is None:
+            raise ConfigError("this member stores all events of its topics: start it with --of to divide them")
+        async with self._dividing:
+            stored = decode_division(await trio.to_thread.run_sync(self.store.division)) or self.division
+            if of > stored.of:
+                divide = partial(self.store.divide, lambda offsets: stored.divided(of, offsets).encode())
+                await trio.to_thread.run_sync(divide)
+                self.sharding = Sharding(tuple(self._own), of)
+        # Readers hear of a mark, and the new shard begins, only when a copy that is promoted knows of it as well.
+        await self.copies.wait_copied(_COPYING)
+        self.division = decode_division(await trio.to_thread.run_sync(self.store.division)) or self.division
+        self.on_divided(self.division.of)
+
+    async def wait_begun(self, group: str) -> bool:
+        """Tell whether a group that is new here began before this member's shards did, in those that come before."""
+        return self.parents is not None and await self.parents.wait_begun(group)
+
+    def has_read_parents(self, group: str) -> bool:
+        """Tell whether a group is known to have read what comes before its shards."""
+        return self.parents is None or self.parents.has_read(group)
+
+    async def wait_parents(self, group: str) -> None:
+        """Wait until a group has read what comes before its shards, in those from which keys have moved here."""
+        if self.parents is not None:
+            await self.parents.wait_read(group)
 
     @property
     def states(self) -> Mapping[str, ShardState]:
@@ -537,9 +589,8 @@ class BridgeMember:
         batches = self._group.take()
         self._room.unpark_all()
         runs = [run for batch in batches for run in batch.runs]
-        parts, strays = self.sharding.split(runs)
         changed: list[_Change] = []
-        appended = await self._append(parts, changed)
+        appended, strays = await self._append_divided(runs, changed)
         while appended is None:
             _explain((*batches, *self._group.batches))
             # The block ends with a full disk. Nothing of this group was confirmed, so its publishers still have what
@@ -548,7 +599,7 @@ class BridgeMember:
                 return
             await self._retain()
             await trio.sleep(_FULL_RETRY)
-            appended = await self._append(parts, changed)
+            appended, strays = await self._append_divided(runs, changed)
         # From here the events are on disk and in the index: they survive a power cut, and may be acknowledged. Not a
         # line earlier, because a publisher forgets an event when it is acknowledged.
         if batches:
@@ -571,6 +622,14 @@ class BridgeMember:
             await self._settle()
         else:
             self._follow_up(looked)
+
+    async def _append_divided(
+        self, runs: Sequence[EventRun], changed: list[_Change]
+    ) -> tuple[Appended | None, Sequence[EventRun]]:
+        """As ``_append``, of what belongs to this member's shards; return the rest as well."""
+        async with self._dividing:
+            parts, strays = self.sharding.split(runs)
+            return await self._append(parts, changed), strays
 
     async def _append(self, parts: Mapping[int, Sequence[EventRun]], changed: list[_Change]) -> Appended | None:
         """Store events, and make the changes that wait; those that are made are added to ``changed``.

@@ -73,8 +73,9 @@ import trio
 
 from iris.kernel.config import KIB, MIB, Config
 from iris.kernel.errors import IrisError, RemoteError, TunnelBroken
+from iris.kernel.names import is_node_id
 from iris.patterns.messages import Request, Sender
-from iris.patterns.pubsub.interest import is_pattern
+from iris.patterns.pubsub.interest import MAX_SHARDS, is_pattern
 from iris.patterns.service import Service
 from iris.patterns.tunnel import Tunnel
 from iris.security.identity import MAX_PATTERNS
@@ -83,6 +84,7 @@ from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.events.gaps import GAPS_AT_ONCE
 from iris.spark_bridge.log import MAX_REGEX, QUERY, ShardState, TopicFilter, machine
 from iris.spark_bridge.queues import Queues
+from iris.spark_bridge.server.growth import read_windows
 from iris.spark_bridge.server.member import BridgeMember
 from iris.spark_bridge.server.permissions import PERMISSIONS, Kind, Permission, Permissions, check_owner
 from iris.spark_bridge.server.sink_commits import BatchCommitter
@@ -182,6 +184,9 @@ class Operations:
             "queue": self._queues.status,
             "peek": self._queues.peek,
             "purge": self._queues.purge,
+            "divide": self._divide,
+            "windows": self._windows,
+            "position": self._position,
         }
         tunnels: Mapping[str, TunnelHandler] = {
             "read": self._read,
@@ -258,10 +263,38 @@ class Operations:
                 "address": self._address,
                 "of": self._member.of or 0,
                 "term": self._member.copies.term,
+                **self._divided(state),
             }
             for state in self._member.states.values()
         ]
         return {"shards": shards, "known": [list(known) for known in self._member.known.items()]}
+
+    def _divided(self, state: ShardState) -> dict[str, Any]:
+        division = self._member.division
+        if division is None:
+            return {}
+        marks = [[of, offsets[state.number]] for of, offsets in division.marks.items() if state.number in offsets]
+        return {"grown": list(division.grown), "marks": marks, "after": dict(division.after)}
+
+    async def _divide(self, _sender: Sender, payload: object) -> None:
+        of = _number(_fields(payload), "of")
+        if not 0 < of <= MAX_SHARDS:
+            raise RemoteError("bad_request", f"of is {of}: use 1 to {MAX_SHARDS}")
+        await self._member.divide(of)
+
+    async def _windows(self, _sender: Sender, payload: object) -> list[list[Any]]:
+        begin = _text(_fields(payload), "begin")
+        if not is_node_id(begin):
+            raise RemoteError("bad_request", f"begin is {begin!r}: use the id of a node")
+        return await trio.to_thread.run_sync(read_windows, self._member.store, begin)
+
+    async def _position(self, _sender: Sender, payload: object) -> list[int] | None:
+        fields = _fields(payload)
+        group, shard = _text(fields, "group"), _text(fields, "shard")
+        for cursor in await trio.to_thread.run_sync(self._member.store.cursors):
+            if cursor.group == group and shard in cursor.offsets:
+                return [cursor.start.get(shard, 0), cursor.offsets[shard]]
+        return None
 
     async def _offsets(self, sender: Sender, payload: object) -> dict[str, list[int]]:
         fields = _fields(payload)

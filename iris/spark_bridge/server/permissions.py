@@ -63,6 +63,9 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "drop": Permission("bridge"),
     "transfer": Permission("bridge"),
     "trim": Permission("bridge"),
+    "divide": Permission("bridge"),
+    "windows": Permission("bridge"),
+    "position": Permission("bridge"),
 }
 """Every operation of ``iris.spark_bridge.server.operations``."""
 

@@ -34,6 +34,7 @@ from iris.node.node import Node
 from iris.spark_bridge.client import RemoteShard, shards_untrusted
 from iris.spark_bridge.copies import deposed
 from iris.spark_bridge.errors import BridgeUnreachable, StoreFull
+from iris.spark_bridge.server.growth import are_of_one_bridge
 
 _PATIENCE: Final = 2.0
 """Seconds that a member may take to answer; one that was killed costs so much."""
@@ -68,7 +69,8 @@ class ShardClaim:
     bridge: str
     address: str
     shards: Sequence[int]
-    of: int | None
+    grown: Sequence[int]
+    """How many shards the bridge has, and had in each generation before, if its members divide the events."""
     term: int = 1
     """Of this member's log, see ``iris.spark_bridge.copies``."""
 
@@ -171,10 +173,12 @@ class ShardClaim:
                     "shards, or another name if it is a bridge of its own"
                 )
         for other in others:
-            if other.of != (self.of or 0):
+            # While a bridge grows some of its members have begun the new generation, and others have not.
+            if bool(other.of) != bool(self.grown) or not are_of_one_bridge(other.grown or (other.of,), self.grown):
                 raise ConfigError(
                     f"node {member} of bridge {self.bridge!r} {_counting(other.of)}, and this one "
-                    f"{_counting(self.of)}: start all members alike"
+                    f"{_counting(self.grown[-1] if self.grown else None)}: start all members alike; 'iris bridge grow' "
+                    "adds shards to a bridge"
                 )
             if self.bridge in (other.address, self.address):
                 raise ConfigError(

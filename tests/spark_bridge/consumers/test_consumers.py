@@ -185,6 +185,13 @@ async def test_what_was_trimmed_before_it_was_read_is_told(
     assert "5 events of shard" in caplog.text
 
 
+async def test_a_group_that_is_far_behind_commits_each_batch(desk: tuple[Network, Node, BridgeMember]) -> None:
+    _, node, _ = desk
+    await publish(node, range(20_000))
+    async with node.consume("orders.>", group="billing", start="earliest") as orders:
+        assert await read(orders, 20_000) == list(range(20_000))
+
+
 async def test_a_batch_whose_block_fails_is_not_committed(desk: tuple[Network, Node, BridgeMember]) -> None:
     _, node, _ = desk
     await publish(node, range(3))
@@ -233,7 +240,9 @@ async def test_what_cannot_be_consumed_is_an_error(
                 pass
 
 
-@pytest.mark.parametrize("message", [b"x", {}, {"commit": 3}, {"commit": {"0@x": 1}}, {"commit": {"0": -1}}])
+@pytest.mark.parametrize(
+    "message", [b"x", {}, {"commit": 3}, {"commit": {"0@x": 1}}, {"commit": {"0": -1}}, {"taken": 99}, {"taken": "1"}]
+)
 async def test_a_consumer_that_sends_nonsense_is_told_so(
     desk: tuple[Network, Node, BridgeMember], message: Any
 ) -> None:

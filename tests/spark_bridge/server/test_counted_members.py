@@ -92,7 +92,13 @@ async def test_members_that_divide_the_events_are_not_fewer_than_before(tmp_path
             open_member(network, tmp_path, 1, of=2, topics=["t"]) as second,
         ):
             await until_known(first, second, shards={0, 1})
-        async with open_member(network, tmp_path, 0, of=1, topics=["t"]):
+        with pytest.raises(ConfigError, match=r"is of a bridge of 2 shards: give that as of"):
+            async with open_member(network, tmp_path, 0, of=1, topics=["t"]):
+                pass
+        with pytest.raises(ConfigError, match=r"of a bridge of 2 shards: .*by 'iris bridge grow bridge --of 3'"):
+            async with open_member(network, tmp_path, 0, of=3, topics=["t"]):
+                pass
+        async with open_member(network, tmp_path, 0, of=2, topics=["t"]):
             with pytest.raises(BridgeUnreachable, match=r"shard 1 has no member, and was at 'bridge\.m1' last"):
                 await client.shards()
 

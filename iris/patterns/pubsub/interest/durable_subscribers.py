@@ -245,6 +245,17 @@ class DurableSubscribers:
         finally:
             del self._claims[name]
 
+    def change_share(self, name: str, share: tuple[int, ...]) -> None:
+        """Let a name that this node holds be owed the events of other shards of its group from now on."""
+        claim = self._claims[name]
+        if claim.share == share:
+            return
+        claim.share = share
+        record = self._sign(name, claim)
+        self.names.take(record)
+        self._tell_all(record)
+        self._tell_listeners()
+
     def forget(self, name: str) -> None:
         """Have publishers wait no more for a durable subscriber of this node's own cluster.
 

@@ -142,6 +142,8 @@ class Acknowledgements:
         """For each node the keys, in order, of what it was sent and has not confirmed."""
         self._for_absent: set[Unconfirmed] = set()
         """Runs that wait for a durable subscriber to come."""
+        self._looked = -1
+        """Version of the interest in which those were last looked for."""
         self._delays: dict[NodeId, str] = {}
         """What nodes say of why they do not confirm."""
         self.look_abroad: Callable[[str], None] = lambda _: None
@@ -193,6 +195,8 @@ class Acknowledgements:
 
     def post(self, run: Unconfirmed) -> None:
         """Number events and send them out; they are waited for until ``forget``."""
+        if self._for_absent and self._interest.version != self._looked:
+            self.interest_changed()  # what was published before goes first
         publishing = self._publishing
         count = len(run.payloads)
         state = publishing.look_up(run.topic)
@@ -220,6 +224,7 @@ class Acknowledgements:
 
     def forget(self, run: Unconfirmed) -> None:
         """Wait for these events no more."""
+        self._for_absent.discard(run)
         if self._waiting.pop(run.first, None) is not None:
             for node in run.pending:
                 owing = self._owing[node]
@@ -241,35 +246,34 @@ class Acknowledgements:
         Raises:
             RequestTimeout: not by the deadline.
         """
-        try:
-            while True:
-                subscribers = self._subscribers(run.topic, run.key)
-                self._ask(run, subscribers)
-                outstanding = {name: one for name, one in subscribers.items() if name not in run.confirmed}
-                # From here every durable subscriber has the events on disk. At least one confirmation is needed: nobody
-                # outstanding may also mean that the only subscriber has just left.
-                if not outstanding and run.confirmed:
-                    return
-                # A subscriber whose link had no room is tried again soon; all else comes with news.
-                stuck = any(one.members and run.asked.get(name) not in run.pending for name, one in outstanding.items())
-                absent = [one for one in outstanding.values() if not one.members]
-                if absent or not outstanding:
-                    self._for_absent.add(run)
-                pause = _RETRY if stuck else math.inf
-                if any(one.record is not None and one.record.site != self._mesh.tag.site for one in absent):
-                    self.look_abroad(run.topic)
-                    pause = min(pause, _LOOK_ABROAD)
-                with trio.move_on_at(min(deadline, trio.current_time() + pause)):
-                    await run.news.wait()
-                if trio.current_time() >= deadline:
-                    raise RequestTimeout(self._overdue(run, list(outstanding.values()), timeout))
-                run.news = trio.Event()
-        finally:
-            self._for_absent.discard(run)
+        while True:
+            subscribers = self._subscribers(run.topic, run.key)
+            self._ask(run, subscribers)
+            outstanding = {name: one for name, one in subscribers.items() if name not in run.confirmed}
+            # From here every durable subscriber has the events on disk. At least one confirmation is needed: nobody
+            # outstanding may also mean that the only subscriber has just left.
+            if not outstanding and run.confirmed:
+                return
+            # A subscriber whose link had no room is tried again soon; all else comes with news.
+            stuck = any(one.members and run.asked.get(name) not in run.pending for name, one in outstanding.items())
+            absent = [one for one in outstanding.values() if not one.members]
+            pause = _RETRY if stuck else math.inf
+            if any(one.record is not None and one.record.site != self._mesh.tag.site for one in absent):
+                self.look_abroad(run.topic)
+                pause = min(pause, _LOOK_ABROAD)
+            with trio.move_on_at(min(deadline, trio.current_time() + pause)):
+                await run.news.wait()
+            if trio.current_time() >= deadline:
+                raise RequestTimeout(self._overdue(run, list(outstanding.values()), timeout))
+            run.news = trio.Event()
 
     def _ask(self, run: Unconfirmed, subscribers: Mapping[_Key, _Subscriber]) -> None:
         """Send events to the durable subscribers that have neither confirmed them nor are about to."""
         run.confirmed |= {name for name, member in run.asked.items() if member in run.done}
+        if any(not one.members and name not in run.confirmed for name, one in subscribers.items()) or not subscribers:
+            self._for_absent.add(run)
+        else:
+            self._for_absent.discard(run)
         for name, (members, group, _) in subscribers.items():
             if name in run.confirmed:
                 continue
@@ -286,10 +290,14 @@ class Acknowledgements:
         """Return the durable subscribers of a topic, those that are away included.
 
         In a group that divides events by shard, its members are who has the shard of this key and topic, or nobody.
+        While such a group grows, its members count their shards differently for a moment: the most are right, and what
+        belongs to a shard that nobody has yet waits for it.
         """
         present: dict[_Key, _Subscriber] = {}
         named = self._durable.owed(topic)
         owned = {(record.id[0], record.group) for record in named if record.group is not None}
+        shares: dict[_Key, int] = {}
+        shared: dict[_Key, list[tuple[NodeId, tuple[int, ...]]]] = {}
         for node, terms in self._interest.match(topic):
             peer = self._mesh.peer(node)
             if terms.durable and peer is not None:
@@ -297,8 +305,18 @@ class Acknowledgements:
                 one = present.get(place)
                 if one is None:
                     one = present[place] = _Subscriber([], terms.group, None)
-                if self._has_shard(terms.share, key, topic):
+                if terms.share:
+                    shared.setdefault(place, []).append((node, terms.share))
+                    shares[place] = max(terms.share[0], shares.get(place, 0))
+                else:
                     one.members.append(node)
+        for record in named:
+            if record.share:
+                place = _place(record)
+                shares[place] = max(record.share[0], shares.get(place, 0))
+        wanted = {place: self._publishing.shard_of(of, key, topic) for place, of in shares.items()}
+        for place, nodes in shared.items():
+            present[place].members.extend(node for node, share in nodes if wanted[place] in share[1:])
         found = dict(present)
         for record in named:
             found.pop(_place(record), None)
@@ -308,17 +326,22 @@ class Acknowledgements:
             members = [] if one is None else one.members
             if record.group is None:
                 found["name", *record.id] = _Subscriber(members, None, record)
-            elif self._has_shard(record.share, key, topic):
+            elif not record.share or wanted[place] in record.share[1:]:
                 found[place] = _Subscriber(members, record.group, record)
+            else:
+                found.setdefault(place, _Subscriber(members, record.group, None))
         return found
-
-    def _has_shard(self, share: tuple[int, ...], key: str | None, topic: str) -> bool:
-        return not share or self._publishing.shard_of(share[0], key, topic) in share[1:]
 
     def _overdue(self, run: Unconfirmed, outstanding: Sequence[_Subscriber], timeout: float) -> str:
         """Return why events were not confirmed in time."""
         if not outstanding:
             return f"the durable subscriber of {run.topic!r} is gone and has not come back within {timeout:g} s"
+        nobody = [one.group for one in outstanding if one.record is None and not one.members]
+        if nobody:
+            return (
+                f"no member of {nobody[0]!r} has the shard to which this event on {run.topic!r} belongs, and none has "
+                f"come within {timeout:g} s: start the one that is to have it"
+            )
         away = [one.record for one in outstanding if one.record is not None and not one.members]
         if away:
             who = " and ".join(f"{record.name!r} of cluster {record.id[0]!r}" for record in away[:3])
@@ -369,6 +392,7 @@ class Acknowledgements:
 
     def interest_changed(self) -> None:
         """A node has subscribed, or a durable subscriber has become known or was forgotten."""
+        self._looked = self._interest.version
         if self._for_absent:
             self._send_again(self._waiting.values())
 

@@ -596,7 +596,9 @@ class Publisher:
             group = group_id(peer, terms.group, owned)
             if terms.share:
                 of, *shards = terms.share
-                shared.setdefault(group, (of, {}))[1].update(dict.fromkeys(shards, node))
+                before_of, nodes = shared.get(group, (0, {}))
+                # While a group grows some members count fewer shards; an event of theirs is one of theirs either way.
+                shared[group] = max(of, before_of), {**nodes, **dict.fromkeys(shards, node)}
             else:
                 grouped.setdefault(group, {})[node] = None
         before, state.links = state.links, self.trees.ways(links)

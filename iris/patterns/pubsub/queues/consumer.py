@@ -28,8 +28,9 @@ Start = Literal["earliest", "latest"] | datetime | int
 
 _PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 1.0
-_AHEAD: Final = 4
-"""Batches that wait for the program, from all members together; beyond that the tunnels fill up."""
+_LOOK: Final = 10.0
+"""Seconds between looks whether the bridge has got another member."""
+
 
 
 @final
@@ -131,12 +132,16 @@ class _MemberReader:
         self._wanted: dict[str, int] = {}
         self._committed: dict[str, int] = {}
         self._wakeup = Wakeup()
+        self._taken = self._told = 0
+        """Batches that came through the present tunnel and that the program has taken; of these, what was told."""
         self._news = trio.lowlevel.ParkingLot()
         self._is_closed = False
 
     def hand(self, batch: LogBatch) -> None:
-        """Note that the program has a batch."""
+        """Note that the program has a batch, and have the member send another one."""
         self._handed[batch.shard] = batch._end
+        self._taken += 1
+        self._wakeup.wake()
 
     async def commit(self, shard: str, end: int) -> None:
         """See ``LogBatch.commit``."""
@@ -154,6 +159,7 @@ class _MemberReader:
 
     async def run(self, tunnel: Tunnel, terms: Mapping[str, Any]) -> None:
         """Read through a tunnel until it ends."""
+        self._taken = self._told = 0
         await tunnel.send({**terms, "at": self._handed})
         answer = await tunnel.receive()
         error = told_error(answer)
@@ -170,9 +176,14 @@ class _MemberReader:
     async def _send(self, tunnel: Tunnel) -> None:
         while True:
             await self._wakeup.wait()
+            report: dict[str, Any] = {}
             open_ = {shard: end for shard, end in self._wanted.items() if end > self._committed.get(shard, 0)}
             if open_:
-                await tunnel.send({"commit": open_})
+                report["commit"] = open_
+            if self._taken > self._told:
+                self._told = report["taken"] = self._taken
+            if report:
+                await tunnel.send(report)
 
     async def _take(self, message: object, tunnel: Tunnel) -> None:
         error = told_error(message)
@@ -197,7 +208,7 @@ class _MemberReader:
                         missed, shard, self._consumer.group,
                         extra={"cluster": self.address, "count": missed},
                     )  # fmt: skip
-                await self._consumer._offer(
+                self._consumer._offer(
                     LogBatch(self, events, shard=shard, end=end, lag=lag, missed=missed, expired=expired)
                 )
             case _:
@@ -245,7 +256,6 @@ class Consumer:
         self._readers: dict[str, _MemberReader] = {}
         self._batches: deque[LogBatch] = deque()
         self._arrived = Wakeup()
-        self._room = trio.lowlevel.ParkingLot()
         self._failure: Exception | None = None
         self._lags: dict[str, int] = {}
 
@@ -267,15 +277,12 @@ class Consumer:
                 raise self._failure
             await self._arrived.wait()
         batch = self._batches.popleft()
-        self._room.unpark()
         self._lags[batch.shard] = batch.lag
         batch._link.hand(batch)
         await trio.lowlevel.cancel_shielded_checkpoint()
         return batch
 
-    async def _offer(self, batch: LogBatch) -> None:
-        while len(self._batches) >= _AHEAD:
-            await self._room.park()
+    def _offer(self, batch: LogBatch) -> None:
         self._batches.append(batch)
         self._arrived.wake()
 
@@ -289,7 +296,7 @@ class Consumer:
                             if address not in self._readers:
                                 self._readers[address] = _MemberReader(self, address)
                                 nursery.start_soon(self._keep, self._readers[address])
-                        pause = 10.0
+                        pause = _LOOK
                     except TRANSIENT as error:
                         if is_final(error):
                             raise

@@ -1,0 +1,66 @@
+"""Division: how the events of a bridge are divided among its shards, now and before it grew (sans-IO).
+
+Each growth begins a *generation*, which has more shards than the one before.  By rendezvous hashing a key either stays
+in its shard or moves to one of the new ones.  Where a generation begins in an old shard is its *mark*: no event of a
+key that has moved is behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import final
+
+import msgspec
+
+from iris.spark_bridge.errors import LogDamaged
+
+
+@final
+class Division(msgspec.Struct, frozen=True, kw_only=True):
+    """What a log of a bridge that divides its events knows of that.
+
+    Attributes:
+        grown: how many shards the bridge had in each generation, the present one last.
+        marks: by number of shards, for generations after the first of this log: the offset at which it began in each
+            shard of this log.
+        after: for shards of this log that are not of the first generation: the offsets of shards of earlier ones, by
+            id, below which the events come before all of theirs.
+    """
+
+    grown: Sequence[int]
+    marks: Mapping[int, Mapping[int, int]] = msgspec.field(default_factory=dict[int, Mapping[int, int]])
+    after: Mapping[str, int] = msgspec.field(default_factory=dict[str, int])
+
+    @property
+    def of(self) -> int:
+        """How many shards the bridge has now."""
+        return self.grown[-1]
+
+    def divided(self, of: int, offsets: Mapping[int, int]) -> Division:
+        """Return the division after a growth to ``of`` shards that begins at these offsets; the same if it is that."""
+        if of <= self.of:
+            return self
+        return msgspec.structs.replace(self, grown=(*self.grown, of), marks={**self.marks, of: dict(offsets)})
+
+    def encode(self) -> bytes:
+        """Return it as it is stored."""
+        return msgspec.msgpack.encode(self)
+
+
+def decode_division(record: bytes | None) -> Division | None:
+    """Read what ``Division.encode`` returned.
+
+    Raises:
+        LogDamaged: it is something else.
+    """
+    if record is None:
+        return None
+    try:
+        return msgspec.msgpack.decode(record, type=Division)
+    except msgspec.MsgspecError as error:
+        raise LogDamaged(f"how the log's events are divided cannot be read: {error}") from None
+
+
+def are_of_one_bridge(grown: Sequence[int], other: Sequence[int]) -> bool:
+    """Tell whether two members can be of one bridge: one has grown as the other, and perhaps further."""
+    return all(one == another for one, another in zip(grown, other, strict=False))

@@ -1,0 +1,184 @@
+"""Newcomer: a member whose shards the bridge does not have yet, until the bridge has grown by them.
+
+It takes over from the members of earlier generations, when all of these have begun the new one, which events of each
+publisher they have stored.  So a publisher that sends one of them again, to the shard where its key has moved, finds it
+known there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, cast, final
+
+import trio
+
+from iris.kernel.errors import IrisError, NoSuchCluster, RemoteProtocolError
+from iris.node.node import Node
+from iris.patterns.messages import Request
+from iris.patterns.service import Service
+from iris.spark_bridge.client import BridgeClient, RemoteShard, shards_untrusted
+from iris.spark_bridge.log import Store
+from iris.spark_bridge.server.growth.division import Division
+
+_PAUSE: Final = 0.2
+"""Seconds between looks whether the bridge has grown."""
+
+_PATIENCE: Final = 60.0
+"""Seconds that a member of an earlier generation may be away while this one takes over; then it begins again."""
+
+_BLOCKS: Final = 2048
+"""Of what is known of publishers, in one answer: about 1 MiB."""
+
+
+def newcomers_cluster(bridge: str) -> str:
+    """Return the cluster of the members that wait until a bridge has grown."""
+    return f"{bridge}.newcomers"
+
+
+async def grown_members(node: Node, bridge: str) -> Sequence[RemoteShard]:
+    """Return the shards of the members that are there and divide their events; who does not answer is left out."""
+    found: list[RemoteShard] = []
+    with suppress(NoSuchCluster):
+        async with node.survey(bridge, None, operation="shards", timeout=2.0) as answers:
+            async for answer in answers:
+                with suppress(RemoteProtocolError):
+                    found += [shard for shard in shards_untrusted(answer.payload).shards if shard.grown]
+    return found
+
+
+def history_of(shards: Sequence[RemoteShard]) -> Sequence[int]:
+    """Return how many shards a bridge had in each generation, as the member says that knows of the most."""
+    return max((shard.grown for shard in shards), key=len, default=())
+
+
+@final
+class Newcomer:
+    """A member that waits.
+
+    Args:
+        node: of the member.
+        bridge: name of the bridge.
+        shards: that it is to have.
+        of: how many there are to be.
+    """
+
+    def __init__(self, node: Node, bridge: str, shards: Sequence[int], of: int) -> None:
+        self._node = node
+        self._bridge = bridge
+        self._shards = shards
+        self._of = of
+
+    def parents(self, grown: Sequence[int]) -> int:
+        """Return how many shards, the lowest ones, have the events that come before this member's; 0: none.
+
+        Args:
+            grown: how many shards the bridge had in each generation so far.
+        """
+        return max((of for of in grown if of <= min(self._shards)), default=0)
+
+    async def wait(self, waiting: Callable[[str], None]) -> tuple[Sequence[int], Mapping[str, tuple[str, int]]]:
+        """Wait until it is known how the bridge has grown, and all members of earlier generations have begun this one.
+
+        A bridge begins with its shard 0: a member with a new log and without that shard waits for one that is no
+        newcomer.  Otherwise members that wait for a growth, started again while the others are away, would begin a
+        bridge of their own.
+
+        Args:
+            waiting: called with the reason, if it has to wait.
+
+        Returns:
+            How many shards the bridge had in each generation, and the address and the mark of each earlier shard.
+        """
+        service = Service(newcomers_cluster(self._bridge))
+        service.request("new")(self._answer)
+        told = ""
+        async with self._node.join(newcomers_cluster(self._bridge), service):
+            while True:
+                shards = await grown_members(self._node, self._bridge)
+                grown = history_of(shards)
+                before = self.parents(grown)
+                if grown and not before:
+                    return (grown if grown[-1] == self._of else (self._of,)), {}
+                if not grown and 0 in self._shards:
+                    return (self._of,), {}
+                begun = {
+                    shard.id: (shard.address, shard.marks[self._of])
+                    for shard in shards
+                    if shard.number < before and self._of in shard.marks
+                }
+                if before and len(begun) == before:
+                    return grown[: [*grown].index(self._of) + 1], begun
+                reason = self._reason(grown, before)
+                if reason != told:
+                    told = reason
+                    waiting(reason)
+                await trio.sleep(_PAUSE)
+
+    def _reason(self, grown: Sequence[int], before: int) -> str:
+        if not grown:
+            return f"the log is new, and nobody else of bridge {self._bridge!r} is there: first start what has shard 0"
+        if self._of in grown:
+            return f"not all {before} members that bridge {self._bridge!r} had before are there: start them"
+        return (
+            f"bridge {self._bridge!r} has {grown[-1]} shards, and this member begins when it has {self._of}: "
+            f"'iris bridge grow {self._bridge} --of {self._of}'"
+        )
+
+    async def _answer(self, _request: Request) -> dict[str, Any]:
+        return {"shards": list(self._shards), "of": self._of}
+
+    async def take_over(
+        self, store: Store, grown: Sequence[int], parents: Mapping[str, tuple[str, int]], *, now: Callable[[], int]
+    ) -> Division:
+        """Take over what the members of earlier generations have stored; from then on this log has its shards.
+
+        Raises:
+            BridgeUnreachable: one of them is away.
+            StoreFull: there is no room.
+        """
+        client = BridgeClient(self._node, self._bridge, patience=_PATIENCE)
+        for address in sorted({address for address, _ in parents.values()}):
+            begin = "00" * 16
+            while True:
+                answer = await client.ask(address, "windows", {"begin": begin})
+                windows = _windows_untrusted(answer)
+                if not windows:
+                    break
+                await trio.to_thread.run_sync(partial(store.merge_windows, windows, now=now()))
+                following = int(windows[-1][0], 16) + 1
+                if following >= 2**128:
+                    break
+                begin = f"{following:032x}"
+        division = Division(grown=grown, after={shard: mark for shard, (_, mark) in parents.items()})
+        await trio.to_thread.run_sync(store.divide, lambda _: division.encode())
+        return division
+
+
+def read_windows(store: Store, begin: str) -> list[list[Any]]:
+    """Return which events of publishers a log has, of those from ``begin`` on, as much as goes into one answer."""
+    return [[publisher, list(blocks.items())] for publisher, blocks in store.windows(begin, _BLOCKS)]
+
+
+def _windows_untrusted(answer: object) -> list[tuple[str, dict[int, bytes]]]:
+    found: list[tuple[str, dict[int, bytes]]] = []
+    for entry in cast("list[object]", answer) if isinstance(answer, list) else [None]:
+        match entry:
+            case [str(publisher), list() as blocks] if len(publisher) == 32:  # pyright: ignore[reportUnknownVariableType]
+                found.append((publisher, dict(_block_untrusted(block) for block in cast("list[object]", blocks))))
+            case _:
+                raise _not_understood()
+    return found
+
+
+def _block_untrusted(block: object) -> tuple[int, bytes]:
+    match block:
+        case [int(number), bytes(bits)] if 0 <= number < 2**63 and len(bits) == 512:
+            return number, bits
+        case _:
+            raise _not_understood()
+
+
+def _not_understood() -> IrisError:
+    return RemoteProtocolError("a member of the bridge told what it has stored in a form that is not understood")

@@ -1,0 +1,78 @@
+"""Parents: whether a group has read what comes before the events of a new shard, where their keys were before."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Final, final
+
+import trio
+
+from iris.kernel.errors import IrisError, NotAllowed
+from iris.node.node import Node
+from iris.spark_bridge.client import BridgeClient, number_of
+
+_log: Final = logging.getLogger("iris")
+
+_PAUSE: Final = 0.25
+"""Seconds between looks how far a group is."""
+
+
+@final
+class Parents:
+    """What comes before the shards of one member.
+
+    Args:
+        node: of the member.
+        bridge: name of the bridge.
+        after: offsets of shards by id, up to which they come before.
+        address: returns where a shard is found; empty: the bridge was told to forget it.
+    """
+
+    def __init__(self, node: Node, bridge: str, after: Mapping[str, int], address: Callable[[int], str]) -> None:
+        self._client = BridgeClient(node, bridge, patience=5.0)
+        self._after = after
+        self._address = address
+        self._passed: set[str] = set()
+        """Groups that have read all of it."""
+
+    def has_read(self, group: str) -> bool:
+        """Tell whether a group is known to have read everything that comes before."""
+        return not self._after or group in self._passed
+
+    async def wait_read(self, group: str) -> None:
+        """Wait until a group has read everything that comes before; a member that is away is waited for."""
+        if self.has_read(group):
+            return
+        for shard, mark in self._after.items():
+            while True:
+                _, offset = await self._position(group, shard, mark)
+                if offset >= mark:
+                    break
+                await trio.sleep(_PAUSE)
+        self._passed.add(group)
+
+    async def wait_begun(self, group: str) -> bool:
+        """Wait until a group is known to all; tell whether it began before the new shards did.
+
+        Then it reads these from their first event on, wherever new groups begin.
+        """
+        return any([(await self._position(group, shard, mark))[0] <= mark for shard, mark in self._after.items()])
+
+    async def _position(self, group: str, shard: str, mark: int) -> tuple[int, int]:
+        """Return where a group began in a shard, and how far it is, as soon as it is known there."""
+        while True:
+            address = self._address(number_of(shard))
+            if not address:
+                return mark + 1, mark  # there is nothing any more that it could read
+            try:
+                match await self._client.ask(address, "position", {"group": group, "shard": shard}):
+                    case [int(start), int(offset)]:
+                        return start, offset
+                    case _:
+                        pass  # its consumer, or worker, comes to that member as well
+            except NotAllowed:
+                raise
+            except IrisError as error:
+                _log.debug("group %s: %s", group, error, extra={"cluster": address, "reason": str(error)})
+            await trio.sleep(_PAUSE)

@@ -1,0 +1,262 @@
+"""A bridge gets more shards while publishers and readers go on: each event once, and in order by key."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from iris.kernel.errors import ConfigError, NotAllowed
+from iris.node.node import Node
+from iris.patterns.pubsub.interest.shards import ShardMap
+from iris.patterns.pubsub.queues import consumer
+from iris.patterns.pubsub.subscribe.subscription import Subscription
+from iris.spark_bridge.client.client import BridgeClient
+from iris.spark_bridge.copies.promotion import promote
+from iris.spark_bridge.server.bridge import open_bridge
+from iris.spark_bridge.server.growth.grow import grow
+from iris.spark_bridge.server.member import BridgeMember
+from iris.spark_bridge.server.successor import reopen
+from iris.testing import Network, open_network
+from tests.support import growing
+from tests.support.copies import open_follower
+from tests.support.growing import check_once_and_in_order, read_all
+
+LAST = growing.KEYS * 4
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 20))])
+def test_under_load_and_crashes_each_event_is_read_once_and_each_key_in_order(seed: int) -> None:
+    growing.run(seed, seconds=8.0)
+
+
+@asynccontextmanager
+async def open_member(
+    network: Network, directory: Path, shard: int, of: int, **options: Any
+) -> AsyncIterator[BridgeMember]:
+    async with (
+        network.open_node("bridge") as node,
+        open_bridge(node, topics=["t"], directory=directory / str(shard), shards=[shard], of=of, **options) as member,
+    ):
+        yield member
+
+
+async def run_member(
+    network: Network,
+    directory: Path,
+    shard: int,
+    of: int,
+    waiting: Callable[[str], None] = lambda _: None,
+    *,
+    task_status: trio.TaskStatus[BridgeMember] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    async with open_member(network, directory, shard, of, waiting=waiting) as member:
+        task_status.started(member)
+        await trio.sleep_forever()
+
+
+async def wait_newcomer(nursery: trio.Nursery, network: Network, directory: Path, shard: int, of: int) -> None:
+    """Start a member, and wait until it waits."""
+    waits = trio.Event()
+    nursery.start_soon(run_member, network, directory, shard, of, lambda _: waits.set())
+    with trio.fail_after(30):
+        await waits.wait()
+
+
+@asynccontextmanager
+async def scene() -> AsyncIterator[tuple[Network, BridgeClient, Node, trio.Nursery]]:
+    """A network with an operator's client and a publisher."""
+    async with (
+        open_network() as network,
+        network.open_node("bridge") as operator,
+        network.open_node("publisher", host="publisher") as publisher,
+        trio.open_nursery() as nursery,
+    ):
+        yield network, BridgeClient(operator, "bridge", patience=30), publisher, nursery
+        nursery.cancel_scope.cancel()
+
+
+async def publish(node: Node, numbers: range) -> None:
+    """Publish confirmed events, each key every KEYS events."""
+    async with node.confirming(timeout=120) as events:
+        for number in numbers:
+            await events.publish("t", b"%d" % number, key=f"k{number % growing.KEYS}")
+
+
+def moved(before: int, after: int) -> list[int]:
+    """Return the numbers of the keys that belong to another shard when there are more."""
+    maps = ShardMap(range(before)), ShardMap(range(after))
+    return [n for n in range(growing.KEYS) if len({one.shard_of(f"k{n}", "", "t") for one in maps}) == 2]
+
+
+def flat(found: dict[int, list[tuple[str, int]]]) -> list[tuple[str, int]]:
+    return [event for shard in sorted(found) for event in found[shard]]
+
+
+async def test_what_was_stored_and_not_confirmed_is_a_repeat_in_the_new_shard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with scene() as (network, client, publisher, nursery):
+        member = await nursery.start(run_member, network, tmp_path, 0, 1)
+        with monkeypatch.context() as patch:
+
+            async def forget(*_: object) -> None:
+                await trio.lowlevel.checkpoint()
+
+            patch.setattr(Subscription, "_confirm_ranges", forget)
+            nursery.start_soon(publish, publisher, range(LAST))
+            with trio.fail_after(30):
+                while member.statistics().stored < LAST:  # noqa: ASYNC110 -- nobody is told
+                    await trio.sleep(0.01)
+        await wait_newcomer(nursery, network, tmp_path, 1, 2)
+        done = await grow(client, 2)
+        assert (done.before, done.of, list(done.marks.values())) == (1, 2, [LAST])
+        await publish(publisher, range(LAST, 2 * LAST))
+        found = await read_all(client)
+        check_once_and_in_order(flat(found), 2 * LAST)
+        assert len(found[0]) > LAST
+        assert {key for key, _ in found[1]} == {f"k{number}" for number in moved(1, 2)}
+
+
+async def test_a_growth_that_was_interrupted_is_finished_by_another_one(tmp_path: Path) -> None:
+    async with scene() as (network, client, publisher, nursery):
+        async with AsyncExitStack() as stack:
+            for shard in (0, 1):
+                await stack.enter_async_context(open_member(network, tmp_path, shard, 2))
+            await publish(publisher, range(LAST))
+            await client.ask("bridge.0", "divide", {"of": 3})
+            with pytest.raises(ConfigError, match="has begun to grow to 3 shards, and shard 1 has not: finish that"):
+                await grow(client, 4)
+            with pytest.raises(ConfigError, match=r"nobody waits to have shard 2 of 3 of bridge 'bridge': start 'iris"):
+                await grow(client, 3)
+            # What is left of the former generation goes on, and what moves waits.
+            stays, moves = min({*range(growing.KEYS)} - {*moved(2, 3)}), moved(2, 3)[0]
+            await publisher.publish("t", b"%d" % LAST, key=f"k{stays}", confirm=True, timeout=10)
+            with pytest.raises(Exception, match="no member of 'bridge' has the shard to which this event on 't'"):
+                await publisher.publish("t", b"x", key=f"k{moves}", confirm=True, timeout=1)
+        for shard in (0, 1):  # both are started again as before, and one of them has begun
+            await nursery.start(run_member, network, tmp_path, shard, 2)
+        await wait_newcomer(nursery, network, tmp_path, 2, 3)
+        for _ in range(2):
+            assert (await grow(client, 3)).of == 3
+        await publisher.publish("t", b"%d" % (LAST + 1), key=f"k{moves}", confirm=True, timeout=10)
+        found = await read_all(client)
+        check_once_and_in_order(flat(found), LAST + 2)
+        assert found[2] == [(f"k{moves}", LAST + 1)]
+
+
+async def test_a_publisher_that_was_away_meanwhile_goes_on_in_order(tmp_path: Path) -> None:
+    async with scene() as (network, client, publisher, nursery):
+        for shard in (0, 1):
+            await nursery.start(run_member, network, tmp_path, shard, 2)
+        await publish(publisher, range(LAST))
+        network.memory.partition(["publisher"])
+        nursery.start_soon(publish, publisher, range(LAST, 2 * LAST))
+        await wait_newcomer(nursery, network, tmp_path, 2, 3)
+        await grow(client, 3)
+        await trio.sleep(3)
+        network.memory.heal()
+        await publish(publisher, range(2 * LAST, 3 * LAST))
+        with trio.fail_after(60):
+            while sum(map(len, (found := await read_all(client)).values())) < 3 * LAST:  # noqa: ASYNC110
+                await trio.sleep(0.1)
+        check_once_and_in_order(flat(found), 3 * LAST)
+        assert all(number >= LAST for _, number in found[2])
+
+
+async def test_a_promoted_copy_goes_on_in_the_generation_that_its_primary_had_begun(tmp_path: Path) -> None:
+    async with scene() as (network, client, publisher, nursery):
+        async with open_follower(network, tmp_path / "copy") as copy:
+            async with open_member(network, tmp_path, 0, 1, min_copies=1):
+                await publish(publisher, range(LAST))
+                await wait_newcomer(nursery, network, tmp_path, 1, 2)
+                marks = (await grow(client, 2)).marks
+                await publish(publisher, range(LAST, 2 * LAST))
+            await promote(client.node, "bridge", 0, min_copies=0)
+            settings = await copy.wait_promoted()
+        assert settings.of == 1, "as it was started"
+        async with (
+            network.open_node("bridge") as node,
+            reopen(node, "bridge", tmp_path / "copy", settings, waiting=print),
+        ):
+            await publish(publisher, range(2 * LAST, 3 * LAST))
+            check_once_and_in_order(flat(await read_all(client)), 3 * LAST)
+            assert (await grow(client, 2)).marks == marks
+
+
+async def test_a_queue_hands_out_the_jobs_of_a_key_in_order(tmp_path: Path) -> None:
+    async with scene() as (network, client, publisher, nursery):
+        await nursery.start(run_member, network, tmp_path, 0, 1)
+        await publish(publisher, range(LAST))
+        await wait_newcomer(nursery, network, tmp_path, 1, 2)
+        await grow(client, 2)
+        await publish(publisher, range(LAST, 2 * LAST))
+        done: list[tuple[str, int]] = []
+        async with network.open_node("worker") as node, node.queue("t") as queue:
+            with trio.fail_after(120):
+                async for job in queue.take(limit=16):
+                    async with job:
+                        done.append((str(job.key), int(job.payload)))
+                    if len(done) == 2 * LAST:
+                        break
+        check_once_and_in_order(done, 2 * LAST)
+
+
+async def test_a_group_that_reads_what_is_new_has_all_that_is_new_in_a_new_shard_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer, "_LOOK", 0.5)
+    async with scene() as (network, client, publisher, nursery):
+        await nursery.start(run_member, network, tmp_path, 0, 1)
+        await publish(publisher, range(LAST))
+        received: list[tuple[str, int]] = []
+        began = trio.Event()
+
+        async def read() -> None:
+            async with publisher.consume("t", group="g", start="latest") as batches:
+                async for batch in batches:
+                    async with batch:
+                        received.extend((str(event.key), int(event.payload) - LAST) for event in batch)
+                    began.set()
+
+        nursery.start_soon(read)
+        with trio.fail_after(60):
+            number = LAST
+            while not began.is_set():
+                await publish(publisher, range(number, number + growing.KEYS))
+                number += growing.KEYS
+                await trio.sleep(0.1)
+            first = min(number for _, number in received)
+            await wait_newcomer(nursery, network, tmp_path, 1, 2)
+            await grow(client, 2)
+            await publish(publisher, range(number, number + LAST))
+            while len(received) < number - first:  # noqa: ASYNC110 -- a list
+                await trio.sleep(0.1)
+        check_once_and_in_order([(key, number - first) for key, number in received], number - first)
+
+
+async def test_what_cannot_grow_is_told_why(tmp_path: Path) -> None:
+    async with scene() as (network, client, publisher, nursery):
+        async with network.open_node("bridge") as node, open_bridge(node, topics=["t"], directory=tmp_path / "whole"):
+            with pytest.raises(ConfigError, match="do not divide its events: start them with --of"):
+                await grow(client, 2)
+        async with open_member(network, tmp_path, 0, 2):
+            with pytest.raises(ConfigError, match="shard 1 of bridge 'bridge' has no member that is there: start it"):
+                await grow(client, 3)
+        for shard in (0, 1):
+            await nursery.start(run_member, network, tmp_path, shard, 2)
+        with pytest.raises(ConfigError, match="has 2 shards and only grows: give 2 to 512"):
+            await grow(client, 1)
+        with pytest.raises(NotAllowed, match="only nodes of cluster 'bridge' may change its log"):
+            await BridgeClient(publisher, "bridge", patience=5).ask("bridge.0", "divide", {"of": 3})
+        with pytest.raises(ConfigError, match=r"start all members alike|shard 1 of .* is at node .* already"):
+            async with open_member(network, tmp_path / "other", 1, 3):
+                pass
+        await wait_newcomer(nursery, network, tmp_path, 2, 3)
+        with pytest.raises(ConfigError, match="waits until bridge 'bridge' has 3 shards, and not 4: start all new"):
+            await grow(client, 4)
+        assert [shard.of for shard in await client.shards()] == [2, 2], "nothing has begun"
