@@ -14,6 +14,7 @@ import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -56,7 +57,7 @@ def measure(tree: Path, case: str, seconds: float) -> Mapping[str, tuple[float, 
         options = ["--system", OURS, "--case", case, "--rounds", "1", "--seconds", str(seconds), "--json", str(report)]
         python = tree / ".venv" / "bin" / "python"
         subprocess.run([python, "-m", "benchmarks", *options], cwd=tree, check=False, capture_output=True)
-        rows = json.loads(report.read_text())["results"] if report.exists() else []
+        rows: list[dict[str, Any]] = json.loads(report.read_text())["results"] if report.exists() else []
     return {row["case"]: (row["median"], row["better"]) for row in rows if row["median"]}
 
 

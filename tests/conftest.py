@@ -60,7 +60,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
     for name in SHARED:
         if name in fixtures and item.get_closest_marker("xdist_group") is None:
             item.add_marker(pytest.mark.xdist_group(name))
-    arguments = inspect.signature(item.function).parameters if isinstance(item, pytest.Function) else fixtures
+    arguments = inspect.signature(item.obj).parameters if isinstance(item, pytest.Function) else fixtures
     if "autojump_clock" in fixtures and "autojump_clock" not in arguments:
         raise pytest.UsageError(f"{item.nodeid}: a fixture has a virtual clock; take autojump_clock here, too")
 
