@@ -232,7 +232,7 @@ class BridgeMember:
         self._received = self._stored = self._repeats = self._stale = self._strays = 0
         self._waiting = self._missed = self._commits = self._refusals = self._untold = 0
         self._uncopied: deque[_Uncopied] = deque()
-        self._groups = deque((0, 0), maxlen=2)
+        self._groups: deque[int] = deque((0, 0), maxlen=2)
         """Numbers of the last two groups that were written."""
         self._disk = trio.CapacityLimiter(1)
         """A thread of its own: readers of a tier that answers slowly take none of it."""

@@ -32,7 +32,6 @@ _LOOK: Final = 10.0
 """Seconds between looks whether the bridge has got another member."""
 
 
-
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEvent:

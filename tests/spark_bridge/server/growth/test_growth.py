@@ -62,7 +62,11 @@ async def run_member(
 async def wait_newcomer(nursery: trio.Nursery, network: Network, directory: Path, shard: int, of: int) -> None:
     """Start a member, and wait until it waits."""
     waits = trio.Event()
-    nursery.start_soon(run_member, network, directory, shard, of, lambda _: waits.set())
+
+    def note(_reason: str) -> None:
+        waits.set()
+
+    nursery.start_soon(run_member, network, directory, shard, of, note)
     with trio.fail_after(30):
         await waits.wait()
 
