@@ -168,10 +168,10 @@ def _problem_of_verb(arguments: list[str]) -> str:
     return "".join(f"iris {command.name} has no {word}" for word in unknown if word != "--help")
 
 
-def sphinx(site: Path, doctrees: Path) -> list[str]:
-    """Return the command that builds the site from all pages anew; a warning is an error."""
+def sphinx(site: Path, doctrees: Path, *tags: str) -> list[str]:
+    """Return the command that builds the site from all pages anew; a warning is an error, and docs/conf.py has tags."""
     command = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-q", "-E", "-j", "auto"]
-    return [*command, "-d", str(doctrees), "docs", str(site)]
+    return [*command, *(f"-t{tag}" for tag in tags), "-d", str(doctrees), "docs", str(site)]
 
 
 def main() -> int:

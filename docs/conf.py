@@ -22,6 +22,10 @@ html_copy_source = False
 html_show_copyright = False
 html_show_sphinx = False
 html_theme_options: dict[str, object] = {"top_of_page_buttons": [], "navigation_with_keys": True}
+if "plain" in globals()["tags"]:
+    # Sphinx's own theme: what furo makes of the navigation takes more than half of the time.  For tests of the pages.
+    html_theme = "basic"
+    html_theme_options = {}
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"

@@ -2,7 +2,7 @@
 
 ::
 
-    python -m benchmarks.books faults [--messages 1000000]
+    python -m benchmarks.books faults [--messages 1000000] [--seconds 1200]
     python -m benchmarks.books rate --against TREE [--turns 8]
 
 ``rate`` measures this checkout and another one, which has no books, in turns.
@@ -23,32 +23,56 @@ from benchmarks.books.faults import isolate, run_faults
 
 ROOT = Path(__file__).resolve().parents[2]
 COUNTS = {
-    "requests": 4_000, "surveys": 1_000, "broadcasts": 10_000, "events of one topic": 300_000,
-    "events of 100 topics by turns": 40_000, "tunnels": 20_000,
+    "requests": 4_000, "surveys": 500, "broadcasts": 4_000, "events of one topic": 300_000,
+    "events of 100 topics by turns": 20_000, "tunnels": 20_000,
 }  # fmt: skip
+"""Messages of a slice: some 0.2 s."""
+SLICES = 8
 
 
-def measure(tree: Path) -> dict[str, tuple[float, float]]:
-    """Return seconds and processor seconds of a message of each pattern, in a checkout."""
-    command = [sys.executable, str(ROOT / "benchmarks/books/rates.py"), str(tree), json.dumps(COUNTS)]
-    done = subprocess.run(command, capture_output=True, check=True, cwd="/", timeout=600)
-    figures: dict[str, tuple[float, float]] = json.loads(done.stdout)
-    return figures
+class Checkout:
+    """A process that measures a checkout."""
+
+    def __init__(self, tree: Path) -> None:
+        command = [sys.executable, str(ROOT / "benchmarks/books/rates.py"), str(tree)]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/")
+
+    def measure(self, name: str, count: int) -> float:
+        """Return the processor seconds of a message."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps((name, count)), file=self._process.stdin, flush=True)
+        return float(self._process.stdout.readline())
+
+    def end(self) -> None:
+        """End the process."""
+        self._process.communicate()
 
 
 def compare(other: Path, turns: int) -> None:
-    """Print what a message costs here and there: the median and the least of all turns."""
-    here: list[dict[str, tuple[float, float]]] = []
-    there: list[dict[str, tuple[float, float]]] = []
-    for turn in range(turns):
-        for tree, figures in ((ROOT, here), (other, there)) if turn % 2 else ((other, there), (ROOT, here)):
-            figures.append(measure(tree))
-    print(f"{'us of processor for a message':32} {'with':>8} {'without':>8} {'more':>7} {'least':>7}")
-    for name in COUNTS:
-        own, others = ([one[name][1] * 1e6 for one in figures] for figures in (here, there))
-        median = statistics.median(own) / statistics.median(others) - 1
-        least = min(own) / min(others) - 1
-        print(f"{name:32} {statistics.median(own):8.2f} {statistics.median(others):8.2f} {median:7.1%} {least:7.1%}")
+    """Print what a message costs here and there: medians of all turns, each of them two new processes."""
+    figures: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in COUNTS}
+    for _ in range(turns):
+        checkouts = Checkout(ROOT), Checkout(other)
+        for name, count in COUNTS.items():
+            slices: tuple[list[float], list[float]] = [], []
+            for each in checkouts:
+                each.measure(name, count // 4)
+            for turn in range(SLICES):
+                for which in (0, 1) if turn % 2 else (1, 0):
+                    slices[which].append(checkouts[which].measure(name, count))
+            for which in (0, 1):
+                figures[name][which].append(statistics.median(slices[which]) * 1e6)
+        for each in checkouts:
+            each.end()
+    print(f"{'us of processor for a message':32} {'with':>8} {'without':>8} {'more':>7} {'quartiles':>15}")
+    for name, (here, there) in figures.items():
+        more = [one / another - 1 for one, another in zip(here, there, strict=True)]
+        low, _, high = statistics.quantiles(more, n=4) if turns > 1 else more * 3
+        print(
+            f"{name:32} {statistics.median(here):8.2f} {statistics.median(there):8.2f} {statistics.median(more):7.1%} "
+            f"{low:7.1%} {high:7.1%}"
+        )
 
 
 def main() -> int:
@@ -60,13 +84,14 @@ def main() -> int:
     rate.add_argument("--turns", type=int, default=8)
     faults = commands.add_parser("faults")
     faults.add_argument("--messages", type=int, default=1_000_000)
+    faults.add_argument("--seconds", type=float, default=1200.0)
     faults.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     if arguments.command == "rate":
         compare(arguments.against.resolve(), arguments.turns)
         return 0
     isolate()
-    return trio.run(run_faults, arguments.messages, arguments.seed)
+    return trio.run(run_faults, arguments.messages, arguments.seconds, arguments.seed)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import mmap
+import os
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ async def serve(given: argparse.Namespace) -> None:
     service = iris.Service(CLUSTER)
     options = options_of(given)
     async with iris.open_node(**options) as node:
-        file = given.counts / node.id
+        file = given.counts / f"{os.getpid()}-{node.id}"
         file.write_bytes(bytes(16))
         with file.open("r+b") as opened:
             counts = memoryview(mmap.mmap(opened.fileno(), 16)).cast("Q")

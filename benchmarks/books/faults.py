@@ -1,5 +1,8 @@
 """The books under faults: five members at two sites, all patterns at a time, and something breaks every few seconds.
 
+Messages of each pattern are sent at an even rate, so that each meets all faults; what a fault has held up is made up
+for at full speed.
+
 | fault | how |
 |---|---|
 | a member stands still | SIGSTOP for 0.5 to 8 s |
@@ -23,12 +26,15 @@ import tempfile
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import trio
 
 import iris
 from benchmarks.books.children import CLUSTER
+from iris.patterns.observer import Pattern
 from iris.security.authority.issuing import issue_cluster
 from iris.security.authority.realm_root import RealmRoot, create_realm
 from iris.security.files import save_credential
@@ -37,6 +43,10 @@ from iris.security.identity import Rights
 _ISOLATED = "IRIS_BOOKS_ISOLATED"
 _SENDER = 7000
 _FAILURES = (iris.DeliveryError, iris.TunnelBroken, trio.BrokenResourceError)
+_PAUSE = (1.0, 4.0)
+"""Seconds between two faults."""
+_TICK = 0.25
+"""Seconds between two looks at how many messages are due."""
 _HEALED = 20.0
 """Seconds after the last fault until the books are closed: links are made anew, who is dead is known."""
 
@@ -52,6 +62,23 @@ def isolate() -> None:
     command = ["unshare", "-n", "sh", "-c", script, "sh", sys.executable, *sys.orig_argv[1:]]
     os.environ[_ISOLATED] = "1"
     os.execvp(command[0], command)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Death:
+    """The books of a member at the moment when it was killed.
+
+    Attributes:
+        node: the member.
+        sent: to it, by pattern.
+        waiting: in flight to it, or to a member that is not known yet.
+        doubted: in doubt already, because a tunnel broke while the member lived.
+    """
+
+    node: str
+    sent: Counter[str]
+    waiting: Counter[str]
+    doubted: Counter[str]
 
 
 class Child:
@@ -117,6 +144,9 @@ class Stage:
             *(child("member", port, "far", far, member, *counted) for port in (7031, 7032)),
         ]
         self.faults: Counter[str] = Counter()
+        self.deaths: list[Death] = []
+        self.books: Callable[[], iris.Books] | None = None
+        """Returns those of the sender, as they are."""
 
     def _issue(self, realm: RealmRoot, home: Path, name: str) -> tuple[RealmRoot, Path]:
         wall_now = iris.Environment().wall_clock()
@@ -131,7 +161,7 @@ class Stage:
         try:
             async with trio.open_nursery() as nursery:
                 while True:
-                    await trio.sleep(self.chance.uniform(1.0, 4.0))
+                    await trio.sleep(self.chance.uniform(*_PAUSE))
                     kind = self.chance.choice(kinds)
                     self.faults[kind.__name__.replace("_", " ")] += 1
                     nursery.start_soon(kind)
@@ -151,8 +181,25 @@ class Stage:
 
     async def kill(self) -> None:
         """A member dies."""
-        self.chance.choice(self.members).kill()
+        member = self.chance.choice(self.members)
+        number = member.process.pid
+        member.kill()
+        for file in self.counts.glob(f"{number}-*"):  # none if it had not come up yet
+            self.deaths.append(self._death(file.name.partition("-")[2]))
         await trio.lowlevel.checkpoint()
+
+    def _death(self, node: str) -> Death:
+        assert self.books is not None
+        sent: Counter[str] = Counter()
+        waiting: Counter[str] = Counter()
+        doubted: Counter[str] = Counter()
+        for row in self.books().rows:
+            if row.receiver == node:
+                sent[row.pattern] += row.sent
+                doubted[row.pattern] += row.in_doubt
+            if row.receiver in (node, None):
+                waiting[row.pattern] += row.waiting
+        return Death(node=node, sent=sent, waiting=waiting, doubted=doubted)
 
     async def kill_gateway(self) -> None:
         """A gateway dies."""
@@ -189,12 +236,27 @@ class Stage:
             child.process.wait()
 
 
-def works_of(node: iris.Node) -> dict[str, tuple[int, Callable[[int], Awaitable[None]]]]:
-    """Return for each pattern how many tasks send, and what each of them does again and again."""
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is done again and again, to send messages of a pattern.
+
+    Attributes:
+        tasks: how many do it at a time.
+        messages: how many it sends.
+        run: does it; it is called with a number that grows.
+    """
+
+    tasks: int
+    messages: int
+    run: Callable[[int], Awaitable[None]]
+
+
+def works_of(node: iris.Node) -> dict[Pattern, Work]:
+    """Return what sends messages of each pattern to five members."""
 
     async def publish(number: int) -> None:
-        for part in range(200):
-            await node.publish(f"news.{(number + part) % 50}", b"x" * 100)
+        for part in range(20):
+            await node.publish(f"news.{(number + part) % 10}", b"x" * 100)
 
     async def broadcast(_: int) -> None:
         await node.broadcast(CLUSTER, b"news")
@@ -210,70 +272,145 @@ def works_of(node: iris.Node) -> dict[str, tuple[int, Callable[[int], Awaitable[
     async def tunnel(_: int) -> None:
         with trio.move_on_after(10):
             async with node.open_tunnel(CLUSTER, timeout=3.0) as way:
-                for _ in range(2_000):
+                for _ in range(500):
                     await way.send(b"x" * 100)
 
     return {
-        "event": (1, publish), "broadcast": (2, broadcast), "request": (32, request), "survey": (16, survey),
-        "tunnel": (4, tunnel),
+        "event": Work(1, 100, publish), "broadcast": Work(2, 5, broadcast), "request": Work(256, 1, request),
+        "survey": Work(512, 5, survey), "tunnel": Work(8, 500, tunnel),
     }  # fmt: skip
 
 
-async def send_all(node: iris.Node, messages: int) -> None:
-    """Send so many messages of each pattern."""
+class Flow:
+    """Messages of a pattern, sent at an even rate."""
 
-    async def repeat(work: Callable[[int], Awaitable[None]]) -> None:
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._due = 0.0
+        self._news = trio.lowlevel.ParkingLot()
+        self._scope = trio.CancelScope()
+
+    async def run(self) -> None:
+        """Send what is due, until it is ended."""
+        with self._scope:
+            async with trio.open_nursery() as nursery:
+                for _ in range(self._work.tasks):
+                    nursery.start_soon(self._repeat)
+
+    async def _repeat(self) -> None:
         number = 0
         while True:
+            while self._due <= 0:
+                await self._news.park()
+            self._due -= self._work.messages
             number += 1
             with suppress(*_FAILURES):
-                await work(number)
+                await self._work.run(number)
             await trio.lowlevel.checkpoint()
 
+    def go_on(self, due: float) -> None:
+        """Send so many now."""
+        self._due = due
+        if due > 0:
+            self._news.unpark_all()
+
+    def end(self) -> None:
+        """Send no more."""
+        self._scope.cancel()
+
+
+async def send_all(node: iris.Node, books: Callable[[], iris.Books], messages: int, seconds: float) -> None:
+    """Send so many messages of each pattern, in so many seconds or as many more as the faults take."""
+    began = trio.current_time()
+    flows = {pattern: Flow(work) for pattern, work in works_of(node).items()}
     async with trio.open_nursery() as nursery:
-        scopes: dict[str, trio.CancelScope] = {}
-        for pattern, (tasks, work) in works_of(node).items():
-            scopes[pattern] = trio.CancelScope()
-
-            async def run(scope: trio.CancelScope, tasks: int, work: Callable[[int], Awaitable[None]]) -> None:
-                with scope:
-                    async with trio.open_nursery() as sending:
-                        for _ in range(tasks):
-                            sending.start_soon(repeat, work)
-
-            nursery.start_soon(run, scopes[pattern], tasks, work)
-        while scopes:
-            await trio.sleep(1.0)
+        for flow in flows.values():
+            nursery.start_soon(flow.run)
+        while flows:
+            await trio.sleep(_TICK)
+            wanted = messages * min(1.001, (trio.current_time() - began) / seconds)
             sent: Counter[str] = Counter()
-            for row in (await node.books(settle=0.0)).rows:
+            for row in books().rows:
                 sent[row.pattern] += row.sent
-            for pattern in [pattern for pattern in scopes if sent[pattern] >= messages]:
-                scopes.pop(pattern).cancel()
+            for pattern, flow in list(flows.items()):
+                if sent[pattern] >= messages:
+                    print(f"{sent[pattern]:,} of {pattern} in {trio.current_time() - began:.0f} s", flush=True)
+                    flows.pop(pattern).end()
+                else:
+                    flow.go_on(wanted - sent[pattern])
 
 
-def closed(books: iris.Books, counts: Path) -> bool:
+def closed(books: iris.Books, stage: Stage) -> bool:
     """Print the books by pattern, and tell whether they are as they should be."""
     columns = ("sent", "received", "expired", "refused", "in_doubt", "waiting", "difference")
     print("pattern    " + "".join(f"{column:>12}" for column in columns) + "  lost")
-    good = books.balanced
     for pattern in sorted({row.pattern for row in books.rows}):
         part = iris.Books(tuple(row for row in books.rows if row.pattern == pattern))
         print(f"{pattern:11}" + "".join(f"{getattr(part, column):12,}" for column in columns) + f"  {dict(part.lost)}")
-    late = 0
-    for place, counted in enumerate(("broadcast", "event")):
+    return all(
+        (
+            books.balanced,
+            counted_alike(books, stage.counts),
+            doubted_rightly(books, stage.deaths),
+            living_vouched(books, stage),
+        )
+    )
+
+
+def counted_alike(books: iris.Books, counts: Path) -> bool:
+    """Tell whether what the members counted for themselves fits to the books."""
+    good, late = True, 0
+    for place, pattern in enumerate(("broadcast", "event")):
         for file in counts.iterdir():
-            rows = [row for row in books.rows if row.pattern == counted and row.receiver == file.name]
+            node = file.name.partition("-")[2]
+            rows = [row for row in books.rows if row.pattern == pattern and row.receiver == node]
             received, doubt = sum(row.received for row in rows), sum(row.in_doubt for row in rows)
             really = int.from_bytes(file.read_bytes()[8 * place : 8 * place + 8], sys.byteorder)
             if not received <= really + 1 <= received + doubt + 1:  # what the member is at when it is killed
-                print(f"member {file.name} has had {really} of {counted}: {received} received, {doubt} in doubt")
+                print(f"member {node} has had {really} of {pattern}: {received} received, {doubt} in doubt")
                 good = False
             late += really - received
     print(f"of those in doubt, the members had {late:,} broadcasts and events, and had not reported them yet")
     return good
 
 
-async def run_faults(messages: int, seed: int) -> int:
+def doubted_rightly(books: iris.Books, deaths: list[Death]) -> bool:
+    """Tell whether no more is in doubt of a member than was in flight when it died, or sent before that was known."""
+    good = True
+    for pattern in sorted({row.pattern for row in books.rows}):
+        flight = later = doubted = 0
+        for death in deaths:
+            rows = [row for row in books.rows if row.pattern == pattern and row.receiver == death.node]
+            doubt = sum(row.in_doubt for row in rows) - death.doubted[pattern]
+            after = sum(row.sent for row in rows) - death.sent[pattern]
+            if doubt > death.waiting[pattern] + after:
+                print(
+                    f"{doubt} of {pattern} in doubt of {death.node}: {death.waiting[pattern]} in flight, {after} later"
+                )
+                good = False
+            flight, later, doubted = flight + death.waiting[pattern], later + after, doubted + doubt
+        before = sum(row.in_doubt for row in books.rows if row.pattern == pattern) - doubted
+        print(
+            f"{pattern}: {doubted:,} in doubt of {len(deaths)} members killed, with {flight:,} in flight then and "
+            f"{later:,} sent before it was known; {before:,} when they were given up before, or of broken tunnels"
+        )
+    return good
+
+
+def living_vouched(books: iris.Books, stage: Stage) -> bool:
+    """Tell whether nothing of that of which receivers report is in doubt of a member that lives."""
+    living = {
+        file.name.partition("-")[2] for child in stage.members for file in stage.counts.glob(f"{child.process.pid}-*")
+    }
+    doubted = [
+        row for row in books.rows if row.receiver in living and row.pattern in ("broadcast", "event") and row.in_doubt
+    ]
+    for row in doubted:
+        print(f"{row.in_doubt} of {row.pattern} {row.name} in doubt of {row.receiver}, which lives")
+    return not doubted
+
+
+async def run_faults(messages: int, seconds: float, seed: int) -> int:
     """Send so many messages of each pattern under faults; return 0 if the books are as they should be."""
     with tempfile.TemporaryDirectory(prefix="iris-books-") as home:
         stage = Stage(Path(home), seed)
@@ -281,20 +418,21 @@ async def run_faults(messages: int, seed: int) -> int:
         try:
             listen = [f"tcp://127.0.0.1:{_SENDER}"]
             async with iris.open_node(credential=stage.credential, site="near", listen=listen) as node:
+                stage.books = partial(node._books.books, lambda _: True)
                 await node.wait_for(CLUSTER, 3, timeout=60)
                 for member in stage.members:
                     await member.wait_ready()
                 began = trio.current_time()
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(stage.break_things)
-                    await send_all(node, messages)
+                    await send_all(node, stage.books, messages, seconds)
                     nursery.cancel_scope.cancel()
                 took = trio.current_time() - began
                 await trio.sleep(_HEALED)
                 books = await node.books(settle=60.0)
                 faults = ", ".join(f"{count} {kind}" for kind, count in stage.faults.items())
                 print(f"{took:.0f} s; faults: {faults}; load {os.getloadavg()[0]:.1f}")
-                good = closed(books, stage.counts)
+                good = closed(books, stage)
         finally:
             stage.end()
     print("every message is in one column" if good else "THE BOOKS DO NOT ADD UP")

@@ -1,6 +1,7 @@
-"""Rates and processor time of each pattern, with what there is in any checkout: run by path, with its tree as argument.
+"""Processor time of each pattern, with what there is in any checkout: run by path, with its tree as argument.
 
-Two nodes of one process, over ipc, so that the processor time is that of both ends.
+Two nodes of one process, over ipc, so that the processor time is that of both ends.  It reads what to send, a pattern
+and a number of messages, line by line, and answers with the seconds that it took: so two checkouts can take turns.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ import time
 from collections.abc import Awaitable, Callable
 
 
-async def measure(counts: dict[str, int]) -> dict[str, tuple[float, float]]:
-    """Return seconds and processor seconds of each pattern, by message."""
+async def measure() -> None:
+    """Send what is asked for, and print the processor seconds of a message."""
     import trio
 
     import iris
@@ -39,7 +40,6 @@ async def measure(counts: dict[str, int]) -> dict[str, tuple[float, float]]:
         async for _ in tunnel:
             pass
 
-    figures: dict[str, tuple[float, float]] = {}
     async with iris.open_node("cache") as member, iris.open_node("shop") as shop, member.join("cache", service):
         await shop.wait_for("cache")
 
@@ -97,19 +97,16 @@ async def measure(counts: dict[str, int]) -> dict[str, tuple[float, float]]:
             "requests": requests, "surveys": surveys, "broadcasts": broadcasts, "events of one topic": events,
             "events of 100 topics by turns": topics, "tunnels": tunnels,
         }  # fmt: skip
-        for name, work in works.items():
-            await work(max(16, counts[name] // 20))
-            began, used = time.perf_counter(), time.process_time()
-            await work(counts[name])
-            figures[name] = (
-                (time.perf_counter() - began) / counts[name], (time.process_time() - used) / counts[name]
-            )  # fmt: skip
-    return figures
+        while line := await trio.to_thread.run_sync(sys.stdin.readline):
+            name, count = json.loads(line)
+            used = time.process_time()
+            await works[name](count)
+            print((time.process_time() - used) / count, flush=True)
 
 
 def main() -> None:
-    """Print the figures of the tree that is named first, for as many messages as are named next."""
-    tree, counts = sys.argv[1], json.loads(sys.argv[2])
+    """Measure the tree that is named."""
+    tree = sys.argv[1]
     sys.path.insert(0, tree)
     import trio
 
@@ -118,7 +115,7 @@ def main() -> None:
     assert iris.__file__.startswith(tree), iris.__file__
     with tempfile.TemporaryDirectory(prefix="iris-") as home:
         os.environ.update(IRIS_HOME=home, XDG_RUNTIME_DIR=home)
-        print(json.dumps(trio.run(measure, counts)))
+        trio.run(measure)
 
 
 if __name__ == "__main__":

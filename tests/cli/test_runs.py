@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from pathlib import Path
 
@@ -45,6 +46,28 @@ def test_a_run_that_hangs_is_killed_and_the_next_one_works(tmp_path: Path) -> No
         done = verbs.run(("--version",), terminal.directory, terminal.environment, b"", 60)
         assert done is not None
         assert done.returncode == 0
+
+
+def test_a_run_that_goes_on_is_read_from_and_ends_at_a_signal(monkeypatch: pytest.MonkeyPatch) -> None:
+    verbs = Verbs()
+    with open_terminal() as terminal:
+        for name in ("IRIS_HOME", "XDG_RUNTIME_DIR"):
+            monkeypatch.setenv(name, terminal.environment[name])
+        started = verbs.start(("sub", ">"), terminal.environment)
+        assert started is not None
+        with started.stderr:
+            assert "subscribed to >" in started.stderr.readline()
+            assert verbs.run(("--version",), terminal.directory, terminal.environment, b"", 60) is not None
+            with pytest.raises(subprocess.TimeoutExpired):
+                started.wait(0)
+            started.send_signal(signal.SIGTERM)
+            assert started.wait(60) == 0
+            assert started.stderr.read() == ""
+        killed = verbs.start(("sub", ">"), terminal.environment)
+        assert killed is not None
+        with killed.stderr:
+            killed.send_signal(signal.SIGKILL)
+            assert killed.wait(60) == -signal.SIGKILL
 
 
 def test_what_an_interpreter_looks_at_when_it_starts_needs_one_that_is_started_anew() -> None:

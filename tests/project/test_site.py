@@ -41,12 +41,15 @@ class Page(HTMLParser):
         self.targets |= {values[name] for name in ("href", "src") if name in values}
 
 
-@pytest.fixture(scope="module")
-def built_site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param((), marks=pytest.mark.long, id="as it is"), pytest.param(("plain",), id="plain")],
+)
+def built_site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("site")
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(
-        sphinx(target / "html", target / "doctrees"),
+        sphinx(target / "html", target / "doctrees", *request.param),
         cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

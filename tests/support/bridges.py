@@ -2,32 +2,35 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import trio
 
 import iris
+from tests.support.verbs import Started, Verbs
+
+_VERBS: Final = Verbs("iris.spark_bridge.server.bridge", "iris.spark_bridge.tier")
 
 
 class BridgeProcess:
     """``iris bridge`` on a directory; it is ready when the block is entered."""
 
     def __init__(self, directory: Path, *options: str, name: str = "bridge") -> None:
-        self._command = [
-            *(sys.executable, "-m", "iris", "bridge", "--topic", ">", "--name", name, "--data", str(directory)),
-            *options,
-        ]
-        self._process: subprocess.Popen[str] | None = None
+        self._arguments = ("bridge", "--topic", ">", "--name", name, "--data", str(directory), *options)
+        self._process: Started | subprocess.Popen[str] | None = None
 
     def start(self) -> None:
         """Start it, and wait until it says that it serves."""
-        self._process = subprocess.Popen(self._command, stderr=subprocess.PIPE, text=True)
+        self._process = _VERBS.start(self._arguments, {**os.environ, "PYTHONUNBUFFERED": "1"}) or subprocess.Popen(
+            [sys.executable, "-m", "iris", *self._arguments], stderr=subprocess.PIPE, text=True
+        )
         assert self._process.stderr is not None
         line = self._process.stderr.readline()
         if "stores" not in line:

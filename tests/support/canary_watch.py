@@ -32,6 +32,7 @@ import xdist
 from iris.kernel.errors import IrisError
 from tests.support.canaries import Canaries
 from tests.support.children import sitecustomize
+from tests.support.verbs import Started
 
 _PENDING: Final = 4096
 """Texts that are kept before they are searched, so that a test of many errors takes no memory for them."""
@@ -189,7 +190,7 @@ class CanaryWatch(logging.Handler):
             def watching(process: Any, *arguments: Any, **options: Any) -> None:
                 start(process, *arguments, **options)
                 for name in ("stdout", "stderr"):
-                    pipe = getattr(process, name)
+                    pipe = getattr(process, name, None)
                     if pipe is not None:
                         setattr(process, name, self._heard(pipe))
 
@@ -211,7 +212,8 @@ class CanaryWatch(logging.Handler):
 
             return watching
 
-        self._replace(subprocess.Popen, "__init__", starting)
+        for kind in (subprocess.Popen, Started):
+            self._replace(kind, "__init__", starting)
         self._replace(subprocess.Popen, "communicate", communicating)
         self._replace(trio.lowlevel.FdStream, "receive_some", receiving)
 

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Iterator
+from typing import NoReturn
 
 import click
 import trio
 
 from iris.cli.connection import NodeOptions, connected, run_until_done
-from iris.cli.printable import printable_line
-from iris.cli.terminal import POSITIVE, Finite, note, takes_wide_output, write_object, write_table
+from iris.cli.terminal import POSITIVE, Finite, Lines, note, open_lines, takes_wide_output, write_object, write_table
 from iris.kernel.names import NodeId
 from iris.node.realm import BooksSurvey, nobody_answered
 from iris.patterns.books import BookRow, matching
 
 _COLUMNS = ("pattern", "name", "sent", "received", "expired", "refused", "lost", "in doubt", "waiting", "difference")
-
-_Key = tuple[NodeId, str, str, str | None]
 
 
 @click.command()
@@ -47,11 +44,14 @@ def books(
     async def show() -> int:
         async with connection.open() as node:
             survey = BooksSurvey(node, pattern, settle=settle, timeout=timeout)
+            if watch:
+                await survey.losses()
+                async with open_lines() as lines:
+                    note(f"losses of {pattern} from now on")
+                    await follow(survey, lines)
             view = await survey.take()
             if len(view.silent) >= len(node.nodes()):
                 raise click.ClickException(nobody_answered([*view.silent.values()]))
-            if watch:
-                await follow(survey, dict(_losses(view.rows)))
         if output == "json":
             for sender, row in view.rows:
                 write_object({"sender": sender, **dataclasses.asdict(row)})
@@ -65,33 +65,18 @@ def books(
             note(f"{view.omitted} rows are not in it: nodes report those with the most that was not received")
         return int(any(row.difference for _, row in view.rows))
 
-    async def follow(survey: BooksSurvey, known: dict[_Key, dict[str, int]]) -> None:
+    async def follow(survey: BooksSurvey, lines: Lines) -> NoReturn:
         while True:
             await trio.sleep(interval)
-            present: dict[_Key, dict[str, int]] = {}
-            for key, losses in _losses((await survey.take()).rows):
-                before = known.get(key, {})
-                for reason, count in losses.items():
-                    if count > before.get(reason, 0):
-                        write(key, reason, count - before.get(reason, 0))
-                present[key] = {reason: max(count, before.get(reason, 0)) for reason, count in losses.items()}
-            known = present
-
-    def write(key: _Key, reason: str, count: int) -> None:
-        fields = {**dict(zip(("sender", "pattern", "name", "receiver"), key, strict=True)), "reason": reason}
-        if output == "json":
-            write_object({**fields, "count": count})
-        else:
-            now = datetime.datetime.now().astimezone().strftime("%H:%M:%S")
-            click.echo(printable_line("\t".join((now, *(str(field or "-") for field in fields.values()), str(count)))))
+            for sender, loss in await survey.losses():
+                if output == "json":
+                    await lines.write_object({"sender": sender, **dataclasses.asdict(loss)})
+                else:
+                    now = datetime.datetime.now().astimezone().strftime("%H:%M:%S")
+                    cells = now, sender, loss.pattern, loss.name, loss.receiver or "-", loss.reason, str(loss.count)
+                    await lines.write("\t".join(cells))
 
     return run_until_done(show, endless=watch)
-
-
-def _losses(rows: tuple[tuple[NodeId, BookRow], ...]) -> Iterator[tuple[_Key, dict[str, int]]]:
-    for sender, row in rows:
-        losses = {"expired": row.expired, "refused": row.refused, "in doubt": row.in_doubt, **row.lost}
-        yield (sender, row.pattern, row.name, row.receiver), losses
 
 
 def _together(rows: tuple[tuple[NodeId, BookRow], ...]) -> list[BookRow]:

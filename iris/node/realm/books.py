@@ -13,16 +13,23 @@ what it leaves out is counted in ``omitted``.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import final
+from typing import Final, final
 
 from iris.kernel.names import NodeId
 from iris.node.node import Node
 from iris.node.realm.checks import fault_of_books
 from iris.node.realm.questions import Questions
 from iris.node.report import BooksOrder, BooksReport
-from iris.patterns.books import BookRow
+from iris.patterns.books import BookRow, Loss, compare_losses
+
+_REMEMBERED: Final = 1024
+"""Rows of a node that are remembered.  Some may be missing in an answer, and come again in a later one: a node that is
+slow reports none, one that has many reports 128."""
+
+_Key = tuple[str, str, NodeId | None]
 
 
 @final
@@ -52,6 +59,7 @@ class BooksSurvey:
     def __init__(self, node: Node, pattern: str = ">", *, settle: float = 2.0, timeout: float = 2.0) -> None:
         self._node = node
         order = BooksOrder(pattern=pattern, settle=settle)
+        self._known: dict[NodeId, dict[_Key, Mapping[str, int]]] | None = None
         self._asking: Questions[BooksReport] = Questions(node, partial(node._ask_books, order), settle + timeout)
 
     async def take(self) -> BooksView:
@@ -69,3 +77,23 @@ class BooksSurvey:
             omitted += report.omitted
         rows.sort(key=lambda of: (of[1].pattern, of[1].name, of[0], of[1].receiver or ""))
         return BooksView(rows=tuple(rows), silent=silent, omitted=omitted)
+
+    async def losses(self) -> list[tuple[NodeId, Loss]]:
+        """Ask every node, and return the senders and what they have lost since this was last called; first: nothing.
+
+        Ends as ``take`` does.  Cancelled, it finds the same the next time.
+        """
+        view = await self.take()
+        first, known = self._known is None, self._known or {}
+        there = {other.node for other in self._node.nodes()}
+        self._known = {sender: rows for sender, rows in known.items() if sender in there}
+        losses: list[tuple[NodeId, Loss]] = []
+        for sender, row in view.rows:
+            rows = self._known.setdefault(sender, {})
+            key = row.pattern, row.name, row.receiver
+            found, after = compare_losses(row, rows.pop(key, {}))
+            rows[key] = after
+            if len(rows) > _REMEMBERED:
+                del rows[next(iter(rows))]
+            losses += ((sender, loss) for loss in found)
+        return [] if first else losses

@@ -10,9 +10,9 @@ from iris.patterns.books.columns import BROADCAST, EVENT, UNCOUNTED, Account
 from iris.patterns.books.counters import PatternStatistics, Tally
 from iris.patterns.books.ledger import Crowd, SendLedger, LedgerRow
 from iris.patterns.books.shown import BookRow, Books
-from iris.patterns.books.watch import Loss, LossWatch, matching
+from iris.patterns.books.watch import Loss, LossWatch, compare_losses, matching
 
 __all__ = (
     "BROADCAST", "EVENT", "UNCOUNTED", "Account", "BookRow", "Bookkeeper", "Books", "Crowd", "SendLedger", "Loss",
-    "LossWatch", "PatternStatistics", "LedgerRow", "Tally", "matching",
+    "LossWatch", "PatternStatistics", "LedgerRow", "Tally", "compare_losses", "matching",
 )  # fmt: skip

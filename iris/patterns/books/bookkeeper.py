@@ -60,7 +60,7 @@ class Bookkeeper:
         self._receipts = Receipts(self._due.wake, self._delay)
         self.account: Final = self._receipts.account
         """Returns the account of messages that have just come."""
-        self.accounts_of: Final = self._receipts.accounts_of
+        self.due_of: Final = self._receipts.due_of
         self._marks = 0
         self._wanted: dict[NodeId, int] = {}
         """The last question of each node in the frame that is being dealt with."""

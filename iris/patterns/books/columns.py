@@ -58,13 +58,12 @@ class Account:
     Attributes:
         name: of a cluster or a topic; ``OTHER`` for all that have no account of their own.
         reported: the columns as the sender was last sent them.
-        is_due: whether there is something to report, or something waits of which there will be.
         relayed: whether messages came by way of other nodes: their sender may have very many receivers.
         quiet_until: when to report next, of those that are relayed.
     """
 
     __slots__ = (
-        "arrived", "copied", "dropped", "ended", "expired", "is_due", "name", "quiet_until", "received", "refused",
+        "arrived", "copied", "dropped", "ended", "expired", "name", "quiet_until", "received", "refused",
         "relayed", "reported",
     )  # fmt: skip
 
@@ -72,7 +71,7 @@ class Account:
         self.name: Final = name
         self.arrived = self.copied = self.received = self.expired = self.refused = self.dropped = self.ended = 0
         self.reported = NOTHING
-        self.is_due = self.relayed = False
+        self.relayed = False
         self.quiet_until = 0.0
 
     def __repr__(self) -> str:

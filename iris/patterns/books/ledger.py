@@ -9,14 +9,15 @@ Rules of this file:
   with it in hand.  That is looked up and not noted, so nothing has to be put right when the receiver comes back.
 - A receiver that answers a question has had all that its link still brings of what was sent before it.  What is missing
   from its answer is *lost on the way*, unless it goes by another way (a tree, a sealed copy): then it is asked again.
-- An outlet to many nodes (*crowd*) is counted once for all of them, and shared out when it changes or is looked at.
+- What goes to the same nodes again and again (*crowd*) has numbers: nothing else counts it, and they are read when the
+  crowd changes or is looked at.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
@@ -78,7 +79,12 @@ class LedgerRow:
         self.asked = self.due = self.confirmed = 0
 
     def lose(self, reason: str, count: int = 1) -> None:
-        """Count copies that did not leave."""
+        """Count copies that did not leave, and were not posted."""
+        self.lost[reason] += count
+
+    def lose_posted(self, reason: str, count: int) -> None:
+        """Count copies that did not leave, and were posted."""
+        self.posted -= count
         self.lost[reason] += count
 
     def add(self, other: LedgerRow) -> None:
@@ -129,27 +135,30 @@ class LedgerRow:
         )
 
 
+class MessageNumbers(Protocol):
+    """What gives messages to the same receivers consecutive numbers."""
+
+    sequence: int
+    """The number of the last one."""
+
+
 @final
 class Crowd:
-    """The rows of many receivers that are sent the same, by an outlet that leads to all of them."""
+    """The rows of receivers that are sent each message of a numbering from now on, but for those that are lost."""
 
-    __slots__ = ("posted", "rows")
+    __slots__ = ("_numbering", "_rows", "_sequence")
 
-    def __init__(self, rows: tuple[LedgerRow, ...]) -> None:
-        self.rows: Final = rows
-        self.posted = 0
-
-    def lose(self, reason: str, count: int = 1) -> None:
-        """See ``LedgerRow.lose``, for each of them."""
-        for row in self.rows:
-            row.lose(reason, count)
+    def __init__(self, rows: tuple[LedgerRow, ...], numbering: MessageNumbers) -> None:
+        self._rows = rows
+        self._numbering = numbering
+        self._sequence = numbering.sequence
 
     def share_out(self) -> None:
-        """Count in each row what the outlet has taken."""
-        posted, self.posted = self.posted, 0
-        for row in self.rows if posted else ():
-            row.posted += posted
-            row.relayed = True
+        """Count in each row what has been sent since this was last called."""
+        before, self._sequence = self._sequence, self._numbering.sequence
+        if self._sequence > before:
+            for row in self._rows:
+                row.posted += self._sequence - before
 
 
 @final
@@ -212,14 +221,34 @@ class SendLedger:
             self._count += 1
         return row
 
-    def crowd(self, pattern: Pattern, name: str, nodes: Iterable[NodeId]) -> Crowd:
-        """Return the rows of many receivers of one outlet, to be ended with ``end_crowd``."""
-        crowd = Crowd(tuple(self.row(pattern, name, node) for node in nodes))
+    def crowd(
+        self,
+        pattern: Pattern,
+        name: str,
+        linked: Iterable[NodeId],
+        relayed: Iterable[NodeId],
+        numbering: MessageNumbers,
+    ) -> Crowd:
+        """Have what gets a number from now on counted for these receivers, until ``end_crowd``.
+
+        Args:
+            pattern: of what they are sent.
+            name: likewise.
+            linked: those that get it by their links.
+            relayed: those that get it by other ways.
+            numbering: where it gets its number.
+        """
+        rows = [self.row(pattern, name, node) for node in linked]
+        for node in relayed:
+            row = self.row(pattern, name, node)
+            row.relayed = True
+            rows.append(row)
+        crowd = Crowd(tuple(rows), numbering)
         self._crowds[crowd] = None
         return crowd
 
     def end_crowd(self, crowd: Crowd) -> None:
-        """The outlet takes no more."""
+        """What gets a number from now on goes to others."""
         crowd.share_out()
         self._crowds.pop(crowd, None)
 

@@ -44,7 +44,9 @@ class _Sender:
         self.others: list[Account | None] = [None, None]
         self.totals = [NOTHING, NOTHING]
         """What the reports so far come to, of all names together."""
-        self.due: tuple[list[Account], list[Account]] = ([], [])
+        self.due: tuple[dict[str, Account], dict[str, Account]] = ({}, {})
+        """Those with something to report, or with something that waits, of which there will be.  All names that have no
+        account of their own are due together, as ``OTHER``."""
 
     def __len__(self) -> int:
         return len(self.accounts[BROADCAST]) + len(self.accounts[EVENT])
@@ -79,18 +81,18 @@ class Receipts:
         account = sender.accounts[pattern].get(name)
         if account is None:
             account = self._open(sender, pattern, name)
-        if not account.is_due:
+        if account.name not in sender.due[pattern]:
             if relayed and not account.relayed:
                 account.relayed, account.quiet_until = True, self._delay()
             self._make_due(node, sender, pattern, account)
         return account
 
-    def accounts_of(self, node: NodeId, pattern: int) -> Mapping[str, Account]:
-        """Return the accounts of a sender that is linked, for a look without a call; what is not due is asked for."""
+    def due_of(self, node: NodeId, pattern: int) -> Mapping[str, Account]:
+        """Return the accounts of a sender that are due, for a look without a call; others are had from ``account``."""
         sender = self._senders.get(node)
         if sender is None:
             sender = self._senders[node] = _Sender()
-        return sender.accounts[pattern]
+        return sender.due[pattern]
 
     def _open(self, sender: _Sender, pattern: int, name: str) -> Account:
         other = sender.others[pattern]
@@ -104,8 +106,7 @@ class Receipts:
         return account
 
     def _make_due(self, node: NodeId, sender: _Sender, pattern: int, account: Account) -> None:
-        account.is_due = True
-        sender.due[pattern].append(account)
+        sender.due[pattern][account.name] = account
         if not self._reporting:
             self._due()
         self._reporting[node] = sender
@@ -140,19 +141,16 @@ class Receipts:
             message.mark = mark if message is messages[-1] else 0
             yield message
 
-    def _report(self, sender: _Sender, pattern: int, due: list[Account], now: float) -> list[kinds.Received]:
+    def _report(self, sender: _Sender, pattern: int, due: dict[str, Account], now: float) -> list[kinds.Received]:
         entries: list[kinds.ReceivedEntry] = []
-        kept: list[Account] = []
         total: Columns = sender.totals[pattern]
         changed = False
-        for at, account in enumerate(due):
-            columns = account.columns()
+        for name, account in list(due.items()):
             if len(entries) == _AT_ONCE and now < math.inf:
-                kept = due[at:] + kept  # the next time, so that one sender does not hold up the reports to others
-                break
+                break  # the next time, so that one sender does not hold up the reports to others
             if account.relayed and now < account.quiet_until:
-                kept.append(account)
                 continue
+            columns = account.columns()
             before = account.reported
             if columns != before or account.relayed:
                 account.quiet_until = now + RELAYED_PAUSE
@@ -162,12 +160,10 @@ class Receipts:
                 account.reported = columns
                 if account.name != OTHER:
                     entries.append(kinds.ReceivedEntry(account.name, *columns))
+            del due[name]
             if columns.arrived + columns.copied > columns.settled:
-                kept.append(account)
-            else:
-                account.is_due = False
+                due[name] = account  # behind the others
         sender.totals[pattern] = total
-        due[:] = kept
         full = sender.others[pattern] is not None
         if not changed:
             return []
@@ -183,7 +179,7 @@ class Receipts:
             other = sender.others[pattern]
             for account in (*sender.accounts[pattern].values(), *(() if other is None else (other,))):
                 account.reported, account.quiet_until = NOTHING, 0.0
-                if not account.is_due:
+                if account.name not in sender.due[pattern]:
                     self._make_due(node, sender, pattern, account)
             sender.totals[pattern] = NOTHING
 
@@ -196,8 +192,6 @@ class Receipts:
         if sender is None:
             return
         for due in sender.due:
-            for account in due:
-                account.is_due = False
             due.clear()
         self._former[node] = None
         if len(self._former) > FORMER:

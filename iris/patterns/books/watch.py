@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self, final
 
@@ -52,7 +52,7 @@ class LossWatch:
         self._matches = matches
         self._every = every
         self._is_over = is_over
-        self._known: dict[_Key, dict[str, int]] = {_key(row): _losses(row) for row in books.books(matches).rows}
+        self._known = {_key(row): losses_of(row) for row in books.books(matches).rows}
         self._found: deque[Loss] = deque()
 
     def __repr__(self) -> str:
@@ -73,12 +73,10 @@ class LossWatch:
         return self._found.popleft()
 
     def _compare(self, rows: tuple[BookRow, ...]) -> None:
-        present: dict[_Key, dict[str, int]] = {}
+        present: dict[_Key, Mapping[str, int]] = {}
         for row in rows:
-            key, losses = _key(row), _losses(row)
-            known = self._known.get(key, {})
-            self._found.extend(_news(row, losses, known))
-            present[key] = {reason: max(count, known.get(reason, 0)) for reason, count in losses.items()}
+            found, present[_key(row)] = compare_losses(row, self._known.get(_key(row), {}))
+            self._found += found
         self._known = present
 
 
@@ -86,15 +84,22 @@ def _key(row: BookRow) -> _Key:
     return row.pattern, row.name, row.receiver
 
 
-def _losses(row: BookRow) -> dict[str, int]:
+def losses_of(row: BookRow) -> Mapping[str, int]:
+    """Return what was not received, by reason; what waits may still be."""
     return {"expired": row.expired, "refused": row.refused, "in doubt": row.in_doubt, **row.lost}
 
 
-def _news(row: BookRow, losses: dict[str, int], known: dict[str, int]) -> Iterator[Loss]:
-    for reason, count in losses.items():
-        more = count - known.get(reason, 0)
-        if more > 0:
-            yield Loss(pattern=row.pattern, name=row.name, receiver=row.receiver, reason=reason, count=more)
+def compare_losses(row: BookRow, known: Mapping[str, int]) -> tuple[list[Loss], Mapping[str, int]]:
+    """Return what a row has lost that was not known, and what is known then."""
+    losses = losses_of(row)
+    found = [
+        Loss(
+            pattern=row.pattern, name=row.name, receiver=row.receiver, reason=reason, count=count - known.get(reason, 0)
+        )
+        for reason, count in losses.items()
+        if count > known.get(reason, 0)
+    ]
+    return found, {**known, **{loss.reason: losses[loss.reason] for loss in found}}
 
 
 def matching(pattern: str) -> Callable[[str], bool]:

@@ -48,11 +48,12 @@ class _Lane:
         news: where the first of them waits.
         links: that took the last broadcast.
         tree: over which it went, if it went over one.
-        crowd: the rows of its receivers.
+        crowd: its receivers, in the books.
+        sequence: how many broadcasts went over trees.
         rows: of the other members, in the books.
     """
 
-    __slots__ = ("crowd", "flow", "links", "name", "news", "rows", "tree", "turn")
+    __slots__ = ("crowd", "flow", "links", "name", "news", "rows", "sequence", "tree", "turn")
 
     def __init__(self, name: str, position: int) -> None:
         self.name = name
@@ -62,6 +63,7 @@ class _Lane:
         self.links: list[Link] = []
         self.tree: RelayPlan | None = None
         self.crowd: Crowd | None = None
+        self.sequence = 0
         self.rows: dict[NodeId, LedgerRow] = {}
 
     def crowded(self) -> Link | None:
@@ -237,8 +239,8 @@ class Broadcasts:
             for member in receivers:
                 (alone if stands_alone(self._mesh, member) else near).append(member)
             links = self._tell(lane, alone, message, size)
-            tree, crowd = self._tree(lane, near)
-            crowd.posted += 1
+            tree = self._tree(lane, near)
+            lane.sequence += 1
             lane.links = links + self._relays.send(tree, message, self.tally)
 
     def _row(self, lane: _Lane, member: NodeId) -> LedgerRow:
@@ -266,14 +268,14 @@ class Broadcasts:
                 links.append(peer.link)
         return links
 
-    def _tree(self, lane: _Lane, members: Sequence[NodeId]) -> tuple[RelayPlan, Crowd]:
-        """Return the tree of a cluster, which stays the same while its members do, and the rows of its receivers."""
+    def _tree(self, lane: _Lane, members: Sequence[NodeId]) -> RelayPlan:
+        """Return the tree of a cluster, which stays the same while its members do."""
         others = tuple(members)
-        if lane.tree is None or lane.crowd is None or lane.tree.receivers != others:
+        if lane.tree is None or lane.tree.receivers != others:
             self._leave_tree(lane)
             lane.tree = self._relays.tree(others)
-            lane.crowd = self._ledger.crowd("broadcast", lane.name, others)
-        return lane.tree, lane.crowd
+            lane.crowd = self._ledger.crowd("broadcast", lane.name, (), others, lane)
+        return lane.tree
 
     def _leave_tree(self, lane: _Lane) -> None:
         if lane.crowd is not None:

@@ -100,7 +100,7 @@ class PubSub:
         self._mesh = mesh
         self._config = config
         self._account = books.account
-        self._accounts_of = books.accounts_of
+        self._due_of = books.due_of
         books.before_report = self._note_taken
         self._arriving = Arriving(mesh.refusals, mesh.node, config)
         self._own = OwnInterest(config.interest_bytes)
@@ -147,7 +147,7 @@ class PubSub:
         self._rng = random.Random(mesh.node)  # decides about nothing but turns
         self._groups = GroupReports(mesh)
         self._senders: dict[NodeId, tuple[Sender, Mapping[str, Account]]] = {}
-        """The publishers, and the accounts of their topics in the books."""
+        """The publishers, and the accounts of their topics that are due in the books."""
         self._known: dict[NodeId, int] = {mesh.node: 0}
         self._beginnings = StartOffsets()
         self._known_news = trio.lowlevel.ParkingLot()
@@ -519,8 +519,8 @@ class PubSub:
         known = self._senders.get(peer.node)
         if known is None:
             found = Sender(peer.identity.caller, peer.node)
-            known = self._senders[peer.node] = found, self._accounts_of(peer.node, EVENT)
-        sender, accounts = known
+            known = self._senders[peer.node] = found, self._due_of(peer.node, EVENT)
+        sender, due = known
         excess = None if headers is None else self._arriving.headers_excess(headers)
         if excess is not None:
             self._count_refused(peer.node, topic, len(payloads), relayed=relayed)
@@ -544,9 +544,7 @@ class PubSub:
                 self._count_no_members(peer.node, topic, len(payloads))
                 return
             takers = [taker]
-        account = accounts.get(topic)
-        if account is None or not account.is_due:
-            account = self._account(peer.node, EVENT, topic, relayed=relayed)
+        account = due.get(topic) or self._account(peer.node, EVENT, topic, relayed=relayed)
         account.arrived += len(payloads)
         if len(takers) != 1:
             _count_copies(account, len(payloads), len(takers))

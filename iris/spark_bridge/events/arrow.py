@@ -19,6 +19,11 @@ class _NoPandas(MetaPathFinder):
             raise ModuleNotFoundError("Arrow is to do without", name=name)
 
 
+def look_for_pandas() -> None:
+    """Have Arrow import pandas now, if it is installed."""
+    pa.array([])
+
+
 def without_pandas() -> None:
     """Have Arrow take it that pandas is not installed, for as long as this process lives.
 
@@ -30,6 +35,6 @@ def without_pandas() -> None:
     finder = _NoPandas()
     sys.meta_path.insert(0, finder)
     try:
-        pa.array([])
+        look_for_pandas()
     finally:
         sys.meta_path.remove(finder)

@@ -542,8 +542,9 @@ class BridgeMember:
             while True:
                 while self._group.is_empty and not self._changes:
                     await self._arrived.wait()
-                # Who waits for a change waits for the write before it, and for no more: that is what it is grouped by.
-                while not self._changes and (wait := self._group.deadline - trio.current_time()) > 0:
+                # Changes alone are written at once: they are grouped by the write before.  Beside events they wait with
+                # these, or a busy queue would cut every group of events short.
+                while not self._group.is_empty and (wait := self._group.deadline - trio.current_time()) > 0:
                     with trio.move_on_after(wait):
                         await self._arrived.wait()
                 await self._commit(retry=True)

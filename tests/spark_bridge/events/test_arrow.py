@@ -32,6 +32,10 @@ def test_the_data_source_is_imported_without_pandas() -> None:
     run("import sys, iris.spark_bridge.datasource.source; assert 'pandas' not in sys.modules")
 
 
+def test_a_program_that_opens_a_bridge_has_imported_pandas_before_the_first_event() -> None:
+    run("import sys, iris.spark_bridge.server.bridge; assert 'pandas' in sys.modules")
+
+
 def test_a_bridge_stores_events_without_pandas(realm: Path, tmp_path: Path) -> None:
     with BridgeProcess(tmp_path / "log") as bridge:
         publish([b"1", b"2"], key="k")

@@ -5,6 +5,7 @@ On the network in memory and the real clock, because the log works in threads.
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 from collections.abc import AsyncIterator
@@ -504,6 +505,27 @@ async def test_a_bridge_that_is_away_is_said_once_and_waited_for(
             await node.wait_for("bridge")
             await jobs.put(1)
             await (await first(worker)).commit()
+
+
+async def test_on_a_full_disk_it_is_noted_which_jobs_are_done(
+    desk: tuple[Network, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Retention that spares what is unread makes room by it."""
+    _, node = desk
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    async with node.queue("jobs") as jobs:
+        await jobs.put("before")
+        with monkeypatch.context() as patch:
+            patch.setattr("iris.spark_bridge.log.segments.FileSystem.write", fail)
+            await node.publish("jobs", "no room for this one")
+            job = await first(jobs.take())
+            with trio.fail_after(60):
+                await job.commit()
+            assert (await status(node))["unread"] == 0
+        await until(node, done=1, in_hand=1)
 
 
 async def test_a_queue_whose_names_are_too_many_or_bad_is_refused(desk: tuple[Network, Node]) -> None:

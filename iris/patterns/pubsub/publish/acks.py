@@ -210,8 +210,8 @@ class Acknowledgements:
         subscribers = self._subscribers(run.topic, run.key)
         groups = {name[1:] for name, subscriber in subscribers.items() if subscriber.group is not None}
         posted: set[NodeId] = set()
-        for link, row in state.booked:
-            if publishing.post(link, run.message(None), run.size, row, count):
+        for link in state.links:
+            if publishing.post(link, run.message(None), run.size, count):
                 posted.update(link.nodes if isinstance(link, Audience) else (link.node,))
         for name, subscriber in subscribers.items():
             if subscriber.group is None and not posted.isdisjoint(subscriber.members):

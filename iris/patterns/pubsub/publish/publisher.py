@@ -26,7 +26,7 @@ from iris.kernel.errors import NotAllowed, NotSent, RemoteProtocolError
 from iris.kernel.link import Link, OpenRun
 from iris.kernel.names import NodeId, check_key
 from iris.kernel.wire import kinds
-from iris.patterns.books import Crowd, LedgerRow, SendLedger, Tally
+from iris.patterns.books import Crowd, SendLedger, Tally
 from iris.patterns.payloads import encoded
 from iris.patterns.pubsub.interest import (
     InterestTable,
@@ -82,7 +82,7 @@ class Topic:
         links: to the nodes that get every event; one of them may lead to many, over a tree.
         grouped: for each group, the turns of the nodes of which one gets each event.
         shared: for each group that divides events by shard, the number of shards and the node of each.
-        booked: each of ``links``, with the row in the books of the node that it leads to, or those of the many.
+        crowd: the nodes that ``links`` lead to, in the books.
         every: all of these links.
         held: nodes that have asked for a pause, and that no other one can stand in for.
         resting: all nodes that have asked for one: they have no turns in groups.
@@ -97,7 +97,7 @@ class Topic:
 
     __slots__ = (
         "away",
-        "booked",
+        "crowd",
         "every",
         "grouped",
         "had_durable",
@@ -119,7 +119,7 @@ class Topic:
         self.sequence = published
         self.version = -1
         self.links: tuple[Outlet, ...] = ()
-        self.booked: tuple[tuple[Outlet, LedgerRow | Crowd], ...] = ()
+        self.crowd: Crowd | None = None
         self.grouped: tuple[tuple[GroupId, Rotation[NodeId]], ...] = ()
         self.shared: Mapping[GroupId, tuple[int, Mapping[int, NodeId]]] = _UNSHARED
         self.every: tuple[Outlet, ...] = ()
@@ -202,12 +202,10 @@ class _Run(OpenRun):
     Attributes:
         taken: how many nodes it is on the way to.
         skipped: how many it is not, because a link did not take it.
-        missed: the rows in the books of these.
+        missed: the ways that did not take it.
     """
 
     __slots__ = ("_publishing", "missed", "payloads", "skipped", "state", "taken", "topic")
-
-    missed: list[LedgerRow | Crowd]
 
     def __init__(
         self, publishing: Publisher, state: Topic, topic: str, payloads: list[wire.Payload], room: int
@@ -218,6 +216,7 @@ class _Run(OpenRun):
         self.topic = topic
         self.payloads = payloads
         self.taken = self.skipped = 0
+        self.missed: tuple[Outlet, ...] = ()
 
     def end(self) -> None:
         """Close the run to further events, and count its growth."""
@@ -390,16 +389,15 @@ class Publisher:
         if headers is None and key is None and not state.grouped and not state.shared:
             run = self._run = _Run(self, state, topic, payloads, self._room)
         taken = skipped = 0
-        missed: list[LedgerRow | Crowd] = []
-        for link, row in state.booked:
-            if self.post(link, message, size, row, growing=run):
+        missed: tuple[Outlet, ...] = ()
+        for link in state.links:
+            if self.post(link, message, size, growing=run):
                 taken += link.copies
             else:
                 skipped += link.copies
-                missed.append(row)
+                missed += (link,)
         if run is not None:
-            run.taken, run.skipped = taken, skipped
-            run.missed = missed
+            run.taken, run.skipped, run.missed = taken, skipped, missed
             if not taken:
                 run.end()
         for node, (_, group) in state.choose(key, self.is_fit, self.groups.outstanding) if state.grouped else ():
@@ -440,15 +438,8 @@ class Publisher:
         self._since_yield += run.grown
         self._tally.sent += more * (run.taken + run.skipped)
         self._tally.handed_over += more * run.taken
-        if more:
-            for _, row in run.state.booked:  # still those of the run: it ends before they change
-                if run.skipped and row in run.missed:
-                    row.lose("subscriber stalled", more)
-                else:
-                    row.posted += more
-        if run.skipped:
-            run.state.lost += more * run.skipped
-            self._tally.lost["subscriber stalled"] += more * run.skipped
+        for way in run.missed:
+            self._lose(way, run.topic, "subscriber stalled", more)
 
     def count_unlinked(self, topic: str, nodes: int) -> None:
         """Count an event that did not wait for so many nodes of other sites that are listed as its subscribers."""
@@ -461,61 +452,73 @@ class Publisher:
         peer = self._mesh.peer(node)
         if peer is None:
             return False
-        row = self._ledger.row("event", message.topic, node)
         if not message.group:  # not for one of a group
-            return self.post(peer.link, message, size, row, count)
+            return self.post_apart(peer.link, message, size, count)
         ledger = self.groups.ledger(node)
-        if not self.post(peer.link, message, size, row, count):
+        if not self.post_apart(peer.link, message, size, count):
             return False
         ledger.sent += count
         return True
+
+    def post_apart(self, way: Outlet, message: kinds.Events | kinds.Retained, size: int, count: int = 1) -> bool:
+        """Post events for which no number was given just now, counted; tell whether the way took them."""
+        for node in _nodes_of(way):
+            row = self._ledger.row("event", message.topic, node)
+            row.posted += count
+            row.relayed |= not isinstance(way, Link)
+        return self.post(way, message, size, count)
 
     def post(
         self,
         link: Outlet,
         message: kinds.Events | kinds.Retained,
         size: int,
-        row: LedgerRow | Crowd,
         count: int = 1,
         growing: OpenRun | None = None,
     ) -> bool:
-        """Post a run of ``count`` events to a link or a tree, counted, also in ``row``; tell whether it took them."""
-        each = count
-        count *= link.copies
-        self._tally.sent += count
+        """Post a run of ``count`` events to a link or a tree, counted; tell whether it took them.
+
+        In the books their number counts them.
+        """
+        copies = count * link.copies
+        self._tally.sent += copies
         if not link.has_room():
             state = self._topics.get(message.topic)  # a repeat or a last value may be of a topic that is forgotten
             # A stalled link would hold up all other subscribers of the topic. Its event is dropped here, counted, and
             # shows as a gap in the numbers.
             if link.is_stalled(STALLED) and (state is None or link not in state.patient):
-                self.count_lost(message.topic, count)
-                self._tally.lost["subscriber stalled"] += count
-                row.lose("subscriber stalled", each)
+                self._lose(link, message.topic, "subscriber stalled", count)
                 return False
             self._crowded = True
         try:
             link.post(message, size, growing=growing)
         except NotSent:
-            self.count_lost(message.topic, count)
-            self._tally.lost["link full"] += count
-            row.lose("link full", each)
+            self._lose(link, message.topic, "link full", count)
             return False
         # From here the event is handed over: the link sends it once, or its loss shows as a gap. Nothing sends it again
         # unless it waits for confirmation.
-        self._tally.handed_over += count
-        row.posted += each
+        self._tally.handed_over += copies
         return True
 
-    def book(self, way: Outlet, topic: str) -> LedgerRow | Crowd:
-        """Return the row in the books of the node that a way leads to, or those of the many."""
-        if isinstance(way, Link):
-            return self._ledger.row("event", topic, way.node)
-        return self._ledger.crowd("event", topic, way.nodes)
+    def _lose(self, way: Outlet, topic: str, reason: str, count: int) -> None:
+        """Count events that a way did not take."""
+        self.count_lost(topic, count * way.copies)
+        self._tally.lost[reason] += count * way.copies
+        for node in _nodes_of(way):
+            self._ledger.row("event", topic, node).lose_posted(reason, count)
 
-    def close_book(self, row: LedgerRow | Crowd) -> None:
-        """Nothing more is sent that way."""
-        if isinstance(row, Crowd):
-            self._ledger.end_crowd(row)
+    def _book(self, state: Topic, topic: str) -> None:
+        """Have what the links of a topic take counted, in the books, for the nodes that they lead to."""
+        self._close_book(state)
+        linked = [way.node for way in state.links if isinstance(way, Link)]
+        relayed = [node for way in state.links if not isinstance(way, Link) for node in way.nodes]
+        if linked or relayed:
+            state.crowd = self._ledger.crowd("event", topic, linked, relayed, state)
+
+    def _close_book(self, state: Topic) -> None:
+        if state.crowd is not None:
+            self._ledger.end_crowd(state.crowd)
+            state.crowd = None
 
     def _count_lost(self, topic: str, copies: int) -> None:
         """Count copies that a tree had taken, and that one of its first links did not."""
@@ -598,15 +601,13 @@ class Publisher:
                 shared[group] = max(of, before_of), {**nodes, **dict.fromkeys(shards, node)}
             else:
                 grouped.setdefault(group, {})[node] = None
-        for _, row in state.booked:
-            self.close_book(row)
         before, state.links = state.links, self.trees.ways(links)
         if self.abroad is not None and far:
             audiences = self.abroad.audiences(far.values())
             state.links += audiences
             if patient_far:
                 patient.update(audiences)
-        state.booked = tuple((way, self.book(way, topic)) for way in state.links)
+        self._book(state, topic)
         state.note_receivers(before, self.published, self.left(topic))
         state.grouped = tuple((group, self._rotation(group, nodes)) for group, nodes in sorted(grouped.items()))
         state.shared = shared or _UNSHARED
@@ -633,8 +634,7 @@ class Publisher:
                 break
             self._topics.move_to_end(topic)
         _, forgotten = self._topics.popitem(last=False)
-        for _, row in forgotten.booked:
-            self.close_book(row)
+        self._close_book(forgotten)
 
     def _rotation(self, group: GroupId, nodes: Iterable[NodeId]) -> Rotation[NodeId]:
         """Return the turns of a group's nodes; topics that go to the same ones share them."""
@@ -728,3 +728,7 @@ def owner(nodes: Sequence[NodeId], key: str) -> NodeId:
 def envelope_size(topic: str, headers: wire.Headers, key: str | None) -> int:
     """Return the size of an event besides its payload, in bytes."""
     return 3 * len(topic) + wire.headers_size(headers) + (0 if key is None else 3 * len(key))
+
+
+def _nodes_of(way: Outlet) -> tuple[NodeId, ...]:
+    return (way.node,) if isinstance(way, Link) else way.nodes

@@ -403,9 +403,7 @@ class RetainedExchange:
                 )
                 # The path of the events: the value must neither overtake those before it nor arrive after later ones.
                 way = self._publishing.trees.way_to(peer)
-                row = self._publishing.book(way, event.topic)
-                self._publishing.post(way, message, event.size, row)
-                self._publishing.close_book(row)
+                self._publishing.post_apart(way, message, event.size)
         if tokens is not None:
             tokens.owe(looks + _VALUE * (len(sent) - before))
 

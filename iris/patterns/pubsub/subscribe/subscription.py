@@ -472,15 +472,16 @@ class Subscription:
         self._waiting -= taken
         self._delivered += taken - self._skipped
         self._malformed += self._skipped
-        if taken and self._current is not None:
-            self._current.account.received += taken - self._skipped
+        current = self._current
+        if current is not None:
+            current.account.received += taken - self._skipped
+            if not untaken:
+                self._waiting_bytes -= current.size
+                if self.group is not None:
+                    self._count_taken(current.publisher, self._run_left)
+                self._current = None
+                self._go_on()
         self._skipped = 0
-        if not untaken and self._current is not None:
-            self._waiting_bytes -= self._current.size
-            if self.group is not None:
-                self._count_taken(self._current.publisher, self._run_left)
-            self._current = None
-            self._go_on()
 
     def _count_taken(self, publisher: NodeId, count: int) -> None:
         self._settling[publisher] = self._settling.get(publisher, 0) + count
