@@ -896,6 +896,14 @@ class Store:
         with self._writing, self._index.write() as view:
             view.put_division(record({shard.number: shard.next for shard in view.shards()}))
 
+    def put_division(self, record: bytes) -> None:
+        """Write such a record, of a log that begins.
+
+        Raises:
+            StoreFull: there is no room.
+        """
+        self.divide(lambda _offsets: record)
+
     def windows(self, begin: str, most: int) -> list[tuple[str, Mapping[int, bytes]]]:
         """Return which events of publishers are stored: of those from ``begin`` on in order, about ``most`` blocks."""
         found: list[tuple[str, Mapping[int, bytes]]] = []

@@ -46,10 +46,6 @@ class Division(msgspec.Struct, frozen=True, kw_only=True):
         """Return it as it is stored."""
         return msgspec.msgpack.encode(self)
 
-    def encode_at(self, _offsets: Mapping[int, int]) -> bytes:
-        """Return it as it is stored, wherever that is: it is not a growth that begins there."""
-        return self.encode()
-
 
 def decode_division(record: bytes | None) -> Division | None:
     """Read what ``Division.encode`` returned.

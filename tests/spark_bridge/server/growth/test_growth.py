@@ -63,10 +63,10 @@ async def wait_newcomer(nursery: trio.Nursery, network: Network, directory: Path
     """Start a member, and wait until it waits."""
     waits = trio.Event()
 
-    def waiting(_reason: str) -> None:
+    def note(_reason: str) -> None:
         waits.set()
 
-    nursery.start_soon(run_member, network, directory, shard, of, waiting)
+    nursery.start_soon(run_member, network, directory, shard, of, note)
     with trio.fail_after(30):
         await waits.wait()
 
