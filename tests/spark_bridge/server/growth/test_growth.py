@@ -15,6 +15,7 @@ from iris.node.node import Node
 from iris.patterns.pubsub.interest.shards import ShardMap
 from iris.patterns.pubsub.queues import consumer
 from iris.patterns.pubsub.subscribe.subscription import Subscription
+from iris.spark_bridge.client.bridge_watch import BridgeWatch
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.copies.promotion import promote
 from iris.spark_bridge.server.bridge import open_bridge
@@ -208,6 +209,45 @@ async def test_a_queue_hands_out_the_jobs_of_a_key_in_order(tmp_path: Path) -> N
                     if len(done) == 2 * LAST:
                         break
         check_once_and_in_order(done, 2 * LAST)
+
+
+async def test_a_new_shard_gives_a_group_nothing_until_it_has_committed_what_comes_before(tmp_path: Path) -> None:
+    async with scene() as (network, client, publisher, nursery):
+        await nursery.start(run_member, network, tmp_path, 0, 1)
+        await publish(publisher, range(LAST))
+        await wait_newcomer(nursery, network, tmp_path, 1, 2)
+        await grow(client, 2)
+        await publish(publisher, range(LAST, 2 * LAST))
+        async with publisher.consume("t", group="g", start="earliest") as batches:
+            held = [await anext(batches)]
+            with trio.move_on_after(2):
+                while True:
+                    held.append(await anext(batches))
+            received = [(str(event.key), int(event.payload)) for batch in held for event in batch]
+            assert {batch.shard.partition("@")[0] for batch in held} == {"0"}
+            assert len(received) > LAST
+            for batch in held:
+                await batch.commit()
+            with trio.fail_after(30):
+                while len(received) < 2 * LAST:
+                    received += [(str(event.key), int(event.payload)) for event in await anext(batches)]
+        check_once_and_in_order(received, 2 * LAST)
+
+
+@pytest.mark.parametrize("limit", [None, 1])
+async def test_a_query_gets_nothing_of_a_new_shard_until_it_is_at_the_marks(tmp_path: Path, limit: int | None) -> None:
+    async with scene() as (network, client, publisher, nursery):
+        await nursery.start(run_member, network, tmp_path, 0, 1)
+        await publish(publisher, range(LAST))
+        await wait_newcomer(nursery, network, tmp_path, 1, 2)
+        ((old, mark),) = (await grow(client, 2)).marks.items()
+        await publish(publisher, range(LAST, 2 * LAST))
+        watch = BridgeWatch(None)
+        await watch.look(client)
+        (new,) = watch.extents.keys() - {old}
+        for at, upto in ((0, 0), (mark - 1, 0), (mark, watch.extents[new].next)):
+            await watch.wait(client, {old: at, new: 0}, 0.0, limit)
+            assert watch.extents[new].next == upto, at
 
 
 async def test_a_group_that_reads_what_is_new_has_all_that_is_new_in_a_new_shard_as_well(
