@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import logging
 import os
 import signal
 from collections.abc import Generator, Iterator
@@ -21,6 +22,17 @@ from tests.support.canary_watch import CanaryWatch
 from tests.support.scheduling import seed_scheduler
 
 TESTS = Path(__file__).parent
+
+
+@pytest.fixture(autouse=True)
+def _log_as_before() -> Iterator[None]:
+    """Put the log back: a command that ran in this process may have had it written to a stream that is closed now."""
+    logger = logging.getLogger("iris")
+    level, handlers = logger.level, [*logger.handlers]
+    yield
+    logger.setLevel(level)
+    logger.handlers[:] = handlers
+
 
 # How long an example takes says more about what else the machine is doing.  Every run tries the same examples; one with
 # a seed of its own looks for others, and twice as many.

@@ -385,9 +385,9 @@ def test_a_damaged_log_ends_a_query_that_goes_on_when_it_is_told_to(
         with pytest.raises(StreamingQueryException) as caught:
             output.run(stream(spark))
         (said,) = [line for line in str(caught.value).splitlines() if "cannot be read" in line]
-        lost = re.search(r"events (\d+) to (\d+) of shard 0@[0-9a-f]{16} cannot be read", said)
+        lost = re.search(r"events? (\d+)(?: to (\d+))? of shard 0@[0-9a-f]{16} cannot be read", said)
         assert lost is not None
-        damaged = range(int(lost[1]) + 1, int(lost[2]) + 2)
+        damaged = range(int(lost[1]) + 1, int(lost[2] or lost[1]) + 2)  # one, where the chunk has no more
         assert "set failOnDataLoss to false to go on without these events" in said
         output.run(stream(spark, failOnDataLoss="false"))
         assert output.values == [b"%d" % n for n in range(1, 41) if n not in damaged]
@@ -398,7 +398,7 @@ def test_a_damaged_log_ends_a_query_that_goes_on_when_it_is_told_to(
         assert output.progress["lost"] == len(damaged)
         assert run_command(["bridge", "status"]) == 0
     told = capsys.readouterr().out
-    assert f"damage: events {lost[1]} to {lost[2]} of shard 0@" in told
+    assert f"damage: {lost[0].partition('@')[0]}@" in told
     assert f"{len(damaged)} damaged" in told
 
 
