@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from iris.patterns.pubsub.queues import consumer
 from iris.patterns.pubsub.subscribe.subscription import Subscription
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.copies.promotion import promote
+from iris.spark_bridge.events.schema import decode_events
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.growth.grow import grow
 from iris.spark_bridge.server.member import BridgeMember
@@ -260,3 +262,97 @@ async def test_what_cannot_grow_is_told_why(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="waits until bridge 'bridge' has 3 shards, and not 4: start all new"):
             await grow(client, 4)
         assert [shard.of for shard in await client.shards()] == [2, 2], "nothing has begun"
+
+
+async def test_a_job_of_a_key_that_has_moved_leaves_its_dead_letter_all_the_same(tmp_path: Path) -> None:
+    async with scene() as (network, client, publisher, nursery):
+        member = await nursery.start(run_member, network, tmp_path, 0, 1)
+        key = f"k{moved(1, 2)[0]}"
+        await publisher.publish("t", b"1", key=key, confirm=True, timeout=10)
+        await wait_newcomer(nursery, network, tmp_path, 1, 2)
+        await grow(client, 2)
+        async with network.open_node("worker") as node, node.queue("t", attempts=1) as queue:
+            with trio.fail_after(60):
+                async for job in queue.take(limit=1):
+                    job.fail("broken")
+                    break
+                while member.statistics().stored != 2:  # noqa: ASYNC110 -- nobody is told
+                    await trio.sleep(0.1)
+        state = next(iter(member.states.values()))
+        (chunk,) = member.store.read(0, state.epoch, 1, 2, max_bytes=1 << 20)
+        (row,) = decode_events(chunk.data).to_pylist()
+        assert (row["topic"], row["key"], row["value"]) == ("t.dead", key.encode(), b"1")
+
+
+async def test_a_tunnel_that_was_open_during_the_growth_is_stored_in_full(tmp_path: Path) -> None:
+    async with (
+        scene() as (network, client, publisher, nursery),
+        open_member(network, tmp_path, 0, 1, clusters=["orders"]) as member,
+        AsyncExitStack() as stack,
+    ):
+        await wait_newcomer(nursery, network, tmp_path, 1, 2)
+        await publisher.wait_for("orders")
+        tunnels = [await stack.enter_async_context(publisher.open_tunnel("orders")) for _ in range(8)]
+        for tunnel in tunnels:
+            await tunnel.send(b"before")
+        with trio.fail_after(60):
+            while member.statistics().stored < len(tunnels):  # noqa: ASYNC110 -- nobody is told
+                await trio.sleep(0.1)
+        await grow(client, 2)
+        for tunnel in tunnels:
+            await tunnel.send(b"behind")
+            await tunnel.send_eof()
+            assert [count async for count in tunnel] == [2]
+        assert member.statistics().stored == 2 * len(tunnels)
+        assert not member.statistics().strays
+
+
+async def test_readers_go_on_when_the_log_of_an_old_shard_is_lost(tmp_path: Path) -> None:
+    async with scene() as (network, client, publisher, nursery):
+        async with open_member(network, tmp_path, 0, 1):
+            await publish(publisher, range(LAST))
+            await wait_newcomer(nursery, network, tmp_path, 1, 2)
+            await grow(client, 2)
+            await publish(publisher, range(LAST, 2 * LAST))
+        shutil.rmtree(tmp_path / "0")
+        await nursery.start(run_member, network, tmp_path, 0, 2)
+        await publish(publisher, range(2 * LAST, 3 * LAST))
+        wanted = sum(number % growing.KEYS in moved(1, 2) for number in range(LAST, 3 * LAST))
+        received: list[int] = []
+        with trio.fail_after(60):
+            async with publisher.consume("t", group="g", start="earliest") as batches:
+                async for batch in batches:
+                    async with batch:
+                        received += [int(e.payload) for e in batch if str(e.key) in {f"k{n}" for n in moved(1, 2)}]
+                    if len(received) == wanted:
+                        break
+
+
+async def test_a_group_that_is_dropped_and_begins_again_waits_again(tmp_path: Path) -> None:
+    async with scene() as (network, client, publisher, nursery):
+        members = [await nursery.start(run_member, network, tmp_path, 0, 1)]
+        await publish(publisher, range(LAST))
+        waits = trio.Event()
+
+        async def be_newcomer() -> None:
+            async with open_member(network, tmp_path, 1, 2, waiting=lambda _: waits.set()) as member:
+                members.append(member)
+                await trio.sleep_forever()
+
+        nursery.start_soon(be_newcomer)
+        with trio.fail_after(60):
+            await waits.wait()
+            await grow(client, 2)
+            await publish(publisher, range(LAST, 2 * LAST))
+            received: list[tuple[str, int]] = []
+            async with publisher.consume("t", group="g", start="earliest") as batches:
+                async for batch in batches:
+                    async with batch:
+                        received += [(str(event.key), int(event.payload)) for event in batch]
+                    if len(received) == 2 * LAST:
+                        break
+        check_once_and_in_order(received, 2 * LAST)
+        assert members[1].has_read_parents("g")
+        for address in ("bridge.0", "bridge.1"):
+            assert await client.ask(address, "drop", {"group": "g"})
+        assert not members[1].has_read_parents("g")
