@@ -97,6 +97,8 @@ class _Reading:
         self._batches = self._taken = 0
         """Batches that were sent, and of these how many the program has taken."""
         self._room = trio.lowlevel.ParkingLot()
+        self._missed: dict[str, int] = {}
+        """By shard, events that were trimmed, and of which the consumer was not told."""
         self._expired = 0
         """Events that had expired, and of which the consumer was not told."""
 
@@ -191,8 +193,11 @@ class _Reading:
             await self._move(passed)  # nothing that was sent is open: what lies behind is on other topics
 
     async def _send_some(self, shard: str, state: ShardState) -> None:
-        missed = max(0, state.earliest - self._at[shard])
         at = max(self._at[shard], state.earliest)
+        self._missed[shard] = self._missed.get(shard, 0) + at - self._at[shard]
+        self._at[shard] = at
+        if at >= state.next:
+            return  # all that it had not read was trimmed
         try:
             rows, end = await trio.to_thread.run_sync(self._read, state, at)
         except DataLost:
@@ -215,12 +220,12 @@ class _Reading:
                     "shard": shard,
                     "end": last,
                     "lag": state.next - last,
-                    "missed": missed,
+                    "missed": self._missed.pop(shard, 0),
                     "expired": self._expired,
                     "events": [_event(row) for row in part],
                 }
             )
-            missed = self._expired = 0
+            self._expired = 0
             for row in part:
                 if len(row.value) > _LARGE:
                     for begin in range(0, len(row.value), _PIECE):

@@ -744,10 +744,10 @@ class Index:
                 }
             except lmdb.NotFoundError:
                 raise LogDamaged("the index is damaged: one of its tables is not there") from None
-            if made:
+            if "queues" in made:
                 _take_over(self._path.parent, IndexView(transaction, databases))
-        if made:
-            _leave_beside(self._path.parent)
+        if not self._look_only:
+            _leave_beside(self._path.parent)  # again, if a process was killed before it
         return databases
 
     @contextlib.contextmanager
@@ -844,7 +844,13 @@ def _take_over(directory: Path, view: IndexView) -> None:
                             )
                         view._by_name[now].put_sealed(key, sealed)
     if (directory / "leases").exists():
-        record = json.loads((directory / "leases").read_bytes().partition(b"\n")[2])
+        digest, _, data = (directory / "leases").read_bytes().partition(b"\n")
+        if hashlib.blake2b(data, digest_size=16).hexdigest().encode() != digest:
+            raise LogDamaged(
+                f"{directory / 'leases'} is damaged: wait until all leases are over, then move it away; tokens go on "
+                "from the date"
+            )
+        record = json.loads(data)
         for lease, held in (("last", record["last"]), *record["held"].items()):
             view.table("leases").put(lease.encode(), json.dumps(held).encode())
 

@@ -116,7 +116,7 @@ class _Change:
     change: Callable[[IndexView, list[EventRun]], object]
     done: trio.Event = dataclasses.field(default_factory=trio.Event)
     result: object = None
-    error: StoreFull | None = None
+    error: Exception | None = None
 
 
 @final
@@ -207,6 +207,8 @@ class BridgeMember:
         self.store: Final = store
         self.copies: Final = copies
         self.sharding = Sharding(shards, None if division is None else division.of)
+        self._undivided: Final = Sharding(shards)
+        """For what is stored here wherever its key belongs: nobody would send it again."""
         self.division = division
         """How the members divide the events, if they do, as others are told."""
         self.parents: Parents | None = None
@@ -516,6 +518,7 @@ class BridgeMember:
 
         Raises:
             StoreFull: there is no room; nothing was changed.
+            Exception: what ``change`` has raised; nothing was changed, and other changes are made all the same.
 
         Cancelling leaves it open whether the change is made.
         """
@@ -590,7 +593,7 @@ class BridgeMember:
         self._room.unpark_all()
         runs = [run for batch in batches for run in batch.runs]
         changed: list[_Change] = []
-        appended, strays = await self._append_divided(runs, changed)
+        appended, strays = await self._append_divided(batches, changed)
         while appended is None:
             _explain((*batches, *self._group.batches))
             # The block ends with a full disk. Nothing of this group was confirmed, so its publishers still have what
@@ -599,7 +602,7 @@ class BridgeMember:
                 return
             await self._retain()
             await trio.sleep(_FULL_RETRY)
-            appended, strays = await self._append_divided(runs, changed)
+            appended, strays = await self._append_divided(batches, changed)
         # From here the events are on disk and in the index: they survive a power cut, and may be acknowledged. Not a
         # line earlier, because a publisher forgets an event when it is acknowledged.
         if batches:
@@ -624,45 +627,78 @@ class BridgeMember:
             self._follow_up(looked)
 
     async def _append_divided(
-        self, runs: Sequence[EventRun], changed: list[_Change]
+        self, batches: Sequence[_Batch], changed: list[_Change]
     ) -> tuple[Appended | None, Sequence[EventRun]]:
-        """As ``_append``, of what belongs to this member's shards; return the rest as well."""
+        """As ``_append``, of what belongs to this member's shards; return the rest as well.
+
+        What came through no subscription stays here: when it came its key belonged here, and nobody sends it again.
+        """
         async with self._dividing:
+            runs = [run for batch in batches if batch.subscription is not None for run in batch.runs]
             parts, strays = self.sharding.split(runs)
+            self._keep([run for batch in batches if batch.subscription is None for run in batch.runs], parts)
             return await self._append(parts, changed), strays
+
+    def _keep(self, runs: Sequence[EventRun], parts: dict[int, list[EventRun]]) -> None:
+        """Add events to those of the shards, also those whose shard is another member's since the bridge has grown."""
+        own, moved = self.sharding.split(runs)
+        for kept in (own, self._undivided.split(moved)[0]) if moved else (own,):
+            for shard, events in kept.items():
+                parts.setdefault(shard, []).extend(events)
 
     async def _append(self, parts: Mapping[int, Sequence[EventRun]], changed: list[_Change]) -> Appended | None:
         """Store events, and make the changes that wait; those that are made are added to ``changed``.
 
-        Where there is no room for events, changes may find some: jobs that are done let retention go on.
+        Where there is no room for events, changes may find some: jobs that are done let retention go on.  A change that
+        fails is an error of its caller, and the others are made.
         """
         changes, self._changes = self._changes, []
+        full = False
         try:
             appended = await self._write(parts, changes)
         except StoreFull:
+            full = True
             self._refusals += 1
+        except Exception:
+            if all(waiting.error is None for waiting in changes):
+                raise
         else:
             changed += changes
             return appended
-        for change in changes:
+        for waiting in changes:
+            waiting.error = None
             try:
-                await self._write({}, [change])
-            except StoreFull as error:
-                change.error = error
-                change.done.set()
+                await self._write({}, [waiting])
+            except Exception as error:
+                if waiting.error is None and not isinstance(error, StoreFull):
+                    raise
+                waiting.error = error
+                waiting.done.set()
             else:
                 looked = self._take_changes()
-                looked.stored = [change.done.set]
+                looked.stored = [waiting.done.set]
                 self._follow_up(looked)
-        return None
+        if full:
+            return None
+        try:
+            return await self._write(parts, ())
+        except StoreFull:
+            self._refusals += 1
+            return None
 
     async def _write(self, parts: Mapping[int, Sequence[EventRun]], changes: Sequence[_Change]) -> Appended:
         more: list[EventRun] = []
 
         def change(view: IndexView) -> Mapping[int, Sequence[EventRun]]:
             for waiting in changes:
-                waiting.result = waiting.change(view, more)
-            return self.sharding.split(more)[0]
+                try:
+                    waiting.result = waiting.change(view, more)
+                except Exception as error:
+                    waiting.error = error
+                    raise
+            kept: dict[int, list[EventRun]] = {}
+            self._keep(more, kept)
+            return kept
 
         append = partial(self.store.append, parts, now=self.now(), judged=self._is_judged, change=change)
         appended = await trio.to_thread.run_sync(append, limiter=self._disk)

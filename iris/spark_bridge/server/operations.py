@@ -290,7 +290,7 @@ class Operations:
 
     async def _position(self, _sender: Sender, payload: object) -> list[int] | None:
         fields = _fields(payload)
-        group, shard = _text(fields, "group"), _text(fields, "shard")
+        group, shard = _text(fields, "group"), self._state(_text(fields, "shard")).id
         for cursor in await trio.to_thread.run_sync(self._member.store.cursors):
             if cursor.group == group and shard in cursor.offsets:
                 return [cursor.start.get(shard, 0), cursor.offsets[shard]]
@@ -415,7 +415,10 @@ class Operations:
             return await self._member.forget_shard(_number(fields, "shard"))
         kind, name = _kind_and_name(fields)
         if kind == "group":
-            return await trio.to_thread.run_sync(self._member.store.drop_cursor, name)
+            dropped = await trio.to_thread.run_sync(self._member.store.drop_cursor, name)
+            if self._member.parents is not None:
+                self._member.parents.forget(name)
+            return dropped
         await self._intake.discard(name)
         return await trio.to_thread.run_sync(self._member.store.drop_query, name)
 

@@ -185,6 +185,20 @@ async def test_what_was_trimmed_before_it_was_read_is_told(
     assert "5 events of shard" in caplog.text
 
 
+async def test_a_group_all_of_whose_events_were_trimmed_goes_on(desk: tuple[Network, Node, BridgeMember]) -> None:
+    _, node, member = desk
+    await publish(node, range(20))
+    async with node.consume("orders.>", group="billing") as orders:
+        await (await anext(orders)).commit()
+    await publish(node, range(20, 30))
+    member.store.trim(0, 30)
+    member.refresh()
+    async with node.consume("orders.>", group="billing") as orders:
+        await publish(node, range(30, 35))
+        batch = await anext(orders)
+        assert (next(iter(batch)).payload, batch.missed) == (30, 10)
+
+
 async def test_a_group_that_is_far_behind_commits_each_batch(desk: tuple[Network, Node, BridgeMember]) -> None:
     _, node, _ = desk
     await publish(node, range(20_000))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -11,7 +12,9 @@ import lmdb
 import pytest
 
 from iris.kernel.errors import ConfigError
+from iris.patterns.pubsub.subscribe import EventRun
 from iris.spark_bridge.errors import LogDamaged, StoreBusy
+from iris.spark_bridge.log import IndexView, index
 from iris.spark_bridge.log.checked_table import seal
 from tests.support.arrivals import fake_event, fill, make_former, make_store, payloads, stored
 
@@ -166,7 +169,7 @@ def make_beside(directory: Path, *, pending: bool = False) -> None:
                 with environment.begin(write=True, db=database) as transaction:
                     transaction.put(b"key", seal(b"key", table))
     record = json.dumps({"last": 7, "held": {"a/x": [7, 10.0, "one", "node"]}})
-    (directory / "leases").write_text(f"digest\n{record}")
+    (directory / "leases").write_text(f"{hashlib.blake2b(record.encode(), digest_size=16).hexdigest()}\n{record}")
 
 
 def test_what_the_former_version_had_beside_the_index_is_taken_over(tmp_path: Path) -> None:
@@ -182,6 +185,57 @@ def test_what_the_former_version_had_beside_the_index_is_taken_over(tmp_path: Pa
         assert found == {b"last": 7, b"a/x": [7, 10.0, "one", "node"]}
         assert {path.name for path in tmp_path.iterdir()} == {"index", "segments", "lock", "reserve"}
         store.close()
+
+
+def test_damaged_leases_of_the_former_version_are_refused_and_nothing_is_changed(tmp_path: Path) -> None:
+    make_beside(tmp_path)
+    sound = (tmp_path / "leases").read_bytes()
+    for damaged in (sound.replace(b'"last": 7', b'"last": 3'), sound[:-4], b""):
+        (tmp_path / "leases").write_bytes(damaged)
+        with pytest.raises(LogDamaged, match="is damaged: wait until all leases are over, then move it away"):
+            make_store(tmp_path)
+    (tmp_path / "leases").write_bytes(sound)
+    make_store(tmp_path).close()
+
+
+@pytest.mark.parametrize("name", ["queues", "outcomes"])
+def test_damaged_records_of_the_former_version_are_refused_and_nothing_is_changed(tmp_path: Path, name: str) -> None:
+    make_beside(tmp_path)
+    data = tmp_path / name / "data.mdb"
+    sound = data.read_bytes()
+    record = b"a floor" if name == "queues" else b"keyrecords"
+    data.write_bytes(sound.replace(record, bytes(len(record))))
+    with pytest.raises(LogDamaged):
+        make_store(tmp_path)
+    data.write_bytes(sound)
+    make_store(tmp_path).close()
+
+
+def test_what_was_taken_over_is_not_taken_over_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_beside(tmp_path)
+
+    def die(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(index, "_leave_beside", die)
+        with pytest.raises(KeyboardInterrupt):
+            make_store(tmp_path)
+        patch.setattr(index, "_leave_beside", lambda _: None)
+        store = make_store(tmp_path)
+
+        def change(view: IndexView) -> dict[int, list[EventRun]]:
+            view.table("queues").put(b"fjobs", b"done")
+            return {}
+
+        store.append({}, now=1, change=change)
+        store.close()
+    make_former(tmp_path, 7)
+    store = make_store(tmp_path)
+    with store.read_transaction() as view:
+        assert [*view.table("queues").records()] == [(b"fjobs", b"done")]
+    assert {path.name for path in tmp_path.iterdir()} == {"index", "segments", "lock", "reserve"}
+    store.close()
 
 
 def test_what_the_former_version_had_not_finished_it_has_to_finish(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import trio
 from iris.kernel.errors import IrisError, NotAllowed
 from iris.node.node import Node
 from iris.spark_bridge.client import BridgeClient, number_of
+from iris.spark_bridge.errors import DataLost
 
 _log: Final = logging.getLogger("iris")
 
@@ -39,6 +40,10 @@ class Parents:
     def has_read(self, group: str) -> bool:
         """Tell whether a group is known to have read everything that comes before."""
         return not self._after or group in self._passed
+
+    def forget(self, group: str) -> None:
+        """Forget what is known of a group: it was dropped, and may begin again."""
+        self._passed.discard(group)
 
     async def wait_read(self, group: str) -> None:
         """Wait until a group has read everything that comes before; a member that is away is waited for."""
@@ -73,6 +78,8 @@ class Parents:
                         pass  # its consumer, or worker, comes to that member as well
             except NotAllowed:
                 raise
+            except DataLost:
+                return mark + 1, mark  # the log was lost, and what it had with it
             except IrisError as error:
                 _log.debug("group %s: %s", group, error, extra={"cluster": address, "reason": str(error)})
             await trio.sleep(_PAUSE)

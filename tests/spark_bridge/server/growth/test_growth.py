@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,9 @@ from iris.patterns.pubsub.subscribe.subscription import Subscription
 from iris.spark_bridge.client.bridge_watch import BridgeWatch
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.copies.promotion import promote
+from iris.spark_bridge.errors import BridgeUnreachable, NotCopied, StoreFull
+from iris.spark_bridge.events.schema import decode_events
+from iris.spark_bridge.log import Store
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.growth.grow import grow
 from iris.spark_bridge.server.member import BridgeMember
@@ -53,9 +58,10 @@ async def run_member(
     of: int,
     waiting: Callable[[str], None] = lambda _: None,
     *,
+    min_copies: int = 0,
     task_status: trio.TaskStatus[BridgeMember] = trio.TASK_STATUS_IGNORED,
 ) -> None:
-    async with open_member(network, directory, shard, of, waiting=waiting) as member:
+    async with open_member(network, directory, shard, of, waiting=waiting, min_copies=min_copies) as member:
         task_status.started(member)
         await trio.sleep_forever()
 
@@ -304,3 +310,245 @@ async def test_what_cannot_grow_is_told_why(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="waits until bridge 'bridge' has 3 shards, and not 4: start all new"):
             await grow(client, 4)
         assert [shard.of for shard in await client.shards()] == [2, 2], "nothing has begun"
+
+
+async def test_a_job_of_a_key_that_has_moved_leaves_its_dead_letter_all_the_same(tmp_path: Path) -> None:
+    async with scene() as (network, client, publisher, nursery):
+        member = await nursery.start(run_member, network, tmp_path, 0, 1)
+        key = f"k{moved(1, 2)[0]}"
+        await publisher.publish("t", b"1", key=key, confirm=True, timeout=10)
+        await wait_newcomer(nursery, network, tmp_path, 1, 2)
+        await grow(client, 2)
+        async with network.open_node("worker") as node, node.queue("t", attempts=1) as queue:
+            with trio.fail_after(60):
+                async for job in queue.take(limit=1):
+                    job.fail("broken")
+                    break
+                while member.statistics().stored != 2:  # noqa: ASYNC110 -- nobody is told
+                    await trio.sleep(0.1)
+        state = next(iter(member.states.values()))
+        (chunk,) = member.store.read(0, state.epoch, 1, 2, max_bytes=1 << 20)
+        (row,) = decode_events(chunk.data).to_pylist()
+        assert (row["topic"], row["key"], row["value"]) == ("t.dead", key.encode(), b"1")
+
+
+async def test_a_tunnel_that_was_open_during_the_growth_is_stored_in_full(tmp_path: Path) -> None:
+    async with (
+        scene() as (network, client, publisher, nursery),
+        open_member(network, tmp_path, 0, 1, clusters=["orders"]) as member,
+        AsyncExitStack() as stack,
+    ):
+        await wait_newcomer(nursery, network, tmp_path, 1, 2)
+        await publisher.wait_for("orders")
+        tunnels = [await stack.enter_async_context(publisher.open_tunnel("orders")) for _ in range(8)]
+        for tunnel in tunnels:
+            await tunnel.send(b"before")
+        with trio.fail_after(60):
+            while member.statistics().stored < len(tunnels):  # noqa: ASYNC110 -- nobody is told
+                await trio.sleep(0.1)
+        await grow(client, 2)
+        for tunnel in tunnels:
+            await tunnel.send(b"behind")
+            await tunnel.send_eof()
+            assert [count async for count in tunnel] == [2]
+        assert member.statistics().stored == 2 * len(tunnels)
+        assert not member.statistics().strays
+
+
+async def test_readers_go_on_when_the_log_of_an_old_shard_is_lost(tmp_path: Path) -> None:
+    async with scene() as (network, client, publisher, nursery):
+        async with open_member(network, tmp_path, 0, 1):
+            await publish(publisher, range(LAST))
+            await wait_newcomer(nursery, network, tmp_path, 1, 2)
+            await grow(client, 2)
+            await publish(publisher, range(LAST, 2 * LAST))
+        shutil.rmtree(tmp_path / "0")
+        await nursery.start(run_member, network, tmp_path, 0, 2)
+        await publish(publisher, range(2 * LAST, 3 * LAST))
+        wanted = sum(number % growing.KEYS in moved(1, 2) for number in range(LAST, 3 * LAST))
+        received: list[int] = []
+        with trio.fail_after(60):
+            async with publisher.consume("t", group="g", start="earliest") as batches:
+                async for batch in batches:
+                    async with batch:
+                        received += [int(e.payload) for e in batch if str(e.key) in {f"k{n}" for n in moved(1, 2)}]
+                    if len(received) == wanted:
+                        break
+
+
+async def test_a_group_that_is_dropped_and_begins_again_waits_again(tmp_path: Path) -> None:
+    async with scene() as (network, client, publisher, nursery):
+        members = [await nursery.start(run_member, network, tmp_path, 0, 1)]
+        await publish(publisher, range(LAST))
+        waits = trio.Event()
+
+        async def be_newcomer() -> None:
+            async with open_member(network, tmp_path, 1, 2, waiting=lambda _: waits.set()) as member:
+                members.append(member)
+                await trio.sleep_forever()
+
+        nursery.start_soon(be_newcomer)
+        with trio.fail_after(60):
+            await waits.wait()
+            await grow(client, 2)
+            await publish(publisher, range(LAST, 2 * LAST))
+            received: list[tuple[str, int]] = []
+            async with publisher.consume("t", group="g", start="earliest") as batches:
+                async for batch in batches:
+                    async with batch:
+                        received += [(str(event.key), int(event.payload)) for event in batch]
+                    if len(received) == 2 * LAST:
+                        break
+        check_once_and_in_order(received, 2 * LAST)
+        assert members[1].has_read_parents("g")
+        for address in ("bridge.0", "bridge.1"):
+            assert await client.ask(address, "drop", {"group": "g"})
+        assert not members[1].has_read_parents("g")
+
+
+@pytest.mark.parametrize("reader", ["group", "queue"])
+async def test_what_was_trimmed_in_an_old_shard_is_not_waited_for(tmp_path: Path, reader: str) -> None:
+    async with scene() as (network, client, publisher, nursery):
+        async with open_member(network, tmp_path, 0, 1) as member:
+            await publish(publisher, range(LAST))
+            (state,) = member.states.values()
+            if reader == "queue":
+                assert (await client.ask("bridge.0", "queue", {"group": "queue/t"}))["waiting"] == LAST
+            else:
+                await client.ask("bridge.0", "pin", {"group": "g", "start": {state.id: 0}})
+            group = "queue/t" if reader == "queue" else "g"
+            await client.ask("bridge.0", "transfer", {"group": group, "to": "publisher"})
+        await nursery.start(run_member, network, tmp_path, 0, 1)
+        await wait_newcomer(nursery, network, tmp_path, 1, 2)
+        await grow(client, 2)
+        assert await client.ask("bridge.0", "trim", {"shard": state.id, "before": LAST}) == LAST
+        moves = moved(1, 2)[0]
+        await publisher.publish("t", b"%d" % LAST, key=f"k{moves}", confirm=True, timeout=10)
+        with trio.fail_after(60):
+            if reader == "queue":
+                async with publisher.queue("t") as queue:
+                    async for job in queue.take(limit=1):
+                        async with job:
+                            assert job.payload == b"%d" % LAST
+                        break
+            else:
+                async with publisher.consume("t", group="g", start="earliest") as batches:
+                    async for batch in batches:
+                        async with batch:
+                            assert [event.payload for event in batch] == [b"%d" % LAST]
+                        break
+
+
+async def test_a_group_of_what_is_new_begins_with_the_new_shards_while_an_old_one_has_had_no_event(
+    tmp_path: Path,
+) -> None:
+    async with scene() as (network, client, publisher, nursery):
+        await nursery.start(run_member, network, tmp_path, 0, 1)
+        await publish(publisher, range(LAST))
+        await wait_newcomer(nursery, network, tmp_path, 1, 2)
+        await grow(client, 2)
+        moves = moved(1, 2)[0]
+        await publisher.publish("t", b"old", key=f"k{moves}", confirm=True, timeout=10)
+        received: list[object] = []
+        with trio.fail_after(60):
+            async with publisher.consume("t", group="g", start="latest") as batches:
+
+                async def go_on() -> None:
+                    while not received:
+                        await publisher.publish("t", b"new", key=f"k{moves}", confirm=True, timeout=10)
+                        await trio.sleep(0.5)
+
+                nursery.start_soon(go_on)
+                async for batch in batches:
+                    async with batch:
+                        received += [event.payload for event in batch]
+                    break
+        assert received[0] == b"old"
+
+
+async def test_growths_at_the_same_time_are_one(tmp_path: Path) -> None:
+    async with scene() as (network, client, publisher, nursery):
+        for shard in (0, 1):
+            await nursery.start(run_member, network, tmp_path, shard, 2)
+        await publish(publisher, range(LAST))
+        await wait_newcomer(nursery, network, tmp_path, 2, 3)
+        done: list[object] = []
+
+        async def run(of: int) -> None:
+            try:
+                done.append((await grow(client, of)).marks)
+            except ConfigError as error:
+                done.append(str(error)[:4])
+
+        async with trio.open_nursery() as growing_nursery:
+            growing_nursery.start_soon(publish, publisher, range(LAST, 2 * LAST))
+            for of in (3, 3, 4, 3):
+                growing_nursery.start_soon(run, of)
+        assert done.count("node") == 1, "it has to wait for those that wait for another number"
+        marks = [one for one in done if one != "node"]
+        assert marks == marks[:1] * 3
+        assert (await grow(client, 3)).marks == marks[0]
+        check_once_and_in_order(flat(await read_all(client)), 2 * LAST)
+
+
+@pytest.mark.parametrize("step", ["merge_windows", "divide"])
+async def test_a_new_member_that_dies_while_it_takes_over_begins_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    async with scene() as (network, client, publisher, nursery):
+        member = await nursery.start(run_member, network, tmp_path, 0, 1)
+        with monkeypatch.context() as patch:
+
+            async def forget(*_: object) -> None:
+                await trio.lowlevel.checkpoint()
+
+            patch.setattr(Subscription, "_confirm_ranges", forget)
+            nursery.start_soon(publish, publisher, range(LAST))
+            with trio.fail_after(30):
+                while member.statistics().stored < LAST:  # noqa: ASYNC110 -- nobody is told
+                    await trio.sleep(0.01)
+        waits, dies = trio.Event(), trio.Event()
+
+        async def be_newcomer() -> None:
+            with pytest.raises(StoreFull):
+                async with open_member(network, tmp_path, 1, 2, waiting=lambda _: waits.set()):
+                    raise AssertionError
+            dies.set()
+
+        nursery.start_soon(be_newcomer)
+        with trio.fail_after(60):
+            await waits.wait()
+
+            def die(*_: object, **__: object) -> None:
+                raise StoreFull("no room")
+
+            with monkeypatch.context() as patch:
+                if step == "merge_windows":
+                    patch.setattr(Store, step, die)
+                await client.ask("bridge.0", "divide", {"of": 2})
+                patch.setattr(Store, step, die)
+                await dies.wait()
+            await nursery.start(run_member, network, tmp_path, 1, 2)
+        await publish(publisher, range(LAST, 2 * LAST))
+        check_once_and_in_order(flat(await read_all(client)), 2 * LAST)
+
+
+async def test_a_mark_that_copies_do_not_have_is_told_to_nobody(tmp_path: Path) -> None:
+    async with scene() as (network, client, publisher, nursery):
+        impatient = BridgeClient(client.node, "bridge", patience=3)
+        async with open_follower(network, tmp_path / "copy"):
+            await nursery.start(partial(run_member, min_copies=1), network, tmp_path, 0, 1)
+            await publish(publisher, range(LAST))
+            await wait_newcomer(nursery, network, tmp_path, 1, 2)
+        with pytest.raises((NotCopied, BridgeUnreachable)):
+            await grow(impatient, 2)
+        (shard,) = await client.shards()
+        assert (shard.of, dict(shard.marks)) == (1, {})
+        nursery.start_soon(publish, publisher, range(LAST, 2 * LAST))
+        async with open_follower(network, tmp_path / "copy") as copy:
+            assert (await grow(client, 2)).of == 2
+            with trio.fail_after(60):
+                while sum(map(len, (found := await read_all(client)).values())) < 2 * LAST:  # noqa: ASYNC110
+                    await trio.sleep(0.1)
+            check_once_and_in_order(flat(found), 2 * LAST)
+            assert copy
