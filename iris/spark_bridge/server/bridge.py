@@ -158,7 +158,7 @@ async def open_bridge(
     newcomer: Newcomer | None = None
     parents: Mapping[str, tuple[str, int]] = {}
     if of is not None:
-        division = await trio.to_thread.run_sync(read_division, Path(directory))
+        division = await trio.to_thread.run_sync(read_division, Path(directory), of)
         if division is None:
             newcomer = Newcomer(node, name, shards, of)
             grown, parents = await newcomer.wait(waiting)
@@ -323,8 +323,12 @@ async def open_bridge(
             queues.close()
 
 
-def read_division(directory: Path) -> Division | None:
-    """Return how the log in a directory has its events divided; None: there is no log, or none that says so.
+def read_division(directory: Path, of: int) -> Division | None:
+    """Return how the log in a directory has its events divided; None: there is none, or nothing in it yet.
+
+    Args:
+        directory: of the log.
+        of: number of shards that it has if it does not say so, as one of a former format.
 
     Raises:
         StoreBusy: another process has it open.
@@ -334,7 +338,10 @@ def read_division(directory: Path) -> Division | None:
         return None
     store = open_store(directory, shards=(), entropy=os.urandom)
     try:
-        return decode_division(store.division())
+        division = decode_division(store.division())
+        if division is None and any(shard.next for shard in store.shards()):
+            division = Division(grown=(of,))
+        return division
     finally:
         store.close()
 

@@ -29,6 +29,7 @@ from iris.spark_bridge.server.member import BridgeMember
 from iris.spark_bridge.server.successor import reopen
 from iris.testing import Network, open_network
 from tests.support import growing
+from tests.support.arrivals import make_former
 from tests.support.copies import open_follower
 from tests.support.growing import check_once_and_in_order, read_all
 
@@ -545,10 +546,52 @@ async def test_a_mark_that_copies_do_not_have_is_told_to_nobody(tmp_path: Path) 
         (shard,) = await client.shards()
         assert (shard.of, dict(shard.marks)) == (1, {})
         nursery.start_soon(publish, publisher, range(LAST, 2 * LAST))
-        async with open_follower(network, tmp_path / "copy") as copy:
+        async with open_follower(network, tmp_path / "copy"):
             assert (await grow(client, 2)).of == 2
             with trio.fail_after(60):
                 while sum(map(len, (found := await read_all(client)).values())) < 2 * LAST:  # noqa: ASYNC110
                     await trio.sleep(0.1)
             check_once_and_in_order(flat(found), 2 * LAST)
-            assert copy
+
+
+async def test_a_copy_that_is_promoted_without_the_mark_of_its_primary_gets_one_of_its_own(tmp_path: Path) -> None:
+    async with scene() as (network, client, publisher, nursery):
+        impatient = BridgeClient(client.node, "bridge", patience=3)
+        async with open_member(network, tmp_path, 0, 1, min_copies=1) as member:
+            async with open_follower(network, tmp_path / "copy"):
+                await publish(publisher, range(LAST))
+            await wait_newcomer(nursery, network, tmp_path, 1, 2)
+            nursery.start_soon(publish, publisher, range(LAST, 2 * LAST))  # nothing of it is confirmed here
+            with trio.fail_after(60):
+                while member.statistics().stored == LAST:  # noqa: ASYNC110 -- nobody is told
+                    await trio.sleep(0.01)
+            with pytest.raises((NotCopied, BridgeUnreachable)):
+                await grow(impatient, 2)
+        async with open_follower(network, tmp_path / "copy") as copy:
+            await promote(client.node, "bridge", 0, min_copies=0)
+            settings = await copy.wait_promoted()
+        async with (
+            network.open_node("bridge") as node,
+            reopen(node, "bridge", tmp_path / "copy", settings, waiting=print),
+        ):
+            (shard,) = await client.shards()
+            assert shard.of == 1
+            assert (await grow(client, 2)).of == 2
+            with trio.fail_after(60):
+                while sum(map(len, (found := await read_all(client)).values())) < 2 * LAST:  # noqa: ASYNC110
+                    await trio.sleep(0.1)
+            check_once_and_in_order(flat(found), 2 * LAST)
+
+
+async def test_a_log_of_a_former_format_with_events_is_no_new_one_and_waits_for_nobody(tmp_path: Path) -> None:
+    async with scene() as (network, client, publisher, nursery):
+        async with open_member(network, tmp_path, 0, 2), open_member(network, tmp_path, 1, 2):
+            await publish(publisher, range(LAST))
+        with trio.fail_after(60):
+            for shard in (1, 0):
+                make_former(tmp_path / str(shard), 7)
+                await nursery.start(run_member, network, tmp_path, shard, 2)
+        await wait_newcomer(nursery, network, tmp_path, 2, 3)
+        await grow(client, 3)
+        await publish(publisher, range(LAST, 2 * LAST))
+        check_once_and_in_order(flat(await read_all(client)), 2 * LAST)
