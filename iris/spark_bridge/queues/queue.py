@@ -293,10 +293,7 @@ class OpenQueue:
         """Look at what comes next in a shard; tell whether there was something."""
         shard = self._shards[state.number]
         start = max(shard.progress.next_open(shard.scanned), state.earliest)
-        if start >= state.next:
-            shard.progress.mark(shard.progress.floor, state.earliest)  # also where nothing comes any more
-            return False
-        if not self._has_room():
+        if start >= state.next or not self._has_room():
             return False
         try:
             rows, end = await trio.to_thread.run_sync(self._read, state, start)
@@ -563,7 +560,7 @@ class OpenQueue:
         while True:
             await trio.sleep(_TELLING)
             floors = {
-                state.id: self._shards[state.number].progress.floor
+                state.id: max(self._shards[state.number].progress.floor, state.earliest)  # trimmed: no more work
                 for state in self._member.states.values()
                 if state.number in self._shards
             }
