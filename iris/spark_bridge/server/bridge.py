@@ -219,7 +219,7 @@ async def open_bridge(
             if newcomer is not None and parents:
                 division = await newcomer.take_over(store, division.grown, parents, now=clock.now)
             elif newcomer is not None:
-                await trio.to_thread.run_sync(store.divide, lambda _: division.encode())
+                await trio.to_thread.run_sync(partial(store.divide, lambda _: division.encode()))
             share = Share(division.of, tuple(shards))
         uploads = None
         if tier is not None:

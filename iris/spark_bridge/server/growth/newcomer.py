@@ -152,7 +152,7 @@ class Newcomer:
                     break
                 begin = f"{following:032x}"
         division = Division(grown=grown, after={shard: mark for shard, (_, mark) in parents.items()})
-        await trio.to_thread.run_sync(store.divide, lambda _: division.encode())
+        await trio.to_thread.run_sync(partial(store.divide, lambda _: division.encode()))
         return division
 
 
