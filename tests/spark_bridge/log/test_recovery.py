@@ -217,11 +217,14 @@ def test_what_was_taken_over_is_not_taken_over_again(tmp_path: Path, monkeypatch
     def die(_: Path) -> None:
         raise KeyboardInterrupt
 
+    def leave(_: Path) -> None:
+        pass
+
     with monkeypatch.context() as patch:
         patch.setattr(index, "_leave_beside", die)
         with pytest.raises(KeyboardInterrupt):
             make_store(tmp_path)
-        patch.setattr(index, "_leave_beside", lambda _: None)
+        patch.setattr(index, "_leave_beside", leave)
         store = make_store(tmp_path)
 
         def change(view: IndexView) -> dict[int, list[EventRun]]:

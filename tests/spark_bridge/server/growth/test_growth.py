@@ -67,14 +67,19 @@ async def run_member(
         await trio.sleep_forever()
 
 
+def telling(event: trio.Event) -> Callable[[str], None]:
+    """Return what sets an event when a member waits."""
+
+    def tell(_: str) -> None:
+        event.set()
+
+    return tell
+
+
 async def wait_newcomer(nursery: trio.Nursery, network: Network, directory: Path, shard: int, of: int) -> None:
     """Start a member, and wait until it waits."""
     waits = trio.Event()
-
-    def note(_reason: str) -> None:
-        waits.set()
-
-    nursery.start_soon(run_member, network, directory, shard, of, note)
+    nursery.start_soon(run_member, network, directory, shard, of, telling(waits))
     with trio.fail_after(30):
         await waits.wait()
 
@@ -384,7 +389,7 @@ async def test_a_group_that_is_dropped_and_begins_again_waits_again(tmp_path: Pa
         waits = trio.Event()
 
         async def be_newcomer() -> None:
-            async with open_member(network, tmp_path, 1, 2, waiting=lambda _: waits.set()) as member:
+            async with open_member(network, tmp_path, 1, 2, waiting=telling(waits)) as member:
                 members.append(member)
                 await trio.sleep_forever()
 
@@ -492,7 +497,7 @@ async def test_growths_at_the_same_time_are_one(tmp_path: Path) -> None:
         check_once_and_in_order(flat(await read_all(client)), 2 * LAST)
 
 
-@pytest.mark.parametrize("step", ["merge_windows", "divide"])
+@pytest.mark.parametrize("step", ["merge_windows", "put_division"])
 async def test_a_new_member_that_dies_while_it_takes_over_begins_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -512,7 +517,7 @@ async def test_a_new_member_that_dies_while_it_takes_over_begins_again(
 
         async def be_newcomer() -> None:
             with pytest.raises(StoreFull):
-                async with open_member(network, tmp_path, 1, 2, waiting=lambda _: waits.set()):
+                async with open_member(network, tmp_path, 1, 2, waiting=telling(waits)):
                     raise AssertionError
             dies.set()
 
