@@ -101,7 +101,9 @@ class LatencyTable:
         """Count a request that had its answer after ``seconds``."""
         series = self._series.get((cluster, operation)) or self._open(cluster, operation)
         series.total += seconds
-        mantissa, exponent = frexp(min(max(seconds, SHORTEST), LONGEST))
+        if not SHORTEST <= seconds <= LONGEST:
+            seconds = min(max(seconds, SHORTEST), LONGEST)
+        mantissa, exponent = frexp(seconds)
         index = exponent * _PER_OCTAVE + int(mantissa * (2 * _PER_OCTAVE)) - _PER_OCTAVE
         series.counts[index] = series.counts.get(index, 0) + 1
 

@@ -1,17 +1,20 @@
-"""Message types of the public API: requests, broadcasts and replies as handlers, subscribers and callers get them."""
+"""Message types of the public API: requests, broadcasts and replies as handlers, subscribers and callers get them.
+
+They are structs of msgspec: a frozen dataclass takes 2 us to make, which is a seventh of a request.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, final
+
+from msgspec import Struct
 
 from iris.kernel.names import NodeId
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Sender:
+class Sender(Struct, frozen=True):
     """The sender of a message, as its certificate proves it."""
 
     cluster: str
@@ -62,8 +65,7 @@ class Outbox:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class Request(Struct, frozen=True, kw_only=True):
     """One request, as its handler gets it.  Who asks is ``sender.cluster``; ``cluster`` is who is asked."""
 
     payload: Any
@@ -88,8 +90,7 @@ class Request:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
+class Message(Struct, frozen=True, kw_only=True):
     """One broadcast, as its handler gets it.  Who sent it is ``sender.cluster``."""
 
     payload: Any
@@ -103,8 +104,7 @@ class Message:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """One member's reply to a survey."""
 
     payload: Any

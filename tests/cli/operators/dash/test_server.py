@@ -60,7 +60,7 @@ async def test_who_does_not_read_slows_nobody_and_delays_no_end(caplog: pytest.L
     assert trio.current_time() - began < 2
     for stream in slow:
         await trio.aclose_forcefully(stream)
-    assert caplog.records == []
+    assert [record for record in caplog.records if not record.name.startswith("py4j")] == []  # a Spark of other tests
 
 
 async def test_more_connections_than_there_is_room_for_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
