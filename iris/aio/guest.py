@@ -113,10 +113,10 @@ class Guest:
         self._users = 0
         self._hooks = sys.get_asyncgen_hooks()
         """Those of trio."""
-        self._is_stepping = self._was_interrupted = False
         self._keeper: Final = self._keep()
         self._polling: Polling | None = None
         """None where trio waits for input and output by a thread."""
+        self._was_interrupted = False
         self._takes_interrupts: Final = (
             start_trio is None
             and threading.current_thread() is threading.main_thread()
@@ -270,28 +270,33 @@ class Guest:
         except Empty:
             return
         self._step(step)
-        if self._was_interrupted:
-            self._was_interrupted = False
-            raise KeyboardInterrupt
 
     def _step(self, step: Callable[[], object]) -> None:
-        """Let trio do something, with its own hooks for async generators and without interruption."""
+        """Let trio do something, with its own hooks for async generators."""
         hooks = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(*self._hooks)
-        self._is_stepping = True
         try:
             step()
         finally:
-            self._is_stepping = False
             self._hooks = sys.get_asyncgen_hooks()
             sys.set_asyncgen_hooks(*hooks)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        """Take Ctrl-C where the event loop does not, because it is not run by ``asyncio.run``."""
-        if self._is_stepping:
-            self._was_interrupted = True
-        else:
+        """Take Ctrl-C where the event loop does not, because it is not run by ``asyncio.run``.
+
+        The first one strikes between two callbacks of the loop: within one the loop or trio would lose what it has
+        just taken out of a queue, and wait for it for ever.  A second one before that strikes at once.
+        """
+        if self._was_interrupted or not self.loop.is_running():
+            self._was_interrupted = False
             signal.default_int_handler(number, frame)
+        self._was_interrupted = True
+        self.loop.call_soon_threadsafe(self._strike)
+
+    def _strike(self) -> None:
+        if self._was_interrupted:
+            self._was_interrupted = False
+            raise KeyboardInterrupt
 
     def _end(self, came: outcome.Outcome[None]) -> None:
         self._calls = None

@@ -635,6 +635,33 @@ def test_ctrl_c_ends_a_loop_that_is_run_by_hand() -> None:
             program.kill()
 
 
+@pytest.mark.parametrize(("times", "told"), [(1, "went on\ninterrupted\nended\n"), (2, "interrupted\nended\n")])
+def test_ctrl_c_strikes_between_two_callbacks_of_a_loop_and_a_second_one_at_once(times: int, told: str) -> None:
+    program = f"""
+import asyncio, signal, iris.aio
+
+def strike():
+    for _ in range({times}):
+        signal.raise_signal(signal.SIGINT)
+    print("went on", flush=True)
+
+async def main():
+    async with iris.aio.open_node("a"):
+        asyncio.get_running_loop().call_soon(strike)
+        await asyncio.sleep(60)
+
+loop = asyncio.new_event_loop()
+try:
+    loop.run_until_complete(main())
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+loop.run_until_complete(loop.shutdown_asyncgens())
+print("ended")
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.stdout, done.returncode) == (told, 0), done.stderr
+
+
 def test_a_handler_that_ends_the_program_ends_it() -> None:
     service = iris.Service("shop")
 
