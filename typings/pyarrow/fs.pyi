@@ -1,4 +1,4 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import Enum
 from typing import Any, overload
 
@@ -25,7 +25,7 @@ class FileSystem:
     @overload
     def get_file_info(self, paths_or_selector: str) -> FileInfo: ...
     @overload
-    def get_file_info(self, paths_or_selector: FileSelector | Sequence[str]) -> list[FileInfo]: ...
+    def get_file_info(self, paths_or_selector: FileSelector) -> list[FileInfo]: ...
     def open_input_file(self, path: str) -> NativeFile: ...
     def open_output_stream(
         self,

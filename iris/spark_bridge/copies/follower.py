@@ -44,7 +44,7 @@ from iris.spark_bridge.copies.terms import (
 )
 from iris.spark_bridge.copies.wire import data, number, receive_change, receive_fields, send_bytes
 from iris.spark_bridge.errors import LogDamaged, StoreFull
-from iris.spark_bridge.log import LogChange, Position, Store, open_store
+from iris.spark_bridge.log import LogChange, Position, Store, existing_store, open_store
 
 _log: Final = logging.getLogger("iris")
 
@@ -412,11 +412,8 @@ def read_state(directory: Path) -> LogState | None:
         StoreBusy: another process has it open.
         LogDamaged: what is there is no log.
     """
-    if not (directory / "index" / "data.mdb").exists():
-        return None
-    store = open_store(directory, shards=(), entropy=os.urandom)
-    try:
+    with existing_store(directory) as store:
+        if store is None:
+            return None
         state = decode_state_untrusted(store.replication.state())
         return state if state.role == "copy" or store.shards() else None
-    finally:
-        store.close()

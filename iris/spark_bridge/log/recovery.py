@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from iris.kernel.errors import ConfigError
@@ -21,6 +22,23 @@ from iris.spark_bridge.log.chunk_io import read_stretches, take_sound
 from iris.spark_bridge.log.index import IN_TIER, MAP_BYTES, Index, ShardRecord
 from iris.spark_bridge.log.segments import SEGMENT_BYTES, Disk, FileSystem, Reserve, SegmentFiles, sync_directory
 from iris.spark_bridge.log.store import Store, say_damage
+
+
+@contextmanager
+def existing_store(directory: Path) -> Generator[Store | None]:
+    """Open the log in ``directory`` for a block; None: there is none, and none is made.
+
+    Raises:
+        StoreBusy, StoreFull, LogDamaged, ConfigError: see ``open_store``.
+    """
+    if not (directory / "index" / "data.mdb").exists():
+        yield None
+        return
+    store = open_store(directory, shards=(), entropy=os.urandom)
+    try:
+        yield store
+    finally:
+        store.close()
 
 
 def open_store(

@@ -20,7 +20,7 @@ from iris.node.node import Node
 from iris.patterns.pubsub.interest import Share, check_pattern, check_share
 from iris.spark_bridge.copies import LogState, PrimaryCopies, Settings, read_state
 from iris.spark_bridge.errors import StoreFull
-from iris.spark_bridge.log import Retention, Store, open_store
+from iris.spark_bridge.log import Retention, Store, existing_store, open_store
 from iris.spark_bridge.outcomes import OutcomeKeeper
 from iris.spark_bridge.queues import Queues
 from iris.spark_bridge.server.clock_check import MemberClock
@@ -334,16 +334,13 @@ def read_division(directory: Path, of: int) -> Division | None:
         StoreBusy: another process has it open.
         LogDamaged: what is there is no log.
     """
-    if not (directory / "index" / "data.mdb").exists():
-        return None
-    store = open_store(directory, shards=(), entropy=os.urandom)
-    try:
+    with existing_store(directory) as store:
+        if store is None:
+            return None
         division = decode_division(store.division())
         if division is None and any(shard.next for shard in store.shards()):
             division = Division(grown=(of,))
         return division
-    finally:
-        store.close()
 
 
 @asynccontextmanager
