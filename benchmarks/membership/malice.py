@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Final, final
 
+from msgspec import structs
+
 from benchmarks.membership.realm import Realm
 from iris.cluster.swim.gossip import Accusation, Claim, Evidence, Renewal, Update
 from iris.cluster.swim.view import BUCKETS
@@ -56,15 +58,15 @@ def malice(size: int, seed: int, *, seconds: float = 120.0) -> Malice:
                 (bystander, Evidence.REFUSED),
             )
         )
-        leaving = dataclasses.replace(record, incarnation=record.incarnation + 1, leaving=True)
+        leaving = structs.replace(record, incarnation=record.incarnation + 1, leaving=True)
         updates: list[Update] = [
-            *(dataclasses.replace(claim, signature=trust.sign(claim.statement())) for claim in (silent, refused)),
+            *(structs.replace(claim, signature=trust.sign(claim.statement())) for claim in (silent, refused)),
             Accusation(node=target, incarnation=record.incarnation),
             Renewal(node=target, incarnation=MAX_NUMBER, signature=trust.sign(b"")),
         ]
         forgeries: list[Update] = [
-            dataclasses.replace(forged, signature=trust.sign(forged.statement())),
-            dataclasses.replace(leaving, signature=trust.sign(leaving.statement())),
+            structs.replace(forged, signature=trust.sign(forged.statement())),
+            structs.replace(leaving, signature=trust.sign(leaving.statement())),
         ]
         for node in realm.nodes:
             if node == villain:

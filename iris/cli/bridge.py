@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from functools import partial
 from pathlib import Path
 
 import click
 from click.core import ParameterSource
+from msgspec import structs
 
 from iris.cli.bridge_log import drop, forget, grow, needing_spark, promote, replay, status, tail, transfer, trim, verify
 from iris.cli.connection import Interruption, NodeOptions, connected, metrics_option, run_until_interrupted
@@ -239,7 +239,7 @@ def _with_staged(config: Config, staged_mib: float | None) -> Config:
     if staged_mib is None:
         return config
     staged = math.ceil(staged_mib * MIB)
-    return dataclasses.replace(config, bridge_staged_bytes_per_owner=staged, bridge_staged_bytes=4 * staged)
+    return structs.replace(config, bridge_staged_bytes_per_owner=staged, bridge_staged_bytes=4 * staged)
 
 
 def _own_options(context: click.Context) -> list[str]:

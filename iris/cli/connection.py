@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar, f
 
 import click
 import trio
+from msgspec import Struct, structs
 
 import iris
 from iris.cli.operators.contexts import chosen_context
@@ -37,8 +38,7 @@ R = TypeVar("R")
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class NodeOptions:
+class NodeOptions(Struct, frozen=True, kw_only=True):
     """How the node of this process is reached and what it may do."""
 
     credential: Path | None
@@ -53,7 +53,7 @@ class NodeOptions:
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of ``open_node`` that say how it is reached and what it may do."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        fields = structs.asdict(self)
         del fields["metrics"]
         return {**fields, "credential": self._credential()}
 
@@ -285,7 +285,7 @@ def _connected(verb: Callable[Concatenate[NodeOptions, P], R], listen: str) -> C
     )
     @functools.wraps(verb)
     def with_connection(*args: P.args, **kwargs: P.kwargs) -> R:
-        given = {field.name: kwargs.pop(field.name, None) for field in dataclasses.fields(NodeOptions)}
+        given = {name: kwargs.pop(name, None) for name in NodeOptions.__struct_fields__}
         _complete(given)
         if given["prefer_site"] is not None and given["site"] is None:
             raise click.UsageError("--prefer-site is for a node at a site: give --site, too")

@@ -22,7 +22,7 @@ from iris.cli.connection import NodeOptions, connected, listen_at, metrics_optio
 from iris.cli.terminal import note
 
 if TYPE_CHECKING:
-    from iris.doors import Clients
+    from iris.doors import clients as door_clients
     from iris.doors.http import HttpStatistics
     from iris.doors.mqtt import MqttStatistics
 
@@ -79,11 +79,12 @@ def door(
     if (nng_at is None) != (nng_client is None):
         raise click.UsageError("--nng and --nng-client belong together: nng's clients show no token")
     try:
-        from iris.doors import Clients, http, mqtt, nng
+        from iris.doors import clients as door_clients
+        from iris.doors import http, mqtt, nng
     except ModuleNotFoundError as error:
         raise click.ClickException(f"a door needs {error.name}: pip install 'iris-mesh[doors]'") from None
     _raise_descriptors()
-    clients = Clients(tokens, time.time)
+    clients = door_clients.Clients(tokens, time.time)
 
     async def serve(interrupted: Callable[[], Awaitable[None]]) -> None:
         async with contextlib.AsyncExitStack() as stack:
@@ -151,7 +152,7 @@ def _tell_counted(protocol: str, counted: HttpStatistics | MqttStatistics) -> No
 
 
 @contextlib.asynccontextmanager
-async def _following(clients: Clients) -> AsyncGenerator[None]:
+async def _following(clients: door_clients.Clients) -> AsyncGenerator[None]:
     async with asyncio.TaskGroup() as tasks:  # a door that no longer sees who was withdrawn must not stay open
         following = tasks.create_task(clients.follow())
         yield

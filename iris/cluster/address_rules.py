@@ -19,8 +19,9 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final, final
+
+from msgspec import Struct
 
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.names import NodeId
@@ -43,8 +44,7 @@ class NotDialled(NotSent):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
+class Told(Struct, frozen=True, kw_only=True):
     """The source of an address: somebody else's word for it.
 
     Args:

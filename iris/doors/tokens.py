@@ -10,9 +10,10 @@ import hashlib
 import json
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
+
+from msgspec import Struct
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
@@ -26,8 +27,7 @@ _PREFIX: Final = "iris_"
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Token:
+class Token(Struct, frozen=True, kw_only=True):
     """What the bearer of one token may do: nothing at first.
 
     Args:

@@ -5,9 +5,10 @@ A gateway applies its own lists.  To other realms it applies what the owners of 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Final, final
+
+from msgspec import Struct
 
 from iris.cluster.directory import CLUSTER, COMPANION, TOPIC, Export, ExportTable, SiteDirectory
 from iris.kernel.errors import ConfigError, NotSent
@@ -20,8 +21,7 @@ _EVERYTHING: Final = (">",)
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Policy:
+class Policy(Struct, frozen=True, kw_only=True):
     """Allow-lists.  Patterns are those of topics: ``*`` is one token, a last ``>`` the rest.
 
     Args:

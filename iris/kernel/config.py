@@ -5,9 +5,9 @@ It is one frozen value, given at ``open_node``.
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
 from typing import final
+
+from msgspec import Struct
 
 from iris.kernel.errors import ConfigError
 
@@ -16,8 +16,7 @@ MIB = 1024 * 1024
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class Config(Struct, frozen=True, kw_only=True):
     """Limits and timings of a node.  Sizes are bytes, times are seconds.  The defaults suit a data centre."""
 
     # -- messages and links ------------------------------------------------------------------------------
@@ -286,12 +285,12 @@ class Config:
     """Closing a node lets running handlers finish for at most this long."""
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0 or value == float("inf"):
-                raise ConfigError(f"config: {field.name} is {value!r}: use a finite number above 0")
-            if field.type == "int" and not isinstance(value, int):
-                raise ConfigError(f"config: {field.name} is {value!r}: use a whole number")
+                raise ConfigError(f"config: {name} is {value!r}: use a finite number above 0")
+            if self.__annotations__[name] == "int" and not isinstance(value, int):
+                raise ConfigError(f"config: {name} is {value!r}: use a whole number")
         if self.max_payload > 16 * MIB:
             raise ConfigError("config: max_payload is above 16 MiB: send larger things through a tunnel")
         if self.max_headers > 16 * KIB:

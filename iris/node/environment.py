@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import random
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import final
+
+from msgspec import Struct, field
 
 from iris.cluster.discovery import OpenLan, Resolve, open_lan, resolve_url
 from iris.kernel.config import Config
@@ -20,8 +20,7 @@ from iris.security.files import runtime_directory
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Environment:
+class Environment(Struct, frozen=True, kw_only=True):
     """The ports of a node.  trio's own clock is the clock of all deadlines; this one gives the date."""
 
     transport: Callable[[Config], Transport] = NetworkTransport
@@ -40,6 +39,6 @@ class Environment:
     """Returns the seconds of processor time that the calling thread has had; None: nobody asks for them."""
     descriptors: Callable[[], tuple[int, int]] | None = open_descriptors
     """Returns how many file descriptors this process has open, and how many it may have; None: nobody asks."""
-    variables: Mapping[str, str] = dataclasses.field(default_factory=lambda: os.environ)
+    variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
     """Where ``IRIS_CREDENTIAL``, ``IRIS_SEEDS`` and ``IRIS_PASSPHRASE`` are looked up; see ``open_node``."""
-    random: random.Random = dataclasses.field(default_factory=random.Random)
+    random: random.Random = field(default_factory=random.Random)

@@ -8,7 +8,6 @@ from the cluster: others would not accept it as a member, so it stops announcing
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -17,6 +16,7 @@ from types import MappingProxyType
 from typing import Final, final
 
 import trio
+from msgspec import structs
 
 from iris.cluster.membership import Membership, proof_of, serves_by_right
 from iris.cluster.mesh import Mesh
@@ -148,7 +148,7 @@ class Joined:
     def drain(self, cluster: str, *, draining: bool = True) -> None:
         """Announce that this node takes no new work of a cluster, or that it takes some again."""
         place = self._places[cluster]
-        place.entry = dataclasses.replace(place.entry, draining=draining)
+        place.entry = structs.replace(place.entry, draining=draining)
         if not place.withdrawn:
             self._membership.serve(place.entry)
 
@@ -200,7 +200,7 @@ class Joined:
         now = self._wall_clock()
         if serves_by_right(identity.certificate, cluster):
             if place.proved is None or place.is_due(now, identity):
-                place.proved, place.entry = None, dataclasses.replace(place.entry, proof=b"")
+                place.proved, place.entry = None, structs.replace(place.entry, proof=b"")
             return
         if credential is None:
             raise ConfigError(
@@ -212,11 +212,9 @@ class Joined:
         if place.is_due(now, identity):
             place.proved = None
             delegation = credential.delegate(identity, now)
-            place.proved = dataclasses.replace(
-                identity.public(), certificate=credential.certificate, delegation=delegation
-            )
+            place.proved = structs.replace(identity.public(), certificate=credential.certificate, delegation=delegation)
             place.made_of = credential
-            place.entry = dataclasses.replace(place.entry, proof=proof_of(credential.certificate, delegation))
+            place.entry = structs.replace(place.entry, proof=proof_of(credential.certificate, delegation))
         assert place.proved is not None
         try:
             self._check_peer(place.proved)

@@ -13,9 +13,10 @@ import os
 import platform
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final, final
+
+from msgspec import Struct, field
 
 from iris.cluster.mesh import Peer
 from iris.node.statistics import NodeStatistics
@@ -52,8 +53,7 @@ MOST_LINKS: Final = 64
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterReport:
+class ClusterReport(Struct, frozen=True, kw_only=True):
     """One membership: what this member was asked and what became of it, since it joined."""
 
     cluster: str
@@ -72,8 +72,7 @@ class ClusterReport:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatencyReport:
+class LatencyReport(Struct, frozen=True, kw_only=True):
     """One histogram: of a cluster and operation that this node asked, or that it served."""
 
     served: bool
@@ -90,8 +89,7 @@ class LatencyReport:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkReport:
+class LinkReport(Struct, frozen=True, kw_only=True):
     """One link of a node: where its frames to another node go."""
 
     peer: str
@@ -105,8 +103,7 @@ class LinkReport:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayTraffic:
+class GatewayTraffic(Struct, frozen=True, kw_only=True):
     """A gateway, as its node tells of it.  Counters are in frames."""
 
     sites: list[str]
@@ -119,8 +116,7 @@ class GatewayTraffic:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BridgeLag:
+class BridgeLag(Struct, frozen=True, kw_only=True):
     """A member of a bridge, as its node tells of it.  All are counted in events."""
 
     stored: int
@@ -135,8 +131,7 @@ class BridgeLag:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeReport:
+class NodeReport(Struct, frozen=True, kw_only=True):
     """A node, as it tells operators of itself.  Counters are since it started."""
 
     version: str
@@ -172,8 +167,7 @@ class NodeReport:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionReport:
+class SubscriptionReport(Struct, frozen=True, kw_only=True):
     """The subscriptions of one node with the same terms, together: counters of the present ones, in events."""
 
     pattern: str
@@ -189,8 +183,7 @@ class SubscriptionReport:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublishedReport:
+class PublishedReport(Struct, frozen=True, kw_only=True):
     """One topic on which a node has published, since it did so first or had forgotten the topic."""
 
     topic: str
@@ -200,8 +193,7 @@ class PublishedReport:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicsReport:
+class TopicsReport(Struct, frozen=True, kw_only=True):
     """What a node subscribes to and publishes on: those with the most events, ``MOST_TOPICS`` of each."""
 
     subscribed: list[SubscriptionReport]
@@ -210,8 +202,7 @@ class TopicsReport:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BooksOrder:
+class BooksOrder(Struct, frozen=True, kw_only=True):
     """Which books an operator wants to see; see ``Node.books``."""
 
     pattern: str
@@ -219,8 +210,7 @@ class BooksOrder:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BooksReport:
+class BooksReport(Struct, frozen=True, kw_only=True):
     """What has become of what a node has sent: the rows with the most that was not received, then the largest."""
 
     rows: list[BookRow]
@@ -236,8 +226,7 @@ class OperatorsService(Service):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrainOrder:
+class DrainOrder(Struct, frozen=True, kw_only=True):
     """What an operator wants of one member: no new work, or work again."""
 
     cluster: str

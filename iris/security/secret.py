@@ -7,7 +7,9 @@ a secret down takes a decision.  Python cannot erase bytes; closing a session dr
 
 from __future__ import annotations
 
-from typing import final
+from typing import ClassVar, final
+
+from msgspec import Struct
 
 
 @final
@@ -34,3 +36,13 @@ class Secret(bytes):
 def secrets_of(values: tuple[bytes, ...]) -> tuple[Secret, ...]:
     """Return ``values`` as secrets."""
     return tuple(map(Secret, values))
+
+
+class Redacted(Struct, frozen=True, kw_only=True):
+    """A value whose repr leaves out the fields in ``_unshown``: secrets, and bytes that tell people nothing."""
+
+    _unshown: ClassVar[frozenset[str]]
+
+    def __repr__(self) -> str:
+        shown = [f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name not in self._unshown]
+        return f"{type(self).__qualname__}({', '.join(shown)})"

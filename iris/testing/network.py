@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final, final
 
 import trio
+from msgspec import structs
 
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
@@ -144,7 +145,7 @@ class Network:
 
     def _refresh(self) -> None:
         for name, credential in self._credentials.items():
-            self._credentials[name] = dataclasses.replace(credential, trusted=self._owner.trusted)
+            self._credentials[name] = structs.replace(credential, trusted=self._owner.trusted)
         for node in self._nodes:
             mesh = node._parts.mesh
             mesh.identity = dataclasses.replace(mesh.identity, trusted=self._owner.trusted)

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 import iris
-from iris.doors import ClientLimits, Clients, Problem, grant, load_tokens, withdraw
+from iris.doors import Problem, grant, load_tokens, withdraw
 from iris.doors import clients as clients_module
 from iris.doors import tokens as tokens_module
+from iris.doors.clients import ClientLimits, Clients
 
 
 class Clock:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import iris
-from iris.doors import ClientLimits
+from iris.doors.clients import ClientLimits
 from iris.doors.reporting import reporting
 from tests.doors.mqtt.place import Place as MqttPlace
 from tests.doors.mqtt.place import open_place as open_mqtt_place

@@ -17,7 +17,8 @@ import pytest
 
 import iris
 import iris.aio
-from iris.doors import ClientLimits, Clients, grant
+from iris.doors import grant
+from iris.doors.clients import ClientLimits, Clients
 from iris.doors.http import HttpDoor, HttpLimits, open_http_door
 
 NOW = 1_000_000.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import socket
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import pytest
 import trio
+from msgspec import structs
 
 import iris
 import iris.testing
@@ -220,7 +220,7 @@ def certify(network: Network, name: str, rights: Rights) -> Credential:
         not_after=network.wall_clock() + 86_400,
         rights=rights,
     )
-    fresh = network._credentials[name] = dataclasses.replace(held, certificate=certificate)
+    fresh = network._credentials[name] = structs.replace(held, certificate=certificate)
     return fresh
 
 

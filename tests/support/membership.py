@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 from random import Random
 from typing import cast
+
+from msgspec import structs
 
 from benchmarks.messages import fields_of
 from iris.cluster.swim.context import Changed, Effect, Send
@@ -52,7 +53,7 @@ class HashTrust:
 def record(number: int, *, incarnation: int = 1, leaving: bool = False, site: str = "") -> NodeRecord:
     """Return a signed record."""
     bare = NodeRecord(node=node(number), name="databases", incarnation=incarnation, leaving=leaving, site=site)
-    return dataclasses.replace(bare, signature=HashTrust(bare.node).sign(bare.statement()))
+    return structs.replace(bare, signature=HashTrust(bare.node).sign(bare.statement()))
 
 
 def machine(number: int, *, config: Config | None = None, now: float = 0.0) -> Swim:
@@ -99,7 +100,7 @@ def knowing(*numbers: int, config: Config | None = None) -> Swim:
 def claim(about: int, witness: int, evidence: Evidence = Evidence.SILENT, *, incarnation: int = 1) -> Claim:
     """Return a claim that its witness has signed."""
     bare = Claim(node=node(about), incarnation=incarnation, witness=node(witness), evidence=evidence)
-    return dataclasses.replace(bare, signature=HashTrust(node(witness)).sign(bare.statement()))
+    return structs.replace(bare, signature=HashTrust(node(witness)).sign(bare.statement()))
 
 
 def run(swim: Swim, until: float, *, deaf: bool = True) -> list[tuple[float, Effect]]:

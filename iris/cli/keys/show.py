@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
+from msgspec import to_builtins
 
 from iris.cli.terminal import asks_passphrase, load_wrapped, read_passphrase, takes_output, write_line, write_object
 from iris.kernel.errors import ConfigError
@@ -25,7 +25,7 @@ def show(file: Path, output: str, asks: bool) -> None:
     """Show what CREDENTIAL says."""
     summary = summarize(load_wrapped(load_credential, file, read_passphrase(asks))[0])
     if output == "json":
-        write_object(dataclasses.asdict(summary))
+        write_object(to_builtins(summary))
     else:
         for name, value in _described(summary):
             write_line(f"{name:<12} {value}")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 from typing import NoReturn
 
 import click
 import trio
+from msgspec import structs
 
 from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.terminal import POSITIVE, Finite, Lines, note, open_lines, takes_wide_output, write_object, write_table
@@ -54,7 +54,7 @@ def books(
                 raise click.ClickException(nobody_answered([*view.silent.values()]))
         if output == "json":
             for sender, row in view.rows:
-                write_object({"sender": sender, **dataclasses.asdict(row)})
+                write_object({"sender": sender, **structs.asdict(row)})
         elif output == "wide":
             write_table(("sender", "receiver", *_COLUMNS), (_wide(*of) for of in view.rows))
         else:
@@ -70,7 +70,7 @@ def books(
             await trio.sleep(interval)
             for sender, loss in await survey.losses():
                 if output == "json":
-                    await lines.write_object({"sender": sender, **dataclasses.asdict(loss)})
+                    await lines.write_object({"sender": sender, **structs.asdict(loss)})
                 else:
                     now = datetime.datetime.now().astimezone().strftime("%H:%M:%S")
                     cells = now, sender, loss.pattern, loss.name, loss.receiver or "-", loss.reason, str(loss.count)

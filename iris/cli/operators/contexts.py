@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, cast, final
 
 import click
+from msgspec import Struct
 
 from iris.cli.terminal import takes_output, write_line, write_object
 from iris.kernel.errors import ConfigError
@@ -27,8 +27,7 @@ _WHAT: Final = "context"
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
+class Context(Struct, frozen=True, kw_only=True):
     """What a context stands for; what is None or empty was not given."""
 
     credential: str | None = None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import click
 import trio
+from msgspec import structs
 
 import iris
 from iris.cli.connection import NodeOptions, connected, run_until_done
@@ -155,7 +155,7 @@ def _show(node: iris.Node, names: Sequence[str], idle: Sequence[tuple[None, iris
     ]
     if output == "json":
         for name, member in members:
-            fields = dataclasses.asdict(member)
+            fields = structs.asdict(member)
             fields.pop("clusters", None)
             write_object({"cluster": name, **fields})
     elif members:
@@ -180,9 +180,7 @@ async def _follow(node: iris.Node, names: Sequence[str], output: str) -> None:
         async with node.watch(name) as changes:
             async for change in changes:
                 if output == "json":
-                    await lines.write_object(
-                        {"change": change.kind, "cluster": name, **dataclasses.asdict(change.member)}
-                    )
+                    await lines.write_object({"change": change.kind, "cluster": name, **structs.asdict(change.member)})
                 else:
                     cells = change.kind, *_cells(name, change.member, wide)
                     await lines.write("\t".join(cells).replace("\n", " "))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 from collections.abc import Callable
 from typing import Any, Final, Self
 
 import click
 import trio
+from msgspec import structs
 
 from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.printable import printable_line
@@ -62,7 +62,7 @@ def top(
                     due = max(due + interval, trio.current_time())
                     await trio.sleep_until(due)
                     found = await survey.take()
-                    view = dataclasses.replace(found, nodes=tuple(sorted(found.nodes, key=_SORTS[sort])))
+                    view = structs.replace(found, nodes=tuple(sorted(found.nodes, key=_SORTS[sort])))
                     if output == "json":
                         await trio.to_thread.run_sync(write_object, view.as_object())
                         sys.stdout.flush()

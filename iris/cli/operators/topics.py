@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import click
 import trio
+from msgspec import structs
 
 from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.terminal import POSITIVE, note, takes_wide_output, write_object, write_table
@@ -37,7 +36,7 @@ def topics(connection: NodeOptions, interval: float, timeout: float, output: str
             view = await survey.take()
         if output == "json":
             for row in view.patterns:
-                write_object(dataclasses.asdict(row))
+                write_object(structs.asdict(row))
         else:
             write_table(_COLUMNS, (_cells(row, wide=output == "wide") for row in view.patterns))
         for silent, why in view.silent.items():

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 
 import click
+from msgspec import to_builtins
 
 from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.operators.top import seconds
@@ -49,7 +49,7 @@ def trace(
         async with connection.open() as node:
             found = await trace_request(node, cluster, value, operation=asked, timeout=timeout, wait=wait)
         if output == "json":
-            write_object(dataclasses.asdict(found))
+            write_object(to_builtins(found))
         else:
             write_table(("hop", "node", "site", "kind", "round trip"), _rows(found))
             for line in _summary(found):

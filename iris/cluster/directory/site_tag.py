@@ -9,8 +9,9 @@ clients have nothing to say to each other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, final
+
+from msgspec import Struct
 
 from iris.kernel.errors import AuthenticationError
 from iris.kernel.names import is_name
@@ -20,8 +21,7 @@ _CLIENT: Final = "<"
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SiteTag:
+class SiteTag(Struct, frozen=True, kw_only=True):
     """The site of this node, as it is named on one network.
 
     Args:

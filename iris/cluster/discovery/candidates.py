@@ -12,12 +12,13 @@ Rules of this file:
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import math
 from collections.abc import Container, Iterable
 from types import MappingProxyType
 from typing import Final, final
+
+from msgspec import Struct
 
 from iris.cluster.balancing import RetryBudget
 from iris.kernel.names import NodeId
@@ -61,8 +62,7 @@ MAX_OFFERED: Final = 512
 
 
 @final
-@dataclasses.dataclass(slots=True)
-class _Candidate:
+class _Candidate(Struct):
     source: AddressSource
     due: float
     since: float

@@ -8,7 +8,6 @@ A member can be asked when it is seen alive *and* linked: every balancer holds t
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -16,6 +15,7 @@ from random import Random
 from typing import Final, assert_never, final, get_args
 
 import trio
+from msgspec import structs
 
 from iris.cluster.balancing import Balancer, SiteOrder
 from iris.cluster.membership.linking import Linking
@@ -487,7 +487,7 @@ class Membership:
         node = changed.node
         gone = changed.state in (MemberState.DEAD, MemberState.LEFT)
         if not gone:
-            changed = dataclasses.replace(changed, record=self.proofs.permitted(changed.record))
+            changed = structs.replace(changed, record=self.proofs.permitted(changed.record))
         elif (known := self._roster.node(node)) is not None:
             self._departures.append(
                 Departure(

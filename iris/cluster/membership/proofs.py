@@ -15,12 +15,12 @@ that each member may serve, until the next of its proofs ends.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Final, final
 
 import trio
+from msgspec import structs
 
 from iris.cluster.swim import ClusterEntry, NodeRecord
 from iris.kernel.errors import AuthenticationError, RemoteProtocolError
@@ -151,7 +151,7 @@ class ProofVerifier:
             entries.append(entry)
         if len(entries) == len(record.clusters):
             return record, until
-        return dataclasses.replace(record, clusters=tuple(entries)), until
+        return structs.replace(record, clusters=tuple(entries)), until
 
     def are_current(self, peer: PeerIdentity) -> bool:
         """Tell whether the certificates that a node has shown in a handshake still hold."""
@@ -205,7 +205,7 @@ class ProofVerifier:
             if len(self._known) >= _REMEMBERED:
                 del self._known[next(iter(self._known))]
         self._known[root, node, proof] = known
-        return known if realm is None else dataclasses.replace(known, foreign=realm)
+        return known if realm is None else structs.replace(known, foreign=realm)
 
 
 _BRIEFLY: Final = 0.01

@@ -5,13 +5,12 @@ It is made from the changes that the membership machine reports.
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
-from dataclasses import dataclass
 from typing import Final, Literal, final
 
 import trio
+from msgspec import Struct, structs
 
 from iris.cluster.swim import Changed, MemberState, NodeRecord
 from iris.kernel.names import NodeId
@@ -22,8 +21,7 @@ ChangeKind = Literal["joined", "left", "suspected", "recovered", "draining", "lo
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member:
+class Member(Struct, frozen=True, kw_only=True):
     """One member of a cluster, as this node sees it."""
 
     node: NodeId
@@ -37,8 +35,7 @@ class Member:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeInfo:
+class NodeInfo(Struct, frozen=True, kw_only=True):
     """One node of this node's site, whether it serves a cluster or none."""
 
     node: NodeId
@@ -52,8 +49,7 @@ class NodeInfo:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Departure:
+class Departure(Struct, frozen=True, kw_only=True):
     """A node that was here and is no more."""
 
     node: NodeInfo
@@ -66,8 +62,7 @@ class Departure:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class Change(Struct, frozen=True, kw_only=True):
     """Something that happened to a member of a cluster."""
 
     kind: ChangeKind
@@ -131,7 +126,7 @@ class Roster:
         for cluster in sorted(self._serves.get(node, ())):
             held = self._clusters[cluster][node]
             if abs(held.queue_delay - queue_delay) > 0.1:
-                member = self._clusters[cluster][node] = dataclasses.replace(held, queue_delay=queue_delay)
+                member = self._clusters[cluster][node] = structs.replace(held, queue_delay=queue_delay)
                 changes.append(Change(kind="load", cluster=cluster, member=member))
         return changes
 
@@ -139,7 +134,7 @@ class Roster:
         members = self._clusters.setdefault(cluster, {})
         held = members.get(member.node)
         if held is not None:
-            member = dataclasses.replace(member, queue_delay=held.queue_delay)
+            member = structs.replace(member, queue_delay=held.queue_delay)
         members[member.node] = member
         if held is None:
             return [Change(kind="joined", cluster=cluster, member=member)]

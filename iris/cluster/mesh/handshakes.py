@@ -12,12 +12,12 @@ peer never sees a frame of a session that it does not know.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol, cast, final
 
 import trio
+from msgspec import Struct
 
 from iris.cluster.address_rules import Told
 from iris.cluster.directory import SiteTag, is_client, is_tag, site_of
@@ -125,8 +125,7 @@ class HandshakeHost(Protocol):
 
 
 @final
-@dataclasses.dataclass(slots=True)
-class _Initiating:
+class _Initiating(Struct):
     initiator: Initiator
     outgoing: OutgoingConnection
     addresses: tuple[str, ...]
@@ -147,8 +146,7 @@ class _Initiating:
 
 
 @final
-@dataclasses.dataclass(slots=True)
-class _Responding:
+class _Responding(Struct):
     responder: Responder
     claimed: NodeId
     addresses: tuple[str, ...]

@@ -5,9 +5,10 @@ Peers of other realms are checked again when what this node trusts changes: it g
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Protocol, final
+
+from msgspec import structs
 
 from iris.cluster.directory import Border
 from iris.cluster.routes import is_site_url, is_via_url
@@ -244,4 +245,4 @@ def follow_trust(peers: Mapping[NodeId, Peer], own: NodeIdentity, drop: Callable
         elif not trusted.means_the_same(former):
             drop(peer.node, f"what realm {former.alias!r} may do has changed")
         else:
-            peer.identity = dataclasses.replace(peer.identity, foreign=trusted)
+            peer.identity = structs.replace(peer.identity, foreign=trusted)

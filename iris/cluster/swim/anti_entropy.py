@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Final, TypeVar, final
+
+from msgspec import Struct
 
 from iris.cluster.swim.gossip import MAX_SIGNATURES, Update, signatures_of, update_size
 from iris.cluster.swim.records import MemberState
@@ -60,8 +61,7 @@ def digests(view: View, buckets: Iterable[int]) -> Iterator[tuple[bytes, bytes]]
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Comparison(Struct, frozen=True, kw_only=True):
     """The result of comparing a peer's digest with the own view."""
 
     wanted: list[NodeId]

@@ -13,13 +13,14 @@ Rules of this file:
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from random import Random
 from typing import Final, final
+
+from msgspec import structs
 
 from iris.cluster.swim.context import Effect, SignatureVerifier, SwimContext, Synchronized
 from iris.cluster.swim.local_member import signed
@@ -191,7 +192,7 @@ class ClientView:
         self._advance(now)
         own = self._ground.own
         self._ground.view.set_own(
-            dataclasses.replace(
+            structs.replace(
                 own,
                 clusters=own.clusters if clusters is None else tuple(clusters),
                 proof=own.proof if proof is None else proof,

@@ -12,10 +12,11 @@ Rules of this file:
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Callable
 from typing import Final, final
+
+from msgspec import structs
 
 from iris.cluster.swim.context import SwimContext
 from iris.cluster.swim.gossip import Accusation, Claim, Evidence
@@ -66,7 +67,7 @@ class Confirmations:
             witness=ground.own.node,
             evidence=evidence,
         )
-        self._take(member, dataclasses.replace(claim, signature=ground.trust.sign(claim.statement())))
+        self._take(member, structs.replace(claim, signature=ground.trust.sign(claim.statement())))
 
     def hear(self, claim: Claim, sender: NodeId) -> None:
         """Somebody passes on a witness's word."""

@@ -11,9 +11,10 @@ import heapq
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from random import Random
 from typing import Final, Protocol, final
+
+from msgspec import Struct
 
 from iris.cluster.swim.awareness import Awareness
 from iris.cluster.swim.gossip import (
@@ -93,8 +94,7 @@ class Timers:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Send:
+class Send(Struct, frozen=True, kw_only=True):
     """Send this message to this node, connecting if need be.  If that is refused, call ``Swim.refused``."""
 
     node: NodeId
@@ -104,8 +104,7 @@ class Send:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changed:
+class Changed(Struct, frozen=True, kw_only=True):
     """A node is seen in this state now, or its record is new.
 
     ``evidence`` says why it is suspect or dead: ``"silent"``, ``"refused"``, ``"expelled"`` (its certificates do not
@@ -119,8 +118,7 @@ class Changed:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Routable:
+class Routable(Struct, frozen=True, kw_only=True):
     """Whether to give work to this node from now on: the balancer's ``resume`` or ``suspend``.
 
     Closed by own evidence (two direct probes missed, link broken or refused), by two independent witnesses, and by
@@ -134,8 +132,7 @@ class Routable:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadReport:
+class LoadReport(Struct, frozen=True, kw_only=True):
     """A probe was answered.  Work waits this long for a handler there (seconds); the answer took ``round_trip``."""
 
     node: NodeId
@@ -144,16 +141,14 @@ class LoadReport:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Synchronized:
+class Synchronized(Struct, frozen=True, kw_only=True):
     """This node has sent all it knew: after the first one of these a joining node sees the realm."""
 
     node: NodeId
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rejected:
+class Rejected(Struct, frozen=True, kw_only=True):
     """A peer sent what cannot be right; it was ignored.  Reported once for each pair, counted each time."""
 
     sender: NodeId

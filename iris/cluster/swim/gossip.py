@@ -17,13 +17,13 @@ The queue sends each update a number of times, the least sent first:
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final, assert_never, final
+
+from msgspec import Struct, structs
 
 from iris.cluster.swim.records import NodeRecord, record_untrusted, statement_bytes
 from iris.kernel.config import Config
@@ -49,8 +49,7 @@ class Evidence(enum.IntEnum):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Renewal:
+class Renewal(Struct, frozen=True, kw_only=True):
     """A known record with a higher incarnation and otherwise unchanged.
 
     An eighth of the size of a record: a healed partition makes every member refute its death at the same time.
@@ -66,12 +65,11 @@ class Renewal:
 
     def applied_to(self, record: NodeRecord) -> NodeRecord:
         """Return the record that this renewal stands for, if ``record`` is the one that was renewed."""
-        return dataclasses.replace(record, incarnation=self.incarnation, signature=self.signature)
+        return structs.replace(record, incarnation=self.incarnation, signature=self.signature)
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
+class Claim(Struct, frozen=True, kw_only=True):
     """A witness's statement that it finds ``node``, of this incarnation, silent or refused."""
 
     node: NodeId
@@ -104,8 +102,7 @@ class Claim:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Accusation:
+class Accusation(Struct, frozen=True, kw_only=True):
     """A hint to ``node`` that somebody holds it dead at this incarnation."""
 
     node: NodeId

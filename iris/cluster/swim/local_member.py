@@ -11,10 +11,11 @@ Rules of this file:
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable
 from typing import Final, final
+
+from msgspec import structs
 
 from iris.cluster.swim.context import SignatureVerifier, SwimContext
 from iris.cluster.swim.gossip import Renewal
@@ -41,7 +42,7 @@ def signed(record: NodeRecord, trust: SignatureVerifier) -> NodeRecord:
             f"node record: {record.size} bytes, {len(record.addresses)} addresses, {len(record.clusters)} clusters: "
             f"the limits are {MAX_RECORD}, {MAX_ADDRESSES} and {MAX_CLUSTERS}"
         )
-    return dataclasses.replace(record, signature=trust.sign(record.statement()))
+    return structs.replace(record, signature=trust.sign(record.statement()))
 
 
 @final
@@ -68,7 +69,7 @@ class LocalMember:
             ConfigError: it exceeds the limits of a record; nothing has changed.
         """
         ground = self._ground
-        record = signed(dataclasses.replace(record, incarnation=ground.own.incarnation + 1), ground.trust)
+        record = signed(structs.replace(record, incarnation=ground.own.incarnation + 1), ground.trust)
         ground.view.set_own(record)
         ground.spread(record)
 
@@ -83,7 +84,7 @@ class LocalMember:
     ) -> None:
         """Publish what is not None and differs."""
         own = self._ground.own
-        record = dataclasses.replace(
+        record = structs.replace(
             own,
             addresses=own.addresses if addresses is None else tuple(addresses),
             site=own.site if site is None else site,
@@ -107,7 +108,7 @@ class LocalMember:
     def leave(self) -> None:
         """Publish that this node leaves, and tell a dozen members at once: it may be gone in a moment."""
         ground = self._ground
-        self.publish(dataclasses.replace(ground.own, leaving=True))
+        self.publish(structs.replace(ground.own, leaving=True))
         for node in ground.view.pick(ground.random, ground.config.update_sends):
             ground.send_updates(node, kinds.Gossip, updates=[ground.own])
 
@@ -144,7 +145,7 @@ class LocalMember:
         self.refutations += 1
         ground.health.refuted()
         own = ground.own
-        record = signed(dataclasses.replace(own, incarnation=own.incarnation + 1), ground.trust)
+        record = signed(structs.replace(own, incarnation=own.incarnation + 1), ground.trust)
         # From here on every claim against the former incarnation is void, wherever and whenever it arrives.
         ground.view.set_own(record)
         ground.spread_record(record, self.renewal)

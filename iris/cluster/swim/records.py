@@ -11,8 +11,9 @@ Rules of this file:
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import Final, final
+
+from msgspec import Struct
 
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId, is_name
@@ -37,8 +38,7 @@ class MemberState(enum.IntEnum):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterEntry:
+class ClusterEntry(Struct, frozen=True, kw_only=True):
     """A cluster that a node serves.
 
     ``proof`` is opaque here: the certificate and delegation that allow it; empty if the record's own proof does.
@@ -51,8 +51,7 @@ class ClusterEntry:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeRecord:
+class NodeRecord(Struct, frozen=True, kw_only=True):
     """A member record: everything that others know about a node, signed by it.
 
     ``name`` is the cluster that the node speaks for and ``proof`` the chain that says so, with the key that

@@ -9,15 +9,14 @@ is open again, unless the connection was given up before.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import random
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import Context, copy_context
-from dataclasses import dataclass
 from typing import Final, final
 
 import trio
+from msgspec import Struct
 
 from iris.kernel.config import KIB
 from iris.kernel.errors import ConfigError, NotSent
@@ -39,8 +38,7 @@ def check_memory_url(url: str) -> str:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkFault:
+class LinkFault(Struct, frozen=True, kw_only=True):
     """What is wrong with the way from one host to another."""
 
     blocked: bool = False
@@ -533,8 +531,7 @@ class MemoryIncoming:
 
 
 @final
-@dataclasses.dataclass(slots=True)
-class _Accepting:
+class _Accepting(Struct):
     transport: MemoryTransport
     on_broken: Callable[[], None]
     news: trio.Event
@@ -542,8 +539,7 @@ class _Accepting:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class _Arrival:
+class _Arrival(Struct, frozen=True):
     due: float
     frame: bytes
     way: MemoryOutgoing

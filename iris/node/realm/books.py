@@ -14,9 +14,10 @@ what it leaves out is counted in ``omitted``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, final
+
+from msgspec import Struct
 
 from iris.kernel.names import NodeId
 from iris.node.node import Node
@@ -33,8 +34,7 @@ _Key = tuple[str, str, NodeId | None]
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BooksView:
+class BooksView(Struct, frozen=True, kw_only=True):
     """The books of the realm as one survey found them."""
 
     rows: tuple[tuple[NodeId, BookRow], ...]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Collection, Iterator
 from itertools import pairwise
 from typing import Any, Final, cast
+
+from msgspec import Struct, structs
 
 from iris.kernel.names import is_node_id
 from iris.node.report import MOST, MOST_BOOKS, MOST_LINKS, MOST_TOPICS, BooksReport, NodeReport, TopicsReport
@@ -62,7 +63,7 @@ def of_members_only(report: NodeReport, clusters: Collection[str]) -> tuple[Node
     others = named.difference(clusters)
     if not others:
         return report, ()
-    left = dataclasses.replace(
+    left = structs.replace(
         report,
         clusters=[of for of in report.clusters if of.cluster not in others],
         latencies=[of for of in report.latencies if not (of.served and of.cluster in others)],
@@ -103,10 +104,10 @@ _TOP: Final = LONGEST * 2
 
 def _values(value: Any, name: str) -> Iterator[tuple[str, Any]]:
     """Yield every number and text of a report, with the name of the field that it is in."""
-    if dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            if field.name not in ("edges", "counts"):  # which are looked at already, and may be many
-                yield from _values(getattr(value, field.name), name or field.name)
+    if isinstance(value, Struct):
+        for field in value.__struct_fields__:
+            if field not in ("edges", "counts"):  # which are looked at already, and may be many
+                yield from _values(getattr(value, field), name or field)
     elif isinstance(value, dict):
         for key, one in cast("dict[object, object]", value).items():
             yield name, key

@@ -14,8 +14,9 @@ most events; what it leaves out is counted in ``omitted``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, final
+
+from msgspec import Struct
 
 from iris.kernel.names import NodeId
 from iris.node.node import Node
@@ -31,8 +32,7 @@ _Key = tuple[str, str | None, bool]
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PatternView:
+class PatternView(Struct, frozen=True, kw_only=True):
     """One pattern, as subscribers of one group, or of none, have it.  Rates are events per second, 0 at first."""
 
     pattern: str
@@ -52,8 +52,7 @@ class PatternView:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TopicsView:
+class TopicsView(Struct, frozen=True, kw_only=True):
     """The topics of the realm as one survey found them."""
 
     patterns: tuple[PatternView, ...]

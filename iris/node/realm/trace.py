@@ -16,10 +16,10 @@ do.  What a gateway says of itself nobody else vouches for.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal, final
 
 import trio
+from msgspec import Struct
 
 from iris.cluster.routes import HOPS, parse_site_url
 from iris.cluster.sites import reach_one
@@ -38,8 +38,7 @@ _HOP_PATIENCE: Final = 1.0
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TraceHop:
+class TraceHop(Struct, frozen=True, kw_only=True):
     """One node on the way of a request."""
 
     kind: Literal["gateway", "member"]
@@ -52,8 +51,7 @@ class TraceHop:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestTrace:
+class RequestTrace(Struct, frozen=True, kw_only=True):
     """One request, and the way that it took.  Times are in seconds."""
 
     cluster: str

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, final
+
+from msgspec import Struct, field, structs, to_builtins
 
 from iris.cluster.membership import NodeInfo
 from iris.kernel.names import NodeId
@@ -21,8 +21,7 @@ Series = tuple[bool, str, str | None]
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeView:
+class NodeView(Struct, frozen=True, kw_only=True):
     """One node: what it reported, and what it did since it was asked before.  Rates are per second, 0 at first."""
 
     node: NodeInfo
@@ -39,8 +38,7 @@ class NodeView:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterView:
+class ClusterView(Struct, frozen=True, kw_only=True):
     """One cluster: what its members that have answered reported, together.  Times are in seconds, rates per second."""
 
     cluster: str
@@ -59,8 +57,7 @@ class ClusterView:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SiteView:
+class SiteView(Struct, frozen=True, kw_only=True):
     """One site: the node's own, or one that a gateway of it is linked to."""
 
     site: str
@@ -72,8 +69,7 @@ class SiteView:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkView:
+class LinkView(Struct, frozen=True, kw_only=True):
     """One link between two nodes, which both of them may have reported; ``a`` is the lesser id."""
 
     a: NodeId
@@ -87,8 +83,7 @@ class LinkView:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AbsentNode:
+class AbsentNode(Struct, frozen=True, kw_only=True):
     """One node that has not reported: it is silent, or gone."""
 
     node: NodeInfo
@@ -105,8 +100,7 @@ class AbsentNode:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RealmView:
+class RealmView(Struct, frozen=True, kw_only=True):
     """The realm as one survey found it.
 
     A graph can be drawn from it: ``links`` are the edges, and ``sites`` say which nodes stand together.
@@ -130,10 +124,10 @@ class RealmView:
     def as_object(self) -> dict[str, Any]:
         """Return the view as JSON shows it: seconds and rates per second, percentiles instead of histograms."""
         return {
-            "clusters": [dataclasses.asdict(cluster) for cluster in self.clusters()],
+            "clusters": [structs.asdict(cluster) for cluster in self.clusters()],
             "nodes": [_node_object(seen) for seen in self.nodes],
-            "sites": [dataclasses.asdict(site) for site in self.sites()],
-            "links": [dataclasses.asdict(link) for link in self.links()],
+            "sites": [structs.asdict(site) for site in self.sites()],
+            "links": [structs.asdict(link) for link in self.links()],
             "silent": [_absent_object(absent) for absent in self.silent],
             "gone": [_absent_object(absent) for absent in self.gone],
             "doubted": self.doubted,
@@ -217,10 +211,10 @@ def _cluster(name: str, members: list[tuple[NodeView, ClusterReport]]) -> Cluste
 
 
 def _node_object(seen: NodeView) -> dict[str, Any]:
-    report = dataclasses.asdict(dataclasses.replace(seen.report, latencies=[], linked=[]))
+    report = to_builtins(structs.replace(seen.report, latencies=[], linked=[]))
     del report["latencies"], report["linked"], report["site"]  # which stands in the node's record
     return {
-        **dataclasses.asdict(seen.node),
+        **structs.asdict(seen.node),
         **report,
         "seconds": seen.seconds,
         "served_rate": seen.served_rate,
@@ -241,5 +235,5 @@ def _node_object(seen: NodeView) -> dict[str, Any]:
 
 
 def _absent_object(absent: AbsentNode) -> dict[str, Any]:
-    told = dataclasses.asdict(absent)
-    return {**told.pop("node"), **told}
+    told = structs.asdict(absent)
+    return {**structs.asdict(told.pop("node")), **told}

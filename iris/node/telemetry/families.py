@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, cast, final
+
+from msgspec import Struct
 
 from iris.kernel.names import NodeId
 from iris.node.statistics import NodeStatistics
@@ -28,8 +29,7 @@ Kind = Literal["counter", "gauge", "histogram"]
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class Family(Struct, frozen=True, kw_only=True):
     """One metric."""
 
     kind: Kind
@@ -46,8 +46,7 @@ class Sample(NamedTuple):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeSnapshot:
+class NodeSnapshot(Struct, frozen=True, kw_only=True):
     """What a node was at one moment."""
 
     node: NodeId

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import final
+
+from msgspec import Struct
 
 from iris.kernel.names import NodeId
 from iris.patterns.observer import Pattern
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BookRow:
+class BookRow(Struct, frozen=True, kw_only=True):
     """What one receiver was sent of one pattern under one name, and what has become of it, in messages.
 
     ``difference`` is 0 unless the receiver claims more than it was sent.
@@ -62,8 +62,7 @@ class BookRow:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Books:
+class Books(Struct, frozen=True):
     """The books of one node as a sender, at one moment.  Made by ``Node.books``.
 
     ``sent == received + expired + refused + sum(lost.values()) + in_doubt + waiting + difference``.

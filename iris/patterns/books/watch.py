@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Self, final
 
 import trio
+from msgspec import Struct
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import NodeId
@@ -20,8 +20,7 @@ _Key = tuple[Pattern, str, NodeId | None]
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
+class Loss(Struct, frozen=True, kw_only=True):
     """Messages that were found not to be received."""
 
     pattern: Pattern

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, final
 
 import trio
+from msgspec import Struct
 from msgspec.structs import replace
 
 from iris.cluster.mesh import Mesh, MessageReceiver, Peer
@@ -50,8 +50,7 @@ Booking = tuple[NodeId, int]
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class RelayPlan:
+class RelayPlan(Struct, frozen=True):
     """Receivers and their division into branches; made by ``Relays.tree``, valid while the receivers are the same."""
 
     receivers: tuple[NodeId, ...]

@@ -6,14 +6,13 @@ are a machine (sans-IO).
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Literal, final
 
 import trio
+from msgspec import Struct, structs
 from msgspec.structs import replace
 
 from iris.cluster.mesh import Mesh
@@ -32,8 +31,7 @@ StopReason = Literal["all", "count", "quiet", "deadline"]
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StopRules:
+class StopRules(Struct, frozen=True, kw_only=True):
     """What ends a survey; whichever comes first, besides that all have answered or failed."""
 
     timeout: float
@@ -181,7 +179,7 @@ class Surveys:
         timeout: float,
     ) -> AsyncIterator[Answers]:
         """See ``Node.survey``.  ``timeout`` is what is left of that in ``rules``."""
-        rules = dataclasses.replace(rules, timeout=timeout)
+        rules = structs.replace(rules, timeout=timeout)
         call = self._requests.call(
             cluster, payload, timeout=timeout, operation=operation, headers=headers, priority=priority
         )

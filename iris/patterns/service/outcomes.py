@@ -18,11 +18,11 @@ import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, cast, final
 
 import trio
+from msgspec import Struct
 
 from iris.kernel import wire
 from iris.kernel.config import KIB
@@ -78,8 +78,7 @@ Ask = Callable[[str, str, Mapping[str, Any], float], Awaitable[Any]]
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcomes:
+class Outcomes(Struct, frozen=True, kw_only=True):
     """How a service keeps the outcomes of requests with an idempotency key, so that they outlive its members.
 
     A member claims the key at the bridge, calls the handler, has the bridge record what it returned or raised, and then

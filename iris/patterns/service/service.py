@@ -6,9 +6,10 @@ import difflib
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final, NoReturn, Protocol, Self, TypeVar, cast, final, overload
+
+from msgspec import Struct
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
@@ -77,8 +78,7 @@ class Requester(Protocol):
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class OperationOptions:
+class OperationOptions(Struct, frozen=True):
     """How a method serves an operation: under which name, None for its own, and whether in worker threads."""
 
     name: str | None
@@ -145,8 +145,7 @@ def _ask(ask: Callable[..., Any], name: str, signature: Signature, /, *args: Any
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class Limits(Struct, frozen=True, kw_only=True):
     """Limits of one member.  None means the node's ``Config``."""
 
     concurrency: int | None = None

@@ -12,9 +12,10 @@ import enum
 import inspect
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, cast, final
+
+from msgspec import Struct
 
 from iris.kernel.errors import ConfigError, RemoteError
 from iris.kernel.tasks import interruptible
@@ -30,8 +31,7 @@ _BY_POSITION: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSI
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(Struct, frozen=True):
     """One typed value that a handler takes.
 
     Attributes:
@@ -57,8 +57,7 @@ class Argument:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Signature:
+class Signature(Struct, frozen=True):
     """What a handler takes and returns.
 
     Attributes:

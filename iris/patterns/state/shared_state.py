@@ -23,6 +23,7 @@ from typing import Any, Final, final
 from weakref import WeakSet
 
 import trio
+from msgspec import Struct
 
 from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import (
@@ -120,8 +121,7 @@ class StateStatistics:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class _Edit:
+class _Edit(Struct, frozen=True):
     """An edit that came: what its writer had seen, and what was written; without an extent it is only announced."""
 
     sender: NodeId

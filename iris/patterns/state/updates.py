@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final, final
+
+from msgspec import Struct
 
 from iris.kernel.errors import RemoteProtocolError
 
@@ -37,8 +38,7 @@ class MissingUpdates(Exception):
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class UpdateExtent:
+class UpdateExtent(Struct, frozen=True):
     """What an update holds, and what it needs.
 
     Attributes:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Final, final
+
+from msgspec import Struct
 
 from iris.kernel.tasks import Wakeup
 from iris.patterns.state.replica import Kind
@@ -12,8 +13,7 @@ from iris.security.identity import covers
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateChange:
+class StateChange(Struct, frozen=True, kw_only=True):
     """A key or shared type of a document, as it is now."""
 
     key: str

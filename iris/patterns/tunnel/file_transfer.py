@@ -11,12 +11,12 @@ import hashlib
 import os
 import secrets
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, BinaryIO, Final, final
 
 import trio
+from msgspec import Struct
 
 from iris.kernel.errors import PayloadTooLarge
 from iris.kernel.tasks import interruptible
@@ -41,8 +41,7 @@ Abort = Callable[[str], None]
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileSummary:
+class FileSummary(Struct, frozen=True, kw_only=True):
     """What was transferred."""
 
     size: int

@@ -19,6 +19,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, final
 
+from msgspec import Struct
+
 from iris.kernel.config import Config
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.wire import kinds
@@ -40,8 +42,7 @@ _ASKS_BEFORE_SILENT: Final = 3
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ending:
+class Ending(Struct, frozen=True, kw_only=True):
     """How a tunnel ended."""
 
     code: CloseCode

@@ -12,8 +12,9 @@ Rules of this file:
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import Final, final
+
+from msgspec import Struct
 
 from iris.kernel.wire import kinds
 
@@ -64,8 +65,7 @@ class CloseCode(enum.IntEnum):
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class Refusal(Struct, frozen=True, kw_only=True):
     """Why a node does not take a tunnel: a short stable word, a text for people, and when to try again."""
 
     code: str

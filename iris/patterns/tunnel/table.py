@@ -10,12 +10,13 @@ the only thing to store, for as long as the peer lives.
 
 from __future__ import annotations
 
-import dataclasses
 from bisect import bisect_right
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, final
+
+from msgspec import structs
 
 from iris.kernel.config import KIB, Config
 from iris.kernel.errors import NotSent, RemoteProtocolError
@@ -192,7 +193,7 @@ class TunnelTable:
         self._mesh = mesh
         self._config = config
         self._ledger = ledger
-        self._far_config = dataclasses.replace(config, tunnel_window=config.site_tunnel_window)
+        self._far_config = structs.replace(config, tunnel_window=config.site_tunnel_window)
         self._is_far = is_far
         self._accept = accept
         self._clock = clock

@@ -16,9 +16,9 @@ A node takes a refreshed file without a restart (``CredentialWatch``).
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
 from typing import Final, Literal, final
+
+from msgspec import Struct, structs
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import Entropy, check_name, is_node_id
@@ -67,7 +67,7 @@ def issue_cluster(
     generation = realm.generations.get(name, 0) + 1
     key = SigningKey(entropy(32))
     credential = _certify(realm, name, key, generation, rights or Rights(), wall_now, lifetime, seeds)
-    return dataclasses.replace(realm, generations={**realm.generations, name: generation}), credential
+    return structs.replace(realm, generations={**realm.generations, name: generation}), credential
 
 
 def refresh_credential(
@@ -97,7 +97,7 @@ def refresh_credential(
     if isinstance(credential.keys, SealedKeys):
         if rights is not None or lifetime is not None:
             raise ConfigError(f"credential of cluster {credential.name!r}: sealed; seal a refreshed portable one again")
-        return dataclasses.replace(credential, gate_secrets=realm.gate_secrets, trusted=realm.trusted)
+        return structs.replace(credential, gate_secrets=realm.gate_secrets, trusted=realm.trusted)
     certificate = credential.certificate
     if lifetime is None:
         lifetime = certificate.not_after - certificate.not_before - CLOCK_TOLERANCE
@@ -121,7 +121,7 @@ def add_gate_secret(realm: RealmRoot, entropy: Entropy) -> RealmRoot:
     """
     if len(realm.gate_secrets) > 1:
         raise ConfigError("the gate secret is being rotated already: finish that first")
-    return dataclasses.replace(realm, gate_secrets=(*realm.gate_secrets, entropy(GATE_SECRET_SIZE)))
+    return structs.replace(realm, gate_secrets=(*realm.gate_secrets, entropy(GATE_SECRET_SIZE)))
 
 
 def use_new_gate_secret(realm: RealmRoot) -> RealmRoot:
@@ -132,7 +132,7 @@ def use_new_gate_secret(realm: RealmRoot) -> RealmRoot:
     """
     if len(realm.gate_secrets) != 2:
         raise ConfigError("no gate secret has been added: begin the rotation first")
-    return dataclasses.replace(realm, gate_secrets=(realm.gate_secrets[1], realm.gate_secrets[0]))
+    return structs.replace(realm, gate_secrets=(realm.gate_secrets[1], realm.gate_secrets[0]))
 
 
 def drop_old_gate_secret(realm: RealmRoot) -> RealmRoot:
@@ -143,7 +143,7 @@ def drop_old_gate_secret(realm: RealmRoot) -> RealmRoot:
     """
     if len(realm.gate_secrets) != 2:
         raise ConfigError("no gate secret has been added: begin the rotation first")
-    return dataclasses.replace(realm, gate_secrets=realm.gate_secrets[:1])
+    return structs.replace(realm, gate_secrets=realm.gate_secrets[:1])
 
 
 def revoke_cluster(
@@ -162,7 +162,7 @@ def revoke_cluster(
     lowest = max(newest + 1 if below is None else below, realm.revoked_clusters.get(name, 0))
     if lowest > newest + 1:
         raise ConfigError(f"cluster {name!r} has {newest} generations; nothing below {lowest} can be revoked")
-    changed = dataclasses.replace(realm, revoked_clusters={**realm.revoked_clusters, name: lowest})
+    changed = structs.replace(realm, revoked_clusters={**realm.revoked_clusters, name: lowest})
     return _issue_list(changed, wall_now)
 
 
@@ -184,13 +184,12 @@ def revoke_node(
     if not is_node_id(node) and not is_node_id(node * 2):
         raise ConfigError(f"{node!r} is not a node id (32 hexadecimal digits) or the first half of one")
     end = NEVER if until is None else int(until)
-    changed = dataclasses.replace(realm, revoked_nodes={**realm.revoked_nodes, node: end})
+    changed = structs.replace(realm, revoked_nodes={**realm.revoked_nodes, node: end})
     return _issue_list(changed, wall_now)
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CredentialSummary:
+class CredentialSummary(Struct, frozen=True, kw_only=True):
     """What a credential says, without secrets: what ``iris keys show`` prints."""
 
     cluster: str
@@ -230,8 +229,7 @@ FaultKind = Literal["early", "expired", "expires", "rotating", "bundle", "revoke
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CredentialFault:
+class CredentialFault(Struct, frozen=True, kw_only=True):
     """What is wrong with a credential, or soon will be.
 
     Args:
@@ -323,7 +321,7 @@ def _check_realm(realm: RealmRoot, credential: Credential) -> None:
 
 def _issue_list(realm: RealmRoot, wall_now: float) -> tuple[RealmRoot, RevocationList]:
     current = {node: end for node, end in realm.revoked_nodes.items() if end > wall_now}
-    changed = dataclasses.replace(realm, revoked_nodes=current, revocation_number=realm.revocation_number + 1)
+    changed = structs.replace(realm, revoked_nodes=current, revocation_number=realm.revocation_number + 1)
     issued = issue_revocations(
         changed.key,
         number=changed.revocation_number,

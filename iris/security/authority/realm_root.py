@@ -6,20 +6,19 @@ It is a value: every operation (``iris.security.authority.issuing``) returns a n
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
+
+from msgspec import field, structs
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import Entropy
 from iris.security.identity import GATE_SECRET_SIZE, MAX_GATE_SECRETS, SigningKey, TrustedRealm, realm_fingerprint
-from iris.security.secret import secrets_of
+from iris.security.secret import Redacted, secrets_of
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RealmRoot:
+class RealmRoot(Redacted, frozen=True, kw_only=True):
     """A realm as its owner holds it.  The repr shows no secret.
 
     Args:
@@ -36,20 +35,22 @@ class RealmRoot:
         trusted_serials: for each realm that ever was trusted, by fingerprint, the newest serial that was taken.
     """
 
+    _unshown: ClassVar = frozenset({"gate_secrets"})
+
     key: SigningKey
-    gate_secrets: tuple[bytes, ...] = dataclasses.field(repr=False)
-    generations: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
+    gate_secrets: tuple[bytes, ...]
+    generations: Mapping[str, int] = field(default_factory=dict[str, int])
     revocation_number: int = 0
-    revoked_clusters: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
-    revoked_nodes: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
+    revoked_clusters: Mapping[str, int] = field(default_factory=dict[str, int])
+    revoked_nodes: Mapping[str, int] = field(default_factory=dict[str, int])
     bundle_serial: int = 0
     exports: tuple[str, ...] = ()
     topics: tuple[str, ...] = ()
     trusted: tuple[TrustedRealm, ...] = ()
-    trusted_serials: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
+    trusted_serials: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "gate_secrets", secrets_of(self.gate_secrets))
+        structs.force_setattr(self, "gate_secrets", secrets_of(self.gate_secrets))
         if not 1 <= len(self.gate_secrets) <= MAX_GATE_SECRETS:
             raise ConfigError("a realm has one gate secret, or two while they change")
 

@@ -6,7 +6,7 @@ credentials: ``refresh_credential``.
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec import structs
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import is_alias
@@ -51,10 +51,10 @@ def issue_realm_bundle(
         not_after=wall_now + lifetime,
     )
     trusted = tuple(
-        dataclasses.replace(known, realm=dataclasses.replace(known.realm, exports=exports, topics=topics))
+        structs.replace(known, realm=structs.replace(known.realm, exports=exports, topics=topics))
         for known in realm.trusted
     )
-    issued = dataclasses.replace(realm, bundle_serial=bundle.serial, exports=exports, topics=topics, trusted=trusted)
+    issued = structs.replace(realm, bundle_serial=bundle.serial, exports=exports, topics=topics, trusted=trusted)
     return issued, bundle
 
 
@@ -113,7 +113,7 @@ def trust_realm(
     )
     trusted = TrustedRealm(realm=foreign, pair_secret=pair_secret(realm.key, bundle))
     serials = {**realm.trusted_serials, bundle.fingerprint: bundle.serial}
-    return dataclasses.replace(realm, trusted=(*others, trusted), trusted_serials=serials)
+    return structs.replace(realm, trusted=(*others, trusted), trusted_serials=serials)
 
 
 def distrust_realm(realm: RealmRoot, alias: str) -> RealmRoot:
@@ -126,7 +126,7 @@ def distrust_realm(realm: RealmRoot, alias: str) -> RealmRoot:
     if len(left) == len(realm.trusted):
         known = ", ".join(sorted(known.realm.alias for known in realm.trusted)) or "none"
         raise ConfigError(f"no realm {alias!r} is trusted; those that are: {known}")
-    return dataclasses.replace(realm, trusted=left)
+    return structs.replace(realm, trusted=left)
 
 
 def _list(given: tuple[str, ...] | None, otherwise: tuple[str, ...], what: str) -> tuple[str, ...]:

@@ -43,11 +43,9 @@ hold ends the handshake (``over`` is True); drop it.  A handshake has no clock: 
 
 from __future__ import annotations
 
-import dataclasses
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, final
+from typing import ClassVar, Final, final
 
 from cryptography.hazmat.primitives.asymmetric.mlkem import MLKEM768PrivateKey, MLKEM768PublicKey
 
@@ -66,7 +64,7 @@ from iris.security.identity import (
     verify_peer_untrusted,
 )
 from iris.security.noise import DHLEN, HandshakeState, Suite, preferred_suite
-from iris.security.secret import Secret
+from iris.security.secret import Redacted, Secret
 
 _DEFAULTS: Final = Config()
 
@@ -93,8 +91,7 @@ Admit = Callable[[PeerIdentity], None]
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Established:
+class Established(Redacted, frozen=True, kw_only=True):
     """What a finished handshake yields.
 
     Args:
@@ -104,10 +101,12 @@ class Established:
         frame: the last frame to send, on the initiator's side; else None.
     """
 
+    _unshown: ClassVar = frozenset({"hello", "frame"})
+
     session: Session
     peer: PeerIdentity
-    hello: bytes = dataclasses.field(repr=False)
-    frame: bytes | None = dataclasses.field(repr=False)
+    hello: bytes
+    frame: bytes | None
 
 
 def prologue(suite: Suite, realm: bytes) -> bytes:

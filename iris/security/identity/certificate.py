@@ -12,12 +12,10 @@ start, for peers whose clock is behind.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import hashlib
 import math
-from dataclasses import dataclass
-from typing import Final, cast, final
+from typing import ClassVar, Final, cast, final
 
 from iris.kernel.errors import AuthenticationError, ConfigError, RemoteProtocolError
 from iris.kernel.names import NodeId, check_name, is_name
@@ -25,6 +23,7 @@ from iris.kernel.wire import pack, unpack_untrusted
 from iris.security.identity import signing
 from iris.security.identity.permissions import Rights
 from iris.security.identity.signing import SigningKey
+from iris.security.secret import Redacted
 
 VERSION: Final = 1
 
@@ -46,17 +45,18 @@ MAX_SIGNED: Final = 8 * 1024
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterCertificate:
+class ClusterCertificate(Redacted, frozen=True, kw_only=True):
     """The root's statement that a public key is a cluster of the realm, until when, and what it may do."""
 
+    _unshown: ClassVar = frozenset({"public_key", "signed"})
+
     name: str
-    public_key: bytes = dataclasses.field(repr=False)
+    public_key: bytes
     generation: int
     not_before: int
     not_after: int
     rights: Rights
-    signed: bytes = dataclasses.field(repr=False)
+    signed: bytes
 
     def may_serve(self, cluster: str) -> bool:
         """Tell whether nodes with this certificate may be members of ``cluster``."""
@@ -73,8 +73,7 @@ def node_digits(static_key: bytes, signing_key: bytes) -> str:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeDelegation:
+class NodeDelegation(Redacted, frozen=True, kw_only=True):
     """The cluster's statement that a node speaks for it.
 
     ``node`` is a whole node id, or, in a delegation that outlives one boot, the first half: the node completes it
@@ -82,13 +81,15 @@ class NodeDelegation:
     node's keys, see ``node_digits``.
     """
 
+    _unshown: ClassVar = frozenset({"static_key", "signing_key", "signed"})
+
     cluster: str
     node: str
-    static_key: bytes = dataclasses.field(repr=False)
-    signing_key: bytes = dataclasses.field(repr=False)
+    static_key: bytes
+    signing_key: bytes
     not_before: int
     not_after: int
-    signed: bytes = dataclasses.field(repr=False)
+    signed: bytes
 
     def names(self, node_id: NodeId) -> bool:
         """Tell whether this delegation speaks of ``node_id``, and rightly."""

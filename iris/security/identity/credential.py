@@ -14,9 +14,9 @@ delegation ends or is revoked, and cannot make others.
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass
-from typing import Final, final
+from typing import ClassVar, Final, final
+
+from msgspec import Struct, structs
 
 from iris.kernel.errors import AuthenticationError, ConfigError
 from iris.kernel.names import Entropy, NodeId
@@ -33,7 +33,7 @@ from iris.security.identity.identity import NodeIdentity, realm_fingerprint
 from iris.security.identity.realm_bundle import TrustedRealm
 from iris.security.identity.signing import SigningKey
 from iris.security.noise import KeyPair
-from iris.security.secret import secrets_of
+from iris.security.secret import Redacted, secrets_of
 
 GATE_SECRET_SIZE: Final = 32
 MAX_GATE_SECRETS: Final = 2
@@ -41,8 +41,7 @@ MAX_GATE_SECRETS: Final = 2
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SealedKeys:
+class SealedKeys(Struct, frozen=True, kw_only=True):
     """The keys of one node, and the delegation that was made for them in advance.  The repr shows no secret."""
 
     delegation: NodeDelegation
@@ -51,8 +50,7 @@ class SealedKeys:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Credential:
+class Credential(Redacted, frozen=True, kw_only=True):
     """The right to speak for one cluster of one realm.  The repr shows no secret.
 
     Args:
@@ -64,15 +62,17 @@ class Credential:
         trusted: realms of other owners whose nodes may be spoken with.
     """
 
-    realm: bytes = dataclasses.field(repr=False)
-    gate_secrets: tuple[bytes, ...] = dataclasses.field(repr=False)
+    _unshown: ClassVar = frozenset({"realm", "gate_secrets"})
+
+    realm: bytes
+    gate_secrets: tuple[bytes, ...]
     certificate: ClusterCertificate
     keys: SigningKey | SealedKeys
     seeds: tuple[str, ...] = ()
     trusted: tuple[TrustedRealm, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "gate_secrets", secrets_of(self.gate_secrets))
+        structs.force_setattr(self, "gate_secrets", secrets_of(self.gate_secrets))
         if not 1 <= len(self.gate_secrets) <= MAX_GATE_SECRETS:
             raise ConfigError(f"credential: {len(self.gate_secrets)} gate secrets: use one, or two while they change")
         if any(len(secret) != GATE_SECRET_SIZE for secret in self.gate_secrets):
@@ -235,4 +235,4 @@ def seal_credential(
         not_before=not_before,
         not_after=min(not_after, credential.certificate.not_after),
     )
-    return dataclasses.replace(credential, keys=SealedKeys(delegation=delegation, static=static, signing=signing))
+    return structs.replace(credential, keys=SealedKeys(delegation=delegation, static=static, signing=signing))

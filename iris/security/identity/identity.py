@@ -10,6 +10,8 @@ import dataclasses
 from dataclasses import dataclass
 from typing import final
 
+from msgspec import Struct, structs
+
 from iris.kernel.errors import AuthenticationError
 from iris.kernel.names import NodeId, is_node_id
 from iris.security.identity import certificate as certificates
@@ -89,8 +91,7 @@ class NodeIdentity:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerIdentity:
+class PeerIdentity(Struct, frozen=True, kw_only=True):
     """A verified node, of the same realm or of a trusted one: ``foreign`` is None, or that realm."""
 
     node_id: NodeId
@@ -182,7 +183,7 @@ def verify_peer_untrusted(
     """
     peer = read_peer_untrusted(realm, node_id=node_id, certificate=certificate, delegation=delegation)
     if foreign is not None:
-        peer = dataclasses.replace(peer, foreign=foreign)
+        peer = structs.replace(peer, foreign=foreign)
     peer.check_time(wall_now)
     return peer
 

@@ -6,8 +6,9 @@ more.  For topics None means unrestricted; an empty tuple means nothing at all.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, final
+
+from msgspec import Struct
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.topic_syntax import MAX_TOKENS, MAX_TOPIC, is_pattern
@@ -38,8 +39,7 @@ def covers(allowed: str, wanted: str) -> bool:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rights:
+class Rights(Struct, frozen=True, kw_only=True):
     """What the nodes of a cluster may do.  By default: serve their own name, publish and subscribe to anything.
 
     Args:

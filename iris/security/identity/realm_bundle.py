@@ -11,13 +11,12 @@ them it takes the place of the gate secret: who does not know it is not answered
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from dataclasses import dataclass
-from typing import Final, cast, final
+from typing import ClassVar, Final, cast, final
 
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from msgspec import Struct, structs
 
 from iris.kernel.errors import AuthenticationError, ConfigError, RemoteProtocolError
 from iris.kernel.names import check_name, is_alias, is_name
@@ -27,7 +26,7 @@ from iris.security.identity import signing
 from iris.security.identity.permissions import MAX_PATTERNS, check_patterns, covers
 from iris.security.identity.signing import SigningKey, realm_fingerprint
 from iris.security.noise import DHLEN, KeyPair
-from iris.security.secret import Secret
+from iris.security.secret import Redacted, Secret
 
 VERSION: Final = 2
 """Version 1 had no lists of topics; what was written then is read as if they were not given."""
@@ -42,8 +41,7 @@ _WHAT: Final = "bundle"
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RealmBundle:
+class RealmBundle(Redacted, frozen=True, kw_only=True):
     """The signed statement of a realm about itself, for owners of other realms.
 
     Args:
@@ -58,14 +56,16 @@ class RealmBundle:
         signed: what is in the file.
     """
 
-    realm: bytes = dataclasses.field(repr=False)
+    _unshown: ClassVar = frozenset({"realm", "federation_key", "signed"})
+
+    realm: bytes
     name: str
-    federation_key: bytes = dataclasses.field(repr=False)
+    federation_key: bytes
     exports: tuple[str, ...]
     serial: int
     not_before: int
     not_after: int
-    signed: bytes = dataclasses.field(repr=False)
+    signed: bytes
     topics: tuple[str, ...] = ()
 
     @property
@@ -75,8 +75,7 @@ class RealmBundle:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForeignRealm:
+class ForeignRealm(Struct, frozen=True, kw_only=True):
     """A realm of another owner, as this one sees it.
 
     Args:
@@ -150,15 +149,16 @@ class ForeignRealm:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrustedRealm:
+class TrustedRealm(Redacted, frozen=True, kw_only=True):
     """A foreign realm, and the secret that begins handshakes with its nodes.  The repr does not show it."""
 
+    _unshown: ClassVar = frozenset({"pair_secret"})
+
     realm: ForeignRealm
-    pair_secret: bytes = dataclasses.field(repr=False)
+    pair_secret: bytes
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "pair_secret", Secret(self.pair_secret))
+        structs.force_setattr(self, "pair_secret", Secret(self.pair_secret))
 
 
 def federation_keys(root: SigningKey) -> KeyPair:

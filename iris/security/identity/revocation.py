@@ -21,10 +21,8 @@ key), and a node, by its id or by the first half that a sealed credential gives 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Final, cast, final
+from typing import ClassVar, Final, cast, final
 
 from iris.kernel.errors import AuthenticationError, ConfigError, RemoteProtocolError
 from iris.kernel.names import is_name
@@ -32,6 +30,7 @@ from iris.kernel.wire import pack, unpack_untrusted
 from iris.security.identity import signing
 from iris.security.identity.identity import PeerIdentity
 from iris.security.identity.signing import SigningKey
+from iris.security.secret import Redacted
 
 VERSION: Final = 1
 
@@ -45,8 +44,7 @@ WHAT: Final = "revocation list"
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RevocationList:
+class RevocationList(Redacted, frozen=True, kw_only=True):
     """A signed, complete list of whom the realm has expelled.
 
     Args:
@@ -57,11 +55,13 @@ class RevocationList:
         signed: the list as it travels.
     """
 
+    _unshown: ClassVar = frozenset({"signed"})
+
     number: int
     issued: int
     clusters: Mapping[str, int]
     nodes: Mapping[str, int]
-    signed: bytes = dataclasses.field(repr=False)
+    signed: bytes
 
     def reason(self, peer: PeerIdentity) -> str | None:
         """Return why ``peer`` is revoked, or None if it is not."""

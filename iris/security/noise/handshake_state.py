@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, Protocol, final
 
 from cryptography.exceptions import InvalidTag
@@ -24,6 +23,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from msgspec import Struct
 
 from iris.kernel.errors import AuthenticationError, LocalProtocolError
 from iris.kernel.names import Entropy
@@ -212,8 +212,7 @@ class SymmetricState:
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NoiseProtocol:
+class NoiseProtocol(Struct, frozen=True, kw_only=True):
     """A Noise protocol: a pattern with its modifiers, over X25519, a cipher and a hash.
 
     Args:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import json
 import os
@@ -11,6 +10,7 @@ from typing import Any
 
 import click
 import pytest
+from msgspec import structs
 
 from iris.cli.main import FAILED, MISUSED, run_command
 from iris.cli.terminal import VARIABLE
@@ -271,7 +271,7 @@ def test_check_tells_of_every_file_what_is_wrong_and_of_good_ones_nothing(capsys
 def test_check_tells_which_seeds_of_an_old_credential_are_no_addresses(capsys: Captured) -> None:
     file = Path("store.iris")
     seeds = ("nonsense", "tcp://192.0.2.1:7000", "tcp://host")
-    save_credential(file, dataclasses.replace(load_credential(file), seeds=seeds), replace=True)
+    save_credential(file, structs.replace(load_credential(file), seeds=seeds), replace=True)
     assert run_command(["keys", "check", "store.iris"]) == FAILED
     one, other = capsys.readouterr().out.splitlines()
     assert one.startswith("store.iris: seed 'nonsense' is not an address")

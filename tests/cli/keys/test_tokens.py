@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from iris.cli.main import MISUSED, run_command
-from iris.doors import Clients, Problem, load_tokens
+from iris.doors import Problem, load_tokens
+from iris.doors.clients import Clients
 
 Captured = pytest.CaptureFixture[str]
 NOW = 1_000_000.0

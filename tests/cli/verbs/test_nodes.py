@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
 import signal
@@ -11,6 +10,7 @@ from typing import cast
 
 import pytest
 import trio
+from msgspec import structs
 
 import iris
 from iris.cluster.membership.roster import Change, Member, Watch
@@ -68,7 +68,7 @@ def test_nodes_that_serve_nothing_come_last_unless_clusters_are_named(
     crowd: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def nodes(node: iris.Node) -> tuple[iris.NodeInfo, ...]:
-        return IDLE, dataclasses.replace(IDLE, node=NodeId("1" * 32), clusters=("store",))
+        return IDLE, structs.replace(IDLE, node=NodeId("1" * 32), clusters=("store",))
 
     monkeypatch.setattr(iris.Node, "nodes", nodes)
     _, *lines = crowd.run("nodes").out.decode().splitlines()
@@ -130,7 +130,7 @@ def test_addresses_are_shown_as_they_are_and_command_no_terminal(crowd: Desk, mo
     odd = ("tcp://[fd00::1]:7000", "ws://here:smile:/iris", "ipc:///a\x1b]0;b\x07\x9b2J\u202e")
 
     def members(node: iris.Node, cluster: str) -> tuple[Member, ...]:
-        return (dataclasses.replace(ONE, addresses=odd),)
+        return (structs.replace(ONE, addresses=odd),)
 
     monkeypatch.setattr(iris.Node, "members", members)
     for name, text in (("TERM", "dumb"), ("COLUMNS", "160"), ("LINES", "50")):

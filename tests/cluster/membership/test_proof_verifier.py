@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
 import pytest
+from msgspec import structs
 
 from iris.cluster.membership.proofs import ProofVerifier, proof_of, serves_by_right
 from iris.cluster.swim.records import ClusterEntry, NodeRecord
@@ -94,14 +94,14 @@ def test_a_node_speaks_for_the_cluster_of_its_proof_only() -> None:
 def test_a_proof_of_another_realm_is_none() -> None:
     subject = Subject()
     stranger = TestRealm(2).identity("databases")
-    record = dataclasses.replace(subject.record(identity=stranger), node=stranger.node_id)
+    record = structs.replace(subject.record(identity=stranger), node=stranger.node_id)
     assert not subject.verifier.verify(record, STATEMENT, ProofVerifier(stranger, lambda: WALL).sign(STATEMENT))
 
 
 @pytest.mark.parametrize("proof", [b"", b"\xc0", pack(("a", "b")), pack((b"", b"")), pack((b"x",)), b"\x92" + bytes(9)])
 def test_what_is_no_proof(proof: bytes) -> None:
     subject = Subject()
-    assert not subject.is_believed(dataclasses.replace(subject.record(), proof=proof))
+    assert not subject.is_believed(structs.replace(subject.record(), proof=proof))
 
 
 def test_a_proof_holds_only_for_its_time() -> None:
@@ -200,7 +200,7 @@ def test_a_record_holds_until_its_own_chain_ends() -> None:
     subject = Subject()
     record = subject.record()
     assert subject.verifier.holds(record)
-    assert not subject.verifier.holds(dataclasses.replace(record, proof=b"\xc0"))
+    assert not subject.verifier.holds(structs.replace(record, proof=b"\xc0"))
     subject.now = WALL + DAY
     assert not subject.verifier.holds(record)
 
@@ -209,14 +209,14 @@ def test_a_node_is_the_same_with_other_certificates_and_not_with_other_keys_or_a
     subject = Subject()
     held = subject.record()
     subject.now = WALL + DAY  # the verifier that are held may have ended meanwhile
-    renewed = dataclasses.replace(held, proof=subject.second_proof("databases"), incarnation=9)
+    renewed = structs.replace(held, proof=subject.second_proof("databases"), incarnation=9)
     assert subject.verifier.continues(held, renewed)
-    moved = dataclasses.replace(held, proof=subject.second_proof("billing"), name="billing")
+    moved = structs.replace(held, proof=subject.second_proof("billing"), name="billing")
     assert not subject.verifier.continues(held, moved)
     other = subject.realm.identity("databases")
-    impostor = dataclasses.replace(subject.record(identity=other), node=other.node_id)
+    impostor = structs.replace(subject.record(identity=other), node=other.node_id)
     assert not subject.verifier.continues(held, impostor)
-    assert not subject.verifier.continues(held, dataclasses.replace(held, proof=b"\xc0"))
+    assert not subject.verifier.continues(held, structs.replace(held, proof=b"\xc0"))
 
 
 def test_a_handshake_by_the_id_of_a_known_node_has_to_be_by_its_keys() -> None:
@@ -226,9 +226,9 @@ def test_a_handshake_by_the_id_of_a_known_node_has_to_be_by_its_keys() -> None:
     subject.verifier.check_known(held, me)
     other = subject.realm.identity("databases").public()
     for impostor in (
-        dataclasses.replace(me, delegation=other.delegation),
-        dataclasses.replace(me, delegation=dataclasses.replace(me.delegation, signing_key=bytes(32))),
-        dataclasses.replace(me, certificate=subject.realm.identity("billing").certificate),
+        structs.replace(me, delegation=other.delegation),
+        structs.replace(me, delegation=structs.replace(me.delegation, signing_key=bytes(32))),
+        structs.replace(me, certificate=subject.realm.identity("billing").certificate),
     ):
         with pytest.raises(AuthenticationError, match="has the id of another node of 'databases'"):
             subject.verifier.check_known(held, impostor)

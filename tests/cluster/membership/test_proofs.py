@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import trio
+from msgspec import structs
 from trio.testing import MockClock
 
 from iris.cluster.membership.proofs import Proofs, ProofVerifier, proof_of
@@ -50,7 +49,7 @@ class Watched:
         entries = tuple(
             ClusterEntry(name=name, proof=self._prove(self.identity, name, end)) for name, end in until.items()
         )
-        self.record = dataclasses.replace(self.record, clusters=(ClusterEntry(name="shop"), *entries))
+        self.record = structs.replace(self.record, clusters=(ClusterEntry(name="shop"), *entries))
         self.held = self.proofs.permitted(self.record)
 
     def _prove(self, node: NodeIdentity, cluster: str, end: float) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec import structs
 
 from iris.cluster.membership.roster import Change, Roster
 from iris.cluster.swim.context import Changed
@@ -17,7 +17,7 @@ def changed(
     return Changed(
         node=node(number),
         state=state,
-        record=dataclasses.replace(record(number, site="eu"), clusters=entries),
+        record=structs.replace(record(number, site="eu"), clusters=entries),
         evidence=evidence,
     )
 

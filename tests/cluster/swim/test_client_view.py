@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
 from random import Random
 
 import pytest
+from msgspec import structs
 
 from iris.cluster.swim.client_view import MAX_LOOKED_UP, ClientView, view_hash
 from iris.cluster.swim.context import Changed, Effect, Routable, Synchronized
@@ -36,10 +36,10 @@ def view(*contacts: int, trust: HashTrust | None = None) -> ClientView:
 
 def serving(number: int, *, incarnation: int = 1, clusters: Iterable[str] = ("store",)) -> NodeRecord:
     """Return a signed record of a member that serves some clusters."""
-    bare = dataclasses.replace(
+    bare = structs.replace(
         record(number, incarnation=incarnation), clusters=tuple(ClusterEntry(name=name) for name in clusters)
     )
-    return dataclasses.replace(bare, signature=HashTrust(bare.node).sign(bare.statement()))
+    return structs.replace(bare, signature=HashTrust(bare.node).sign(bare.statement()))
 
 
 def asked(effects: list[Effect]) -> tuple[NodeId, kinds.Lookup]:
@@ -169,7 +169,7 @@ def test_a_link_that_breaks_closes_the_route_and_has_the_cluster_asked_for_again
 
 def test_a_record_is_believed_if_its_subject_signed_it() -> None:
     me = view(CONTACT)
-    forged = dataclasses.replace(serving(1), addresses=("tcp://192.0.2.1:1",))
+    forged = structs.replace(serving(1), addresses=("tcp://192.0.2.1:1",))
     effects = answer(me, forged, serving(2), effects=me.look("store", 0.0))
     assert [who for who, *_ in changes(effects)] == [node(2)]
     assert me.rejected == {"a record that its subject did not sign": 1}

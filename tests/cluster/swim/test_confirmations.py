@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
+from msgspec import structs
 
 from benchmarks.messages import fields_of
 from iris.cluster.swim.context import Changed, Routable, Send
@@ -64,7 +63,7 @@ def test_a_refutation_ends_the_suspicion_and_stops_the_claims() -> None:
 @pytest.mark.parametrize(
     "bad",
     [
-        dataclasses.replace(claim(5, 2), signature=HashTrust(node(1)).sign(claim(5, 2).statement())),
+        structs.replace(claim(5, 2), signature=HashTrust(node(1)).sign(claim(5, 2).statement())),
         claim(5, 1, incarnation=2),
         claim(5, 1, incarnation=0),
         claim(5, 99),
@@ -84,7 +83,7 @@ def test_one_member_saying_everything_it_can_kills_nobody_and_closes_no_route() 
     swim = knowing(*range(1, 10))
     for moment in range(20):
         now = moment * 0.1
-        forged = dataclasses.replace(claim(5, 2), signature=HashTrust(node(1)).sign(b""))
+        forged = structs.replace(claim(5, 2), signature=HashTrust(node(1)).sign(b""))
         effects = gossip(swim, claim(5, 1), claim(5, 1, Evidence.REFUSED), forged, sender=1, now=now)
         effects += gossip(swim, Accusation(node=node(5), incarnation=1), sender=1, now=now)
         effects += swim.receive(kinds.Digest(bytes(range(256)), b""), node(1), now)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec import structs
 
 from iris.cluster.swim.context import Changed, Rejected
 from iris.cluster.swim.record_quota import RecordQuota
@@ -18,7 +18,7 @@ FULL = "more records of one cluster's key than records_per_cluster_key"
 
 def made_up(number: int, name: str = "bad", *, incarnation: int = 1, leaving: bool = False) -> NodeRecord:
     bare = NodeRecord(node=node(number), name=name, incarnation=incarnation, leaving=leaving)
-    return dataclasses.replace(bare, signature=HashTrust(bare.node).sign(bare.statement()))
+    return structs.replace(bare, signature=HashTrust(bare.node).sign(bare.statement()))
 
 
 def alive(swim: Swim, name: str) -> set[NodeId]:
@@ -106,7 +106,7 @@ def test_a_record_that_is_not_believed_makes_nobody_go() -> None:
     swim = machine(0, config=Config(records_per_cluster_key=2))
     swim.use_links(lambda _: False, lambda _: False)
     gossip(swim, record(1), record(2))
-    forged = dataclasses.replace(record(3), signature=b"")
+    forged = structs.replace(record(3), signature=b"")
     swim.receive(kinds.State(False, (forged.as_update(),)), node(3), 0.0)
     assert alive(swim, "databases") == {node(1), node(2)}
     gossip(swim, record(2, incarnation=2, leaving=True))

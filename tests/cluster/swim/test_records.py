@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from benchmarks.messages import arrived, fields_of, raw
 from iris.cluster.swim.records import (
@@ -115,7 +115,7 @@ def test_what_is_no_record_is_refused(value: object) -> None:
 
 
 def test_every_field_but_the_signature_is_signed() -> None:
-    other = dataclasses.replace(FULL, signature=b"another")
+    other = structs.replace(FULL, signature=b"another")
     assert other.statement() == FULL.statement()
     changes: list[dict[str, object]] = [
         {"node": node(8)},
@@ -125,17 +125,17 @@ def test_every_field_but_the_signature_is_signed() -> None:
         {"site": "eu-2"},
         {"addresses": FULL.addresses[:1]},
         {"clusters": FULL.clusters[:1]},
-        {"clusters": (FULL.clusters[0], dataclasses.replace(FULL.clusters[1], draining=False))},
+        {"clusters": (FULL.clusters[0], structs.replace(FULL.clusters[1], draining=False))},
         {"interest_version": 10},
         {"leaving": True},
     ]
-    statements = {dataclasses.replace(FULL, **change).statement() for change in changes}  # type: ignore[arg-type]
+    statements = {structs.replace(FULL, **change).statement() for change in changes}
     assert len(statements | {FULL.statement()}) == len(changes) + 1
 
 
 def test_fields_do_not_run_into_each_other() -> None:
-    one = dataclasses.replace(FULL, name="ab", proof=b"c")
-    other = dataclasses.replace(FULL, name="a", proof=b"bc")
+    one = structs.replace(FULL, name="ab", proof=b"c")
+    other = structs.replace(FULL, name="a", proof=b"bc")
     assert one.statement() != other.statement()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from collections import Counter
 from typing import cast
@@ -10,6 +9,7 @@ from typing import cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from msgspec.structs import replace
 
 from benchmarks.messages import fields_of
@@ -169,7 +169,7 @@ def test_more_members_than_the_limit_are_refused() -> None:
 
 def test_a_record_that_its_subject_did_not_sign_changes_nothing() -> None:
     swim = knowing(1)
-    forged = dataclasses.replace(record(1, incarnation=2, leaving=True), signature=record(1).signature)
+    forged = structs.replace(record(1, incarnation=2, leaving=True), signature=record(1).signature)
     effects = gossip(swim, forged, sender=2)
     assert any(isinstance(e, Rejected) and e.sender == node(2) for e in effects)
     assert swim.state(node(1)) is MemberState.ALIVE
@@ -178,7 +178,7 @@ def test_a_record_that_its_subject_did_not_sign_changes_nothing() -> None:
 
 def test_the_same_offence_is_reported_once_and_counted_each_time() -> None:
     swim = knowing(1)
-    forged = dataclasses.replace(record(2), signature=b"")
+    forged = structs.replace(record(2), signature=b"")
     reported = [e for _ in range(3) for e in gossip(swim, forged) if isinstance(e, Rejected)]
     assert len(reported) == 1
     assert swim.statistics().rejected["a record that its subject did not sign"] == 3
@@ -207,7 +207,7 @@ class TwoKeys:
         bare = NodeRecord(
             node=node(1), name="databases", proof=proof.encode(), incarnation=incarnation, leaving=leaving
         )
-        return dataclasses.replace(bare, signature=HashTrust(NodeId(node(1) + proof)).sign(bare.statement()))
+        return structs.replace(bare, signature=HashTrust(NodeId(node(1) + proof)).sign(bare.statement()))
 
 
 @pytest.mark.parametrize("state", [MemberState.ALIVE, MemberState.DEAD, MemberState.LEFT])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from iris.doors import ClientLimits
+from iris.doors.clients import ClientLimits
 from iris.doors.http import HttpLimits
 from tests.support.doors import Place, Run, rest_of
 

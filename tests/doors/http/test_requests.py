@@ -8,7 +8,8 @@ import json
 import time
 from typing import Any
 
-from iris.doors import ClientLimits, grant
+from iris.doors import grant
+from iris.doors.clients import ClientLimits
 from iris.doors.http import HttpLimits
 from tests.support.doors import Answer, Place, Run, rest_of
 

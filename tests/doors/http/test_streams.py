@@ -13,8 +13,9 @@ import pytest
 
 import iris
 import iris.aio
-from iris.doors import ClientLimits, grant, withdraw
 from iris.doors import clients as clients_module
+from iris.doors import grant, withdraw
+from iris.doors.clients import ClientLimits
 from iris.patterns.pubsub.subscribe import SubscriptionLimits
 from tests.support.doors import Place, Run, greeters, next_event, open_place, rest_of, run_in_realm
 

@@ -16,7 +16,8 @@ import mqtt5
 
 import iris
 import iris.aio
-from iris.doors import ClientLimits, Clients, grant
+from iris.doors import grant
+from iris.doors.clients import ClientLimits, Clients
 from iris.doors.mqtt import MqttDoor, open_mqtt_door
 from tests.support.doors import NOW, dial
 

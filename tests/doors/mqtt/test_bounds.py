@@ -14,7 +14,8 @@ from typing import Any
 import mqtt5
 import pytest
 
-from iris.doors import ClientLimits, accepting
+from iris.doors import accepting
+from iris.doors.clients import ClientLimits
 from iris.doors.mqtt import door, publishing, reading, wire
 from iris.patterns.pubsub.subscribe import SubscriptionLimits
 from tests.doors.mqtt.place import Place, Raw, connect_3, frame, publish_3, subscribe_3, text

@@ -18,7 +18,8 @@ import pytest
 
 import iris
 import iris.aio
-from iris.doors import ClientLimits, Clients, grant
+from iris.doors import grant
+from iris.doors.clients import ClientLimits, Clients
 from iris.doors.nng import NngDoor, open_nng_door
 from tests.support.doors import NOW, Counted, greeters
 

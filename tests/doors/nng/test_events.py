@@ -9,8 +9,9 @@ from typing import Any
 import pynng
 import pytest
 
-from iris.doors import ClientLimits, grant, withdraw
 from iris.doors import clients as clients_module
+from iris.doors import grant, withdraw
+from iris.doors.clients import ClientLimits
 from iris.doors.nng import counters, events
 from iris.doors.nng.events import TopicNumbers
 from iris.patterns.pubsub.subscribe import SubscriptionLimits

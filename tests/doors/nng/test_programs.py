@@ -14,7 +14,8 @@ import pytest
 import iris
 import iris.aio
 from docs.pages import blocks
-from iris.doors import Clients, grant
+from iris.doors import grant
+from iris.doors.clients import Clients
 from iris.doors.nng import open_nng_door
 from iris.kernel.errors import ConfigError
 from tests.doors.nng.certificates import Authority

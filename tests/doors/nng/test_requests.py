@@ -9,8 +9,9 @@ import msgpack
 import pynng
 import pytest
 
-from iris.doors import ClientLimits, grant, withdraw
 from iris.doors import clients as clients_module
+from iris.doors import grant, withdraw
+from iris.doors.clients import ClientLimits
 from tests.doors.nng.place import Place
 from tests.support.doors import Run
 

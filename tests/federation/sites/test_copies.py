@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 import trio
+from msgspec import structs
 from trio.testing import MockClock
 
 import iris
@@ -381,7 +381,7 @@ async def test_a_publisher_waits_while_a_gateway_has_it_pause_and_loses_nothing(
 
 
 async def test_what_a_slow_link_does_not_take_is_counted_for_each_node(autojump_clock: MockClock) -> None:
-    config = dataclasses.replace(Config(), link_bytes=2 * 1024 * 1024)
+    config = structs.replace(Config(), link_bytes=2 * 1024 * 1024)
     async with open_federation() as federation:
         await federation.mesh("eu", "us")
         heard: list[Heard] = []

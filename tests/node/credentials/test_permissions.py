@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import trio
+from msgspec import structs
 from trio.testing import MockClock
 
 import iris
@@ -111,7 +110,7 @@ async def test_a_narrower_certificate_counts_for_what_was_subscribed_to_before(a
         assert (await anext(prices)).payload == 1
         held = network.credential("reader")
         assert isinstance(held.keys, SigningKey)
-        narrow = dataclasses.replace(
+        narrow = structs.replace(
             held,
             certificate=issue_certificate(
                 network.root,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections import Counter
 
 import pytest
 import trio
+from msgspec import structs
 from trio.testing import MockClock
 
 import iris
@@ -207,9 +207,9 @@ async def test_what_a_member_tells_that_cannot_be_is_refused_counted_and_told_in
         network.open_node("x") as other,
     ):
         swim = node._membership._swim
-        clone = dataclasses.replace(swim.own, incarnation=9, site="elsewhere")
-        clone = dataclasses.replace(clone, signature=node._mesh.identity.sign(clone.statement()))
-        forged = dataclasses.replace(other._membership._swim.own, incarnation=9)
+        clone = structs.replace(swim.own, incarnation=9, site="elsewhere")
+        clone = structs.replace(clone, signature=node._mesh.identity.sign(clone.statement()))
+        forged = structs.replace(other._membership._swim.own, incarnation=9)
         for message in (
             kinds.Gossip((clone.as_update(),)),
             kinds.Gossip((forged.as_update(),)),

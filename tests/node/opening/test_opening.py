@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import random
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 import trio
+from msgspec import structs
 from trio.testing import MockClock
 
 import iris
@@ -93,7 +93,7 @@ class World:
             wall_clock=lambda: WALL,
             random=random.Random(1),
         )
-        return dataclasses.replace(given, **changes)
+        return structs.replace(given, **changes)
 
     def transport(self, config: iris.Config) -> Wires:
         assert config.max_payload > 0
@@ -345,7 +345,7 @@ async def test_nodes_of_two_sites_on_one_machine_pass_each_other_by(world: World
 
 
 async def test_seeds_of_the_call_and_of_the_credential_are_tried_once_each(world: World) -> None:
-    credential = dataclasses.replace(world.shop, seeds=("tcp://10.0.0.1:1", "tcp://10.0.0.2:1"))
+    credential = structs.replace(world.shop, seeds=("tcp://10.0.0.1:1", "tcp://10.0.0.2:1"))
     seeds = ["tcp://10.0.0.3:1", "tcp://10.0.0.1:1"]
     environment = world.environment(directory=None)
     async with iris.open_node(credential=credential, seeds=seeds, listen=[LOOPBACK], environment=environment):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
+from msgspec import structs
 from trio.testing import MockClock
 
 import iris
@@ -55,21 +55,21 @@ NAN = float("nan")
 
 
 def _with(**fields: Any) -> NodeReport:
-    return dataclasses.replace(REPORT, **fields)
+    return structs.replace(REPORT, **fields)
 
 
 def _gateway(**fields: Any) -> NodeReport:
     assert REPORT.gateway is not None
-    return _with(gateway=dataclasses.replace(REPORT.gateway, **fields))
+    return _with(gateway=structs.replace(REPORT.gateway, **fields))
 
 
 def _bridge(**fields: Any) -> NodeReport:
     assert REPORT.bridge is not None
-    return _with(bridge=dataclasses.replace(REPORT.bridge, **fields))
+    return _with(bridge=structs.replace(REPORT.bridge, **fields))
 
 
 def _histogram(**fields: Any) -> NodeReport:
-    return _with(latencies=[dataclasses.replace(LATENCY, **fields)])
+    return _with(latencies=[structs.replace(LATENCY, **fields)])
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def _histogram(**fields: Any) -> NodeReport:
         (_with(lost={"x" * 10_000: 1}), "lost is 'xxx"),
         (_with(lost={str(n): 1 for n in range(100)}), "lost has more than 32 entries"),
         (_with(clusters=[CLUSTER, CLUSTER]), "a cluster stands twice"),
-        (_with(clusters=[dataclasses.replace(CLUSTER, queue_delay=NAN)]), "clusters is nan"),
+        (_with(clusters=[structs.replace(CLUSTER, queue_delay=NAN)]), "clusters is nan"),
         (_with(linked=[LinkReport(peer="me", site="", kind="tcp", round_trip=None)]), "the peer of a link is no node"),
         (_with(linked=[LinkReport(peer="0" * 32, site="", kind="tcp", round_trip=NAN)]), "linked is nan"),
         (_gateway(sites=["s"] * 100), "gateway has more than 32 entries"),
@@ -116,7 +116,7 @@ def test_an_honest_report_is_taken() -> None:
 
 
 def test_what_a_node_says_of_clusters_that_it_is_not_in_is_left_out() -> None:
-    asked = dataclasses.replace(LATENCY, served=False, cluster="other")
+    asked = structs.replace(LATENCY, served=False, cluster="other")
     report, others = of_members_only(_with(latencies=[LATENCY, asked]), ())
     assert (report.clusters, report.latencies, others) == ([], [asked], ("store",))
 
@@ -128,7 +128,7 @@ async def test_one_that_lies_is_named_and_counted_and_the_others_are_shown(
     lies: dict[NodeId, dict[str, Any]] = {}
 
     async def ask(self: Node, member: NodeId, timeout: float) -> NodeReport:
-        return dataclasses.replace(await original(self, member, timeout), **lies.get(member, {}))
+        return structs.replace(await original(self, member, timeout), **lies.get(member, {}))
 
     monkeypatch.setattr(Node, "_ask_report", ask)
     service = iris.Service("store")
@@ -147,7 +147,7 @@ async def test_one_that_lies_is_named_and_counted_and_the_others_are_shown(
     ):
         await operator.wait_for("store")
         lies[liar.id] = {"uptime": NAN}
-        lies[boaster.id] = {"clusters": [dataclasses.replace(CLUSTER, queued=10**6)], "latencies": [LATENCY]}
+        lies[boaster.id] = {"clusters": [structs.replace(CLUSTER, queued=10**6)], "latencies": [LATENCY]}
         view = await RealmSurvey(operator).take()
         assert {seen.node.node for seen in view.nodes} == {honest.id, boaster.id}
         (absent,) = view.silent

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from typing import Any
 
 import pytest
 import trio
+from msgspec import to_builtins
 
 import iris
 from iris.kernel.names import NodeId
@@ -154,7 +154,7 @@ async def test_a_report_is_bounded_whatever_a_node_has_counted(autojump_clock: o
 )
 async def test_a_report_that_no_node_makes_is_silence(wrong: dict[str, Any], autojump_clock: object) -> None:
     async with open_network() as network, network.open_node("liar", operators=False) as liar:
-        shown = dataclasses.asdict(report_of(liar.statistics(), 1.0))
+        shown = to_builtins(report_of(liar.statistics(), 1.0))
         told: dict[str, Any] = {}
         service = iris.Service("iris.nodes")
 

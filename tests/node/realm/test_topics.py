@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import trio
+from msgspec import structs
 from trio.testing import MockClock
 
 import iris
@@ -91,7 +90,7 @@ def test_a_report_of_topics_is_bounded() -> None:
     report = topics_of((), ((f"{n}." + "x" * 240, n, 0) for n in range(1000)))
     assert [of.published for of in report.published] == list(range(999, 999 - MOST_TOPICS, -1))
     assert report.omitted == 1000 - MOST_TOPICS
-    payload = encoded(dataclasses.replace(report, subscribed=[_subscription("y" * 250)] * MOST_TOPICS), 2**20)
+    payload = encoded(structs.replace(report, subscribed=[_subscription("y" * 250)] * MOST_TOPICS), 2**20)
     assert payload_size(payload) < 256 * 1024
 
 

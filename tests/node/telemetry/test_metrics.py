@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import trio
+from msgspec import structs
 from prometheus_client.parser import text_string_to_metric_families
 
 import iris
@@ -302,7 +303,7 @@ async def test_a_counter_that_goes_back_is_shown_as_it_was(everything: NodeSnaps
     for sent in (5, 3, 6):
         pattern = dataclasses.replace(everything.statistics.broadcasts, sent=sent)
         statistics = dataclasses.replace(everything.statistics, broadcasts=pattern)
-        exposition._snapshot = dataclasses.replace(everything, statistics=statistics)
+        exposition._snapshot = structs.replace(everything, statistics=statistics)
         (family,) = (one for one in exposition.collect() if one.name == "iris_messages_sent")
         shown += [sample.value for sample in family.samples if sample.labels == {"pattern": "broadcast"}]
     assert shown == [5, 5, 6]

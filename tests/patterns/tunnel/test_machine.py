@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Iterable, Iterator
 from typing import cast, get_args
@@ -10,6 +9,7 @@ from typing import cast, get_args
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from benchmarks.messages import arrived, fields_of
 from iris.kernel.config import Config
@@ -315,7 +315,7 @@ def check_run(steps: Iterable[Step]) -> int:
 
     Returns how many messages arrived.
     """
-    pair = TwoMachines(dataclasses.replace(SMALL, tunnel_silence=1e6))
+    pair = TwoMachines(structs.replace(SMALL, tunnel_silence=1e6))
     sent: tuple[list[bytes], list[bytes]] = ([], [])
     number = 0
     for what, end, count in steps:

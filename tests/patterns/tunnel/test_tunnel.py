@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 
 import pytest
 import trio
 import trio.testing
+from msgspec import structs
 from trio.testing import MockClock
 
 from iris.kernel.config import Config
@@ -104,7 +104,7 @@ async def test_messages_of_several_senders_stay_whole_and_each_in_its_order(auto
 
 
 async def test_a_payload_over_the_limit_of_either_end_is_refused_where_it_is_sent(autojump_clock: MockClock) -> None:
-    large = dataclasses.replace(SMALL, max_payload=20_000)
+    large = structs.replace(SMALL, max_payload=20_000)
     async with open_pair(large, SMALL) as (near, far):
         for tunnel in (near, far):
             assert tunnel.max_message == 6000

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import itertools
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from iris.kernel.errors import AuthenticationError, ConfigError
 from iris.security.authority.issuing import (
@@ -67,7 +67,7 @@ def test_a_saved_realm_loads_again(tmp_path: Path, passphrase: str | None) -> No
     loaded = load_realm(str(path), passphrase=passphrase)
     assert loaded.fingerprint == realm.fingerprint
     assert loaded.key.private_bytes() == realm.key.private_bytes()
-    assert dataclasses.replace(loaded, key=realm.key) == realm
+    assert structs.replace(loaded, key=realm.key) == realm
     root_key = base64.b64encode(realm.key.private_bytes())
     assert (root_key in path.read_bytes()) is (passphrase is None)
     with pytest.raises(ConfigError, match="exists already"):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import base64
-import dataclasses
 import json
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from iris.kernel.errors import AuthenticationError, ConfigError
 from iris.kernel.wire.codec import pack
@@ -178,7 +178,7 @@ def test_two_realms_agree_on_a_secret_that_a_third_does_not_have() -> None:
 
 def test_a_federation_key_that_is_no_point_is_refused() -> None:
     with pytest.raises(ConfigError, match="not valid"):
-        pair_secret(OURS.key, dataclasses.replace(BUNDLE, federation_key=bytes(32)))
+        pair_secret(OURS.key, structs.replace(BUNDLE, federation_key=bytes(32)))
 
 
 def test_trust_says_what_may_be_used_and_who_may_call() -> None:
@@ -205,7 +205,7 @@ def test_a_bundle_lists_the_topics_that_others_may_hear_and_its_owner_is_held_to
     (partner,) = trust_realm(acme, OUR_BUNDLE, wall_now=WALL).trusted
     assert [p for p in patterns if partner.realm.may_hear(p)] == ["orders.new", "orders.>", "stock.eu"]
     narrower, _ = issue_realm_bundle(
-        dataclasses.replace(acme, trusted=(partner,)),
+        structs.replace(acme, trusted=(partner,)),
         "acme",
         exports=(),
         topics=("stock.*",),
@@ -294,7 +294,7 @@ def test_a_name_that_is_taken_is_refused() -> None:
     both = trust_realm(trusted(), other, wall_now=WALL, alias="acme2")
     assert [known.realm.alias for known in both.trusted] == ["acme", "acme2"]
     files = tuple(encode_foreign(known.realm) for known in both.trusted)
-    same = encode_foreign(dataclasses.replace(both.trusted[1].realm, alias="acme"))
+    same = encode_foreign(structs.replace(both.trusted[1].realm, alias="acme"))
     assert [known.realm.alias for known in join_trusted(files, (bytes(32), bytes(32)))] == ["acme", "acme2"]
     for made_up in ((files[0], same), (files[0], files[0])):
         with pytest.raises(AuthenticationError, match="two of the trusted realms have one name"):

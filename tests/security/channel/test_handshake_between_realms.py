@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from msgspec import structs
 
 from iris.kernel.errors import AuthenticationError
 from iris.security.identity.identity import NodeIdentity
@@ -131,4 +132,4 @@ def test_every_byte_of_the_frames_is_protected() -> None:
 def test_nodes_with_the_same_keys_in_two_realms_are_not_the_same_node() -> None:
     dialled, _ = finish(*start(SHOP, STORE, realm_id=STORE.realm_id))
     assert dialled.peer.is_same_node(dialled.peer)
-    assert not dialled.peer.is_same_node(dataclasses.replace(dialled.peer, realm_id=SHOP.realm_id))
+    assert not dialled.peer.is_same_node(structs.replace(dialled.peer, realm_id=SHOP.realm_id))

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from iris.kernel.errors import ConfigError
 from iris.security.authority.realm_root import create_realm
@@ -18,7 +18,7 @@ FINGERPRINT = "ab" * 16
 
 def saved(path: Path, **changes: Any) -> Path:
     root = create_realm(seeded_entropy(1))
-    save_realm(path, dataclasses.replace(root, **changes), entropy=seeded_entropy(2))
+    save_realm(path, structs.replace(root, **changes), entropy=seeded_entropy(2))
     return path
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import copy
-import dataclasses
 import logging
 import random
 import traceback
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from msgspec import structs
 
 from benchmarks.damage import damaged
 from iris.kernel.errors import IrisError
@@ -167,8 +167,8 @@ def failures(canaries: Canaries, directory: Path) -> list[Callable[[], object]]:
         lambda: decode_credential(content[:-5]),
         lambda: decode_credential(content.replace(b"orders", b"order\\q")),
         lambda: decode_credential(content.replace(b'"kind": "portable"', b'"kind": "odd"')),
-        lambda: dataclasses.replace(portable, gate_secrets=(portable.gate_secrets[0][:31],)),
-        lambda: dataclasses.replace(portable, keys=SigningKey(canaries.entropy(32))),
+        lambda: structs.replace(portable, gate_secrets=(portable.gate_secrets[0][:31],)),
+        lambda: structs.replace(portable, keys=SigningKey(canaries.entropy(32))),
         lambda: responder.receive_first_untrusted(junk),
         lambda: initiator.receive_untrusted(junk, now=0.0, wall_now=WALL),
         lambda: KeyPair(canaries.entropy(33)),

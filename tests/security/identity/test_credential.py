@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from iris.kernel.errors import AuthenticationError, ConfigError
 from iris.security.authority.issuing import create_realm, issue_cluster
@@ -169,20 +170,20 @@ def test_an_identity_is_not_renewed_from_another_cluster() -> None:
 
 def test_keys_that_do_not_belong_to_the_certificate_are_refused() -> None:
     with pytest.raises(ConfigError, match="not those that it certifies"):
-        dataclasses.replace(PORTABLE, keys=SigningKey(bytes(32)))
+        structs.replace(PORTABLE, keys=SigningKey(bytes(32)))
     assert isinstance(SEALED.keys, SealedKeys)
     for keys in (
-        dataclasses.replace(SEALED.keys, static=KeyPair(bytes(32))),
-        dataclasses.replace(SEALED.keys, signing=SigningKey(bytes(32))),
+        structs.replace(SEALED.keys, static=KeyPair(bytes(32))),
+        structs.replace(SEALED.keys, signing=SigningKey(bytes(32))),
     ):
         with pytest.raises(ConfigError, match="not those that it certifies"):
-            dataclasses.replace(SEALED, keys=keys)
+            structs.replace(SEALED, keys=keys)
 
 
 @pytest.mark.parametrize("secrets", [(), (bytes(32),) * 3, (bytes(31),)])
 def test_gate_secrets_are_one_or_two_of_32_bytes(secrets: tuple[bytes, ...]) -> None:
     with pytest.raises(ConfigError, match="gate secret"):
-        dataclasses.replace(PORTABLE, gate_secrets=secrets)
+        structs.replace(PORTABLE, gate_secrets=secrets)
 
 
 # -- files ----------------------------------------------------------------------------------------------------
@@ -254,7 +255,7 @@ def test_the_name_that_counts_is_the_certified_one() -> None:
 @pytest.mark.parametrize("seeds", [("x",) * 257, ("x" * 513,)])
 def test_seeds_are_limited_in_number_and_length(seeds: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError, match="at most 256 seeds"):
-        encode_credential(dataclasses.replace(PORTABLE, seeds=seeds))
+        encode_credential(structs.replace(PORTABLE, seeds=seeds))
 
 
 # -- files that change ----------------------------------------------------------------------------------------

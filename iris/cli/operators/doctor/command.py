@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import sys
 from typing import Final
 
 import click
+from msgspec import structs
 
 from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.operators.doctor.examination import Setup, examine
@@ -70,7 +70,7 @@ def doctor(connection: NodeOptions, output: str, quiet: bool) -> int:
 
 
 def _write_json(finding: Diagnosis) -> None:
-    write_object(dataclasses.asdict(finding))
+    write_object(structs.asdict(finding))
 
 
 def _write_text(finding: Diagnosis) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import ipaddress
 import os
 import resource
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Final, cast, final
 
 import trio
+from msgspec import Struct, field, structs
 
 import iris
 from iris.cli.operators.doctor import clock, seeds, versions
@@ -53,8 +53,7 @@ _MOST_SEEDS: Final = 32
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Setup:
+class Setup(Struct, frozen=True, kw_only=True):
     """The set-up that is examined: the options of a verb that opens a node.
 
     Args:
@@ -75,7 +74,7 @@ class Setup:
     site: str | None
     dial_only: bool
     dial_networks: tuple[str, ...]
-    environment: Mapping[str, str] = dataclasses.field(default_factory=lambda: os.environ)
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
 
 async def examine(setup: Setup, report: Report, wall_clock: Callable[[], float] = time.time) -> None:  # noqa: TID251
@@ -317,7 +316,7 @@ class _Examination:
             variables={},
         )
         async with iris.open_node(
-            credential=dataclasses.replace(credential, seeds=()),
+            credential=structs.replace(credential, seeds=()),
             listen=() if self._setup.dial_only else listen,
             site=self._setup.site,
             dial_only=self._setup.dial_only,

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Final, Literal, final
+
+from msgspec import Struct
 
 Level = Literal["ok", "warning", "problem"]
 """``warning``: the node works, but not for long, or not as fast or as widely as it could; ``problem``: it does not."""
@@ -79,8 +80,7 @@ _RUN: Final = re.compile(r"[:;] run(?: as root)?: (.+)\Z")
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
+class Diagnosis(Struct, frozen=True, kw_only=True):
     """What a check has found.
 
     Args:

@@ -6,12 +6,12 @@ shows the ports of both ends.
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import socket
 from typing import Final, cast, final
 
 import trio
+from msgspec import Struct
 
 import iris
 from iris.cli.operators.doctor.clock import clock_difference
@@ -33,8 +33,7 @@ _UNREACHABLE: Final = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EN
 
 
 @final
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Reached:
+class Reached(Struct, frozen=True, kw_only=True):
     """What came of dialling a node.
 
     Args:

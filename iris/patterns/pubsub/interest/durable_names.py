@@ -13,11 +13,9 @@ version.  They need not be valid any more: a bridge that was switched off for a 
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
-from typing import Final, cast, final
+from typing import ClassVar, Final, cast, final
 
 from iris.cluster.membership import proof_of
 from iris.kernel.errors import AuthenticationError, RemoteProtocolError
@@ -27,6 +25,7 @@ from iris.patterns.pubsub.interest.shards import is_share
 from iris.patterns.pubsub.interest.table import MAX_SHAPES
 from iris.patterns.pubsub.interest.topics import Matcher, Shape, is_pattern, shape_of
 from iris.security.identity import NodeIdentity, PeerIdentity, read_peer_untrusted
+from iris.security.secret import Redacted
 
 MAX_RECORD: Final = 32 * 1024
 """Bytes of one signed record: the certificate takes up to 8 KiB, the patterns the rest."""
@@ -45,9 +44,10 @@ NameId = tuple[str, str]
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DurableRecord:
+class DurableRecord(Redacted, frozen=True, kw_only=True):
     """A durable subscription, signed by its subscriber.  Made by ``sign_record`` and ``read_record_untrusted``."""
+
+    _unshown: ClassVar = frozenset({"identity", "signed"})
 
     name: str
     version: int
@@ -59,9 +59,9 @@ class DurableRecord:
     group: str | None
     share: tuple[int, ...]
     """As in ``Terms``: the number of shards of its group, then its own; empty if it stores all."""
-    identity: PeerIdentity = dataclasses.field(repr=False)
+    identity: PeerIdentity
     """Who has signed."""
-    signed: bytes = dataclasses.field(repr=False)
+    signed: bytes
     """The record as it travels."""
 
     @property

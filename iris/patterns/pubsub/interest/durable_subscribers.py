@@ -13,8 +13,9 @@ import hashlib
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Final, final
+
+from msgspec import Struct
 
 from iris.cluster.directory import Border
 from iris.cluster.mesh import Mesh, Peer
@@ -47,8 +48,7 @@ _SIGNATURES: Final = 3
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DurableSubscriber:
+class DurableSubscriber(Struct, frozen=True, kw_only=True):
     """A subscriber that is owed every confirmed event of some topics."""
 
     cluster: str

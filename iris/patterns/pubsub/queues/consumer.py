@@ -6,12 +6,12 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Literal, Self, cast, final, overload
 
 import trio
+from msgspec import Struct
 
 from iris.kernel.errors import ConfigError, IrisError, NoSuchCluster, RemoteProtocolError
 from iris.kernel.names import check_name
@@ -33,8 +33,7 @@ _LOOK: Final = 10.0
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogEvent:
+class LogEvent(Struct, frozen=True, kw_only=True):
     """One event of a bridge's log."""
 
     payload: Any

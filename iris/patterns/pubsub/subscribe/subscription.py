@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, cast, final
 
 import trio
+from msgspec import Struct
 
 from iris.kernel import wire
 from iris.kernel.config import MIB
@@ -61,8 +62,7 @@ _NO_RUNS: Final[deque[EventRun]] = deque(maxlen=0)
 
 
 @final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubscriptionLimits:
+class SubscriptionLimits(Struct, frozen=True, kw_only=True):
     """How much may wait for one subscriber.  None means the node's ``Config``."""
 
     events: int | None = None

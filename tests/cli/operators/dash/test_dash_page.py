@@ -200,7 +200,7 @@ service = iris.Service("iris.nodes")
 
 async def main():
     async with iris.open_node("liar", operators=False) as node:
-        told = dataclasses.asdict(report_of(node.statistics(), 1.0))
+        told = to_builtins(report_of(node.statistics(), 1.0))
         cluster = dict(cluster="liar", received=1, served=1, failed=0, expired=0, cancelled=0, refused=0, running=0,
                        queued=0, queue_delay=0.0, draining=False)
         latency = dict(served=False, cluster=MARKUP, operation=MARKUP, total=1.0, edges=[1.0], counts=[1])
