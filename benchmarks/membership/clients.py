@@ -65,6 +65,18 @@ async def be_member(home: Path, name: str, seeds: Sequence[str]) -> None:
             _say(sum(link.sent for link in links))
 
 
+async def ask(node: iris.Node) -> None:
+    """Read once; a link that breaks meanwhile is made again, as readers of a bridge do."""
+    with trio.fail_after(180):
+        while True:
+            try:
+                await node.wait_for("log", timeout=120)
+                await node.request("log", b"", timeout=60, idempotent=True)
+            except iris.DeliveryError:
+                continue
+            return
+
+
 async def be_readers(home: Path, count: int, seeds: Sequence[str], *, client: bool) -> None:
     """Be ``count`` readers, each with a node of its own; they read from a line ``read`` to a line ``idle``."""
     credential = open_local_realm(home=home).credential("spark", wall_now=time.time())
@@ -80,15 +92,14 @@ async def be_readers(home: Path, count: int, seeds: Sequence[str], *, client: bo
             )
             node = await opening.__aenter__()
         try:
-            await node.wait_for("log", timeout=120)
-            await node.request("log", b"", timeout=60, idempotent=True)
+            await ask(node)
             up += 1
             if up == count:
                 _say("up")
             await trio.sleep(number / count)
             while not end.is_set():
                 if reading[0]:
-                    await node.request("log", b"", timeout=60, idempotent=True)
+                    await ask(node)
                 await trio.sleep(1.0)
         finally:
             await opening.__aexit__(None, None, None)

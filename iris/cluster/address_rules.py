@@ -50,11 +50,13 @@ class Told(Struct, frozen=True, kw_only=True):
     Args:
         by: who it is, for the limits on dials; see ``DialLimits``.
         node: the node that is said to be there, if that is known.
+        host: from where that one has connected to this node, if it is nobody's word but its own where it is.
         by_ipc: whether that node came, or was found, by ipc: on this machine, as a process of this user.
     """
 
     by: str
     node: NodeId | None = None
+    host: str | None = None
     by_ipc: bool = False
 
 

@@ -62,8 +62,9 @@ class Config(Struct, frozen=True, kw_only=True):
 
     failed_dials: int = 128
     """Dials to one host (for IPv6 to one network of 64 bits) that may lead to nobody, by the word of one cluster's
-    members or of one stranger.  A dial that finds a node does not count, so hundreds of nodes on one host are linked
-    as fast as ever.  A cluster that makes up thousands has each node dial an address of its choice this often."""
+    members or of one stranger at another host.  A dial that finds a node does not count, so hundreds of nodes on one
+    host are linked as fast as ever.  A cluster that makes up thousands has each node dial an address of its choice
+    this often."""
 
     failed_dial_rate: float = 2.0
     """Further such dials per second in the long run.  A host that restarts is found again, and notices nothing of

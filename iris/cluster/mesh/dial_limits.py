@@ -5,7 +5,8 @@ of them would dial that one: it may be anybody's.  So each dial takes a token fr
 node that is found there puts it back.  Where nodes are, nothing is held up, however many they are; where none are, it
 ends with the bucket.
 
-Addresses that the user has given are dialled as often as ever, and so is the one at which a node was found.
+Addresses that the user has given are dialled as often as ever, and so are the one at which a node was found and the
+host from which a stranger has come.
 """
 
 from __future__ import annotations

@@ -344,7 +344,8 @@ class Handshakes:
             self._responding.pop(other).scope.cancel()
         scope = trio.CancelScope(deadline=now + self._patience())
         by_ipc = address is None and not self._inbound.carried
-        told = Told(by=f"stranger {address}", node=claimed, by_ipc=by_ipc)
+        host_of = None if self._inbound.carried else address
+        told = Told(by=f"stranger {address}", node=claimed, host=host_of, by_ipc=by_ipc)
         waiting = self._responding[index] = _Responding(
             responder, claimed, addresses, tag, address, told, trio.Event(), scope, ephemeral
         )

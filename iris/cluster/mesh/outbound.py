@@ -29,6 +29,7 @@ from iris.cluster.routes import (
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent
 from iris.kernel.names import Entropy
+from iris.kernel.slots import address_key
 from iris.kernel.tasks import AT_ONCE, first_of
 from iris.kernel.transport import OutgoingConnection, Permit, Refused, Transport
 
@@ -112,7 +113,9 @@ class OutboundConnections:
 
         def permit(host: str) -> None:
             self._rules.check_host(host, told)
-            if told is None:
+            if told is None or told.host == address_key(host):
+                # A stranger may have its own address dialled as often as it may begin handshakes: of a thousand nodes
+                # that start there together many are given up before they could prove who they are.
                 return
             if not self._limits.take(told.by, host, trio.current_time()):
                 self._refusals["dial to a host where nobody was found"] += 1

@@ -40,6 +40,10 @@ _ASKED_AGAIN: Final = 1.0
 _PROBED_AGAIN: Final = 1.0
 """Seconds between probes of a member whose route is closed."""
 
+_LATER: Final = 2.0
+"""The answer to a probe is waited for so many times the lateness of this node longer, as members do: it may be read
+late, or given late by another process of the same machine."""
+
 
 def view_hash(records: Iterable[NodeRecord]) -> bytes:
     """Return the 8 bytes by which two nodes compare what they know of a cluster's members."""
@@ -389,7 +393,7 @@ class ClientView:
         self._sequence += 1
         self._probes[node] = self._sequence
         self._ground.send(node, kinds.Probe(self._sequence, 0, member.record.incarnation, ()))
-        patience = 2 * self._ground.config.probe_timeout
+        patience = 2 * self._ground.config.probe_timeout + _LATER * self._ground.health.lateness
         self._ground.timers.at(self._ground.now + patience, partial(self._probe_due, node, self._sequence))
 
     def _probe_due(self, node: NodeId, sequence: int) -> None:

@@ -195,7 +195,10 @@ async def test_a_peer_is_dialled_again_where_it_was_found_as_often_as_ever_and_e
         assert a.mesh.refusals["dial to a host where nobody was found"] == refused
 
 
-async def test_strangers_have_a_host_dialled_so_often_and_each_has_dials_of_his_own(autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize(("told", "refused"), [("mem://victim:1", 2 * (19 - 5)), ("mem://10.0.0.1:1", 19 - 5)])
+async def test_strangers_have_another_host_dialled_so_often_and_their_own_as_often_as_they_come(
+    autojump_clock: MockClock, told: str, refused: int
+) -> None:
     config = Config(failed_dials=5, failed_dial_rate=0.001)
     async with open_meshes("a", linked=False, config=config) as fleet:
         a = fleet["a"]
@@ -204,9 +207,9 @@ async def test_strangers_have_a_host_dialled_so_often_and_each_has_dials_of_his_
             way = await fleet.network.transport(stranger).dial(a.url, lambda: None)
             for index in range(1, 20):
                 identity = fleet.realm.identity("gone")
-                hello = wire.pack((identity.node_id, ("mem://victim:1",)))
+                hello = wire.pack((identity.node_id, (told,)))
                 frame = Initiator(identity, index=index, hello=hello, entropy=fleet.realm.entropy, wall_now=WALL).frame
                 way.send_nowait(frame)
                 await trio.sleep(0.1)
         assert len(dials) == 38
-        assert a.mesh.refusals["dial to a host where nobody was found"] == 2 * (19 - 5)
+        assert a.mesh.refusals["dial to a host where nobody was found"] == refused

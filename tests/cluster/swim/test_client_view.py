@@ -158,6 +158,16 @@ def test_a_member_that_owes_an_answer_and_answers_no_probe_gets_no_work_until_it
     assert routes(effects) == [(node(1), True)]
 
 
+def test_a_client_that_is_late_itself_waits_longer_for_the_answer_to_a_probe() -> None:
+    me = view(CONTACT)
+    found(me, 1)
+    me.look("shelf", 4.0)
+    me.expire(me.deadline + 0.3)
+    me.doubt(node(1), 6.0)
+    assert routes(me.expire(6.0 + 2 * PROBE)) == []
+    assert routes(me.expire(6.0 + 2 * PROBE + 2 * 0.3)) == [(node(1), False)]
+
+
 @pytest.mark.parametrize("event", ["broken", "refused"])
 def test_a_link_that_breaks_closes_the_route_and_has_the_cluster_asked_for_again(event: str) -> None:
     me = view(CONTACT)
