@@ -11,8 +11,9 @@ primary.  Like those in the primary's own files they count when a record names t
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Final, final
 
 import msgspec
@@ -141,6 +142,16 @@ class Journal:
         if self._size >= _EARLY:
             self._is_begun = True
             self._hand_on(0, ())
+
+    @contextlib.contextmanager
+    def part(self) -> Generator[None]:
+        """Forget the records of a block that raises."""
+        records, own = len(self.records), len(self.own)
+        try:
+            yield
+        except BaseException:
+            del self.records[records:], self.own[own:]
+            raise
 
     def abandon(self) -> None:
         """The transaction was not committed."""

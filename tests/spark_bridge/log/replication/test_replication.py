@@ -11,6 +11,7 @@ import pytest
 
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.log.chunk_io import ShardAppend
+from iris.spark_bridge.log.index import IndexView
 from iris.spark_bridge.log.replication.journal import (
     ABANDONED,
     ChangeHead,
@@ -194,6 +195,30 @@ def test_chunks_of_a_transaction_that_fails_count_nowhere(
     primary.append({0: [fake_event(b"b" * 100_000) for _ in range(25)]}, now=1)
     for change in changes:
         copy.replication.repeat([travelled(change)], term=1)
+    assert contents(copy) == contents(primary)
+
+
+def test_of_a_part_that_fails_nothing_is_kept_or_repeated(primary: Store, open_copy: Callable[[], Store]) -> None:
+    copy = open_copy()
+    catch_up(primary, copy)
+    changes: list[LogChange] = []
+    primary.replication.listen(changes.append)
+
+    def write(view: IndexView, name: bytes, *, fails: bool = False) -> None:
+        with view.part() as part:
+            part.put_cursor(name, b"{}")
+            part.put_replication(b"of this log", name)
+            if fails:
+                raise ZeroDivisionError
+
+    with primary._index.write() as view:
+        write(view, b"first")
+        with pytest.raises(ZeroDivisionError):
+            write(view, b"second", fails=True)
+        write(view, b"third")
+    with primary.read_transaction() as view:
+        assert view.cursors().keys() == {b"first", b"third"}
+    copy.replication.repeat([travelled(change) for change in changes], term=1)
     assert contents(copy) == contents(primary)
 
 
