@@ -165,7 +165,7 @@ def test_chunks_of_a_large_transaction_are_written_before_it_is_committed_and_co
     before = contents(copy)
     changes: list[LogChange] = []
     primary.replication.listen(changes.append)
-    primary.append({0: [fake_event(LARGE) for _ in range(25)]}, now=1)
+    primary.append({0: [fake_event(LARGE) for _ in range(45)]}, now=1)
     numbers = [change.head.number for change in changes]
     assert numbers == [0, 0, primary.replication.number()]
     for change in changes[:2]:
@@ -174,7 +174,7 @@ def test_chunks_of_a_large_transaction_are_written_before_it_is_committed_and_co
     assert copy.replication.repeat([travelled(changes[2])], term=1) == Position(1, numbers[2], True)
     assert disk.lose() == 0
     assert contents(copy) == contents(primary)
-    assert len(stored(copy)) == 25
+    assert len(stored(copy)) == 45
     copy.close()
 
 
@@ -189,10 +189,10 @@ def test_chunks_of_a_transaction_that_fails_count_nowhere(
     with monkeypatch.context() as patch:
         patch.setattr(ShardAppend, "finish", lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            primary.append({0: [fake_event(LARGE) for _ in range(25)]}, now=1)
+            primary.append({0: [fake_event(LARGE) for _ in range(45)]}, now=1)
     assert [change.head.number for change in changes] == [0, 0, 0]
     assert changes[-1] is ABANDONED
-    primary.append({0: [fake_event(b"b" * 100_000) for _ in range(25)]}, now=1)
+    primary.append({0: [fake_event(b"b" * 100_000) for _ in range(45)]}, now=1)
     for change in changes:
         copy.replication.repeat([travelled(change)], term=1)
     assert contents(copy) == contents(primary)
