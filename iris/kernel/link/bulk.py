@@ -21,9 +21,6 @@ _PIECE_OVERHEAD: Final = 512
 """What a piece weighs in a frame besides its data: a frame of 256 KiB has no more small ones than one of 64 KiB has
 small messages, each of which is work for either end."""
 
-_PIECES: Final = 4
-"""Of 64 KiB each that a full frame has room for."""
-
 
 class BulkSource(Protocol):
     """A source of bulk: its data stays where it is until the link has room for it."""
@@ -47,7 +44,9 @@ class BulkQueue:
     __slots__ = ("_largest", "_most", "_size", "_sources")
 
     def __init__(self, config: Config) -> None:
-        self._size = config.batch_bytes + _PIECES * _PIECE_OVERHEAD
+        # Of the pieces of one tunnel that a full frame holds no part of another one is left, which would put those that
+        # follow out of step with their frames.
+        self._size = config.batch_bytes + max(1, config.batch_bytes // config.tunnel_chunk) * _PIECE_OVERHEAD
         self._largest = max(config.batch_bytes, config.max_payload)
         self._most = config.batch_messages
         self._sources: OrderedDict[BulkSource, None] = OrderedDict()  # a queue in which one stands once

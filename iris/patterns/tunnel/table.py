@@ -271,9 +271,6 @@ class TunnelTable:
         peer, identifier = self._peers.get(sender), message.id
         if not identifier:
             raise RemoteProtocolError("a message about a tunnel carries its id")
-        if isinstance(message, kinds.TunnelChunk) and message.mark:
-            # Whatever becomes of the chunk: it is here and no longer in flight.
-            self._post(sender, kinds.TunnelMarked(message.mark))
         end = peer.ends.get(identifier) if peer is not None else None
         if end is not None:
             if isinstance(message, kinds.TunnelOpen):
@@ -285,6 +282,10 @@ class TunnelTable:
         # ever.
         elif not isinstance(message, (kinds.TunnelClose, kinds.TunnelRefuse)):
             self._receive_other(sender, identifier, message)
+        if isinstance(message, kinds.TunnelChunk) and message.mark:
+            # Whatever becomes of the chunk: it is here and no longer in flight.  Behind the end's acknowledgement, if
+            # one is due: so that takes no frame of its own.
+            self._post(sender, kinds.TunnelMarked(message.mark))
 
     def link_reset(self, node: NodeId) -> None:
         """Frames to or from ``node`` may be lost: compare the progress of every tunnel with it."""

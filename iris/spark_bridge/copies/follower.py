@@ -280,11 +280,11 @@ class BridgeCopy:
                 if self._state.promised > term:
                     return
                 repeat = partial(self._store.replication.repeat, changes, term=term)
-                await trio.to_thread.run_sync(repeat)
-                last = changes[-1].head
-                self._position = Position(term, last.number, last.whole)
-            self._note_following()
-            await self._confirm(tunnel)
+                position = await trio.to_thread.run_sync(repeat)
+            if position is not None:
+                self._position = position
+                self._note_following()
+                await self._confirm(tunnel)
 
     def _note_following(self) -> None:
         if self._problem:

@@ -39,7 +39,7 @@ from iris.spark_bridge.copies.terms import (
 )
 from iris.spark_bridge.copies.wire import number, receive_bytes, receive_fields, send_change
 from iris.spark_bridge.errors import NotCopied
-from iris.spark_bridge.log import HeldShard, LogChange, Store
+from iris.spark_bridge.log import ABANDONED, HeldShard, LogChange, Store
 
 _log: Final = logging.getLogger("iris")
 
@@ -87,6 +87,8 @@ class _Follower:
         self.unconfirmed: deque[tuple[int, int]] = deque()
         """Number and size of what it has not confirmed."""
         self.size = 0
+        self._uncommitted = 0
+        """Bytes, also in ``size``, of a change that is not committed yet."""
         self.progress = trio.current_time()
         self.scope = trio.CancelScope()
         self.reason = RemoteError("Replaced", f"copy {name!r} has come a second time")
@@ -94,12 +96,31 @@ class _Follower:
         self.state: bytes | None = None
         """What it is to learn besides changes."""
 
+    def add(self, change: LogChange) -> None:
+        """Queue a change."""
+        if change is ABANDONED:
+            self.size -= self._uncommitted
+            self._uncommitted = 0
+            while self.queue and not self.queue[-1].head.number:
+                self.queue.pop()
+            return
+        self.queue.append(change)
+        self.owe(change)
+        self.queued.wake()
+
     def owe(self, change: LogChange) -> None:
         if not self.unconfirmed:
             self.progress = trio.current_time()
-        size = change.size
-        self.unconfirmed.append((change.head.number, size))
-        self.size += size
+        self.size += change.size
+        self._uncommitted += change.size
+        if change.head.number:
+            self.unconfirmed.append((change.head.number, self._uncommitted))
+            self._uncommitted = 0
+
+    def leave_out(self, number: int) -> None:
+        """Do not send what is queued of changes up to this one."""
+        while any(0 < change.head.number <= number for change in self.queue):
+            self.queue.popleft()
 
     def confirmed(self, number: int) -> None:
         self.progress = trio.current_time()
@@ -412,19 +433,17 @@ class PrimaryCopies:
             async with self._listening:
                 replication = self._store.replication
                 if self._followers:
-                    await trio.to_thread.run_sync(replication.listen, self._committed)
+                    await trio.to_thread.run_sync(replication.listen, self._changed)
                 else:
                     await trio.to_thread.run_sync(replication.listen_no_more)
 
-    def _committed(self, change: LogChange) -> None:
+    def _changed(self, change: LogChange) -> None:
         self._token.run_sync_soon(self._distribute, change)
 
     def _distribute(self, change: LogChange) -> None:
         for follower in self._all():
             if follower.takes_part:
-                follower.queue.append(change)
-                follower.owe(change)
-                follower.queued.wake()
+                follower.add(change)
                 if follower.size > _MOST:
                     follower.reason = RemoteError("Stalled", f"copy {follower.name!r} has too much to write")
                     follower.scope.cancel()
@@ -463,8 +482,7 @@ class PrimaryCopies:
         follower.takes_part = True  # from here each change is queued; those that are in the rest are left out
         with closing(replication.rest(offsets, begin)) as rest:
             while (change := await trio.to_thread.run_sync(next, rest, None)) is not None:
-                while follower.queue and follower.queue[0].head.number <= change.head.number:
-                    follower.queue.popleft()
+                follower.leave_out(change.head.number)
                 await self._send(follower, change)
         _log.info("copy %s of bridge %s is in step", follower.name, self._bridge, extra={"bridge": self._bridge})
 

@@ -26,7 +26,10 @@ from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.log import LogChange, decode_change_untrusted, encode_head
 
 _PIECE: Final = 256 * KIB
-"""Bytes of one message."""
+"""Bytes of one message: a chunk of the tunnel, and a frame, where nodes have ``BRIDGE_CONFIG``."""
+
+_SMALL: Final = 16 * KIB
+"""Bytes up to which parts share a message."""
 
 _MOST: Final = 1024 * MIB
 """Bytes of one change: the tables of a log that has the most of everything, and 8 MiB of chunks."""
@@ -34,8 +37,7 @@ _MOST: Final = 1024 * MIB
 
 async def send_bytes(tunnel: Tunnel, data: bytes) -> None:
     """Send bytes, in messages of 256 KiB."""
-    for piece in _pieces((data,)):
-        await tunnel.send(piece)
+    await _send(tunnel, (data,))
 
 
 async def receive_bytes(tunnel: Tunnel, size: int) -> bytes:
@@ -63,26 +65,29 @@ async def send_change(tunnel: Tunnel, change: LogChange) -> None:
     """Send a change."""
     head = encode_head(change.head)
     await tunnel.send({"change": len(head), "size": len(head) + sum(map(len, change.data))})
-    for piece in _pieces((head, *change.data)):
-        await tunnel.send(piece)
+    await _send(tunnel, (head, *change.data))
 
 
-def _pieces(parts: Iterable[bytes | memoryview]) -> Iterator[bytes]:
-    """Yield the bytes of parts in pieces of 256 KiB; each byte is copied once."""
-    together: list[memoryview] = []
-    room = _PIECE
+async def _send(tunnel: Tunnel, parts: Iterable[bytes | memoryview]) -> None:
+    for piece in _pieces(parts):
+        # A tunnel takes a copy of what may change: nobody changes this, and views do as bytes on their way.
+        await tunnel._send_encoded(cast("bytes", piece), packed=False)
+
+
+def _pieces(parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of parts in pieces: what is small is put together, and of the rest nothing is copied."""
+    small = b""
     for part in parts:
-        rest = memoryview(part)
-        while len(rest) >= room:
-            together.append(rest[:room])
-            yield b"".join(together)
-            rest = rest[room:]
-            together, room = [], _PIECE
-        if rest:
-            together.append(rest)
-            room -= len(rest)
-    if together:
-        yield b"".join(together)
+        if len(small) + len(part) <= _SMALL:
+            small += part
+            continue
+        if small:
+            yield small
+            small = b""
+        for at in range(0, len(part), _PIECE):
+            yield memoryview(part)[at : at + _PIECE]
+    if small:
+        yield small
 
 
 async def receive_change(tunnel: Tunnel, fields: Mapping[str, object]) -> LogChange:

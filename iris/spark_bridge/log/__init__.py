@@ -6,7 +6,7 @@ never passed on.  Not here: who may read (iris.spark_bridge.server).
 
 from iris.spark_bridge.log.chunk import HEADER_SIZE, Chunk, crc32, decode_frames, frame_header, frame_size
 from iris.spark_bridge.log.chunk_io import CHUNK_EVENTS, ROOM
-from iris.spark_bridge.log.replication.journal import LogChange, decode_change_untrusted, encode_head
+from iris.spark_bridge.log.replication.journal import ABANDONED, LogChange, decode_change_untrusted, encode_head
 from iris.spark_bridge.log.index import IndexView
 from iris.spark_bridge.log.local_read import FileRange, file_range_untrusted, machine, read_file_range
 from iris.spark_bridge.log.recovery import existing_store, open_store
@@ -18,7 +18,7 @@ from iris.spark_bridge.log.tiering import SealedSegment, TierObject, Tiering
 from iris.spark_bridge.log.topics.filter import EVERYTHING, MAX_REGEX, TopicFilter
 
 __all__ = (
-    "CHUNK_EVENTS", "EVERYTHING", "HEADER_SIZE", "JOB_PREFIX", "MAX_REGEX", "QUERY", "ROOM",
+    "ABANDONED", "CHUNK_EVENTS", "EVERYTHING", "HEADER_SIZE", "JOB_PREFIX", "MAX_REGEX", "QUERY", "ROOM",
     "Appended", "LogChange", "Chunk", "Cut", "FileRange", "HeldShard", "IndexView", "News", "Position", "Replication",
     "Retention", "SealedSegment", "ShardState", "Store", "TierObject", "Tiering", "TopicFilter", "TopicRetention",
     "crc32", "decode_change_untrusted", "decode_frames", "encode_head", "existing_store", "file_range_untrusted",

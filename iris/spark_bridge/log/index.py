@@ -24,7 +24,9 @@ import shutil
 import struct
 import sys
 from array import array
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal, final
 
@@ -183,8 +185,10 @@ class IndexView:
         transaction: lmdb.Transaction[bytes],
         databases: Mapping[str, lmdb._Database],
         journal: Journal | None = None,
+        part: Callable[[], AbstractContextManager[IndexView]] | None = None,
     ) -> None:
         self._transaction = transaction
+        self._part = part
         tables = {
             name: CheckedTable(transaction, database, name, _journal_of(journal, name))
             for name, database in databases.items()
@@ -217,6 +221,17 @@ class IndexView:
     def table(self, name: Literal["queues", "keys", "key_ends", "key_counts", "leases"]) -> CheckedTable:
         """Return a table whose records are its owner's business."""
         return self._by_name[name]
+
+    def part(self) -> AbstractContextManager[IndexView]:
+        """Change something within this transaction: if the block raises, of what it has changed nothing is kept.
+
+        In the block only the view that it gets may be used.
+
+        Raises:
+            StoreFull: there is no room for that; the transaction goes on without it.
+        """
+        assert self._part is not None
+        return self._part()
 
     @property
     def number(self) -> int:
@@ -770,7 +785,7 @@ class Index:
         try:
             with self._translated():
                 with self._environment.begin(write=True) as transaction:
-                    yield IndexView(transaction, self._databases, journal)
+                    yield self._view(transaction, journal)
                     number = transaction.id()
                 with contextlib.suppress(OSError):  # committed is committed: an older note is what a power cut leaves
                     self._witness.note()
@@ -780,6 +795,18 @@ class Index:
             raise
         if journal is not None:
             journal.commit(number)
+
+    def _view(self, transaction: lmdb.Transaction[bytes], journal: Journal | None) -> IndexView:
+        return IndexView(transaction, self._databases, journal, partial(self._part, transaction, journal))
+
+    @contextlib.contextmanager
+    def _part(self, parent: lmdb.Transaction[bytes], journal: Journal | None) -> Generator[IndexView]:
+        with (
+            contextlib.nullcontext() if journal is None else journal.part(),
+            self._translated(),
+            self._environment.begin(write=True, parent=parent) as transaction,
+        ):
+            yield self._view(transaction, journal)
 
     @contextlib.contextmanager
     def snapshot(self) -> Generator[IndexView]:

@@ -12,7 +12,7 @@ from typing import Final
 
 import trio
 
-from iris.kernel.config import KIB, Config
+from iris.kernel.config import KIB, MIB, Config
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import Entropy, check_name
 from iris.kernel.tasks import open_background, protected_context
@@ -38,7 +38,7 @@ from iris.spark_bridge.server.subscribers import remember_subscribers
 from iris.spark_bridge.staging import Staging, Usage
 from iris.spark_bridge.tier import Tier, TierUploads
 
-BRIDGE_CONFIG: Final = Config(batch_bytes=256 * KIB, tunnel_chunk=256 * KIB)
+BRIDGE_CONFIG: Final = Config(batch_bytes=256 * KIB, tunnel_chunk=256 * KIB, tunnel_window=2 * MIB)
 """For a bridge's node.  Readers get large frames: 6.9 us of processor time for an event of 1 KB, bridge and reader
 together, where pieces of 128 KiB take 7.8 (medians of five rounds in turns); larger windows bring nothing more."""
 

@@ -118,6 +118,11 @@ class _Change:
     result: object = None
     error: Exception | None = None
 
+    def fail(self, error: Exception) -> None:
+        """Tell the caller that nothing was changed."""
+        self.error = error
+        self.done.set()
+
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -514,7 +519,7 @@ class BridgeMember:
 
         Args:
             change: gets the index, and a list to which it adds events that are stored with the change.  Changes are
-                made in their order, in another thread; one that found no room may be made a second time.
+                made in their order, in another thread; where there is no room one may be made a second time.
 
         Raises:
             StoreFull: there is no room; nothing was changed.
@@ -653,55 +658,45 @@ class BridgeMember:
         fails is an error of its caller, and the others are made.
         """
         changes, self._changes = self._changes, []
-        full = False
         try:
             appended = await self._write(parts, changes)
         except StoreFull:
-            full = True
             self._refusals += 1
-        except Exception:
-            if all(waiting.error is None for waiting in changes):
-                raise
-        else:
-            changed += changes
-            return appended
-        for waiting in changes:
-            waiting.error = None
-            try:
-                await self._write({}, [waiting])
-            except Exception as error:
-                if waiting.error is None and not isinstance(error, StoreFull):
-                    raise
-                waiting.error = error
-                waiting.done.set()
-            else:
-                looked = self._take_changes()
-                looked.stored = [waiting.done.set]
-                self._follow_up(looked)
-        if full:
+            for waiting in changes:  # each for itself: one that only removes something may have room
+                try:
+                    await self._write({}, [waiting])
+                except StoreFull as error:
+                    waiting.fail(error)
+                if waiting.error is None:
+                    looked = self._take_changes()
+                    looked.stored = [waiting.done.set]
+                    self._follow_up(looked)
             return None
-        try:
-            return await self._write(parts, ())
-        except StoreFull:
-            self._refusals += 1
-            return None
+        changed += [waiting for waiting in changes if waiting.error is None]
+        return appended
 
     async def _write(self, parts: Mapping[int, Sequence[EventRun]], changes: Sequence[_Change]) -> Appended:
         more: list[EventRun] = []
 
         def change(view: IndexView) -> Mapping[int, Sequence[EventRun]]:
             for waiting in changes:
+                count = len(more)
+                waiting.error = None
                 try:
-                    waiting.result = waiting.change(view, more)
-                except Exception as error:
+                    with view.part() as part:
+                        waiting.result = waiting.change(part, more)
+                except Exception as error:  # noqa: BLE001 -- whatever it is, its caller gets it
                     waiting.error = error
-                    raise
+                    del more[count:]
             kept: dict[int, list[EventRun]] = {}
             self._keep(more, kept)
             return kept
 
         append = partial(self.store.append, parts, now=self.now(), judged=self._is_judged, change=change)
         appended = await trio.to_thread.run_sync(append, limiter=self._disk)
+        for waiting in changes:
+            if waiting.error is not None:
+                waiting.fail(waiting.error)
         self._commits += 1
         self._missed = saturated(self._missed + appended.missed)
         self._received += count_events(more)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -21,7 +21,8 @@ from iris.spark_bridge.copies import primary
 from iris.spark_bridge.copies.follower import open_copy
 from iris.spark_bridge.copies.promotion import promote
 from iris.spark_bridge.errors import BridgeUnreachable
-from iris.spark_bridge.log.replication.journal import LogChange
+from iris.spark_bridge.log.replication.journal import ABANDONED, ChangeHead, LogChange, Write
+from iris.spark_bridge.log.replication.replication import Position
 from iris.spark_bridge.log.segments import FileSystem
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.successor import follow, reopen
@@ -240,9 +241,9 @@ async def test_a_copy_that_hangs_is_cut_off_and_events_go_on(tmp_path: Path, mon
         stack.callback(go_on.set)
         repeat = copy._store.replication.repeat
 
-        def hang(changes: Sequence[LogChange], *, term: int) -> None:
+        def hang(changes: Sequence[LogChange], *, term: int) -> Position | None:
             go_on.wait()
-            repeat(changes, term=term)
+            return repeat(changes, term=term)
 
         monkeypatch.setattr(copy._store.replication, "repeat", hang)
         await publisher.publish("a", b"2" * 2000)
@@ -253,6 +254,21 @@ async def test_a_copy_that_hangs_is_cut_off_and_events_go_on(tmp_path: Path, mon
         go_on.set()
         await publisher.publish("a", b"4", confirm=True, timeout=60)
         assert stored(copy._store) == stored(member.store)
+
+
+async def test_of_a_transaction_that_fails_nothing_is_owed_to_a_copy_or_kept_for_it() -> None:
+    def change(number: int) -> LogChange:
+        return LogChange(ChangeHead(number, number > 0, (), (), [Write(0, "", 0, 0, 10)]), [bytes(10)])
+
+    follower = primary._Follower("copy", cast("Any", None))
+    for queued in (change(0), change(7), change(0), change(0), ABANDONED, change(0), change(8), change(0)):
+        follower.add(queued)
+    assert [queued.head.number for queued in follower.queue] == [0, 7, 0, 8, 0]
+    assert follower.size == 50
+    follower.leave_out(7)
+    assert [queued.head.number for queued in follower.queue] == [0, 8, 0]
+    follower.confirmed(8)
+    assert follower.size == 10
 
 
 async def test_what_arrives_while_a_copy_writes_gathers_in_one_group(
@@ -270,9 +286,9 @@ async def test_what_arrives_while_a_copy_writes_gathers_in_one_group(
         stack.callback(go_on.set)
         repeat = copy._store.replication.repeat
 
-        def hang(changes: Sequence[LogChange], *, term: int) -> None:
+        def hang(changes: Sequence[LogChange], *, term: int) -> Position | None:
             go_on.wait()
-            repeat(changes, term=term)
+            return repeat(changes, term=term)
 
         monkeypatch.setattr(copy._store.replication, "repeat", hang)
         before = member.statistics()

@@ -113,6 +113,10 @@ class Replication:
         self._index = index
         self._files = files
         self._writing = writing
+        self._unsynced: tuple[int, int] | None = None
+        """Shard and segment of what was written last, and may not be on the disk."""
+        self._written: dict[tuple[int, int], str] = {}
+        """Epochs of the segments into which something was written since a change was made."""
 
     # -- what this log is among its copies ------------------------------------------------------------------
 
@@ -160,10 +164,10 @@ class Replication:
 
     # -- the origin of copies -------------------------------------------------------------------------------
 
-    def listen(self, committed: Callable[[LogChange], None]) -> None:
-        """Call ``committed`` with each change from now on, in the thread that makes it, until ``listen_no_more``."""
+    def listen(self, changed: Callable[[LogChange], None]) -> None:
+        """Call ``changed`` with each change from now on, in the thread that makes it, until ``listen_no_more``."""
         with self._writing:
-            self._index.journal = self._files.journal = Journal(committed)
+            self._index.journal = self._files.journal = Journal(changed)
 
     def listen_no_more(self) -> None:
         """Journal nothing."""
@@ -311,39 +315,54 @@ class Replication:
 
     # -- a copy ---------------------------------------------------------------------------------------------
 
-    def repeat(self, changes: Sequence[LogChange], *, term: int) -> None:
+    def repeat(self, changes: Sequence[LogChange], *, term: int) -> Position | None:
         """Make changes of the primary of a term, all or none; they are on the disk when it returns.
+
+        Chunks of a transaction that is not committed are written, and count with the change that names them.
+
+        Returns:
+            How far this log is now; None: as far as before.
 
         Raises:
             StoreFull: there is no room; nothing was changed.
             LogDamaged: what was sent is not what the primary has written.
         """
         with self._writing:
-            before: tuple[int, int] | None = None
-            written: dict[tuple[int, int], str] = {}
             for change in changes:
                 for write, data in zip(change.head.writes, change.data, strict=True):
-                    place = (write.shard, write.segment)
-                    if before is not None and before != place:
-                        self._files.sync(before[0])
-                    before = place
-                    written[place] = write.epoch
-                    for chunk in decode_frames(data):
-                        if (chunk.shard, chunk.epoch) != (write.shard, write.epoch):
-                            raise LogDamaged(f"a chunk of shard {chunk.shard}@{chunk.epoch} came as another one's")
-                    if not self._files.has(write.shard, write.epoch, write.segment, write.revision):
-                        self._files.begin(write.shard, write.epoch, write.segment, len(data), write.revision)
-                    self._files.write(write.shard, write.epoch, write.segment, write.position, (data,), write.revision)
-            if before is not None:
-                self._files.sync(before[0])
+                    self._write(write, data)
+            heads = [change.head for change in changes if change.head.number]
+            if not heads:
+                return None
+            self._sync()
             gone: set[tuple[int, int, int]] = set()
+            position = Position(term, heads[-1].number, heads[-1].whole)
             with self._index.write() as view:
                 epochs = {shard.number: shard.epoch for shard in view.shards()}
-                for change in changes:
-                    view.repeat(change.head, gone)
-                last = changes[-1].head
-                view.put_replication(_POSITION, msgspec.msgpack.encode(Position(term, last.number, last.whole)))
+                for head in heads:
+                    view.repeat(head, gone)
+                view.put_replication(_POSITION, msgspec.msgpack.encode(position))
+            written, self._written = self._written, {}
             self._tidy(gone, written, epochs)
+            return position
+
+    def _write(self, write: Write, data: bytes | memoryview) -> None:
+        place = (write.shard, write.segment)
+        for chunk in decode_frames(data):
+            if (chunk.shard, chunk.epoch) != (write.shard, write.epoch):
+                raise LogDamaged(f"a chunk of shard {chunk.shard}@{chunk.epoch} came as another one's")
+        if self._unsynced != place:
+            self._sync()
+        if not self._files.has(write.shard, write.epoch, write.segment, write.revision):
+            self._files.begin(write.shard, write.epoch, write.segment, len(data), write.revision)
+        self._files.write(write.shard, write.epoch, write.segment, write.position, (data,), write.revision)
+        self._unsynced = place
+        self._written[place] = write.epoch
+
+    def _sync(self) -> None:
+        if self._unsynced is not None:
+            self._files.sync(self._unsynced[0])
+            self._unsynced = None
 
     def _tidy(
         self, gone: set[tuple[int, int, int]], written: Mapping[tuple[int, int], str], epochs: Mapping[int, str]

@@ -4,16 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from random import Random
 
 import msgspec
 import pytest
 
 from iris.spark_bridge.errors import LogDamaged
-from iris.spark_bridge.log.replication.journal import ChangeHead, LogChange, Write, decode_change_untrusted, encode_head
+from iris.spark_bridge.log.chunk_io import ShardAppend
+from iris.spark_bridge.log.index import IndexView
+from iris.spark_bridge.log.replication.journal import (
+    ABANDONED,
+    ChangeHead,
+    LogChange,
+    Write,
+    decode_change_untrusted,
+    encode_head,
+)
 from iris.spark_bridge.log.replication.replication import Position
 from iris.spark_bridge.log.retention import Retention
 from iris.spark_bridge.log.store import Store
 from tests.support.arrivals import fake_event, fill, make_store, numbered, stored
+from tests.support.power_cut import TornDisk
 from tests.support.replicas import catch_up, travelled
 
 SEGMENT = 8192
@@ -115,6 +126,75 @@ def test_what_was_not_committed_is_not_repeated(primary: Store) -> None:
     primary.append({0: [fake_event(b"a")]}, now=1)
     (change,) = changes
     assert "cursors" not in {table for table, _, _ in change.head.records}
+
+
+LARGE = b"a" * 100_000
+
+
+def test_chunks_of_a_large_transaction_are_written_before_it_is_committed_and_count_with_it(
+    primary: Store, tmp_path: Path
+) -> None:
+    disk = TornDisk(Random(0))
+    copy = make_store(tmp_path / "copy", shards=(), segment_bytes=SEGMENT, disk=disk)
+    catch_up(primary, copy)
+    before = contents(copy)
+    changes: list[LogChange] = []
+    primary.replication.listen(changes.append)
+    primary.append({0: [fake_event(LARGE) for _ in range(45)]}, now=1)
+    numbers = [change.head.number for change in changes]
+    assert numbers == [0, 0, primary.replication.number()]
+    for change in changes[:2]:
+        assert copy.replication.repeat([travelled(change)], term=1) is None
+    assert contents(copy) == before
+    assert copy.replication.repeat([travelled(changes[2])], term=1) == Position(1, numbers[2], True)
+    assert disk.lose() == 0
+    assert contents(copy) == contents(primary)
+    assert len(stored(copy)) == 45
+    copy.close()
+
+
+def test_chunks_of_a_transaction_that_fails_count_nowhere(
+    primary: Store, open_copy: Callable[[], Store], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(primary, 3)
+    copy = open_copy()
+    catch_up(primary, copy)
+    changes: list[LogChange] = []
+    primary.replication.listen(changes.append)
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardAppend, "finish", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            primary.append({0: [fake_event(LARGE) for _ in range(45)]}, now=1)
+    assert [change.head.number for change in changes] == [0, 0, 0]
+    assert changes[-1] is ABANDONED
+    primary.append({0: [fake_event(b"b" * 100_000) for _ in range(45)]}, now=1)
+    for change in changes:
+        copy.replication.repeat([travelled(change)], term=1)
+    assert contents(copy) == contents(primary)
+
+
+def test_of_a_part_that_fails_nothing_is_kept_or_repeated(primary: Store, open_copy: Callable[[], Store]) -> None:
+    copy = open_copy()
+    catch_up(primary, copy)
+    changes: list[LogChange] = []
+    primary.replication.listen(changes.append)
+
+    def write(view: IndexView, name: bytes, *, fails: bool = False) -> None:
+        with view.part() as part:
+            part.put_cursor(name, b"{}")
+            part.put_replication(b"of this log", name)
+            if fails:
+                raise ZeroDivisionError
+
+    with primary._index.write() as view:
+        write(view, b"first")
+        with pytest.raises(ZeroDivisionError):
+            write(view, b"second", fails=True)
+        write(view, b"third")
+    with primary.read_transaction() as view:
+        assert view.cursors().keys() == {b"first", b"third"}
+    copy.replication.repeat([travelled(change) for change in changes], term=1)
+    assert contents(copy) == contents(primary)
 
 
 def test_each_change_has_a_number_of_its_own(primary: Store) -> None:

@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 import trio
 
+from benchmarks.simulation import growing
+from benchmarks.simulation.growing import check_once_and_in_order, read_all
 from iris.kernel.errors import ConfigError, NotAllowed
 from iris.node.node import Node
 from iris.patterns.pubsub.interest.shards import ShardMap
@@ -28,10 +30,8 @@ from iris.spark_bridge.server.growth.grow import grow
 from iris.spark_bridge.server.member import BridgeMember
 from iris.spark_bridge.server.successor import reopen
 from iris.testing import Network, open_network
-from tests.support import growing
 from tests.support.arrivals import make_former
 from tests.support.copies import open_follower
-from tests.support.growing import check_once_and_in_order, read_all
 
 LAST = growing.KEYS * 4
 

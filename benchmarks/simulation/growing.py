@@ -1,4 +1,4 @@
-"""A bridge that grows while its members crash, in a simulated world."""
+"""A bridge that grows while its members crash, simulated: ``python -m benchmarks.simulation.growing 0 40``."""
 
 from __future__ import annotations
 
