@@ -109,7 +109,7 @@ class Node:
     which cluster, member or limit they are about.
     """
 
-    # With more than some 28 attributes Python keeps them in a dict, which each call of a method searches: 3 % of an event.
+    # Of so many attributes Python makes a dict, which each call of a method searches: 3 % of an event.
     __slots__ = (
         "__weakref__", "_books", "_broadcasts", "_config", "_drained", "_environment", "_foreign", "_guard", "_joined",
         "_lookups", "_membership", "_mesh", "_meshes", "_publishing", "_pubsub", "_reach", "_relays", "_reports",
