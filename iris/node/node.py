@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from functools import partial
 from inspect import isawaitable
 from pathlib import Path
@@ -108,6 +108,14 @@ class Node:
     Clusters, topics and operations are names; a node never names a host.  Errors are ``iris.IrisError`` and say
     which cluster, member or limit they are about.
     """
+
+    # Of so many attributes Python makes a dict, which each call of a method searches: 3 % of an event.
+    __slots__ = (
+        "__weakref__", "_books", "_broadcasts", "_config", "_drained", "_environment", "_foreign", "_guard", "_joined",
+        "_lookups", "_membership", "_mesh", "_meshes", "_publishing", "_pubsub", "_reach", "_relays", "_reports",
+        "_requests", "_revoking", "_serving", "_sites", "_states", "_surveys", "_tracing", "_tunnels", "addresses",
+        "id", "name", "realm", "site",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -1176,9 +1184,11 @@ class Node:
             return "draining"
         return "member of no cluster" if member and not memberships and not self._reports else None
 
-    @asynccontextmanager
-    async def _answer_operators(self) -> AsyncIterator[None]:
-        """Answer operators for the length of the block; see ``iris.node.report``."""
+    async def _answer_operators(self, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
+        """Answer operators until cancelled; see ``iris.node.report``.
+
+        It is a task and no block around the program: each request looks at all cancel scopes around its caller.
+        """
         started = trio.current_time()
         nodes, drains = OperatorsService(NODES), OperatorsService(DRAIN)
         nodes.request(PING)(ping)
@@ -1206,8 +1216,10 @@ class Node:
         def drain(order: DrainOrder, request: Request) -> None:
             self._drain(order, request.sender.node)
 
-        async with self._serving.serve(NODES, nodes, OPERATORS), self._serving.serve(DRAIN, drains, OPERATORS):
-            yield
+        with trio.CancelScope() as scope:
+            async with self._serving.serve(NODES, nodes, OPERATORS), self._serving.serve(DRAIN, drains, OPERATORS):
+                task_status.started(scope)
+                await trio.sleep_forever()
 
     async def _gather_reports(self) -> dict[str, Any]:
         """Return what is built on this node counts, by name."""

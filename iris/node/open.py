@@ -300,10 +300,14 @@ async def open_node(
                     await node._wait_ready()
                 nursery.start_soon(discovery.run)
                 nursery.start_soon(_keep_identity_fresh, credential, watch, mesh, membership, joined, environment)
+                answering: trio.CancelScope | None = None
+                if operators and not client:
+                    answering = await nursery.start(node._answer_operators)
                 try:
-                    async with node._answer_operators() if operators and not client else nullcontext():
-                        yield node
+                    yield node
                 finally:
+                    if answering is not None:
+                        answering.cancel()
                     node._close()
                 if isinstance(discovery, Discovery):
                     discovery.note()

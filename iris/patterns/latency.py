@@ -7,6 +7,7 @@ and the survey of a realm all read these histograms.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from typing import Final, final
 
 SHORTEST: Final = 2.0**-20
 LONGEST: Final = 2.0**12
-"""Seconds: what is less counts as the first of them, what is more as the second, which keeps a histogram below 260
+"""Seconds: what is less counts as the first of them, what is more as the second, which keeps a histogram at 257
 buckets."""
 
 EDGES: Final = tuple(2.0**exponent for exponent in range(-12, 5))
@@ -30,6 +31,12 @@ _MAX_SERIES: Final = 256
 _MAX_REASONS: Final = 32
 
 _PER_OCTAVE: Final = 8
+
+_UPTO: Final = tuple(ldexp(1 + step / _PER_OCTAVE, exponent) for exponent in range(-20, 12) for step in range(1, 9))
+"""What the times of each bucket are below, but for the last one, to which all that is more belongs."""
+
+_LAST: Final = LONGEST * (1 + 1 / _PER_OCTAVE)
+"""What the last bucket is shown as."""
 
 
 @final
@@ -101,11 +108,7 @@ class LatencyTable:
         """Count a request that had its answer after ``seconds``."""
         series = self._series.get((cluster, operation)) or self._open(cluster, operation)
         series.total += seconds
-        if not SHORTEST <= seconds <= LONGEST:
-            seconds = min(max(seconds, SHORTEST), LONGEST)
-        mantissa, exponent = frexp(seconds)
-        index = exponent * _PER_OCTAVE + int(mantissa * (2 * _PER_OCTAVE)) - _PER_OCTAVE
-        series.counts[index] = series.counts.get(index, 0) + 1
+        series.counts[bisect_right(_UPTO, seconds)] += 1
 
     def failed(self, cluster: str, operation: str | None, reason: str) -> None:
         """Count a request that ended with an error; of more than 32 reasons the later ones together as ``OTHERS``."""
@@ -130,19 +133,13 @@ class _Series:
     __slots__ = ("counts", "errors", "total")
 
     def __init__(self) -> None:
-        self.counts: dict[int, int] = {}
+        self.counts = [0] * (len(_UPTO) + 1)
         self.errors: Counter[str] = Counter()
         self.total = 0.0
 
     def statistics(self) -> LatencyStatistics:
         return LatencyStatistics(
-            buckets={_edge(index): count for index, count in sorted(self.counts.items())},
+            buckets={edge: count for edge, count in zip((*_UPTO, _LAST), self.counts, strict=True) if count},
             total=self.total,
             errors=self.errors.copy(),
         )
-
-
-def _edge(index: int) -> float:
-    """Return what the times of a bucket are below."""
-    exponent, step = divmod(index, _PER_OCTAVE)
-    return ldexp((_PER_OCTAVE + step + 1) / (2 * _PER_OCTAVE), exponent)

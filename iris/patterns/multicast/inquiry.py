@@ -126,7 +126,7 @@ class Inquiry:
                     self._end(member, error)
                 else:
                     del self._waiting[member]
-                    self._requests.count(self._call, member)
+                    self._requests.answered(self._call, member)
                     self._answered(member, value)
                     self._look()
             case kinds.Failure(code=code) if code == NOT_HERE:
@@ -139,7 +139,7 @@ class Inquiry:
 
     def _end(self, member: NodeId, error: IrisError) -> None:
         del self._waiting[member]
-        self._requests.count(self._call, member, error)
+        self._requests.failed(self._call, member, error)
         self._failed(member, error)
         self._look()
 

@@ -227,9 +227,9 @@ class Requests:
                 hedging = self._hedges.setdefault(call.cluster, Hedging())
                 reply = await hedging.ask(lambda: self._ask(call), hedge, lambda: _has_other(call))
         except BaseException as error:
-            self._close(call, error)
+            self._failed(call, error)
             raise
-        self._close(call)
+        self._answered(call)
         return reply
 
     def begin(self, call: Call, woken: Callable[[], None]) -> Begun | None:
@@ -278,12 +278,13 @@ class Requests:
         self.tally.sent += members
         self._begun[call] = members
 
-    def count(self, call: Call, member: NodeId, error: BaseException | None = None) -> None:
-        """Count a request by what its caller got: the reply of a member, or an error."""
-        if error is None:
-            self.tally.answered += 1
-            self._closed(call, member).received += 1
-            return
+    def answered(self, call: Call, member: NodeId) -> None:
+        """Count a request whose caller got the reply of a member."""
+        self.tally.answered += 1
+        self._closed(call, member).received += 1
+
+    def failed(self, call: Call, member: NodeId, error: BaseException) -> None:
+        """Count a request by the error that its caller got."""
         if isinstance(error, RequestTimeout | trio.Cancelled):
             self.expire(call, member)
             return
@@ -335,15 +336,19 @@ class Requests:
             for (pattern, name), count in waiting.items()
         ]  # fmt: skip
 
-    def _close(self, call: Call, error: BaseException | None = None) -> None:
-        """Count a request by what its caller gets, and how long that took: the answered attempt has read the clock."""
+    def _answered(self, call: Call) -> None:
+        """Count a request that has its reply, and how long that took: the answered attempt has read the clock."""
+        self.answered(call, call.asked)
+        self.latency.record(call.label, call.operation, self._ended - call.started)
+
+    def _failed(self, call: Call, error: BaseException) -> None:
+        """Count a request by its error; if that is its handler's, also how long that took."""
         operation = call.operation
-        self.count(call, call.asked, error)
-        if error is not None:
-            if isinstance(error, RemoteError) and error.code == NO_SUCH_OPERATION:
-                operation = OTHERS  # a name that nobody serves is anybody's to invent, and would displace another
-            self.latency.failed(call.label, operation, type(error).__name__)
-        if error is None or isinstance(error, RemoteError):
+        self.failed(call, call.asked, error)
+        if isinstance(error, RemoteError) and error.code == NO_SUCH_OPERATION:
+            operation = OTHERS  # a name that nobody serves is anybody's to invent, and would displace another
+        self.latency.failed(call.label, operation, type(error).__name__)
+        if isinstance(error, RemoteError):
             self.latency.record(call.label, operation, self._ended - call.started)
 
     @property
@@ -685,9 +690,9 @@ class Begun:
         try:
             reply = requests.decode_reply_untrusted(outcome.payload, attempt.call.cluster, attempt.member)
         except RemoteError as error:
-            requests._close(attempt.call, error)
+            requests._failed(attempt.call, error)
             raise
-        requests._close(attempt.call)
+        requests._answered(attempt.call)
         return (reply,)
 
     async def go_on(self) -> Any:
@@ -697,9 +702,9 @@ class Begun:
         try:
             reply = await requests._ask(call, first=self.attempt)
         except BaseException as error:
-            requests._close(call, error)
+            requests._failed(call, error)
             raise
-        requests._close(call)
+        requests._answered(call)
         return reply
 
 

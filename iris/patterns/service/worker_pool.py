@@ -181,6 +181,16 @@ class WorkerPool:
         broadcasts: those that wait.
     """
 
+    # As in ``Node``: with so many attributes each look-up of a method would search a dict.
+    __slots__ = (
+        "_adaptive", "_answer", "_arriving", "_broadcasts_done", "_broadcasts_failed", "_bytes", "_cancelled",
+        "_concurrency", "_config", "_context", "_drained", "_expired", "_failed", "_forget", "_idle", "_latency",
+        "_nursery", "_queue", "_queue_bytes", "_queue_limit", "_reading", "_refused", "_running", "_served",
+        "_shedding", "_tunnels_cancelled", "_tunnels_failed", "_tunnels_running", "_tunnels_served", "_urgent",
+        "_waits", "_workers", "broadcasts", "cluster", "draining", "failures", "flag", "kept", "observer", "paused",
+        "received", "repeated", "service",
+    )  # fmt: skip
+
     def __init__(
         self,
         cluster: str,

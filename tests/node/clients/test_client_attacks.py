@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import trio
+from msgspec import structs
 from trio.testing import MockClock
 
 import iris
@@ -93,14 +94,14 @@ async def test_a_client_is_one_until_its_link_ends(autojump_clock: MockClock) ->
         client = await open_client(stage)
         assert await client.request("store") == "one"
         mesh = client._parts.mesh
-        object.__setattr__(mesh.tag, "client", False)  # it says that it is a member from now on
+        structs.force_setattr(mesh.tag, "client", False)  # it says that it is a member from now on
         await trio.sleep(130)  # its sessions are renewed
         for node in list(peers_of(client)):
             mesh.post(node, kinds.Join(own_record(client)), 1000)
         await trio.sleep(5)
         assert client.id not in {node.node for node in stage._nodes["door"].nodes()}
         stage.harmless = (NOT_TAKEN,)
-        object.__setattr__(mesh.tag, "client", True)
+        structs.force_setattr(mesh.tag, "client", True)
 
 
 async def test_who_is_revoked_is_no_client_any_more(autojump_clock: MockClock) -> None:

@@ -192,8 +192,9 @@ def test_a_list_that_is_of_another_realm_is_refused_in_the_page(terminal: Termin
 MARKUP: Final = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
 LIAR: Final = """
-import dataclasses, sys, trio, iris
+import sys, trio, iris
 from iris.node.report import report_of
+from msgspec import to_builtins
 
 MARKUP = sys.argv[1]
 service = iris.Service("iris.nodes")
