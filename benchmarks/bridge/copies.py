@@ -1,11 +1,11 @@
-"""Copies of a log: ``python -m benchmarks.bridge.copies [--turns N] [--spark] [--tier]`` and ``... copies rates``.
+"""Copies of a bridge's log: ``python -m benchmarks.bridge.copies [turns|rates]``.
 
 Turns: under load the primary is killed and its directory taken away, its copy is promoted, the former primary comes
 back and must be refused, and a new copy follows: every other time it is the former primary, which has events that
 nobody confirmed.  One log goes through all turns, and one publisher lives through them.  In every fifth turn the copy
 is killed while it is promoted, too.  At the end each number that was confirmed must be in the log once, and with
-``--spark`` once in the output of a query that has run all the time.  With ``--tier`` the log goes to a
-directory, second by second, and next to nothing stays on the disks.
+``--spark`` once in the output of a query that has run all the time.  With ``--tier`` the log goes to a directory, a
+segment each second, and nearly nothing stays on the disks.
 
 Rates: confirmed events per second without a copy and with one, in turns.
 """
