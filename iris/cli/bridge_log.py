@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
@@ -22,7 +23,7 @@ from iris.patterns.pubsub.interest import MAX_SHARDS
 if TYPE_CHECKING:
     from iris.patterns.pubsub.interest import DurableSubscriber
     from iris.spark_bridge.admin import BridgeStatus
-    from iris.spark_bridge.client import BridgeClient, Position
+    from iris.spark_bridge.client import BridgeClient, Position, RemoteShard
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -126,6 +127,9 @@ def _as_object(status: BridgeStatus, rate: float, away: Sequence[DurableSubscrib
                 "bytes": shard.size,
                 "newest": _time(shard.timestamp),
                 "term": shard.term,
+                "grown": list(shard.grown),
+                "marks": {str(of): mark for of, mark in shard.marks.items()},
+                "after": dict(shard.after),
             }
             for shard in status.shards
         ],
@@ -176,6 +180,8 @@ def _show(status: BridgeStatus, rate: float, away: Sequence[DurableSubscriber]) 
             f"shard {shard.id} at {shard.address}: events {shard.earliest:,} to {shard.next:,}, "
             f"{shard.size / MIB:,.1f} MiB, newest {_time(shard.timestamp) or 'none'}"
         )
+    for line in _generations(status.shards):
+        write_line(line)
     for group in status.groups:
         of = f" of {group.owner}" if group.owner else ""
         write_line(f"group {group.group}{of}: {group.lag:,} events behind, last heard {_time(group.timestamp)}")
@@ -206,6 +212,14 @@ def _show(status: BridgeStatus, rate: float, away: Sequence[DurableSubscriber]) 
             f"{', '.join(one.patterns)} wait for it"
         )
     write_line(f"{rate:,.0f} events/s")
+
+
+def _generations(shards: Sequence[RemoteShard]) -> Iterator[str]:
+    """Yield a line for each growth."""
+    history = max((shard.grown for shard in shards), key=len, default=())
+    for before, of in itertools.pairwise(history):
+        marks = [f"{shard.id} at {shard.marks[of]:,}" for shard in shards if of in shard.marks]
+        yield f"grown from {before} to {of} shards" + (f", which begin behind {' and '.join(marks)}" if marks else "")
 
 
 def _time(microseconds: int) -> str | None:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import cast, final
+from typing import Final, cast, final
+
+import trio
 
 from iris.kernel.errors import ConfigError, NoSuchCluster
 from iris.patterns.pubsub.interest import MAX_SHARDS
 from iris.spark_bridge.client import BridgeClient, RemoteShard
 from iris.spark_bridge.server.growth.newcomer import history_of, newcomers_cluster
+
+_PAUSE: Final = 0.2
+"""Seconds between looks who waits."""
 
 
 @final
@@ -28,7 +33,7 @@ class Growth:
     marks: Mapping[str, int]
 
 
-async def grow(client: BridgeClient, of: int) -> Growth:
+async def grow(client: BridgeClient, of: int, *, patience: float = 3.0) -> Growth:
     """Let a bridge that divides its events have more shards; it may be repeated, and goes on where it was interrupted.
 
     Every member has to be there, and for each new shard one that waits for this.  Then every member of before begins
@@ -37,6 +42,7 @@ async def grow(client: BridgeClient, of: int) -> Growth:
     Args:
         client: of a node that speaks for the bridge's own cluster.
         of: how many shards it is to have.
+        patience: seconds for new members to be found; one that has just come may not be known everywhere yet.
 
     Raises:
         ConfigError: the bridge cannot grow so; the message says what to do.
@@ -64,11 +70,10 @@ async def grow(client: BridgeClient, of: int) -> Growth:
         raise ConfigError(
             f"shard {missing[0]} of bridge {bridge!r} has no member that is there: start it, all have to be there"
         )
-    waiting = await _newcomers(client, of)
-    if lacking := [number for number in range(before, of) if number not in found and number not in waiting]:
+    if lacking := await _lacking(client, of, {*range(before, of)} - {*found}, patience):
         raise ConfigError(
-            f"nobody waits to have shard {lacking[0]} of {of} of bridge {bridge!r}: start 'iris bridge --shard "
-            f"{lacking[0]} --of {of}' with the options of the other members and an empty --data, then grow"
+            f"nobody waits to have shard {min(lacking)} of {of} of bridge {bridge!r}: start 'iris bridge --shard "
+            f"{min(lacking)} --of {of}' with the options of the other members and an empty --data, then grow"
         )
     for address in dict.fromkeys(found[number].address for number in range(before)):
         await client.ask(address, "divide", {"of": of})
@@ -78,6 +83,20 @@ async def grow(client: BridgeClient, of: int) -> Growth:
 
 def _marks(shards: list[RemoteShard], of: int, before: int) -> Mapping[str, int]:
     return {shard.id: shard.marks[of] for shard in shards if shard.number < before and of in shard.marks}
+
+
+async def _lacking(client: BridgeClient, of: int, shards: set[int], patience: float) -> set[int]:
+    """Wait until for each of these shards a member waits; return those for which none has come in time.
+
+    Raises:
+        ConfigError: see ``_newcomers``.
+    """
+    deadline = trio.current_time() + patience
+    while True:
+        lacking = shards - await _newcomers(client, of)
+        if not lacking or trio.current_time() + _PAUSE > deadline:
+            return lacking
+        await trio.sleep(_PAUSE)
 
 
 async def _newcomers(client: BridgeClient, of: int) -> frozenset[int]:

@@ -14,6 +14,7 @@ import trio
 
 from benchmarks.simulation import growing
 from benchmarks.simulation.growing import check_once_and_in_order, read_all
+from iris.cli.bridge_log import _generations
 from iris.kernel.errors import ConfigError, NotAllowed
 from iris.node.node import Node
 from iris.patterns.pubsub.interest.shards import ShardMap
@@ -149,7 +150,7 @@ async def test_a_growth_that_was_interrupted_is_finished_by_another_one(tmp_path
             with pytest.raises(ConfigError, match="has begun to grow to 3 shards, and shard 1 has not: finish that"):
                 await grow(client, 4)
             with pytest.raises(ConfigError, match=r"nobody waits to have shard 2 of 3 of bridge 'bridge': start 'iris"):
-                await grow(client, 3)
+                await grow(client, 3, patience=0.1)
             # What is left of the former generation goes on, and what moves waits.
             stays, moves = min({*range(growing.KEYS)} - {*moved(2, 3)}), moved(2, 3)[0]
             await publisher.publish("t", b"%d" % LAST, key=f"k{stays}", confirm=True, timeout=10)
@@ -160,6 +161,9 @@ async def test_a_growth_that_was_interrupted_is_finished_by_another_one(tmp_path
         await wait_newcomer(nursery, network, tmp_path, 2, 3)
         for _ in range(2):
             assert (await grow(client, 3)).of == 3
+        shards = await client.shards()
+        marks = " and ".join(f"{shard.id} at {shard.marks[3]}" for shard in shards[:2])
+        assert [*_generations(shards)] == [f"grown from 2 to 3 shards, which begin behind {marks}"]
         await publisher.publish("t", b"%d" % (LAST + 1), key=f"k{moves}", confirm=True, timeout=10)
         found = await read_all(client)
         check_once_and_in_order(flat(found), LAST + 2)
@@ -293,6 +297,15 @@ async def test_a_group_that_reads_what_is_new_has_all_that_is_new_in_a_new_shard
             while len(received) < number - first:  # noqa: ASYNC110 -- a list
                 await trio.sleep(0.1)
         check_once_and_in_order([(key, number - first) for key, number in received], number - first)
+
+
+async def test_a_member_that_comes_a_moment_later_is_waited_for(tmp_path: Path) -> None:
+    async with scene() as (network, client, _publisher, nursery):
+        await nursery.start(run_member, network, tmp_path, 0, 1)
+        async with trio.open_nursery() as waiting:
+            waiting.start_soon(partial(grow, client, 2, patience=30))
+            await wait_newcomer(nursery, network, tmp_path, 1, 2)
+        assert next(iter(await client.shards())).of == 2
 
 
 async def test_what_cannot_grow_is_told_why(tmp_path: Path) -> None:
