@@ -89,10 +89,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: ranks.get(item.path.relative_to(TESTS).parts[0], last))
 
 
+def pytest_collection() -> None:
+    """Collect no garbage while pytest makes what it keeps of 10,000 tests: it took a sixth of the time of that."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """Have the garbage collector pass over what pytest keeps of 8,000 tests; each collection looked at all of it."""
+    """Have the garbage collector pass over what pytest keeps, and look for garbage less often.
+
+    Each collection looked at all of it.  With what Python begins with, every 700 objects, collecting garbage took a
+    tenth of the processor time of all tests; what is left over is a few megabytes at most.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(10_000)
+    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,10 +1,11 @@
-"""Copies of a bridge's log: ``python -m benchmarks.bridge.copies [--turns N] [--spark]`` and ``... copies rates``.
+"""Copies of a bridge's log: ``python -m benchmarks.bridge.copies [turns|rates]``.
 
 Turns: under load the primary is killed and its directory taken away, its copy is promoted, the former primary comes
 back and must be refused, and a new copy follows: every other time it is the former primary, which has events that
 nobody confirmed.  One log goes through all turns, and one publisher lives through them.  In every fifth turn the copy
 is killed while it is promoted, too.  At the end each number that was confirmed must be in the log once, and with
-``--spark`` once in the output of a query that has run all the time.
+``--spark`` once in the output of a query that has run all the time.  With ``--tier`` the log goes to a directory, a
+segment each second, and nearly nothing stays on the disks.
 
 Rates: confirmed events per second without a copy and with one, in turns.
 """
@@ -79,10 +80,12 @@ class Outcome:
 class _Scene:
     """The processes of a run."""
 
-    def __init__(self, directory: Path, rate: float, *, spark: bool) -> None:
+    def __init__(self, directory: Path, rate: float, *, spark: bool, tier: bool) -> None:
         self.directory = directory
         self.number = 0
-        self.primary = bridge_child(directory, "--min-copies", "1", data="log-0")
+        to_tier = ("--tier", str(directory / "tier"), "--tier-minutes", "0.02", "--keep-mib", "0.01")
+        self.options = ("--min-copies", "1", *(to_tier if tier else ()))
+        self.primary = bridge_child(directory, *self.options, data="log-0")
         self.copy = copy_child(directory, "log-1")
         self.data = ["log-0", "log-1"]
         command = (
@@ -142,6 +145,7 @@ def run_turns(
     seed: int = 0,
     rate: float = 1000.0,
     spark: bool = False,
+    tier: bool = False,
     pause: float = 1.0,
     say: Callable[[str], None] = lambda _: None,
 ) -> Outcome:
@@ -152,13 +156,14 @@ def run_turns(
         seed: of the times.
         rate: events per second.
         spark: whether a query reads and writes all the time.
+        tier: whether the log goes to a tier.
         pause: mean seconds of load in each turn, beside what starting takes.
         say: told of each turn.
     """
     chance = Random(seed)
     outcome = Outcome()
     with open_realm() as directory:
-        scene = _Scene(directory, rate, spark=spark)
+        scene = _Scene(directory, rate, spark=spark, tier=tier)
         try:
             scene.start()
             began = time.monotonic()
@@ -194,7 +199,7 @@ def _turn(scene: _Scene, turn: int, chance: Random, outcome: Outcome) -> None:
         outcome.killed_promotions += 1
     promote_copy(scene.copy)
     # Now the former primary comes back, as it was.
-    former = bridge_child(directory, "--min-copies", "1", data=taken.name)
+    former = bridge_child(directory, *scene.options, data=taken.name)
     former.launch()
     said = former.wait_end()
     if _REFUSED in said:
@@ -289,6 +294,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rate", type=float, default=1000.0, help="events per second")
     parser.add_argument("--spark", action="store_true", help="a query reads and writes all the time")
+    parser.add_argument("--tier", action="store_true", help="the log goes to a tier")
     parser.add_argument("--events", type=int, default=200_000, help="in each round of the rates")
     parser.add_argument("--rounds", type=int, default=5)
     given = parser.parse_args()
@@ -305,6 +311,7 @@ def main() -> None:
         seed=given.seed,
         rate=given.rate,
         spark=given.spark,
+        tier=given.tier,
         say=lambda line: print(line, file=sys.stderr, flush=True),
     )
     print(outcome)

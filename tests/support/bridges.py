@@ -14,7 +14,7 @@ from typing import Final, Self
 import trio
 
 import iris
-from tests.support.verbs import Started, Verbs
+from tests.support.verbs import Verbs
 
 _VERBS: Final = Verbs("iris.spark_bridge.server.bridge", "iris.spark_bridge.tier")
 
@@ -24,19 +24,20 @@ class BridgeProcess:
 
     def __init__(self, directory: Path, *options: str, name: str = "bridge") -> None:
         self._arguments = ("bridge", "--topic", ">", "--name", name, "--data", str(directory), *options)
-        self._process: Started | subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         """Start it, and wait until it says that it serves."""
-        self._process = _VERBS.start(self._arguments, {**os.environ, "PYTHONUNBUFFERED": "1"}) or subprocess.Popen(
-            [sys.executable, "-m", "iris", *self._arguments], stderr=subprocess.PIPE, text=True
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        self._process = _VERBS.start(self._arguments, Path.cwd(), environment) or subprocess.Popen(
+            [sys.executable, "-m", "iris", *self._arguments], stderr=subprocess.PIPE
         )
         assert self._process.stderr is not None
         line = self._process.stderr.readline()
-        if "stores" not in line:
+        if b"stores" not in line:
             rest = self._process.stderr.read()
             self.kill()
-            raise AssertionError(line + rest)
+            raise AssertionError((line + rest).decode())
 
     @property
     def maps(self) -> str:
@@ -57,8 +58,9 @@ class BridgeProcess:
         if process is not None:
             process.send_signal(number)
             process.wait(timeout=60)
-            assert process.stderr is not None
-            process.stderr.close()
+            for pipe in (process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
 
     def __enter__(self) -> Self:
         self.start()

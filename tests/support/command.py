@@ -20,7 +20,8 @@ PATIENCE = 120.0
 
 COMMAND = (sys.executable, "-m", "iris")
 
-_VERBS: Final = Verbs()
+VERBS: Final = Verbs()
+"""What short runs of the command are children of."""
 
 
 @final
@@ -46,7 +47,7 @@ class Terminal:
     def run(self, *arguments: str, given: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
         """Run ``iris`` with ``arguments`` to its end, with ``given`` as its standard input."""
         if self._command == COMMAND:
-            done = _VERBS.run(arguments, self.directory, self.environment, given or b"", PATIENCE)
+            done = VERBS.run(arguments, self.directory, self.environment, given or b"", PATIENCE)
             if done is not None:
                 return done
         return subprocess.run(
@@ -62,7 +63,10 @@ class Terminal:
     @contextmanager
     def started(self, *arguments: str, announces: str | None = None) -> Generator[subprocess.Popen[bytes]]:
         """Run ``iris`` for the length of the block, which begins when it has said ``announces`` on standard error."""
-        with subprocess.Popen(
+        process: subprocess.Popen[bytes] | None = None
+        if self._command == COMMAND:
+            process = VERBS.start(arguments, self.directory, self.environment)
+        with process or subprocess.Popen(
             [*self._command, *arguments],
             cwd=self.directory,
             env=self.environment,

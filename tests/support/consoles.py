@@ -1,10 +1,15 @@
-"""Terminals of the pages: runs the commands of ``console`` blocks in a shell, and compares what they print."""
+"""Terminals of the pages: runs the commands of ``console`` blocks in a shell, and compares what they print.
+
+``iris`` and ``python FILE`` with nothing that only a shell understands are children of a process that has imported
+Iris, which each would do anew: of the processor time of these pages it was half.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -17,7 +22,9 @@ from tempfile import TemporaryDirectory
 from typing import Final, final
 
 from docs.pages import Block, matches
+from tests.support.command import VERBS
 from tests.support.ports import free_port
+from tests.support.verbs import Started
 
 PATIENCE: Final = 600.0  # a busy machine starts Spark in minutes
 PROGRAMS: Final = {
@@ -27,6 +34,8 @@ PROGRAMS: Final = {
     "uvicorn": "-m uvicorn",
 }
 """What terminals have as commands, and how this Python runs it."""
+_BEYOND_WORDS: Final = re.compile(r"[^\w\s.,:/@=+-]")
+"""What a shell might understand, outside of quotes."""
 PORT: Final = re.compile(r"\b1[78]\d{3}\b")
 STAYS: Final = "leave it running"
 """A caption with these words: the last command of the block goes on until the page ends."""
@@ -40,8 +49,8 @@ class Running:
         self.command: Final = command
         self.printed = ""
         self.seen = 0
-        self._process: Final = subprocess.Popen(
-            ["bash", "-c", command], cwd=directory, env=environment, text=True, process_group=0,
+        self._process: Final = _start_plain(command, directory, environment) or subprocess.Popen(
+            ["bash", "-c", command], cwd=directory, env=environment, process_group=0,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         self._reader: Final = threading.Thread(target=self._read, daemon=True)
@@ -51,7 +60,7 @@ class Running:
         assert self._process.stdout is not None
         with self._process.stdout as lines:
             for line in lines:
-                self.printed += line
+                self.printed += line.decode()
 
     def wait_end(self) -> int:
         """Wait until it has ended; return its exit status."""
@@ -84,6 +93,33 @@ class Running:
             raise AssertionError(f"{self.command} does not end at Ctrl-C") from None
 
 
+def _start_plain(command: str, directory: Path, environment: dict[str, str]) -> Started | None:
+    words = plain_words(command)
+    if words is None:
+        return None
+    reading, writing = os.pipe()
+    pipe = os.fdopen(reading, "rb")
+    with Path(os.devnull).open("rb") as nothing, os.fdopen(writing, "wb"):
+        streams = (nothing.fileno(), writing, writing)
+        started = VERBS.begin(words, directory, environment, streams, pipes=(pipe, None), group=True)
+    if started is None:
+        pipe.close()
+    return started
+
+
+def plain_words(command: str) -> list[str] | None:
+    """Return ``iris`` or a file of Python, and its arguments; None: it is another command, or one for a shell."""
+    if _BEYOND_WORDS.search(re.sub(r"'[^']*'", "", command.partition(" # ")[0])):
+        return None
+    match shlex.split(command, comments=True):
+        case ["iris", *_] as words:
+            return words
+        case ["python", file, *arguments] if file.endswith(".py"):
+            return [file, *arguments]
+        case _:
+            return None
+
+
 def run_console(blocks: Iterable[Block]) -> None:
     """Run the terminals of a page, one block after another, in a realm of their own.
 
@@ -114,7 +150,7 @@ def _run_console(blocks: list[Block], directory: Path) -> None:
     environment = {
         **os.environ,
         "PATH": f"{programs}:{os.environ['PATH']}",
-        "PYTHONPATH": str(root),
+        "PYTHONPATH": os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(root)))),
         "PYTHONUNBUFFERED": "1",
         "COLUMNS": "100",
         "NO_COLOR": "1",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pyarrow.dataset as ds
+import trio
 
 from iris.spark_bridge.log.retention import Retention
 from iris.spark_bridge.tier.manifest import Manifest, ManifestName, decode_manifest_untrusted
@@ -21,10 +22,22 @@ LATE = 10**16
 """Microseconds since 1970, long after all events of tests."""
 
 
+Forks = Callable[[int], Mapping[int, int]]
+
+
+def no_forks(_term: int) -> Mapping[int, int]:
+    """A log that was never promoted."""
+    return {}
+
+
 class TieredLog:
     """A log and its tier in a directory; ``writer`` is the seed of the bridge that opens it."""
 
-    def __init__(self, directory: Path, url: str, *, writer: int, segment_bytes: int, term: int = 1) -> None:
+    def __init__(
+        self, directory: Path, url: str, *, writer: int, segment_bytes: int, term: int = 1, forks: Forks = no_forks
+    ) -> None:
+        self.copied = trio.lowlevel.checkpoint
+        """Waits for copies."""
         self.store = make_store(directory, segment_bytes=segment_bytes)
         self.uploads = TierUploads(
             self.store,
@@ -32,6 +45,8 @@ class TieredLog:
             bridge="bridge",
             shards=(0,),
             term=term,
+            forks=forks,
+            copied=lambda: self.copied(),
             now=lambda: self.now,
             entropy=Random(writer).randbytes,
         )
@@ -55,10 +70,16 @@ class TieredLog:
 
 @contextmanager
 def open_tiered(
-    directory: Path, url: str | Path, *, writer: int = 0, segment_bytes: int = SEGMENT, term: int = 1
+    directory: Path,
+    url: str | Path,
+    *,
+    writer: int = 0,
+    segment_bytes: int = SEGMENT,
+    term: int = 1,
+    forks: Forks = no_forks,
 ) -> Iterator[TieredLog]:
     """A log with a tier at a URL."""
-    log = TieredLog(directory, str(url), writer=writer, segment_bytes=segment_bytes, term=term)
+    log = TieredLog(directory, str(url), writer=writer, segment_bytes=segment_bytes, term=term, forks=forks)
     try:
         yield log
     finally:

@@ -1,10 +1,9 @@
 """A process that has imported the ``iris`` command and runs it in children: ``python -m tests.support.verbs``.
 
-A third of a second of each short run of the command is imports, and half a second of a bridge's.  Each line of its
-input is a run: its arguments, directory, environment and input.  For each it answers with a line, the exit status and
-how many bytes the run has written to its standard output and error, and then these.  A run that goes on has a null in
-the place of its input, and gets its standard streams through a socket; the answer is its number, by which its status
-is asked for when it has ended.  A run is a process of its own, and ends as one.
+A quarter of a second of each short run of the command is imports, and half a second of a bridge's.  Each line of its
+input begins a run: its arguments, directory and environment, while its standard streams come through a socket; the
+answer is the number of the process.  A line that is such a number asks for its exit status when it has ended.  A run is
+a process of its own, and ends as one.  The command may be a program in Python instead, which is run as ``python FILE``.
 """
 
 from __future__ import annotations
@@ -24,27 +23,45 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import IO, Any, Final, final
 
 _STARTING: Final = ("PYTHON", "LC_", "LANG", "MALLOC_", "LD_")
 """How the names of variables begin that an interpreter has looked at before it runs anything."""
 
+_PATH: Final = "PYTHONPATH"
+"""One of these that a run has as it should be all the same."""
+
 
 @final
-class Started:
-    """A run that goes on, with what ``subprocess.Popen`` has for one whose standard error is read as text."""
+class Started(subprocess.Popen[bytes]):
+    """A run that goes on, as who has started it sees a process; another one is its parent.
 
-    def __init__(self, pid: int, stderr: IO[str], status: Callable[[int], int]) -> None:
-        self.pid: Final = pid
-        self.stderr = stderr
-        self.returncode: int | None = None
+    Args:
+        pid: its process.
+        pipes: the ends of pipes to its standard output and error, if there are any.
+        status: waits until it has ended, and returns its exit status.
+    """
+
+    def __init__(self, pid: int, pipes: Sequence[IO[bytes] | None], status: Callable[[int], int]) -> None:
+        self.args = ["iris"]
+        self.pid = pid
+        self.stdin = None
+        self.stdout, self.stderr = pipes
+        self.returncode: int | Any = None
         self._status: Final = status
         self._ended: Final = os.pidfd_open(pid)  # before its status has been asked for nobody else is ``pid``
 
-    def send_signal(self, number: int) -> None:
+    def send_signal(self, sig: int) -> None:
         """Send it a signal, unless it has ended."""
-        if self.returncode is None:
-            signal.pidfd_send_signal(self._ended, number)
+        if self.poll() is None:
+            signal.pidfd_send_signal(self._ended, sig)
+
+    def poll(self) -> int | None:
+        """Return its exit status; None: it goes on."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait until it has ended; return its exit status.
@@ -54,10 +71,39 @@ class Started:
         """
         if self.returncode is None:
             if not select.select([self._ended], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired(["iris"], timeout or 0)
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
             os.close(self._ended)
             self.returncode = self._status(self.pid)
-        return self.returncode
+        status: int = self.returncode
+        return status
+
+    def communicate(self, input: bytes | None = None, timeout: float | None = None) -> tuple[bytes, bytes]:  # noqa: A002 -- its name in the base
+        """Read what it says until it has ended.
+
+        Raises:
+            subprocess.TimeoutExpired: it goes on.
+        """
+        assert input is None, "nothing can be said to it"
+        said: dict[IO[bytes], bytes] = {}
+        pipes = [pipe for pipe in (self.stdout, self.stderr) if pipe is not None]
+        readers = [threading.Thread(target=lambda pipe=pipe: said.update({pipe: pipe.read()})) for pipe in pipes]
+        for reader in readers:
+            reader.daemon = True
+            reader.start()
+        self.wait(timeout)
+        for reader, pipe in zip(readers, pipes, strict=True):
+            reader.join(timeout)
+            if pipe not in said:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+            pipe.close()
+        out, err = (b"" if pipe is None else said[pipe] for pipe in (self.stdout, self.stderr))
+        return out, err
+
+    def __exit__(self, *_: object) -> None:
+        for pipe in (self.stdout, self.stderr):
+            if pipe is not None:
+                pipe.close()
+        self.wait()
 
 
 @final
@@ -83,49 +129,82 @@ class Verbs:
         Raises:
             subprocess.TimeoutExpired: the time is over; the run is killed.
         """
-        if not self._lock.acquire(blocking=False):
-            return None
-        try:
-            process = self._started()
-            if _looked_at(environment) != _looked_at(self._begun):
+        with contextlib.ExitStack() as stack:
+            files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(3)]
+            files[0].write(given)
+            files[0].seek(0)
+            streams = [file.fileno() for file in files]
+            process = self.begin(("iris", *arguments), directory, environment, streams)
+            if process is None:
                 return None
-            status, *sizes = self._ask((list(arguments), str(directory), dict(environment), given.hex(), timeout))
-            assert process.stdout is not None
-            said = [process.stdout.read(size) for size in sizes]
-        finally:
-            self._lock.release()
-        if status is None:
-            raise subprocess.TimeoutExpired(["iris", *arguments], timeout, *said)
+            try:
+                status = process.wait(timeout)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                raise
+            said: list[bytes] = []
+            for file in files[1:]:
+                file.seek(0)
+                said.append(file.read())
         return subprocess.CompletedProcess(["iris", *arguments], status, *said)
 
-    def start(self, arguments: Sequence[str], environment: Mapping[str, str]) -> Started | None:
-        """Begin to run the command in this directory; None: it has to be a process that is started anew."""
+    def start(self, arguments: Sequence[str], directory: Path, environment: Mapping[str, str]) -> Started | None:
+        """Begin to run the command, with pipes to read from; None: it has to be a process that is started anew."""
+        with contextlib.ExitStack() as stack:
+            nothing = stack.enter_context(Path(os.devnull).open("rb")).fileno()
+            ends = [os.pipe(), os.pipe()]
+            for _, writing in ends:
+                stack.callback(os.close, writing)
+            pipes = [os.fdopen(reading, "rb") for reading, _ in ends]
+            streams = [nothing, *(writing for _, writing in ends)]
+            process = self.begin(("iris", *arguments), directory, environment, streams, pipes=pipes)
+            if process is None:
+                for pipe in pipes:
+                    pipe.close()
+        return process
+
+    def begin(
+        self,
+        command: Sequence[str],
+        directory: Path,
+        environment: Mapping[str, str],
+        streams: Sequence[int],
+        *,
+        pipes: Sequence[IO[bytes] | None] = (None, None),
+        group: bool = False,
+    ) -> Started | None:
+        """Begin to run ``iris`` or a program; None: it has to be a process that is started anew.
+
+        Args:
+            command: ``iris`` or a file of Python, and its arguments.
+            directory: where it runs.
+            environment: its variables.
+            streams: its standard streams, which stay open here.
+            pipes: where its standard output and error can be read.
+            group: whether it is a group of processes of its own.
+        """
         with self._lock:
             self._started()
             if _looked_at(environment) != _looked_at(self._begun):
                 return None
             assert self._passing is not None
-            reading, writing = os.pipe()
-            with Path(os.devnull).open("rb") as nothing:
-                socket.send_fds(self._passing, [b" "], [nothing.fileno(), 1, writing])
-            os.close(writing)
-            (pid,) = self._ask((list(arguments), str(Path.cwd()), dict(environment), None, None))
-        return Started(pid, os.fdopen(reading), self._status)
+            socket.send_fds(self._passing, [b" "], streams)
+            pid = self._ask((list(command), str(directory), dict(environment), group))
+        return Started(pid, pipes, self._status)
 
     def _status(self, pid: int) -> int:
         with self._lock:
-            (status,) = self._ask(pid)
-        return int(status)
+            return self._ask(pid)
 
-    def _ask(self, what: object) -> list[Any]:
+    def _ask(self, what: object) -> int:
         process = self._process
         assert process is not None
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(json.dumps(what).encode() + b"\n")
         process.stdin.flush()
-        answer: list[Any] = json.loads(process.stdout.readline())
-        return answer
+        return int(process.stdout.readline())
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:
@@ -150,68 +229,60 @@ class Verbs:
 
 
 def _looked_at(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(_STARTING)}
+    return {name: value for name, value in environment.items() if name.startswith(_STARTING) and name != _PATH}
 
 
 def _serve(requests: IO[bytes], answers: IO[bytes], passed: socket.socket) -> list[str]:
-    """Answer until nobody can want anything any more.  In a child it returns the arguments of its run."""
-
-    def answer(*values: object, said: Sequence[bytes] = ()) -> None:
-        answers.write(json.dumps(values).encode() + b"\n" + b"".join(said))
-        answers.flush()
-
-    def become(streams: Sequence[int], directory: str, environment: dict[str, str]) -> None:
-        for number, stream in enumerate(streams):
-            os.dup2(stream, number)
-        for file in (requests, answers, passed):
-            file.close()
-        os.chdir(directory)
-        os.environ.clear()
-        os.environ.update(environment)
-
+    """Answer until nobody can want anything any more.  In a child it returns the command that is to be run."""
     for line in requests:
         wanted = json.loads(line)
         if isinstance(wanted, int):
-            answer(os.waitstatus_to_exitcode(os.waitpid(wanted, 0)[1]))
-            continue
-        arguments, directory, environment, given, timeout = wanted
-        if given is None:
+            answer = os.waitstatus_to_exitcode(os.waitpid(wanted, 0)[1])
+        else:
+            command, directory, environment, group = wanted
             _, streams, _, _ = socket.recv_fds(passed, 1, 3)
-            child = os.fork()
-            if child == 0:
-                become(streams, directory, environment)
+            answer = os.fork()
+            if answer == 0:
+                for number, stream in enumerate(streams):
+                    os.dup2(stream, number)
             for stream in streams:
                 os.close(stream)
-            if child == 0:
-                return list(arguments)
-            answer(child)
-            continue
-        with contextlib.ExitStack() as stack:
-            files = [stack.enter_context(tempfile.TemporaryFile()) for _ in range(3)]
-            files[0].write(bytes.fromhex(given))
-            files[0].seek(0)
-            child = os.fork()
-            if child == 0:
-                become([file.fileno() for file in files], directory, environment)
-                return list(arguments)
-            status = _wait(child, timeout)
-            said: list[bytes] = []
-            for file in files[1:]:
-                file.seek(0)
-                said.append(file.read())
-        answer(status, *map(len, said), said=said)
+            if answer == 0:
+                for file in (requests, answers, passed):
+                    file.close()
+                _become(directory, environment)
+                return list(command)
+            if group:
+                os.setpgid(answer, answer)
+        answers.write(b"%d\n" % answer)
+        answers.flush()
     sys.exit(0)
 
 
-def _wait(child: int, timeout: float) -> int | None:
-    """Return the exit status of a child; None: it was killed, for it took too long."""
-    ended = os.pidfd_open(child)
-    in_time, _, _ = select.select([ended], [], [], timeout)
-    os.close(ended)
-    if not in_time:
-        os.kill(child, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status) if in_time else None
+def _become(directory: str, environment: dict[str, str]) -> None:
+    before, after = (_path(variables) for variables in (os.environ, environment))
+    sys.path[1:] = [*after, *(place for place in sys.path[1:] if place not in before)]
+    os.chdir(directory)
+    os.environ.clear()
+    os.environ.update(environment)
+
+
+def _path(environment: Mapping[str, str]) -> list[str]:
+    return [place for place in environment.get(_PATH, "").split(os.pathsep) if place]
+
+
+def _run_program(file: Path) -> None:
+    """Go on as ``python FILE``; an error shows as it does there."""
+    sys.path[0] = str(file.parent)
+    module = sys.modules["__main__"] = ModuleType("__main__")
+    module.__file__ = str(file)
+    code = compile(file.read_bytes(), file, "exec")
+    try:
+        exec(code, vars(module))
+    except Exception as error:  # noqa: BLE001 -- it is shown
+        trace = error.__traceback__ and error.__traceback__.tb_next
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        sys.exit(1)
 
 
 def main() -> None:
@@ -233,9 +304,12 @@ def main() -> None:
         os.dup2(nothing, number)
         os.close(nothing)
     gc.freeze()
-    sys.argv = ["iris", *_serve(requests, answers, passed)]
-    sys.path[0] = str(Path.cwd())
-    run_command()
+    sys.argv = _serve(requests, answers, passed)
+    if sys.argv[0] == "iris":
+        sys.path[0] = str(Path.cwd())
+        run_command()
+    else:
+        _run_program(Path(sys.argv[0]).resolve())
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import msgspec
 
 from iris.kernel.errors import ConfigError
 from iris.spark_bridge.errors import LogDamaged
+from iris.spark_bridge.tier import Tier
 
 DEFAULT_COPY: Final = "copy"
 """Name of a copy that is not given one."""
@@ -37,6 +38,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_age: float | None = None
     max_bytes: int | None = None
     keep_unread: bool = False
+    tier: Tier | None = None
 
 
 @final

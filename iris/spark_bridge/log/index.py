@@ -648,32 +648,34 @@ class IndexView:
         for name in REPLACED:
             yield from self._by_name[name].sealed()
 
-    def repeat(self, head: ChangeHead) -> set[tuple[int, int]]:
-        """Take over what another log has changed; return the segments that are gone: shard and first offset.
+    def repeat(self, head: ChangeHead, gone: set[tuple[int, int, int]]) -> None:
+        """Take over what another log has changed.
+
+        Args:
+            head: what it is.
+            gone: segment files that no record names any more: shard, first offset and revision.
 
         Raises:
             LogDamaged: a table or a checksum is not right.
         """
-        gone: set[tuple[int, int]] = set()
         for name, first, end in head.cleared:
             table = self._copied(name)
             if name == "segments":
-                for key, _ in table.records_from(first):
+                for key, value in table.records_from(first):
                     if key >= end:
                         break
-                    gone.add(_PLACE.unpack(key))
+                    gone |= _files_of(key, value)
             table.clear(first, end)
         for name, key, sealed in head.records:
             table = self._copied(name)
+            if name == "segments":
+                gone |= _files_of(key, table.get(key))
             if sealed is None:
                 table.delete(key)
-                if name == "segments":
-                    gone.add(_PLACE.unpack(key))
-            else:
-                table.put_sealed(key, sealed)
-                if name == "segments":
-                    gone.discard(_PLACE.unpack(key))
-        return gone
+                continue
+            table.put_sealed(key, sealed)
+            if name == "segments":
+                gone -= _files_of(key, table.get(key))
 
     def _copied(self, name: str) -> CheckedTable:
         table = self._by_name.get(name)
@@ -981,6 +983,15 @@ def _unpack_segment(first: int, value: bytes) -> SegmentRecord:
         revision=revision,
         topics=topics,
     )
+
+
+def _files_of(key: bytes, value: bytes | None) -> set[tuple[int, int, int]]:
+    """Return the file that the record of a segment names: shard, first offset and revision; none if it has none."""
+    if value is None:
+        return set()
+    shard, first = _PLACE.unpack(key)
+    revision = _unpack_segment(first, value).revision
+    return set() if revision == IN_TIER else {(shard, first, revision)}
 
 
 def _pack_numbers(numbers: Sequence[int]) -> bytes:

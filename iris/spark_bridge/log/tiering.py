@@ -210,6 +210,9 @@ class Tiering:
                 if (segment.first, segment.end) != (found.first, found.end) or not _is_of(view, shard, segment, found):
                     return False
                 view.put_tiered(shard, found.first, msgspec.msgpack.encode(found))
+                last = view.last_segment(shard)
+            if last is not None and last.first == found.first:
+                self._ended.add(shard)
             self._objects[shard, found.first] = found
         return True
 

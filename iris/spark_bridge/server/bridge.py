@@ -42,6 +42,9 @@ BRIDGE_CONFIG: Final = Config(batch_bytes=256 * KIB, tunnel_chunk=256 * KIB, tun
 """For a bridge's node.  Readers get large frames: 6.9 us of processor time for an event of 1 KB, bridge and reader
 together, where pieces of 128 KiB take 7.8 (medians of five rounds in turns); larger windows bring nothing more."""
 
+_COPYING: Final = 10.0
+"""Seconds that copies have to write what goes to the tier; it is tried again."""
+
 MAX_SHARD = 2**31 - 1
 """Shards are numbered like Spark's ``partition`` column, a 32-bit int."""
 
@@ -97,8 +100,8 @@ async def open_bridge(
         min_copies: copies of the log (``iris.spark_bridge.copies.open_copy``) that have to have an event on their disks
             before it is confirmed and before readers get it.  A log that has copies is opened, read and written only
             when so many of them have met this member.
-        tier: where sealed segments go; retention removes then only what is there, from this disk alone.  Not together
-            with rules for topics or with copies.
+        tier: where sealed segments go; retention removes then only what is there, from this disk alone, and from
+            those of copies.  Only what enough copies have goes there.  Not together with rules for topics.
         waiting: called with a reason when entering the block has to wait for copies.
         wall_clock: seconds since 1970; None: ``time.time``.
         entropy: makes the epochs of new shards; None: ``os.urandom``.
@@ -152,8 +155,6 @@ async def open_bridge(
             "a tier has what is sealed, and rules for topics would take events out of that: give no rules for topics, "
             "or no tier"
         )
-    if tier is not None and (min_copies or state.copies or state.history):
-        raise ConfigError("a log with copies goes to no tier: give no tier, or keep no copies of this log")
     division: Division | None = None
     newcomer: Newcomer | None = None
     parents: Mapping[str, tuple[str, int]] = {}
@@ -192,6 +193,7 @@ async def open_bridge(
         max_age=retention.max_age,
         max_bytes=retention.max_bytes,
         keep_unread=retention.keep_unread,
+        tier=None if tier is None else tier.absolute(),
     )
     config = node._parts.mesh.config
     usage = Usage(most=config.bridge_staged_bytes, most_of_owner=config.bridge_staged_bytes_per_owner)
@@ -223,8 +225,9 @@ async def open_bridge(
             share = Share(division.of, tuple(shards))
         uploads = None
         if tier is not None:
-            start = partial(TierUploads, store, tier, bridge=name, shards=shards, term=state.term, entropy=entropy)
-            uploads = await trio.to_thread.run_sync(partial(start, now=clock.now))
+            start = partial(TierUploads, store, tier, bridge=name, shards=shards, term=state.term, forks=state.forks)
+            copied = partial(copies.wait_copied, _COPYING)
+            uploads = await trio.to_thread.run_sync(partial(start, copied=copied, now=clock.now, entropy=entropy))
         bridge = BridgeMember(
             store,
             shards=shards,

@@ -58,5 +58,6 @@ def reopen(
         readers=settings.readers,
         retention=Retention(max_age=settings.max_age, max_bytes=settings.max_bytes, keep_unread=settings.keep_unread),
         min_copies=settings.min_copies,
+        tier=settings.tier,
         waiting=waiting,
     )

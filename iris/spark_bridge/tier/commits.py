@@ -1,7 +1,8 @@
 """Commits: what one bridge writes to the tier of one shard, in an order in which it may die at any step.
 
 1. The first commit of a bridge that has opened the log repeats the last manifest under its own name.  The writer of
-   that one finds it out, and writes no more.
+   that one finds it out, and writes no more.  A promoted copy writes in a later term: whatever the former primary still
+   writes does not count.
 2. An object is stored.  Nobody reads it before a manifest names it; what is left of a bridge that died here is removed
    by the next one.
 3. A manifest names it.  From here it is in the tier.
@@ -10,7 +11,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import final
 
 import pyarrow as pa
@@ -97,7 +98,9 @@ class ShardTier:
         """
         before = self._listed()
         newest = before[-1] if before else None
-        if newest is not None and newest != self._last and newest.writer != self._writer:
+        # Of an earlier term: a former primary that does not know yet.  What it writes now does not count, and when it
+        # looks again it knows.
+        if newest is not None and newest != self._last and newest.writer != self._writer and newest.term >= self._term:
             raise self._taken(newest)
         own = ManifestName(self._term, 1 if newest is None else newest.number + 1, self._writer)
         manifest = Manifest(bridge=self._bridge, shard=self._shard, objects=objects)
@@ -138,11 +141,19 @@ class ShardTier:
         return orphans
 
 
-def reconcile(store: Store, shard: int, objects: Sequence[TierObject]) -> list[TierObject]:
+def reconcile(
+    store: Store, shard: int, objects: Sequence[TierObject], *, forks: Callable[[int], Mapping[int, int]]
+) -> list[TierObject]:
     """Let log and manifest say the same of a shard; return what the manifest has to name.
 
     What a bridge has committed that died before it noted that is noted.  What was trimmed is left out, and so is what
-    the log has otherwise on its own disk.
+    the log has otherwise on its own disk, and what was given up when a copy was promoted by force.
+
+    Args:
+        store: the log.
+        shard: of it.
+        objects: that the manifest names.
+        forks: returns, by shard, the offset up to which a log of an earlier term is of the same history as this one.
 
     Raises:
         ConfigError: the tier has events that the log has not got, or lacks some that the log has nowhere else.
@@ -152,7 +163,8 @@ def reconcile(store: Store, shard: int, objects: Sequence[TierObject]) -> list[T
     known = {found.first: found for found in store.tiering.objects(shard)}
     kept: list[TierObject] = []
     for found in objects:
-        if found.end <= state.earliest:
+        term = term_of(found.name)
+        if found.end <= state.earliest or (term is not None and found.end > forks(term).get(shard, found.end)):
             continue
         if known.get(found.first) == found or store.tiering.note(shard, found):
             kept.append(found)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Final, TypeVar, final
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ import trio
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import Entropy
-from iris.spark_bridge.errors import DataLost, LogDamaged, StoreFull, TierUnreachable
+from iris.spark_bridge.errors import DataLost, LogDamaged, NotCopied, StoreFull, TierUnreachable
 from iris.spark_bridge.log import SealedSegment, Store, TierObject
 from iris.spark_bridge.tier.commits import ShardTier, reconcile
 from iris.spark_bridge.tier.parquet import TierReader, encode_segment
@@ -56,6 +57,10 @@ class Tier:
         check_url(self.url)
         if not (math.isfinite(self.seal_after) and self.seal_after > 0):
             raise ConfigError(f"tier: seal_after is {self.seal_after!r}: use seconds, more than 0")
+
+    def absolute(self) -> Tier:
+        """Return the same for a process that has another working directory."""
+        return self if "://" in self.url else dataclasses.replace(self, url=str(Path(self.url).absolute()))
 
 
 @final
@@ -107,6 +112,8 @@ class TierUploads:
         bridge: name of the bridge.
         shards: numbers of the member's shards.
         term: of the log among its copies.
+        forks: returns, by shard, the offset up to which a log of an earlier term is of the same history as this one.
+        copied: waits until enough copies have all that is in the log now; raises ``NotCopied``.
         now: returns microseconds since 1970.
         entropy: makes the id of this writer.
     """
@@ -119,6 +126,8 @@ class TierUploads:
         bridge: str,
         shards: Sequence[int],
         term: int,
+        forks: Callable[[int], Mapping[int, int]],
+        copied: Callable[[], Awaitable[None]],
         now: Callable[[], int],
         entropy: Entropy,
     ) -> None:
@@ -127,6 +136,8 @@ class TierUploads:
         self._bridge = bridge
         self._now = now
         self._term = term
+        self._forks = forks
+        self._copied = copied
         storage = Storage(tier.url)
         storage.open()
         writer = entropy(_WRITER_BYTES).hex()
@@ -177,7 +188,7 @@ class TierUploads:
             try:
                 await self.advance(shard.number)
                 pause = _INTERVAL
-            except (TierUnreachable, StoreFull) as error:
+            except (TierUnreachable, StoreFull, NotCopied) as error:
                 self._note(shard, str(error), "it is tried again")
                 pause = min(2 * pause, _LONGEST)
             except (ConfigError, LogDamaged) as error:
@@ -205,6 +216,7 @@ class TierUploads:
         Raises:
             TierUnreachable: the storage does not answer, or refuses.
             StoreFull: the log has no room to note what is in the tier.
+            NotCopied: too few copies have what would go to the tier.
             ConfigError: another bridge has the tier, or it is another log's.
             LogDamaged: the manifest cannot be read.
         """
@@ -213,10 +225,20 @@ class TierUploads:
         await trio.to_thread.run_sync(seal)
         if shard.objects is None:
             await self._take(shard)
-        await self._remove_trimmed(shard)
-        for segment in await trio.to_thread.run_sync(self._store.tiering.sealed):
-            if segment.shard == number and segment.first not in shard.damaged:
-                await self._move(shard, segment)
+        known = {found.name for found in self._store.tiering.objects(number)}
+        gone = [found for found in shard.objects or () if found.name not in known]
+        sealed = [
+            segment
+            for segment in await trio.to_thread.run_sync(self._store.tiering.sealed)
+            if segment.shard == number and segment.first not in shard.damaged
+        ]
+        if gone or sealed:
+            # A copy that is promoted now has what the manifest says from here on.
+            await self._copied()
+        if gone:
+            await self._remove(shard, gone)
+        for segment in sealed:
+            await self._move(shard, segment)
         if shard.problem and not shard.damaged:
             shard.problem = ""
             _log.info(
@@ -229,7 +251,9 @@ class TierUploads:
     async def _take(self, shard: _ShardUploads) -> None:
         """Make this bridge the writer of a shard's tier."""
         found = await _ask(shard.tier.newest)
-        objects = await trio.to_thread.run_sync(reconcile, self._store, shard.number, found)
+        settle = partial(reconcile, self._store, shard.number, found, forks=self._forks)
+        objects = await trio.to_thread.run_sync(settle)
+        await self._copied()
         await _ask(partial(shard.tier.commit, objects))
         orphans = await _ask(partial(shard.tier.sweep, objects))
         if orphans:
@@ -243,17 +267,14 @@ class TierUploads:
         shard.objects = objects
         self._store.tiering.trust(shard.number, trusted=True)
 
-    async def _remove_trimmed(self, shard: _ShardUploads) -> None:
+    async def _remove(self, shard: _ShardUploads, gone: Sequence[TierObject]) -> None:
         """Remove from the tier what was removed from the log by hand."""
         assert shard.objects is not None
-        known = {found.name for found in self._store.tiering.objects(shard.number)}
-        gone = [found for found in shard.objects if found.name not in known]
-        if gone:
-            kept = [found for found in shard.objects if found.name in known]
-            await _ask(partial(shard.tier.commit, kept))
-            shard.objects = kept
-            for found in gone:
-                await _ask(partial(shard.tier.remove, found))
+        kept = [found for found in shard.objects if found not in gone]
+        await _ask(partial(shard.tier.commit, kept))
+        shard.objects = kept
+        for found in gone:
+            await _ask(partial(shard.tier.remove, found))
 
     async def _move(self, shard: _ShardUploads, segment: SealedSegment) -> None:
         assert shard.objects is not None

@@ -18,15 +18,18 @@ from iris.kernel.errors import ConfigError
 from iris.node.node import Node
 from iris.spark_bridge.admin import read_events, read_status
 from iris.spark_bridge.client.client import BridgeClient
+from iris.spark_bridge.copies.follower import open_copy
+from iris.spark_bridge.copies.promotion import promote
 from iris.spark_bridge.errors import TierUnreachable
 from iris.spark_bridge.log.retention import Retention, TopicRetention
 from iris.spark_bridge.log.tiering import TierObject
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
+from iris.spark_bridge.server.successor import reopen
 from iris.spark_bridge.tier import Tier
 from iris.spark_bridge.tier.parquet import TierReader
 from iris.testing import Network, open_network
-from tests.support.copies import open_primary
+from tests.support.copies import open_follower, open_primary
 from tests.support.tiers import local_segments, read_parquet
 
 SOON = 0.01
@@ -173,26 +176,62 @@ async def test_a_reader_waits_for_a_tier_that_does_not_answer_and_goes_on(
         assert failures[0] == 0
 
 
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"retention": Retention(rules=(TopicRetention(pattern="a.>", last_value=True),))}, "rules for topics"),
-        ({"min_copies": 1}, "a log with copies goes to no tier"),
-    ],
-)
-async def test_what_does_not_go_with_a_tier_is_refused_in_one_error(
-    options: dict[str, Any], reason: str, tmp_path: Path
-) -> None:
+async def test_rules_for_topics_do_not_go_with_a_tier(tmp_path: Path) -> None:
+    rules = (TopicRetention(pattern="a.>", last_value=True),)
     async with open_network() as network:
-        with pytest.raises(ConfigError, match=reason):
-            async with bridge(network, tmp_path, tier=tier(tmp_path), **options):
+        with pytest.raises(ConfigError, match="rules for topics"):
+            async with bridge(network, tmp_path, tier=tier(tmp_path), retention=Retention(rules=rules)):
                 pass
 
 
-async def test_a_log_that_has_copies_gets_no_tier(tmp_path: Path) -> None:
-    async with open_network() as network:
-        async with open_primary(network, tmp_path / "log"):
-            pass
-        with pytest.raises(ConfigError, match="a log with copies goes to no tier"):
-            async with bridge(network, tmp_path, tier=tier(tmp_path), min_copies=1):
-                pass
+async def test_a_promoted_copy_goes_on_with_the_tier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    relative = Tier(url="tier", seal_after=SOON)
+    options: dict[str, Any] = {"tier": relative, "retention": Retention(max_age=SOON)}
+    async with (
+        open_network() as network,
+        network.open_node("desk") as node,
+        network.open_node("bridge") as operator,
+        network.open_node("bridge") as standby,
+    ):
+        client = BridgeClient(node, "bridge", patience=30)
+        async with open_copy(standby, bridge="bridge", shard=0, directory=tmp_path / "copy") as copy:
+            async with open_primary(network, tmp_path / "log", **options) as member:
+                await publish(node, range(100))
+                await wait_left(member, tmp_path)
+                with trio.fail_after(60):
+                    while local_segments(tmp_path / "copy"):  # noqa: ASYNC110 -- nobody is told
+                        await trio.sleep(0.02)
+                await publish(node, range(100, 200))
+            assert (await promote(operator, "bridge", 0)).lost == []
+            settings = await copy.wait_promoted()
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        async with (
+            reopen(standby, "bridge", tmp_path / "copy", settings, waiting=print) as promoted,
+            open_follower(network, tmp_path / "log"),
+        ):
+            await publish(node, range(200, 210))
+            assert [event["value"] async for event in read_events(client)] == list(range(210))
+            with trio.fail_after(60):
+                while local_segments(tmp_path / "copy") or local_segments(tmp_path / "log"):
+                    await trio.sleep(0.05)
+                    await promoted._retain()
+            assert [event["value"] async for event in read_events(client)] == list(range(210))
+    assert [row["offset"] for row in read_parquet(tmp_path / "tier")] == list(range(210))
+
+
+async def test_what_no_copy_has_does_not_go_to_the_tier(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("iris.spark_bridge.server.bridge._COPYING", 0.05)
+    async with open_network() as network, network.open_node("desk") as node:
+        client = BridgeClient(node, "bridge", patience=30)
+        async with open_primary(network, tmp_path / "log", tier=tier(tmp_path)) as member:
+            await node.publish("a.b", 0)
+            with trio.fail_after(60):
+                while "copies do: 0 of the 1" not in (await read_status(client)).tiers[0].problem:  # noqa: ASYNC110
+                    await trio.sleep(0.05)
+            assert member.store.tiering.objects(0) == []
+            async with open_follower(network, tmp_path / "copy"):
+                with trio.fail_after(60):
+                    while not member.store.tiering.objects(0):  # noqa: ASYNC110 -- nobody is told
+                        await trio.sleep(0.05)

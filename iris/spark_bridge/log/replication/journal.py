@@ -81,8 +81,8 @@ ABANDONED: Final = LogChange(ChangeHead(0, False, (), (), ()), ())
 
 
 _EARLY: Final = 1536 * KIB
-"""Bytes of chunks that do not wait until the transaction is committed: two of a busy log.  With each chunk alone an event
-of 1 KB took 0.4 us more of three processes, for what each change wakes."""
+"""Bytes of chunks that do not wait until the transaction is committed: two of a busy log.  With each chunk alone an
+event of 1 KB took 0.4 us more of three processes, for what each change wakes."""
 
 _HEAD: Final = msgspec.msgpack.Decoder(ChangeHead)
 

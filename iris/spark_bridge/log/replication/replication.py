@@ -5,7 +5,8 @@ together with all tables that do not grow with the events, as of one moment: fro
 transaction, or several if they are large.  After that it repeats each transaction of the primary as it is.  In
 between, a copy that is not whole has events of which it does not know who published them, so it must not be promoted.
 
-Both logs have the same chunks at the same places of the same segments.  What a copy lacks is found by comparing the
+Both logs have the same chunks at the same places of the same segments; of segments that the tier alone has, a copy gets
+the records.  What a copy lacks is found by comparing the
 segments, so it may have been away for any time, or have another end than the log that it follows now.
 """
 
@@ -23,6 +24,7 @@ from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.log.checked_table import Journaled
 from iris.spark_bridge.log.chunk import decode_frames
 from iris.spark_bridge.log.index import (
+    IN_TIER,
     NO_END,
     REPLACED,
     Index,
@@ -36,6 +38,7 @@ from iris.spark_bridge.log.index import (
 )
 from iris.spark_bridge.log.replication.journal import ChangeHead, Journal, LogChange, Write
 from iris.spark_bridge.log.segments import SegmentFiles
+from iris.spark_bridge.log.topics.index import places_of
 
 _PIECE_BYTES: Final = 4 * 1024 * 1024
 """Of a change while a copy catches up: some 20 ms of a disk."""
@@ -211,6 +214,9 @@ class Replication:
                 records.append(journaled_shard(shard))
                 if cut.segment is not None:
                     records.append(journaled_segment(number, cut.segment))
+                more, left = _left_to_tier(view, number)
+                cleared += more
+                records += left
             return LogChange(ChangeHead(view.number, False, cleared, records, ()), ())
 
     def piece(self, shard: int, at: int) -> tuple[LogChange | None, int]:
@@ -267,6 +273,10 @@ class Replication:
                 first = segments[0].first if segments else shard.next
                 cleared += [cleared_places(table, shard.number, 0, first) for table in _OF_EVENTS]
                 records += [journaled_segment(shard.number, segment) for segment in segments]
+                # Also what was left to the tier after its events had been sent.
+                more, left = _left_to_tier(view, shard.number)
+                cleared += more
+                records += left
                 records.append(journaled_shard(shard))
             size = 0
             for record in view.small_records():
@@ -278,9 +288,10 @@ class Replication:
             yield LogChange(ChangeHead(view.number, True, cleared, records, writes), data)
 
     def _piece(self, view: IndexView, number: int, at: int) -> tuple[LogChange | None, int]:
-        """Return the chunks from the offset ``at``, of one segment; None: there are none."""
+        """Return the chunks on this disk from the offset ``at``, of one segment; None: there are none."""
         shard = view.shard(number)
-        first = None if shard is None else next(view.chunks(number, at), None)
+        local = (place for place in view.chunks(number, at) if place.revision != IN_TIER)
+        first = None if shard is None else next(local, None)
         if shard is None or first is None:
             return None, at
         segment = next(one for one in view.segments(number) if one.first == first.segment)
@@ -313,40 +324,46 @@ class Replication:
             How far this log is now; None: as far as before.
 
         Raises:
-            StoreFull: there is no room; nothing was changed.
+            StoreFull: there is no room; nothing was changed, or there is none for the chunks that do not count yet.
             LogDamaged: what was sent is not what the primary has written.
         """
+        committed = max((at for at, change in enumerate(changes, 1) if change.head.number), default=0)
         with self._writing:
-            for change in changes:
-                for write, data in zip(change.head.writes, change.data, strict=True):
-                    self._write(write, data)
-            heads = [change.head for change in changes if change.head.number]
-            if not heads:
-                return None
-            self._sync()
-            gone: set[tuple[int, int]] = set()
-            position = Position(term, heads[-1].number, heads[-1].whole)
-            with self._index.write() as view:
-                epochs = {shard.number: shard.epoch for shard in view.shards()}
-                for head in heads:
-                    gone |= view.repeat(head)
-                view.put_replication(_POSITION, msgspec.msgpack.encode(position))
-            written, self._written = self._written, {}
-            self._tidy(gone, written, epochs)
+            position = self._commit(changes[:committed], term) if committed else None
+            # Behind the removal of files that no record names any more: the new chunks may lie in one of that name.
+            for change in changes[committed:]:
+                self._write(change)
             return position
 
-    def _write(self, write: Write, data: bytes | memoryview) -> None:
-        place = (write.shard, write.segment)
-        for chunk in decode_frames(data):
-            if (chunk.shard, chunk.epoch) != (write.shard, write.epoch):
-                raise LogDamaged(f"a chunk of shard {chunk.shard}@{chunk.epoch} came as another one's")
-        if self._unsynced != place:
-            self._sync()
-        if not self._files.has(write.shard, write.epoch, write.segment, write.revision):
-            self._files.begin(write.shard, write.epoch, write.segment, len(data), write.revision)
-        self._files.write(write.shard, write.epoch, write.segment, write.position, (data,), write.revision)
-        self._unsynced = place
-        self._written[place] = write.epoch
+    def _commit(self, changes: Sequence[LogChange], term: int) -> Position:
+        for change in changes:
+            self._write(change)
+        self._sync()
+        gone: set[tuple[int, int, int]] = set()
+        last = changes[-1].head
+        position = Position(term, last.number, last.whole)
+        with self._index.write() as view:
+            epochs = {shard.number: shard.epoch for shard in view.shards()}
+            for change in changes:
+                view.repeat(change.head, gone)
+            view.put_replication(_POSITION, msgspec.msgpack.encode(position))
+        written, self._written = self._written, {}
+        self._tidy(gone, written, epochs)
+        return position
+
+    def _write(self, change: LogChange) -> None:
+        for write, data in zip(change.head.writes, change.data, strict=True):
+            for chunk in decode_frames(data):
+                if (chunk.shard, chunk.epoch) != (write.shard, write.epoch):
+                    raise LogDamaged(f"a chunk of shard {chunk.shard}@{chunk.epoch} came as another one's")
+            place = (write.shard, write.segment)
+            if self._unsynced != place:
+                self._sync()
+            if not self._files.has(write.shard, write.epoch, write.segment, write.revision):
+                self._files.begin(write.shard, write.epoch, write.segment, len(data), write.revision)
+            self._files.write(write.shard, write.epoch, write.segment, write.position, (data,), write.revision)
+            self._unsynced = place
+            self._written[place] = write.epoch
 
     def _sync(self) -> None:
         if self._unsynced is not None:
@@ -354,14 +371,14 @@ class Replication:
             self._unsynced = None
 
     def _tidy(
-        self, gone: set[tuple[int, int]], written: Mapping[tuple[int, int], str], epochs: Mapping[int, str]
+        self, gone: set[tuple[int, int, int]], written: Mapping[tuple[int, int], str], epochs: Mapping[int, str]
     ) -> None:
         """Remove segments that no record names any more, and give back the room behind those that are full."""
+        for number, first, revision in gone:
+            if number in epochs:
+                self._files.remove(number, epochs[number], first, revision)
         with self._index.read() as view:
-            named = {number: view.segments(number) for number in {shard for shard, _ in (*gone, *written)}}
-        for number, first in gone:
-            if number in epochs and not any(one.first == first for one in named[number]):
-                self._files.remove(number, epochs[number], first)
+            named = {number: view.segments(number) for number, _ in written}
         for (number, first), epoch in written.items():
             for one in named[number][:-1]:
                 if one.first == first:
@@ -378,6 +395,9 @@ def _cut(view: IndexView, shard: ShardRecord, other: HeldShard | None, fork: int
     most = other.next if fork is None else min(fork, other.next)
     offset, inside = begin, None
     for segment in segments:
+        if segment.revision == IN_TIER:
+            offset, inside = segment.end, None  # a copy gets its records, whatever it has
+            continue
         have = held.get(segment.first)
         if have is None or segment.first >= most:
             break
@@ -397,7 +417,19 @@ def _cut(view: IndexView, shard: ShardRecord, other: HeldShard | None, fork: int
             offset = upto
             inside = dataclasses.replace(segment, end=upto, size=size)
         break
-    return Cut(shard=shard, offset=offset, segment=inside, surplus=max(0, other.next - max(offset, most)))
+    return Cut(shard=shard, offset=offset, segment=inside, surplus=other.next - most)
+
+
+def _left_to_tier(view: IndexView, number: int) -> tuple[list[tuple[str, bytes, bytes]], list[Journaled]]:
+    """Return the records of a shard's segments that only a tier has, and what they take the place of."""
+    cleared: list[tuple[str, bytes, bytes]] = []
+    records: list[Journaled] = []
+    for segment in view.segments(number):
+        if segment.revision == IN_TIER:
+            cleared += [cleared_places(table, number, segment.first, segment.end) for table in _OF_EVENTS]
+            records += [journaled_chunk(number, place) for place in places_of(view, number, segment)]
+            records.append(journaled_segment(number, segment))
+    return cleared, records
 
 
 def _size_upto(view: IndexView, shard: int, segment: SegmentRecord, offset: int) -> int | None:
@@ -411,6 +443,8 @@ def _size_upto(view: IndexView, shard: int, segment: SegmentRecord, offset: int)
 def _bytes_from(view: IndexView, shard: int, offset: int) -> int:
     size = 0
     for segment in view.segments(shard):
+        if segment.revision == IN_TIER:
+            continue
         if segment.first >= offset:
             size += segment.size
         elif segment.end > offset:

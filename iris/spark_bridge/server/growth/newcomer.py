@@ -120,7 +120,10 @@ class Newcomer:
         if not grown:
             return f"the log is new, and nobody else of bridge {self._bridge!r} is there: first start what has shard 0"
         if self._of in grown:
-            return f"not all {before} members that bridge {self._bridge!r} had before are there: start them"
+            return (
+                f"bridge {self._bridge!r} grows, and not all of its {before} shards have said where they end: start "
+                "the members that are away"
+            )
         return (
             f"bridge {self._bridge!r} has {grown[-1]} shards, and this member begins when it has {self._of}: "
             f"'iris bridge grow {self._bridge} --of {self._of}'"

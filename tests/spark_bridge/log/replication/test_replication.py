@@ -25,6 +25,7 @@ from iris.spark_bridge.log.retention import Retention
 from iris.spark_bridge.log.store import Store
 from tests.support.arrivals import fake_event, fill, make_store, numbered, stored
 from tests.support.power_cut import TornDisk
+from tests.support.replicas import catch_up, travelled
 
 SEGMENT = 8192
 
@@ -50,32 +51,6 @@ def open_copy(tmp_path: Path) -> Iterator[Callable[[], Store]]:
     yield open_it
     while opened:
         opened.pop().close()
-
-
-def travelled(change: LogChange) -> LogChange:
-    head = encode_head(change.head)
-    return decode_change_untrusted(head + b"".join(change.data), len(head))
-
-
-def catch_up(primary: Store, copy: Store, *, forks: dict[int, int] | None = None, steps: int | None = None) -> int:
-    """Let a copy become as its primary is, through pieces; return the number of its last change."""
-    cuts = primary.replication.cuts(copy.replication.held(), forks or {})
-    copy.replication.repeat([travelled(primary.replication.begin(cuts))], term=1)
-    offsets = {cut.shard.number: cut.offset for cut in cuts}
-    for number in offsets:
-        while True:
-            change, offsets[number] = primary.replication.piece(number, offsets[number])
-            if change is None:
-                break
-            if steps is not None:
-                if not steps:
-                    return 0
-                steps -= 1
-            copy.replication.repeat([travelled(change)], term=1)
-    rest = list(primary.replication.rest(offsets, None))
-    for change in rest:
-        copy.replication.repeat([travelled(change)], term=1)
-    return rest[-1].head.number
 
 
 def contents(store: Store) -> object:
@@ -195,6 +170,25 @@ def test_chunks_of_a_transaction_that_fails_count_nowhere(
     primary.append({0: [fake_event(b"b" * 100_000) for _ in range(45)]}, now=1)
     for change in changes:
         copy.replication.repeat([travelled(change)], term=1)
+    assert contents(copy) == contents(primary)
+
+
+def test_chunks_that_come_early_are_not_removed_with_a_former_file_of_their_name(
+    primary: Store, open_copy: Callable[[], Store]
+) -> None:
+    fill(primary, 3)
+    copy = open_copy()
+    catch_up(primary, copy)
+    fork = copy.replication.held()[0].next
+    copy = open_copy()
+    copy.append({0: [fake_event(LARGE)]}, now=1)
+    cuts = primary.replication.cuts(copy.replication.held(), {0: fork})
+    changes = list(primary.replication.rest({0: fork}, primary.replication.begin(cuts)))
+    primary.replication.listen(changes.append)
+    primary.append({0: [fake_event(LARGE) for _ in range(45)]}, now=1)
+    assert [segment.first for segment in primary.replication.held()[0].segments][1] == fork
+    copy.replication.repeat([travelled(change) for change in changes[:-1]], term=1)
+    copy.replication.repeat([travelled(changes[-1])], term=1)
     assert contents(copy) == contents(primary)
 
 
