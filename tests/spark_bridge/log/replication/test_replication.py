@@ -153,6 +153,10 @@ def test_chunks_of_a_large_transaction_are_written_before_it_is_committed_and_co
     copy.close()
 
 
+def _fail(_append: ShardAppend) -> None:
+    raise ZeroDivisionError
+
+
 def test_chunks_of_a_transaction_that_fails_count_nowhere(
     primary: Store, open_copy: Callable[[], Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,7 +166,7 @@ def test_chunks_of_a_transaction_that_fails_count_nowhere(
     changes: list[LogChange] = []
     primary.replication.listen(changes.append)
     with monkeypatch.context() as patch:
-        patch.setattr(ShardAppend, "finish", lambda _: 1 / 0)
+        patch.setattr(ShardAppend, "finish", _fail)
         with pytest.raises(ZeroDivisionError):
             primary.append({0: [fake_event(LARGE) for _ in range(45)]}, now=1)
     assert [change.head.number for change in changes] == [0, 0, 0]
