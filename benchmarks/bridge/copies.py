@@ -7,13 +7,14 @@ is killed while it is promoted, too.  At the end each number that was confirmed 
 ``--spark`` once in the output of a query that has run all the time.  With ``--tier`` the log goes to a directory, a
 segment each second, and nearly nothing stays on the disks.
 
-Rates: confirmed events per second without a copy and with one, in turns.
+Rates: confirmed events per second without a copy and with one, in turns, and the processor time of all processes.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import shutil
@@ -33,7 +34,7 @@ import iris
 from benchmarks.bridge.children import Child, bridge_child, copy_child, open_realm
 from benchmarks.bridge.cluster import LIGHT
 from benchmarks.bridge.kills import LogReader
-from benchmarks.bridge.rates import publish_confirmed
+from benchmarks.bridge.rates import processor_time, publish_confirmed
 from iris.spark_bridge.admin import read_status
 from iris.spark_bridge.client.client import BridgeClient
 from iris.spark_bridge.errors import BridgeUnreachable
@@ -266,23 +267,35 @@ def _compare(scene: _Scene, outcome: Outcome) -> None:
 # -- rates -----------------------------------------------------------------------------------------------------
 
 
-def measure_rates(events: int, rounds: int) -> tuple[list[float], list[float]]:
-    """Return confirmed events per second without a copy and with one, in turns; each round has processes of its own."""
-    alone: list[float] = []
-    copied: list[float] = []
+@final
+@dataclasses.dataclass(frozen=True, slots=True)
+class Round:
+    """One round: confirmed events per second, and microseconds of processor time for each in all processes."""
+
+    rate: float
+    processor: float
+
+
+def measure_rates(events: int, rounds: int) -> tuple[list[Round], list[Round]]:
+    """Publish confirmed events without a copy and with one, in turns; each round has processes of its own."""
+    alone: list[Round] = []
+    copied: list[Round] = []
     for _ in range(rounds):
         for found, copies in ((alone, 0), (copied, 1)):
             with open_realm() as directory, contextlib.ExitStack() as stack:
-                primary = bridge_child(directory, "--min-copies", str(copies))
-                stack.callback(primary.end)
-                primary.start()
+                children = [bridge_child(directory, "--min-copies", str(copies))]
+                stack.callback(children[0].end)
+                children[0].start()
                 if copies:
-                    copy = copy_child(directory, "copy")
-                    stack.callback(copy.end)
-                    copy.start()
+                    children.append(copy_child(directory, "copy"))
+                    stack.callback(children[1].end)
+                    children[1].start()
                     trio.run(wait_in_step)
                 trio.run(publish_confirmed, events // 10)
-                found.append(trio.run(publish_confirmed, events))
+                processes = [os.getpid(), *(child.pid for child in children)]
+                before = sum(map(processor_time, processes))
+                rate = trio.run(publish_confirmed, events)
+                found.append(Round(rate, (sum(map(processor_time, processes)) - before) / events * 1e6))
     return alone, copied
 
 
@@ -300,10 +313,13 @@ def main() -> None:
     given = parser.parse_args()
     if given.verb == "rates":
         alone, copied = measure_rates(given.events, given.rounds)
-        ratios = [with_one / without for without, with_one in zip(alone, copied, strict=True)]
+        ratios = [with_one.rate / without.rate for without, with_one in zip(alone, copied, strict=True)]
         print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
         for name, found in (("without a copy", alone), ("with one copy", copied)):
-            print(f"{name}: {statistics.median(found):,.0f} events/s ({' / '.join(f'{one:,.0f}' for one in found)})")
+            rate = statistics.median(one.rate for one in found)
+            processor = statistics.median(one.processor for one in found)
+            rates = " / ".join(f"{one.rate:,.0f}" for one in found)
+            print(f"{name}: {rate:,.0f} events/s ({rates}), {processor:.1f} us of processor time for each")
         print(f"ratio: {statistics.median(ratios):.2f} ({' / '.join(f'{one:.2f}' for one in ratios)})")
         return
     outcome = run_turns(

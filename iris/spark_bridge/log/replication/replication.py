@@ -324,40 +324,46 @@ class Replication:
             How far this log is now; None: as far as before.
 
         Raises:
-            StoreFull: there is no room; nothing was changed.
+            StoreFull: there is no room; nothing was changed, or there is none for the chunks that do not count yet.
             LogDamaged: what was sent is not what the primary has written.
         """
+        committed = max((at for at, change in enumerate(changes, 1) if change.head.number), default=0)
         with self._writing:
-            for change in changes:
-                for write, data in zip(change.head.writes, change.data, strict=True):
-                    self._write(write, data)
-            heads = [change.head for change in changes if change.head.number]
-            if not heads:
-                return None
-            self._sync()
-            gone: set[tuple[int, int, int]] = set()
-            position = Position(term, heads[-1].number, heads[-1].whole)
-            with self._index.write() as view:
-                epochs = {shard.number: shard.epoch for shard in view.shards()}
-                for head in heads:
-                    view.repeat(head, gone)
-                view.put_replication(_POSITION, msgspec.msgpack.encode(position))
-            written, self._written = self._written, {}
-            self._tidy(gone, written, epochs)
+            position = self._commit(changes[:committed], term) if committed else None
+            # Behind the removal of files that no record names any more: the new chunks may lie in one of that name.
+            for change in changes[committed:]:
+                self._write(change)
             return position
 
-    def _write(self, write: Write, data: bytes | memoryview) -> None:
-        place = (write.shard, write.segment)
-        for chunk in decode_frames(data):
-            if (chunk.shard, chunk.epoch) != (write.shard, write.epoch):
-                raise LogDamaged(f"a chunk of shard {chunk.shard}@{chunk.epoch} came as another one's")
-        if self._unsynced != place:
-            self._sync()
-        if not self._files.has(write.shard, write.epoch, write.segment, write.revision):
-            self._files.begin(write.shard, write.epoch, write.segment, len(data), write.revision)
-        self._files.write(write.shard, write.epoch, write.segment, write.position, (data,), write.revision)
-        self._unsynced = place
-        self._written[place] = write.epoch
+    def _commit(self, changes: Sequence[LogChange], term: int) -> Position:
+        for change in changes:
+            self._write(change)
+        self._sync()
+        gone: set[tuple[int, int, int]] = set()
+        last = changes[-1].head
+        position = Position(term, last.number, last.whole)
+        with self._index.write() as view:
+            epochs = {shard.number: shard.epoch for shard in view.shards()}
+            for change in changes:
+                view.repeat(change.head, gone)
+            view.put_replication(_POSITION, msgspec.msgpack.encode(position))
+        written, self._written = self._written, {}
+        self._tidy(gone, written, epochs)
+        return position
+
+    def _write(self, change: LogChange) -> None:
+        for write, data in zip(change.head.writes, change.data, strict=True):
+            for chunk in decode_frames(data):
+                if (chunk.shard, chunk.epoch) != (write.shard, write.epoch):
+                    raise LogDamaged(f"a chunk of shard {chunk.shard}@{chunk.epoch} came as another one's")
+            place = (write.shard, write.segment)
+            if self._unsynced != place:
+                self._sync()
+            if not self._files.has(write.shard, write.epoch, write.segment, write.revision):
+                self._files.begin(write.shard, write.epoch, write.segment, len(data), write.revision)
+            self._files.write(write.shard, write.epoch, write.segment, write.position, (data,), write.revision)
+            self._unsynced = place
+            self._written[place] = write.epoch
 
     def _sync(self) -> None:
         if self._unsynced is not None:

@@ -153,6 +153,10 @@ def test_chunks_of_a_large_transaction_are_written_before_it_is_committed_and_co
     copy.close()
 
 
+def _fail(_append: ShardAppend) -> None:
+    raise ZeroDivisionError
+
+
 def test_chunks_of_a_transaction_that_fails_count_nowhere(
     primary: Store, open_copy: Callable[[], Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,7 +166,7 @@ def test_chunks_of_a_transaction_that_fails_count_nowhere(
     changes: list[LogChange] = []
     primary.replication.listen(changes.append)
     with monkeypatch.context() as patch:
-        patch.setattr(ShardAppend, "finish", lambda _: 1 / 0)
+        patch.setattr(ShardAppend, "finish", _fail)
         with pytest.raises(ZeroDivisionError):
             primary.append({0: [fake_event(LARGE) for _ in range(45)]}, now=1)
     assert [change.head.number for change in changes] == [0, 0, 0]
@@ -170,6 +174,25 @@ def test_chunks_of_a_transaction_that_fails_count_nowhere(
     primary.append({0: [fake_event(b"b" * 100_000) for _ in range(45)]}, now=1)
     for change in changes:
         copy.replication.repeat([travelled(change)], term=1)
+    assert contents(copy) == contents(primary)
+
+
+def test_chunks_that_come_early_are_not_removed_with_a_former_file_of_their_name(
+    primary: Store, open_copy: Callable[[], Store]
+) -> None:
+    fill(primary, 3)
+    copy = open_copy()
+    catch_up(primary, copy)
+    fork = copy.replication.held()[0].next
+    copy = open_copy()
+    copy.append({0: [fake_event(LARGE)]}, now=1)
+    cuts = primary.replication.cuts(copy.replication.held(), {0: fork})
+    changes = list(primary.replication.rest({0: fork}, primary.replication.begin(cuts)))
+    primary.replication.listen(changes.append)
+    primary.append({0: [fake_event(LARGE) for _ in range(45)]}, now=1)
+    assert [segment.first for segment in primary.replication.held()[0].segments][1] == fork
+    copy.replication.repeat([travelled(change) for change in changes[:-1]], term=1)
+    copy.replication.repeat([travelled(changes[-1])], term=1)
     assert contents(copy) == contents(primary)
 
 
