@@ -243,6 +243,8 @@ def _serve(requests: IO[bytes], answers: IO[bytes], passed: socket.socket) -> li
             command, directory, environment, group = wanted
             _, streams, _, _ = socket.recv_fds(passed, 1, 3)
             answer = os.fork()
+            if group:
+                os.setpgid(answer, answer)  # by both, as shells do: neither goes on before it is so
             if answer == 0:
                 for number, stream in enumerate(streams):
                     os.dup2(stream, number)
@@ -253,8 +255,6 @@ def _serve(requests: IO[bytes], answers: IO[bytes], passed: socket.socket) -> li
                     file.close()
                 _become(directory, environment)
                 return list(command)
-            if group:
-                os.setpgid(answer, answer)
         answers.write(b"%d\n" % answer)
         answers.flush()
     sys.exit(0)
