@@ -85,10 +85,13 @@ class Started(subprocess.Popen[bytes]):
         """
         assert input is None, "nothing can be said to it"
         said: dict[IO[bytes], bytes] = {}
+
+        def read(pipe: IO[bytes]) -> None:
+            said[pipe] = pipe.read()
+
         pipes = [pipe for pipe in (self.stdout, self.stderr) if pipe is not None]
-        readers = [threading.Thread(target=lambda pipe=pipe: said.update({pipe: pipe.read()})) for pipe in pipes]
+        readers = [threading.Thread(target=read, args=(pipe,), daemon=True) for pipe in pipes]
         for reader in readers:
-            reader.daemon = True
             reader.start()
         self.wait(timeout)
         for reader, pipe in zip(readers, pipes, strict=True):
