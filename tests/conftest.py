@@ -19,6 +19,7 @@ import pytest
 
 from tests.support.accounts import accounts_add_up
 from tests.support.canary_watch import CanaryWatch
+from tests.support.children import sitecustomize
 from tests.support.scheduling import seed_scheduler
 
 TESTS = Path(__file__).parent
@@ -97,12 +98,11 @@ def pytest_collection() -> None:
 def pytest_collection_finish() -> None:
     """Have the garbage collector pass over what pytest keeps, and look for garbage less often.
 
-    Each collection looked at all of it.  With what Python begins with, every 700 objects, collecting garbage took a
-    tenth of the processor time of all tests; what is left over is a few megabytes at most.
+    Each collection looked at all of it.
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000)
+    gc.set_threshold(sitecustomize.GARBAGE)
     gc.enable()
 
 

@@ -14,7 +14,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import Final, final
@@ -94,12 +94,12 @@ class Scene:
         self.bridge.launch()
         self.publisher.launch()
 
-    def start(self, cluster: SparkCluster, settings: Mapping[str, str]) -> None:
+    def start(self, cluster: SparkCluster) -> None:
         """Start the driver with further settings, and wait until everything runs."""
         self._cluster = cluster
         driver = (
             *(sys.executable, "-m", "benchmarks.bridge.kill_driver", cluster.url, str(self.directory)),
-            json.dumps({**cluster.settings, **settings}),
+            json.dumps(cluster.settings),
         )
         self.driver = Child(driver, ready="the query runs", log=self.directory / "driver.txt")
         self.driver.launch()
@@ -223,7 +223,7 @@ def run_kills(
     seed: int = 0,
     pause: float = 4.0,
     rate: float = 1000.0,
-    executors: int | None = None,
+    executors: int = 2,
     say: Callable[[str], None] | None = None,
 ) -> Outcome:
     """Kill processes, one after the other, let everything run dry, and compare.
@@ -233,7 +233,7 @@ def run_kills(
         seed: of the times, and of which executor.
         pause: mean seconds between two kills.
         rate: events per second.
-        executors: at once, at most; by default one on each of the two workers.
+        executors: as many, each on a worker of its own.
         say: told of each kill.
     """
     chance = Random(seed)
@@ -241,8 +241,8 @@ def run_kills(
     with open_realm() as directory, contextlib.ExitStack() as stack:
         scene = Scene(directory, rate)
         stack.callback(scene.end)
-        with open_cluster(directory) as cluster:
-            scene.start(cluster, {} if executors is None else {"spark.cores.max": str(executors)})
+        with open_cluster(directory, workers=executors) as cluster:
+            scene.start(cluster)
             began = time.monotonic()
             while (turn := outcome.kills.total()) < len(victims):
                 victim = victims[turn]

@@ -1,4 +1,4 @@
-"""The kills of docs/reference/spark.md, a few of them: a real cluster, master and two workers, loses what it runs."""
+"""The kills of docs/reference/spark.md, a few of them: a real cluster, master and workers, loses what it runs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ SEED = 141
 is what takes time, and happens twice."""
 
 
-@pytest.mark.parametrize("count", [4, pytest.param(20, marks=pytest.mark.long)])
-def test_what_was_confirmed_is_in_sparks_output_once_whoever_is_killed(count: int) -> None:
-    outcome = run_kills(choose_victims(count, seed=SEED, costly=1), seed=SEED, pause=0.3, rate=300.0, executors=1)
+@pytest.mark.parametrize(("count", "executors"), [(4, 1), pytest.param(20, 2, marks=pytest.mark.long)])
+def test_what_was_confirmed_is_in_sparks_output_once_whoever_is_killed(count: int, executors: int) -> None:
+    victims = choose_victims(count, seed=SEED, costly=1)
+    outcome = run_kills(victims, seed=SEED, pause=0.3, rate=300.0, executors=executors)
     cheap = count // 2 - 1
     assert outcome.kills == {"publisher": cheap, "bridge": cheap, "driver": 1, "executor": 1}
     assert outcome.acknowledged > 100

@@ -123,7 +123,8 @@ def test_a_command_of_a_page_that_is_for_a_shell_is_run_by_one(command: str, wor
     assert plain_words(command) == words
 
 
-def test_what_an_interpreter_looks_at_when_it_starts_needs_one_that_is_started_anew() -> None:
+@pytest.mark.parametrize("name", ["PYTHONUTF8", "PYTHONPATH"])
+def test_what_an_interpreter_looks_at_when_it_starts_needs_one_that_is_started_anew(name: str) -> None:
     with open_terminal() as terminal:
-        environment = {**terminal.environment, "PYTHONUTF8": "1"}
+        environment = {**terminal.environment, name: "1"}
         assert Verbs().run(("--version",), terminal.directory, environment, b"", 60) is None

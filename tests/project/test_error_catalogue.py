@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from iris.kernel import errors
 from iris.spark_bridge import errors as bridge_errors
+
+pytestmark = pytest.mark.xdist_group("catalogue")  # one process reads the code, once
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "reference" / "errors.md").read_text()
@@ -41,18 +46,28 @@ SAYS_WHAT_TO_DO = re.compile(rf"[:;,(] ?(?:or |then )?(?:{VERBS})\b")
 """A message of ConfigError that does so needs no row."""
 
 
+@functools.cache
+def nodes() -> list[ast.AST]:
+    """Return what there is of calls and classes in the code."""
+    return [
+        node
+        for file in SOURCES
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Call | ast.ClassDef)
+    ]
+
+
 def messages() -> Iterator[tuple[str, str]]:
     """Yield each error that the code makes with a text, and the text, with … for what is filled in."""
-    for file in SOURCES:
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                error = KINDS.get(node.func.id, node.func.id)
-                text = node.args[0] if node.args and error in ERRORS else None
-                if isinstance(text, ast.Constant) and isinstance(text.value, str):
-                    yield error, text.value
-                elif isinstance(text, ast.JoinedStr):
-                    parts = (part.value if isinstance(part, ast.Constant) else "…" for part in text.values)
-                    yield error, "".join(map(str, parts))
+    for node in nodes():
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            error = KINDS.get(node.func.id, node.func.id)
+            text = node.args[0] if node.args and error in ERRORS else None
+            if isinstance(text, ast.Constant) and isinstance(text.value, str):
+                yield error, text.value
+            elif isinstance(text, ast.JoinedStr):
+                parts = (part.value if isinstance(part, ast.Constant) else "…" for part in text.values)
+                yield error, "".join(map(str, parts))
 
 
 def rows() -> Iterator[tuple[str, str, str]]:
@@ -98,12 +113,11 @@ def test_every_error_has_its_section_and_there_is_no_other() -> None:
 
 def test_every_error_that_is_defined_is_in_the_catalogue() -> None:
     bases: dict[str, str] = {}
-    for file in SOURCES:
-        for node in ast.walk(ast.parse(file.read_text())):
-            if isinstance(node, ast.ClassDef):
-                for base in node.bases:
-                    if isinstance(base, ast.Name):
-                        bases[node.name] = base.id
+    for node in nodes():
+        if isinstance(node, ast.ClassDef):
+            for base in node.bases:
+                if isinstance(base, ast.Name):
+                    bases[node.name] = base.id
     kin = {name for name in bases if "IrisError" in ancestors(name, bases)}
     assert kin - ERRORS - set(KINDS) == OF_BRIDGES
     assert {name: bases[name] for name in KINDS} == KINDS

@@ -94,11 +94,11 @@ def docstrings() -> Iterator[tuple[str, str]]:
                 yield f"{name}.{attribute}", inspect.getdoc(member) or ""
 
 
-def remarks() -> Iterator[tuple[str, str]]:
-    """Yield the comments and docstrings of all Python files but this one, which names the phrases."""
+def remarks(pattern: re.Pattern[str]) -> Iterator[tuple[str, str]]:
+    """Yield the comments and docstrings of all Python files that have a phrase, but not of this one, which has all."""
     for folder in ("iris", "tests", "benchmarks", "examples", "docs", "deploy"):
         for file in sorted((ROOT / folder).rglob("*.py")):
-            if file != Path(__file__).resolve():
+            if file != Path(__file__).resolve() and pattern.search(" ".join(file.read_text().split())):
                 with tokenize.open(file) as lines:
                     for token in tokenize.generate_tokens(lines.readline):
                         if token.type == tokenize.COMMENT or (
@@ -118,7 +118,7 @@ def test_no_text_has_a_banned_phrase() -> None:
     pattern = re.compile(rf"\b({'|'.join(map(re.escape, BANNED))})\b", re.IGNORECASE)
     found = [
         f"{place}: {hit[0]!r}: {BANNED[' '.join(hit[0].lower().split())]}"
-        for place, text in [*TEXTS, *remarks()]
+        for place, text in [*TEXTS, *remarks(pattern)]
         if (hit := pattern.search(" ".join(prose(text).split())))
     ]
     assert found == []

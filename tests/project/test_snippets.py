@@ -58,8 +58,9 @@ CONSOLES = {
     for name, page in PAGES.items()
     if name not in ELSEWHERE and any(block.language == "console" for block in page)
 }
-LONG = {f"docs/howto/spark/{name}.md" for name in ("answer", "database", "members", "telemetry")}
-"""Pages that start Spark once or twice each, as docs/tutorial/spark.md and docs/howto/spark/read.md do, too."""
+LONG = {f"docs/howto/spark/{name}.md" for name in ("answer", "database", "members", "read", "telemetry")}
+"""Pages that start Spark once or twice each, as docs/tutorial/spark.md does, too; the program of read.md is also run in
+the session of tests/spark_bridge/test_spark_examples.py."""
 PROGRAMS = {
     block.place: (block, output)
     for page in PAGES.values()

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import importlib
+import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 from pyspark.sql import SparkSession
 
+import iris
+from docs.pages import blocks, matches
 from tests.support.bridges import BridgeProcess
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "spark"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples" / "spark"
 ROWS = 1500
 
 pandas: Any = importlib.import_module("pandas")  # the stubs know what the package uses, and tests use more
@@ -87,3 +92,30 @@ def test_a_service_answers_from_what_spark_publishes(spark: SparkSession, tmp_pa
     answers = example("results").run(spark, tmp_path, list(late.index), ROWS)
     assert answers == late.to_dict()
     assert sum(answers.values()) > 10
+
+
+def test_the_program_of_the_page_prints_what_it_says(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
+    """In the session of these tests; its terminals as they are typed are a long test, as those of other pages."""
+    page = list(blocks(ROOT / "docs" / "howto" / "spark" / "read.md"))
+    (program,) = (block.file for block in page if block.file is not None)
+    (shown,) = (block.code for block in page if block.code.startswith(f"$ python {program.name}\n"))
+    for text in ('{"item": "tea", "price": 3.5}', '{"item": "milk", "price": 1.2}'):
+        publish_text("orders.created", text)
+    try:
+        runpy.run_path(str(program), run_name="__main__")
+    finally:
+        for view in ("events", "orders"):
+            spark.catalog.dropTempView(view)
+    said = capsys.readouterr().out
+    assert matches(shown.partition("\n")[2], said), said
+
+
+def publish_text(topic: str, text: str) -> None:
+    """Publish as ``iris pub`` does."""
+
+    async def run() -> None:
+        async with iris.open_node("publisher") as node:
+            await node.wait_for("bridge", timeout=60)
+            await node.publish(topic, text, confirm=True, timeout=60)
+
+    trio.run(run)

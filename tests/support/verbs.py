@@ -26,11 +26,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, Final, final
 
-_STARTING: Final = ("PYTHON", "LC_", "LANG", "MALLOC_", "LD_")
+_STARTING: Final = ("PYTHON", "LC_", "LANG", "MALLOC_", "LD_", "IRIS_TEST_SECRETS")
 """How the names of variables begin that an interpreter has looked at before it runs anything."""
 
 _PATH: Final = "PYTHONPATH"
-"""One of these that a run has as it should be all the same."""
+"""One of these to which a run may have something added."""
 
 
 @final
@@ -90,9 +90,8 @@ class Started(subprocess.Popen[bytes]):
             said[pipe] = pipe.read()
 
         pipes = [pipe for pipe in (self.stdout, self.stderr) if pipe is not None]
-        readers = [threading.Thread(target=read, args=(pipe,)) for pipe in pipes]
+        readers = [threading.Thread(target=read, args=(pipe,), daemon=True) for pipe in pipes]
         for reader in readers:
-            reader.daemon = True
             reader.start()
         self.wait(timeout)
         for reader, pipe in zip(readers, pipes, strict=True):
@@ -190,7 +189,8 @@ class Verbs:
         """
         with self._lock:
             self._started()
-            if _looked_at(environment) != _looked_at(self._begun):
+            places = _path(self._begun)
+            if _looked_at(environment) != _looked_at(self._begun) or _path(environment)[: len(places)] != places:
                 return None
             assert self._passing is not None
             socket.send_fds(self._passing, [b" "], streams)
@@ -246,6 +246,8 @@ def _serve(requests: IO[bytes], answers: IO[bytes], passed: socket.socket) -> li
             command, directory, environment, group = wanted
             _, streams, _, _ = socket.recv_fds(passed, 1, 3)
             answer = os.fork()
+            if group:
+                os.setpgid(answer, answer)  # by both, as shells do: neither goes on before it is so
             if answer == 0:
                 for number, stream in enumerate(streams):
                     os.dup2(stream, number)
@@ -256,8 +258,6 @@ def _serve(requests: IO[bytes], answers: IO[bytes], passed: socket.socket) -> li
                     file.close()
                 _become(directory, environment)
                 return list(command)
-            if group:
-                os.setpgid(answer, answer)
         answers.write(b"%d\n" % answer)
         answers.flush()
     sys.exit(0)

@@ -117,7 +117,7 @@ def run_example(name: str, directory: Path, *options: str) -> str:
         *(sys.executable, "-m", "pytest", "-q", "-p", "iris.testing.plugin", "-c", os.devnull, "--tb=short"),
         *(f"--rootdir={directory}", "-p", "no:cacheprovider", str(EXAMPLES / name), *options),
     ]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": f"{os.environ['PYTHONPATH']}{os.pathsep}{ROOT}"}
     ran = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
     assert ran.returncode == 1, ran.stdout + ran.stderr
     return ran.stdout

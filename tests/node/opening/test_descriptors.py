@@ -72,8 +72,8 @@ async def test_a_link_takes_two_descriptors() -> None:
                 with trio.fail_after(30):
                     await node.wait_for("databases", members=2)
                 links = len(node.statistics().links)
-                pipes = 2 * 2  # standard output and error of the two processes
-                assert (links, open_descriptors()[0] - before - pipes) == (2, 2 * DESCRIPTORS_PER_LINK)
+                ours = 2 * 3  # two pipes from each of the processes, and what tells that it has ended
+                assert (links, open_descriptors()[0] - before - ours) == (2, 2 * DESCRIPTORS_PER_LINK)
 
 
 async def test_a_real_process_warns_before_its_files_run_out() -> None:
