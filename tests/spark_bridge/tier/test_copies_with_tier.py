@@ -209,6 +209,36 @@ async def test_a_former_primary_that_goes_on_with_a_commit_changes_nothing(
             assert objects_in(folder) == sorted(found.name for found in read_manifest(folder).objects)
 
 
+async def test_a_former_primary_that_goes_on_while_a_promoted_copy_looks_does_not_keep_it_from_the_tier(
+    tmp_path: Path,
+) -> None:
+    """It is still writing manifests, and removes the one that has just been found."""
+    with open_tiered(tmp_path / "log", tmp_path / "tier") as former:
+        with open_copy(tmp_path / "copy") as copy:
+            events = fill(former.store, 30)
+            catch_up(former.store, copy)
+            await former.move()
+        with (
+            open_tiered(tmp_path / "copy", tmp_path / "tier", writer=1, term=2) as promoted,
+            pytest.MonkeyPatch.context() as patch,
+        ):
+            real, tier = Storage.get, former.uploads._shards[0].tier
+
+            def get(storage: Storage, path: str, *arguments: Any, **options: Any) -> bytes:
+                patch.undo()
+                objects = former.uploads._shards[0].objects
+                assert objects
+                tier.commit(objects)
+                tier.commit(objects)
+                assert not (tmp_path / "tier" / path).exists()
+                return real(storage, path, *arguments, **options)
+
+            patch.setattr(Storage, "get", get)
+            await promoted.move_all()
+            assert stored(promoted.store) == events
+            assert [row["value"] for row in read_parquet(tmp_path / "tier")] == events
+
+
 STEPS = 28
 QUICK = (6, 9, 14, 15, 20, 22, 26)
 
