@@ -54,6 +54,8 @@ _REVISION: Final = struct.Struct(">I")
 """Behind a chunk whose file was written anew; the others have 0."""
 _TOPICS: Final = struct.Struct(">II")
 """Behind a segment, but not those of former formats: its revision, and how many topics it has."""
+_NOT_NOTED: Final = 2**32 - 1
+"""In the place of the number of a segment's topics."""
 _TOPIC: Final = struct.Struct(">I")
 _REMOVAL: Final = struct.Struct(">Q")
 _SHARD: Final = struct.Struct(">8sQQqQ")
@@ -914,8 +916,8 @@ def _pack_chunk(shard: int, chunk: ChunkPlace) -> tuple[bytes, bytes]:
 
 def _pack_segment(shard: int, segment: SegmentRecord) -> tuple[bytes, bytes]:
     value = _SEGMENT.pack(segment.end, segment.size, segment.written, segment.last_timestamp)
-    if segment.topics is not None:
-        value += _TOPICS.pack(segment.revision, segment.topics)
+    if segment.topics is not None or segment.revision:
+        value += _TOPICS.pack(segment.revision, _NOT_NOTED if segment.topics is None else segment.topics)
     return _PLACE.pack(shard, segment.first), value
 
 
@@ -932,6 +934,11 @@ def journaled_chunk(shard: int, chunk: ChunkPlace) -> Journaled:
 def journaled_segment(shard: int, segment: SegmentRecord) -> Journaled:
     """Return the record of a segment, as another log takes it."""
     return _journaled("segments", *_pack_segment(shard, segment))
+
+
+def journaled_tiered(shard: int, segment: int, record: bytes) -> Journaled:
+    """Return the record of a segment that the tier has, as another log takes it."""
+    return _journaled("tiered", _PLACE.pack(shard, segment), record)
 
 
 def _journaled(table: str, key: bytes, value: bytes) -> Journaled:
@@ -981,7 +988,7 @@ def _unpack_segment(first: int, value: bytes) -> SegmentRecord:
         written=written,
         last_timestamp=last_timestamp,
         revision=revision,
-        topics=topics,
+        topics=None if topics == _NOT_NOTED else topics,
     )
 
 

@@ -17,6 +17,7 @@ from typing import final
 import pyarrow as pa
 
 from iris.kernel.errors import ConfigError
+from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.log import Store, TierObject
 from iris.spark_bridge.tier.manifest import (
     Manifest,
@@ -65,10 +66,25 @@ class ShardTier:
             ConfigError: another bridge has this tier.
             LogDamaged: the manifest cannot be read.
         """
+        name = self._find_newest()
+        while name is not None:
+            try:
+                data = self._storage.get(f"{self._manifests}/{name}")
+            except LogDamaged:
+                missed, name = name, self._find_newest()
+                if name == missed:
+                    raise
+                continue  # a former primary that does not know yet has written others, and removed this one
+            manifest = decode_manifest_untrusted(data, shard=self._shard, name=str(name))
+            self._last = name
+            return manifest.objects
+        self._last = None
+        return ()
+
+    def _find_newest(self) -> ManifestName | None:
         names = self._listed()
         if not names:
-            self._last = None
-            return ()
+            return None
         newest = names[-1]
         alike = [name for name in names if name.place == newest.place]
         if len(alike) > 1:
@@ -79,10 +95,7 @@ class ShardTier:
             )
         if newest.term > self._term:
             raise self._taken(newest)
-        data = self._storage.get(f"{self._manifests}/{newest}")
-        manifest = decode_manifest_untrusted(data, shard=self._shard, name=str(newest))
-        self._last = newest
-        return manifest.objects
+        return newest
 
     def _taken(self, name: ManifestName) -> ConfigError:
         return ConfigError(

@@ -134,6 +134,42 @@ async def test_what_goes_to_the_tier_while_a_copy_catches_up_leaves_no_trace(tmp
         assert files(tmp_path / "copy") == files(tmp_path / "log")
 
 
+@pytest.mark.parametrize("steps", range(5))
+async def test_a_copy_that_is_promoted_by_force_while_it_catches_up_goes_on_with_what_it_has(
+    steps: int, tmp_path: Path
+) -> None:
+    """It got so many pieces; the primary left events to the tier before the first one, and again before the last."""
+    with open_tiered(tmp_path / "log", tmp_path / "tier") as log, open_copy(tmp_path / "copy") as copy:
+        events = fill(log.store, 22)
+        await log.move()
+        log.leave()
+        events += fill(log.store, 22)
+        replication = log.store.replication
+        (cut,) = replication.cuts(copy.replication.held(), {})
+        copy.replication.repeat([travelled(replication.begin([cut]))], term=1)
+        offset = cut.offset
+        for turn in range(steps):
+            if turn == 3:
+                await log.move()
+                log.leave()
+            change, offset = replication.piece(0, offset)
+            assert change is not None
+            copy.replication.repeat([travelled(change)], term=1)
+        (shard,) = copy.shards()
+        assert shard.next == offset >= 200
+        assert not copy.replication.position().whole
+    forks = {0: offset}
+    with open_tiered(tmp_path / "copy", tmp_path / "tier", writer=1, term=2, forks=lambda _: forks) as promoted:
+        assert stored(promoted.store) == events[:offset]
+        promoted.store.append({0: numbered(1, 100)}, now=SECOND)
+        events[offset:] = [b"%d" % number for number in range(1, 101)]
+        await promoted.move_all()
+        assert stored(promoted.store) == events
+        (folder,) = shard_folders(tmp_path / "tier")
+        assert objects_in(folder) == sorted(found.name for found in read_manifest(folder).objects)
+        assert [row["value"] for row in read_parquet(tmp_path / "tier")] == events
+
+
 async def test_what_was_given_up_by_force_is_in_the_tier_no_more(tmp_path: Path) -> None:
     with open_tiered(tmp_path / "log", tmp_path / "tier") as log, open_copy(tmp_path / "copy") as copy:
         events = fill(log.store, 30)
@@ -207,6 +243,36 @@ async def test_a_former_primary_that_goes_on_with_a_commit_changes_nothing(
             assert stored(promoted.store) == events
             (folder,) = shard_folders(tmp_path / "tier")
             assert objects_in(folder) == sorted(found.name for found in read_manifest(folder).objects)
+
+
+async def test_a_former_primary_that_goes_on_while_a_promoted_copy_looks_does_not_keep_it_from_the_tier(
+    tmp_path: Path,
+) -> None:
+    """It is still writing manifests, and removes the one that has just been found."""
+    with open_tiered(tmp_path / "log", tmp_path / "tier") as former:
+        with open_copy(tmp_path / "copy") as copy:
+            events = fill(former.store, 30)
+            catch_up(former.store, copy)
+            await former.move()
+        with (
+            open_tiered(tmp_path / "copy", tmp_path / "tier", writer=1, term=2) as promoted,
+            pytest.MonkeyPatch.context() as patch,
+        ):
+            real, tier = Storage.get, former.uploads._shards[0].tier
+
+            def get(storage: Storage, path: str, *arguments: Any, **options: Any) -> bytes:
+                patch.undo()
+                objects = former.uploads._shards[0].objects
+                assert objects
+                tier.commit(objects)
+                tier.commit(objects)
+                assert not (tmp_path / "tier" / path).exists()
+                return real(storage, path, *arguments, **options)
+
+            patch.setattr(Storage, "get", get)
+            await promoted.move_all()
+            assert stored(promoted.store) == events
+            assert [row["value"] for row in read_parquet(tmp_path / "tier")] == events
 
 
 STEPS = 28

@@ -6,8 +6,10 @@ transaction, or several if they are large.  After that it repeats each transacti
 between, a copy that is not whole has events of which it does not know who published them, so it must not be promoted.
 
 Both logs have the same chunks at the same places of the same segments; of segments that the tier alone has, a copy gets
-the records.  What a copy lacks is found by comparing the
-segments, so it may have been away for any time, or have another end than the log that it follows now.
+the records.  What a copy lacks is found by comparing the segments, so it may have been away for any time, or have
+another end than the log that it follows now.
+
+After each of these changes a copy has all events below what it has, so that it can be promoted by force at any time.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from iris.spark_bridge.log.index import (
     journaled_chunk,
     journaled_segment,
     journaled_shard,
+    journaled_tiered,
 )
 from iris.spark_bridge.log.replication.journal import ChangeHead, Journal, LogChange, Write
 from iris.spark_bridge.log.segments import SegmentFiles
@@ -213,8 +216,8 @@ class Replication:
                 shard = dataclasses.replace(cut.shard, earliest=min(cut.shard.earliest, offset), next=offset)
                 records.append(journaled_shard(shard))
                 if cut.segment is not None:
-                    records.append(journaled_segment(number, cut.segment))
-                more, left = _left_to_tier(view, number)
+                    records.append(journaled_segment(number, _without_topics(cut.segment)))
+                more, left = _left_to_tier(view, number, before=offset)
                 cleared += more
                 records += left
             return LogChange(ChangeHead(view.number, False, cleared, records, ()), ())
@@ -274,7 +277,7 @@ class Replication:
                 cleared += [cleared_places(table, shard.number, 0, first) for table in _OF_EVENTS]
                 records += [journaled_segment(shard.number, segment) for segment in segments]
                 # Also what was left to the tier after its events had been sent.
-                more, left = _left_to_tier(view, shard.number)
+                more, left = _left_to_tier(view, shard.number, whole=True)
                 cleared += more
                 records += left
                 records.append(journaled_shard(shard))
@@ -305,13 +308,15 @@ class Replication:
         data = self._files.read(number, shard.epoch, segment.first, first.position, size, segment.revision)
         end, behind = places[-1].end, first.position + size
         reached = dataclasses.replace(segment, end=end, size=behind, last_timestamp=places[-1].timestamp)
-        records: list[Journaled] = [journaled_chunk(number, place) for place in places]
+        # What the tier alone has before it comes along, so that a copy has all below what it has.
+        cleared, records = _left_to_tier(view, number, behind=at, before=segment.first)
+        records += [journaled_chunk(number, place) for place in places]
         records += [
-            journaled_segment(number, segment if segment.end == end else reached),
+            journaled_segment(number, _without_topics(segment if segment.end == end else reached)),
             journaled_shard(dataclasses.replace(shard, earliest=min(shard.earliest, end), next=end)),
         ]
         write = Write(number, shard.epoch, segment.first, first.position, size, segment.revision)
-        return LogChange(ChangeHead(view.number, False, (), records, [write]), [data]), end
+        return LogChange(ChangeHead(view.number, False, cleared, records, [write]), [data]), end
 
     # -- a copy ---------------------------------------------------------------------------------------------
 
@@ -390,7 +395,7 @@ def _cut(view: IndexView, shard: ShardRecord, other: HeldShard | None, fork: int
     segments = view.segments(shard.number)
     begin = segments[0].first if segments else shard.next
     if other is None:
-        return Cut(shard=shard, offset=begin, segment=None, surplus=0)
+        other = HeldShard(shard.number, shard.epoch, begin, ())
     held = {segment.first: segment for segment in other.segments}
     most = other.next if fork is None else min(fork, other.next)
     offset, inside = begin, None
@@ -420,16 +425,38 @@ def _cut(view: IndexView, shard: ShardRecord, other: HeldShard | None, fork: int
     return Cut(shard=shard, offset=offset, segment=inside, surplus=other.next - most)
 
 
-def _left_to_tier(view: IndexView, number: int) -> tuple[list[tuple[str, bytes, bytes]], list[Journaled]]:
-    """Return the records of a shard's segments that only a tier has, and what they take the place of."""
+def _left_to_tier(
+    view: IndexView, number: int, *, behind: int = 0, before: int | None = None, whole: bool = False
+) -> tuple[list[tuple[str, bytes, bytes]], list[Journaled]]:
+    """Return the records of a shard's segments that only a tier has, and what they take the place of.
+
+    Args:
+        view: of the log.
+        number: of the shard.
+        behind: the offset behind which they end.
+        before: the offset before which they begin; None: there is none.
+        whole: whether the copy gets all tables with them.
+    """
     cleared: list[tuple[str, bytes, bytes]] = []
     records: list[Journaled] = []
-    for segment in view.segments(number):
-        if segment.revision == IN_TIER:
-            cleared += [cleared_places(table, number, segment.first, segment.end) for table in _OF_EVENTS]
-            records += [journaled_chunk(number, place) for place in places_of(view, number, segment)]
-            records.append(journaled_segment(number, segment))
+    segments = [
+        segment
+        for segment in view.segments(number)
+        if segment.revision == IN_TIER and segment.end > behind and (before is None or segment.first < before)
+    ]
+    objects = {first: record for shard, first, record in view.tiered() if shard == number} if segments else {}
+    for segment in segments:
+        cleared += [cleared_places(table, number, segment.first, segment.end) for table in _OF_EVENTS]
+        records += [journaled_chunk(number, place) for place in places_of(view, number, segment)]
+        records.append(journaled_segment(number, segment if whole else _without_topics(segment)))
+        if segment.first in objects and not whole:
+            records.append(journaled_tiered(number, segment.first, objects[segment.first]))
     return cleared, records
+
+
+def _without_topics(segment: SegmentRecord) -> SegmentRecord:
+    """Return a segment as a copy has it that is not whole: the tables of topics come at last."""
+    return dataclasses.replace(segment, topics=None)
 
 
 def _size_upto(view: IndexView, shard: int, segment: SegmentRecord, offset: int) -> int | None:

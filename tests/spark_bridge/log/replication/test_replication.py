@@ -71,6 +71,18 @@ def test_a_copy_is_the_same_as_its_primary(primary: Store, open_copy: Callable[[
     assert contents(open_copy()) == contents(primary)
 
 
+def test_a_copy_that_is_not_whole_can_be_written(primary: Store, open_copy: Callable[[], Store]) -> None:
+    """It was promoted by force: it knows the topics of no segment yet."""
+    events = fill(primary, 50)
+    copy = open_copy()
+    catch_up(primary, copy, steps=3)
+    (shard,) = copy.shards()
+    assert 0 < shard.next < 500
+    copy = open_copy()
+    copy.append({0: numbered(1, 20)}, now=50_000)
+    assert stored(copy) == events[: shard.next] + [b"%d" % number for number in range(1, 21)]
+
+
 def test_a_copy_of_large_tables_gets_them_in_several_transactions_and_is_whole_after_the_last(
     primary: Store, open_copy: Callable[[], Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
