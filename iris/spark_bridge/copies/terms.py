@@ -66,9 +66,16 @@ class LogState(msgspec.Struct, frozen=True, kw_only=True):
     settings: Settings = Settings()
 
     def forks(self, term: int) -> dict[int, int]:
-        """Return, by shard, up to which offset a log of an earlier term is of the same history; none: all of it is."""
+        """Return, by shard, up to which offset a log of an earlier term is of the same history; none: all of it is.
+
+        Of a term that is not in this history, as that of a copy which was promoted by force beside this one, nothing
+        counts as the same: it is unknown where it left this history.
+        """
         later = [starts for begun, starts in self.history if begun > term]
-        return dict(later[0]) if later else {}
+        if not later:
+            return {}
+        known = term <= 1 or any(begun == term for begun, _ in self.history)
+        return dict(later[0]) if known else dict.fromkeys(later[0], 0)
 
     def promoted(self, name: str, term: int, offsets: Mapping[int, int], min_copies: int | None) -> LogState:
         """Return the state of the copy ``name`` as the primary of a new term."""

@@ -93,13 +93,11 @@ class Cut:
         shard: as the primary has it.
         offset: the copy has the primary's events below; what it has from there on is not the primary's.
         segment: that the offset lies in, as far as the copy has it; None: the next one begins at the offset.
-        surplus: events that the copy has and the primary has not.
     """
 
     shard: ShardRecord
     offset: int
     segment: SegmentRecord | None
-    surplus: int
 
 
 @final
@@ -422,7 +420,7 @@ def _cut(view: IndexView, shard: ShardRecord, other: HeldShard | None, fork: int
             offset = upto
             inside = dataclasses.replace(segment, end=upto, size=size)
         break
-    return Cut(shard=shard, offset=offset, segment=inside, surplus=other.next - most)
+    return Cut(shard=shard, offset=offset, segment=inside)
 
 
 def _left_to_tier(

@@ -285,7 +285,7 @@ def test_an_end_that_is_not_the_primarys_is_cut_off(primary: Store, open_copy: C
         copy.append({0: numbered(1, 5)}, now=10**9)
         fill(primary, 25)
         cuts = primary.replication.cuts(copy.replication.held(), {0: fork})
-        assert cuts[0].surplus == 10 * own + 5
+        assert copy.replication.held()[0].next > fork
         assert cuts[0].offset == fork
         catch_up(primary, copy, forks={0: fork})
         assert contents(copy) == contents(primary)
