@@ -32,8 +32,13 @@ demo: $(VENV)/.ready-demo
 	$(BIN)/iris demo $(ARGS)
 
 # Without arguments by eight processes, whatever the machine has: most of what takes long waits for other processes.
-test: $(VENV)/.ready-test
+test: $(VENV)/.compiled
 	$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=8 --dist=loadgroup --max-worker-restart=0 --durations=25)
+
+# In a fresh clone one process compiles the tests first, which eight would do at the same time.
+$(VENV)/.compiled: $(VENV)/.ready-test
+	$(BIN)/python -m pytest --collect-only -qq > /dev/null
+	@touch $@
 
 # With Spark as it is, without what makes it quick for tests of a few rows.
 test-long: $(VENV)/.ready-test
