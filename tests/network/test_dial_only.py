@@ -46,7 +46,7 @@ async def open_realm() -> AsyncIterator[Realm]:
 
 async def check_patterns(node: iris.Node, cluster: str, other: iris.Node) -> None:
     """Have ``node`` use every pattern towards ``other``, which is the only member of ``cluster``."""
-    await node.wait_for(cluster)
+    await node.wait_for(cluster, timeout=30)
     assert await node.request(cluster, bytes(2**20)) == bytes(2**20)
     async with node.open_tunnel(cluster) as tunnel, other.subscribe("news.>") as events:
         # Publishers at another site know of a subscription a moment after it is there.
