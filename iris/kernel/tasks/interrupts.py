@@ -35,8 +35,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
-_interruptible: Final[set[int]] = set()
-"""The ``id`` of the code of functions, which lives as long as they do."""
+_interruptible: Final[dict[int, CodeType]] = {}
+"""Code of functions by its ``id``.  It is kept: the ``id`` of code that is gone may be that of other code later."""
 _protected: Final[set[str]] = set()
 """Names of the modules whose functions are."""
 _looked_at = 0
@@ -49,7 +49,7 @@ def interruptible(function: _F) -> _F:
     It may strike in the function itself, too, which must bear it like an exception of what it calls.
     """
     marked = cast("FunctionType", function)
-    _interruptible.add(id(marked.__code__))
+    _interruptible[id(marked.__code__)] = marked.__code__
     trio.lowlevel.disable_ki_protection(marked)
     return function
 
