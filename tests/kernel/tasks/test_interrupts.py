@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import importlib.machinery
 import signal
-import subprocess
 import sys
 import types
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from pathlib import Path
 from typing import Any, Self
 
 import pytest
@@ -32,8 +30,6 @@ from iris.testing import open_network
 from tests.support.calls import call_to
 
 # -- marks --------------------------------------------------------------------------------------------------
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def is_protected(code: types.CodeType) -> bool:
@@ -391,30 +387,19 @@ async def read_for_others() -> None:
         transport.close()
 
 
-WOKEN: dict[str, tuple[type, Callable[[], Awaitable[None]]]] = {
-    "wakeup": (Wakeup, wake_each_other),
-    "attempt": (Attempt, wait_for_outcomes),
-    "inbox": (InboxReader, read_for_others),
-}
-
-
-def interrupt_everywhere(name: str) -> None:
-    """Interrupt a program at each line of what wakes its tasks, one after the other."""
-    defined, main = WOKEN[name]
+@pytest.mark.parametrize(
+    ("defined", "main"),
+    [(Wakeup, wake_each_other), (Attempt, wait_for_outcomes), (InboxReader, read_for_others)],
+)
+def test_a_signal_at_any_line_of_what_wakes_tasks_ends_the_program_and_not_trio(
+    defined: type, main: Callable[[], Awaitable[None]]
+) -> None:
     file = sys.modules[defined.__module__].__file__
     assert file is not None
     number = 1
     while interrupted_at(number, file, main):
         number += 1
     assert number > 20, "hardly anything of it ran"
-
-
-@pytest.mark.parametrize("name", WOKEN)
-def test_a_signal_at_any_line_of_what_wakes_tasks_ends_the_program_and_not_trio(name: str) -> None:
-    # In a process of its own: where it fails, what is left of trio's tasks makes other tests fail.
-    program = f"from tests.kernel.tasks.test_interrupts import interrupt_everywhere; interrupt_everywhere({name!r})"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
 
 
 # -- blocks that are opened the wrong way -------------------------------------------------------------------
