@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +38,9 @@ def spark(realm: Path) -> Iterator[SparkSession]:
     }
     for name, value in settings.items():
         builder = builder.config(name, value)
+    interrupt = signal.getsignal(signal.SIGINT)
     session = spark_bridge.configure(builder).getOrCreate()
+    # Spark takes Ctrl-C, and raises it wherever it comes: the other tests of this process have it as trio takes it.
+    signal.signal(signal.SIGINT, interrupt)
     yield session
     session.stop()
