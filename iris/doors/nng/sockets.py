@@ -179,11 +179,12 @@ class Endpoint:
             self._since[pipe.id] = self._sent
 
     def _on_removed(self, pipe: pynng.Pipe) -> None:
-        since = self._since.pop(pipe.id, self._sent)
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._ended, pipe.id)
+        since = self._since.get(pipe.id, self._sent)
         if self._sent > since:
             self.unread += self._sent - since - _sent_by_connection().get(pipe.id, 0)
+        self._since.pop(pipe.id, None)  # behind that: who sees that it is gone finds all that it has not read
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._ended, pipe.id)
 
 
 def open_socket(
