@@ -50,6 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
         # A shell has what it starts in the background ignore Ctrl-C, and so would every program that tests start.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.setdefault("SPARK_CONF_DIR", str(TESTS / "support" / "spark"))
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # each process with numpy had threads that wait by spinning
     hypothesis.settings.load_profile("exploring" if config.getoption("seed") else "repeatable")
     config.pluginmanager.register(CanaryWatch(), "canaries")
 

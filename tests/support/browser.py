@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
+import functools
 import json
 import os
 import shutil
@@ -98,34 +100,52 @@ class Page:
         return base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"])
 
 
-@contextmanager
-def open_page(url: str) -> Generator[Page]:
-    """Open an address in a browser that has nothing else."""
+@functools.cache
+def _started() -> str:
+    """Start the browser of this process, which ends with it; return where it is spoken to."""
     directory = tempfile.mkdtemp(prefix="iris-chromium-")
-    with subprocess.Popen(
+    browser = subprocess.Popen(
         [*CHROMIUM, f"--user-data-dir={directory}"],
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
-    ) as browser:  # fmt: skip
+    )  # fmt: skip
+    atexit.register(_end, browser, directory)
+    assert browser.stderr is not None
+    said: list[str] = []
+    for line in browser.stderr:
+        said.append(line.decode())
+        if "DevTools listening on " in said[-1]:
+            break
+    else:
+        raise AssertionError("".join(said))
+    threading.Thread(target=browser.stderr.read, daemon=True).start()  # so that it never waits to be read
+    return said[-1].split("DevTools listening on ", 1)[1].strip()
+
+
+def _end(browser: subprocess.Popen[bytes], directory: str) -> None:
+    os.killpg(browser.pid, signal.SIGKILL)
+    browser.wait()
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+@contextmanager
+def open_page(url: str) -> Generator[Page]:
+    """Open an address in a browser that has nothing else: no cookie, no cache, no storage of another page."""
+    address = _started()
+
+    def ask(method: str, **parameters: Any) -> Any:
+        whole.send(json.dumps({"id": 0, "method": method, "params": parameters}))
+        told = json.loads(whole.recv(PATIENCE))
+        assert "error" not in told, told
+        return told["result"]
+
+    with connect(address, proxy=None, max_size=None) as whole:
+        context = ask("Target.createBrowserContext")["browserContextId"]
+        target = ask("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
+        page_address = f"{address.split('/devtools/')[0]}/devtools/page/{target}"
         try:
-            assert browser.stderr is not None
-            said: list[str] = []
-            for line in browser.stderr:
-                said.append(line.decode())
-                if "DevTools listening on " in said[-1]:
-                    break
-            else:
-                raise AssertionError("".join(said))
-            address = said[-1].split("DevTools listening on ", 1)[1].strip()
-            threading.Thread(target=browser.stderr.read, daemon=True).start()  # so that it never waits to be read
-            with connect(address, proxy=None, max_size=None) as whole:
-                whole.send(json.dumps({"id": 0, "method": "Target.createTarget", "params": {"url": "about:blank"}}))
-                told = json.loads(whole.recv(PATIENCE))
-                page_address = f"{address.split('/devtools/')[0]}/devtools/page/{told['result']['targetId']}"
-                with connect(page_address, proxy=None, max_size=None) as connection:
-                    page = Page(connection)
-                    page.open(url)
-                    yield page
+            with connect(page_address, proxy=None, max_size=None) as connection:
+                page = Page(connection)
+                page.open(url)
+                yield page
         finally:
-            os.killpg(browser.pid, signal.SIGKILL)
-            browser.wait()
-            shutil.rmtree(directory, ignore_errors=True)
+            ask("Target.disposeBrowserContext", browserContextId=context)

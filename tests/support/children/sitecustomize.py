@@ -5,11 +5,12 @@ starts.  Where the variable ``IRIS_TEST_SECRETS`` names a file, every secret tha
 there, a line each, before anybody can show it: ``tests.support.canary_watch`` reads them.  Nothing is imported for it
 but what the process imports by itself.
 
-It also has these processes look for garbage as seldom as the tests do.
+It also has these processes look for garbage as seldom as the tests do, and not once more when they end.
 """
 
 from __future__ import annotations
 
+import atexit
 import gc
 import os
 import sys
@@ -18,7 +19,7 @@ from typing import Any
 
 VARIABLE = "IRIS_TEST_SECRETS"
 
-GARBAGE = 10_000
+GARBAGE = 50_000
 """Objects after which garbage is looked for.  Python's 700 cost a tenth of the processor time of all tests."""
 
 Tell = Callable[[bytes], None]
@@ -105,3 +106,5 @@ class _Finder:
 if os.environ.get(VARIABLE):
     sys.meta_path.insert(0, _Finder(os.environ[VARIABLE]))
     gc.set_threshold(GARBAGE)
+    if not sys.warnoptions:  # with them it shows what was never closed
+        atexit.register(gc.freeze)

@@ -19,7 +19,7 @@ from tests.support.command import Terminal, interrupt, open_terminal
 from tests.support.dash import open_dash
 from tests.support.door_process import serving
 
-pytestmark = in_browser
+pytestmark = [in_browser, pytest.mark.xdist_group("dash")]  # one browser for all
 
 ROWS: Final = """
     return Object.fromEntries([...document.querySelectorAll('#%s tbody tr')].map((row) => [row.dataset.key,
