@@ -31,11 +31,11 @@ help:
 demo: $(VENV)/.ready-demo
 	$(BIN)/iris demo $(ARGS)
 
-# Without arguments by eight processes, whatever the machine has: most of what takes long waits for other processes.
+# Without arguments by six processes, whatever the machine has: most of what takes long waits for other processes.
 test: $(VENV)/.compiled
-	$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=8 --dist=loadgroup --max-worker-restart=0 --durations=25)
+	$(BIN)/python -m pytest $(or $(ARGS),--numprocesses=6 --dist=loadgroup --max-worker-restart=0 --durations=25)
 
-# In a fresh clone one process compiles the tests first, which eight would do at the same time.  What it cannot import is
+# In a fresh clone one process compiles the tests first, which six would do at the same time.  What it cannot import is
 # said by the tests themselves.
 $(VENV)/.compiled: $(VENV)/.ready-test
 	@-$(BIN)/python -m pytest --collect-only -qq > /dev/null
