@@ -17,7 +17,7 @@ How nothing is lost, over links that may lose what was in flight:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final, cast, final
 
 from msgspec import Struct
 
@@ -158,7 +158,7 @@ class TunnelMachine:
         self.sending.begin(window, limit)
         self.receiving.begin(window)
 
-    def send(self, data: bytes, *, packed: bool) -> None:
+    def send(self, data: bytes | memoryview, *, packed: bool) -> None:
         """Queue a whole message, whether there is room or not.
 
         Raises:
@@ -292,7 +292,8 @@ class TunnelMachine:
         sequence, flags, data = piece
         if flags == END_OF_FILE:
             return kinds.TunnelEof(self._identifier, sequence), 8
-        return kinds.TunnelChunk(self._identifier, sequence, flags, data), len(data)
+        # A view is encoded as the bytes that it shows.
+        return kinds.TunnelChunk(self._identifier, sequence, flags, cast("bytes", data)), len(data)
 
     # -- what the other end says ----------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ class Piece(NamedTuple):
 
     sequence: int
     flags: int
-    data: bytes
+    data: bytes | memoryview
 
 
 @final
@@ -74,11 +74,12 @@ class SendingHalf:
         self.chunks_sent = self.chunks_resent = 0
         self._bound = bound
         self._piece = max(piece, SMALLEST_PIECE)
-        self._waiting: deque[tuple[bytes, int]] = deque()
+        self._waiting: deque[tuple[bytes | memoryview, int]] = deque()
         self._waiting_cost = 0
         self._offset = 0  # how much of the first waiting message has been cut off already
         self._eof_waits = False
-        self._kept: dict[int, tuple[int, bytes]] = {}  # by number: flags and data, from acknowledged to _cut
+        self._kept: dict[int, tuple[int, bytes | memoryview]] = {}
+        """By number, from acknowledged to _cut: flags and data."""
         self._kept_cost = 0
         self._cut = 0  # number of the next chunk to be cut
         self._spent = 0  # cost of everything cut so far
@@ -128,8 +129,8 @@ class SendingHalf:
         held = self._waiting_cost + self._kept_cost
         return not held or held + size + CHUNK_COST <= self._bound
 
-    def add(self, data: bytes, *, packed: bool) -> None:
-        """Take a whole message in, whether there is room or not."""
+    def add(self, data: bytes | memoryview, *, packed: bool) -> None:
+        """Take a whole message in, whether there is room or not.  What a view shows must not change."""
         self._waiting.append((data, PACKED if packed else 0))
         self._waiting_cost += len(data) + CHUNK_COST
         self.messages_sent += 1
@@ -162,7 +163,7 @@ class SendingHalf:
         rest = len(self._waiting[0][0]) - self._offset
         return self._spent + min(rest, self._piece) + CHUNK_COST <= self._granted
 
-    def _cut_next(self, limit: int) -> tuple[int, bytes]:
+    def _cut_next(self, limit: int) -> tuple[int, bytes | memoryview]:
         whole, flags = self._waiting[0]
         start = self._offset
         size = min(self._piece, max(limit, SMALLEST_PIECE) + self._piece // _TAIL)

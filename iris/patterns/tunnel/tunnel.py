@@ -113,8 +113,8 @@ class Tunnel:
             ) from None
         await self._send_encoded(data, packed=packed)
 
-    async def _send_encoded(self, data: bytes, *, packed: bool) -> None:
-        """As ``send``, for what is encoded already; if it is cancelled, too."""
+    async def _send_encoded(self, data: bytes | memoryview, *, packed: bool) -> None:
+        """As ``send``, for what is encoded already; if it is cancelled, too.  What a view shows must not change."""
         end = self._end
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_sendable()

@@ -119,7 +119,8 @@ class _Follower:
 
     def leave_out(self, number: int) -> None:
         """Do not send what is queued of changes up to this one."""
-        while any(0 < change.head.number <= number for change in self.queue):
+        known = [place for place, change in enumerate(self.queue, 1) if 0 < change.head.number <= number]
+        for _ in range(known[-1] if known else 0):
             self.queue.popleft()
 
     def confirmed(self, number: int) -> None:

@@ -70,8 +70,7 @@ async def send_change(tunnel: Tunnel, change: LogChange) -> None:
 
 async def _send(tunnel: Tunnel, parts: Iterable[bytes | memoryview]) -> None:
     for piece in _pieces(parts):
-        # A tunnel takes a copy of what may change: nobody changes this, and views do as bytes on their way.
-        await tunnel._send_encoded(cast("bytes", piece), packed=False)
+        await tunnel._send_encoded(piece, packed=False)  # ``send`` would copy a view, and these never change
 
 
 def _pieces(parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:

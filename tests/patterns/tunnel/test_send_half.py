@@ -179,7 +179,7 @@ def test_messages_survive_cutting(sizes: list[int], piece: int, window: int, lim
         assert spent <= granted
         assert len(chunk.data) <= max(limit, SMALLEST_PIECE) + max(piece, SMALLEST_PIECE) // 8
         assert chunk.flags == END or len(chunk.data) >= SMALLEST_PIECE
-        parts.append(chunk.data)
+        parts.append(bytes(chunk.data))
         if chunk.flags:
             got.append(b"".join(parts))
             parts = []
