@@ -203,8 +203,11 @@ ATTACKS: Final[dict[str, Attack]] = {
 }
 
 
-async def carry_out(front: Front, attack: Attack) -> AsyncIterator[tuple[type[Message], float]]:
-    """Attack with each kind; yield it behind each frame, and how long an honest request waited that came behind it."""
+async def carry_out(front: Front, attack: Attack) -> AsyncIterator[tuple[type[Message], float, int]]:
+    """Attack with each kind; yield it behind each frame, how long an honest request waited, and bytes taken meanwhile.
+
+    The bytes are 0 where nobody traces memory.
+    """
     for kind in front.kinds:
         gc.collect(1)  # else it comes at any time, and takes as long as what is measured
         await front.attacker.wait_linked()
@@ -214,10 +217,12 @@ async def carry_out(front: Front, attack: Attack) -> AsyncIterator[tuple[type[Me
             frame = next(frames, None)
             if frame is None:
                 break
+            tracemalloc.reset_peak()  # what the attacker has made the frame of is not the victim's
+            before, _ = tracemalloc.get_traced_memory()
             began = now()
             await front.attacker.send(frame)
             await front.ask()
-            yield kind, now() - began
+            yield kind, now() - began, tracemalloc.get_traced_memory()[1] - before
             await trio.sleep(0.05)
 
 
@@ -232,7 +237,7 @@ async def test_honest_members_hardly_wait(autojump_clock: MockClock, how: str, v
     waited: list[tuple[float, str]] = []
     async with open_front(victim) as front:
         assert set(front.kinds) <= front.messages.kinds, "there is a kind of message that nobody attacks with"
-        async for kind, seconds in carry_out(front, ATTACKS[how]):
+        async for kind, seconds, _ in carry_out(front, ATTACKS[how]):
             waited.append((seconds, kind.__name__))
     assert len(waited) > len(front.kinds)
     waited.sort(reverse=True)
@@ -250,10 +255,9 @@ async def test_a_victim_hardly_grows(autojump_clock: MockClock, attack: Attack, 
     async with open_front(victim) as front:
         tracemalloc.start()
         try:
-            async for kind, _ in carry_out(front, attack):
-                left, peak = tracemalloc.get_traced_memory()
-                grown.append((peak / MIB, kind.__name__))
-                tracemalloc.reset_peak()
+            async for kind, _, taken in carry_out(front, attack):
+                grown.append((taken / MIB, kind.__name__))
+                left, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
     grown.sort(reverse=True)
