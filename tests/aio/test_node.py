@@ -411,6 +411,13 @@ def test_an_error_in_a_block_leaves_it_as_with_trio() -> None:
 # -- how things end ---------------------------------------------------------------------------------------------
 
 
+async def to_the_end(changes: AsyncIterator[iris.Change]) -> None:
+    """Wait for changes, of which there may be some of the load, until there can be no more."""
+    async for _ in changes:
+        pass
+    raise EOFError
+
+
 def test_a_hundred_tasks_that_wait_each_get_an_error_when_the_node_is_closed() -> None:
     async def main() -> None:
         service = shop_service()
@@ -423,7 +430,7 @@ def test_a_hundred_tasks_that_wait_each_get_an_error_when_the_node_is_closed() -
                         asyncio.ensure_future(client.request("shop", b"", operation="busy", timeout=30))
                         for _ in range(98)
                     ]
-                    waits += [asyncio.ensure_future(anext(events)), asyncio.ensure_future(anext(changes))]
+                    waits += [asyncio.ensure_future(anext(events)), asyncio.ensure_future(to_the_end(changes))]
                     await asyncio.sleep(0.1)
                     assert not any(one.done() for one in waits)
                     closing = client

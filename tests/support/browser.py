@@ -105,7 +105,7 @@ def _started() -> str:
     """Start the browser of this process, which ends with it; return where it is spoken to."""
     directory = tempfile.mkdtemp(prefix="iris-chromium-")
     browser = subprocess.Popen(
-        [*CHROMIUM, f"--user-data-dir={directory}"],
+        [*CHROMIUM, f"--user-data-dir={directory}"], env={**os.environ, "TMPDIR": directory},
         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
     )  # fmt: skip
     atexit.register(_end, browser, directory)
