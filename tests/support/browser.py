@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import atexit
 import base64
-import functools
+import contextlib
 import json
 import os
 import shutil
@@ -13,7 +13,6 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -100,9 +99,14 @@ class Page:
         return base64.b64decode(self._call("Page.captureScreenshot", format="png")["data"])
 
 
-@functools.cache
+_running: list[tuple[subprocess.Popen[bytes], str]] = []
+"""The browsers of this process, and where they are spoken to; only the last one may be in use."""
+
+
 def _started() -> str:
-    """Start the browser of this process, which ends with it; return where it is spoken to."""
+    """Return where the browser of this process is spoken to, which is started when there is none, and ends with it."""
+    if _running and _running[-1][0].poll() is None:
+        return _running[-1][1]
     directory = tempfile.mkdtemp(prefix="iris-chromium-")
     browser = subprocess.Popen(
         [*CHROMIUM, f"--user-data-dir={directory}"], env={**os.environ, "TMPDIR": directory},
@@ -117,17 +121,19 @@ def _started() -> str:
             break
     else:
         raise AssertionError("".join(said))
-    threading.Thread(target=browser.stderr.read, daemon=True).start()  # so that it never waits to be read
-    return said[-1].split("DevTools listening on ", 1)[1].strip()
+    threading.Thread(target=list, args=(browser.stderr,), daemon=True).start()  # so that it never waits to be read
+    _running.append((browser, said[-1].split("DevTools listening on ", 1)[1].strip()))
+    return _running[-1][1]
 
 
 def _end(browser: subprocess.Popen[bytes], directory: str) -> None:
-    os.killpg(browser.pid, signal.SIGKILL)
+    with contextlib.suppress(ProcessLookupError):  # all of it is gone
+        os.killpg(browser.pid, signal.SIGKILL)
     browser.wait()
     shutil.rmtree(directory, ignore_errors=True)
 
 
-@contextmanager
+@contextlib.contextmanager
 def open_page(url: str) -> Generator[Page]:
     """Open an address in a browser that has nothing else: no cookie, no cache, no storage of another page."""
     address = _started()
@@ -139,13 +145,10 @@ def open_page(url: str) -> Generator[Page]:
         return told["result"]
 
     with connect(address, proxy=None, max_size=None) as whole:
-        context = ask("Target.createBrowserContext")["browserContextId"]
+        context = ask("Target.createBrowserContext", disposeOnDetach=True)["browserContextId"]
         target = ask("Target.createTarget", url="about:blank", browserContextId=context)["targetId"]
         page_address = f"{address.split('/devtools/')[0]}/devtools/page/{target}"
-        try:
-            with connect(page_address, proxy=None, max_size=None) as connection:
-                page = Page(connection)
-                page.open(url)
-                yield page
-        finally:
-            ask("Target.disposeBrowserContext", browserContextId=context)
+        with connect(page_address, proxy=None, max_size=None) as connection:
+            page = Page(connection)
+            page.open(url)
+            yield page

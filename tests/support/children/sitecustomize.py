@@ -103,8 +103,16 @@ class _Finder:
         os.write(self._descriptor, kind + bytes(memoryview(secret)).hex().encode() + b"\n")
 
 
+def _leave_garbage() -> None:
+    """Look for garbage no more, but where that shows what was never closed or awaited: with warnings, and with asyncio.
+
+    What it would show else are errors of ``__del__`` in cycles.
+    """
+    if not sys.warnoptions and "asyncio" not in sys.modules:
+        gc.freeze()
+
+
 if os.environ.get(VARIABLE):
     sys.meta_path.insert(0, _Finder(os.environ[VARIABLE]))
     gc.set_threshold(GARBAGE)
-    if not sys.warnoptions:  # with them it shows what was never closed
-        atexit.register(gc.freeze)
+    atexit.register(_leave_garbage)
