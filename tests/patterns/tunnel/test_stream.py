@@ -107,6 +107,8 @@ async def test_a_broken_tunnel_shows_as_a_broken_resource(autojump_clock: trio.t
         with pytest.raises(trio.BrokenResourceError, match="it is gone"):
             await stream.send_all(b"x")
         with pytest.raises(trio.BrokenResourceError, match="it is gone"):
+            await stream.wait_send_all_might_not_block()
+        with pytest.raises(trio.BrokenResourceError, match="it is gone"):
             await stream.send_eof()
         with pytest.raises(trio.BrokenResourceError, match="it is gone"):
             await stream.aclose()

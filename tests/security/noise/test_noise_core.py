@@ -36,6 +36,16 @@ def pair(name: str = NAME) -> tuple[HandshakeState, HandshakeState]:
     return first, second
 
 
+def test_a_key_serves_no_more_messages_than_there_are_nonces() -> None:
+    state = CipherState("AESGCM")
+    state.initialize_key(bytes(32))
+    state.n = 2**64 - 1
+    with pytest.raises(LocalProtocolError, match="used up"):
+        state.encrypt_with_ad(b"", b"x")
+    with pytest.raises(AuthenticationError, match="used up"):
+        state.decrypt_with_ad(b"", bytes(17))
+
+
 def test_junk_changes_nothing_and_the_genuine_message_still_counts() -> None:
     initiator, responder = pair()
     for _ in range(3):
