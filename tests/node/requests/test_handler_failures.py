@@ -298,3 +298,29 @@ async def test_when_a_handler_ends_the_program_others_are_told_that_they_were_no
     assert ended.value.subgroup(error) is not None
     assert len(refused) == 2
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+async def test_a_broadcast_handler_that_ends_the_program_ends_it_and_is_no_failure(
+    error: type[BaseException], caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    service = iris.Service("failing")
+
+    @service.broadcast
+    async def end_the_program(message: iris.Message) -> None:
+        raise error
+
+    async def serve() -> None:
+        async with (
+            open_network(seed=2) as network,
+            network.open_node("shop") as shop,
+            network.open_node("failing") as member,
+            member.join("failing", service),
+        ):
+            await shop.wait_for("failing")
+            await shop.broadcast("failing", PAYLOAD)
+            await trio.sleep(60)
+
+    with pytest.raises(error):
+        await serve()
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
