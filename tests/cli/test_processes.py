@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Generator
@@ -14,6 +13,7 @@ import pytest
 
 from iris.cli.main import run_command
 from tests.support.command import COMMAND, PATIENCE, Terminal, interrupt, open_terminal
+from tests.support.ports import free_port
 
 APP = """
 import os, signal
@@ -126,8 +126,7 @@ def test_realms_do_not_hear_each_other_and_a_stranger_is_told_so(
     for realm in ("one", "other"):
         assert run_command(["keys", "realm", f"{realm}.key"]) == 0
         assert run_command(["keys", "cluster", f"{realm}.key", "store", "--out", f"{realm}.iris"]) == 0
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        url = f"tcp://127.0.0.1:{free.getsockname()[1]}"
+    url = f"tcp://127.0.0.1:{free_port()}"
     listening = ("--credential", "one.iris", "--listen", url)
     with terminal.started("run", "app:store", *listening, announces="serves store at") as member:
         own = terminal.run("request", "store", "hello", "--credential", "one.iris", "--seeds", url)

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.support.deployments import DEPLOY, Place, documents, end, free_port, open_place
+from tests.support.deployments import DEPLOY, Place, documents, end, open_place
+from tests.support.ports import free_port
 
 FILE = DEPLOY / "compose" / "compose.yaml"
 (COMPOSE,) = documents(FILE)

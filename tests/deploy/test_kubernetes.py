@@ -10,16 +10,8 @@ from typing import Any
 import kubernetes_validate
 import pytest
 
-from tests.support.deployments import (
-    DEPLOY,
-    Place,
-    documents,
-    end,
-    free_port,
-    is_healthy,
-    manifests,
-    open_place,
-)
+from tests.support.deployments import DEPLOY, Place, documents, end, is_healthy, manifests, open_place
+from tests.support.ports import free_port
 
 OBJECTS = manifests()
 WORKLOADS = {name: one for (kind, name), one in OBJECTS.items() if kind in ("StatefulSet", "Deployment")}

@@ -10,17 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.deployments import (
-    DEPLOY,
-    IRIS,
-    Place,
-    end,
-    free_port,
-    is_healthy,
-    missing,
-    open_place,
-    unit,
-)
+from tests.support.deployments import DEPLOY, IRIS, Place, end, is_healthy, missing, open_place, unit
+from tests.support.ports import free_port
 
 UNITS = {path.stem.rstrip("@"): path for path in (DEPLOY / "systemd").glob("*.service")}
 INSTANCE = "prices"

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.ports import free_port
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "coming_from"
 
 PRINTED = {
@@ -31,8 +33,7 @@ def test_every_example_is_tested() -> None:
 
 @contextmanager
 def nats_server() -> Iterator[str]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
+    port = free_port()
     with subprocess.Popen(["nats-server", "--addr", "127.0.0.1", "--port", str(port)], stderr=subprocess.DEVNULL) as it:
         try:
             ends = time.monotonic() + 30

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,8 @@ from typing import Any
 import nbclient
 import nbformat
 import pytest
+
+from tests.support.ports import free_port
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PROGRAMS = EXAMPLES / "programs"
@@ -47,14 +48,6 @@ SERVERS = {
 def realm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-
-
-@pytest.fixture
-def free_port() -> int:
-    """A port that nobody listens at; the system gives others out first for a while."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-    return port
 
 
 @contextmanager
@@ -100,13 +93,14 @@ def test_an_example_prints_what_it_promises(name: str) -> None:
 
 @pytest.mark.usefixtures("realm")
 @pytest.mark.parametrize("name", SERVERS)
-def test_a_web_application_asks_a_cluster(name: str, free_port: int) -> None:
-    command = [part.format(port=free_port) for part in SERVERS[name]]
+def test_a_web_application_asks_a_cluster(name: str) -> None:
+    port = free_port()
+    command = [part.format(port=port) for part in SERVERS[name]]
     with (
         running([sys.executable, "-m", "iris", "run", "request:greeters"], EXAMPLES),
         running(command, PROGRAMS) as server,
     ):
-        reply = fetched(f"http://127.0.0.1:{free_port}/hello/world", server)
+        reply = fetched(f"http://127.0.0.1:{port}/hello/world", server)
     assert reply in ("hello world", {"reply": "hello world"})
     assert server.returncode in (0, -signal.SIGINT, 130), "it ended by itself"
 

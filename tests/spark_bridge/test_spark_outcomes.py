@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import iris
 from iris.cli.main import run_command
 from tests.support.arrivals import fake_event, make_store
 from tests.support.bridges import BridgeProcess, publish
+from tests.support.ports import free_port
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -109,8 +109,7 @@ class Realm:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.url = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+        self.url = f"tcp://127.0.0.1:{free_port()}"
         self._keys("realm", str(directory / "realm"))
 
     def _keys(self, *arguments: str) -> None:

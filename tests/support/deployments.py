@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Generator, Mapping, Sequence
@@ -47,13 +46,6 @@ def unit(path: Path) -> dict[str, list[str]]:
         if equals and not line.startswith(("#", "[")):
             settings.setdefault(name, []).append(value)
     return settings
-
-
-def free_port() -> int:
-    """Return a port of loopback that is free."""
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        port: int = one.getsockname()[1]
-        return port
 
 
 @final

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import http.server
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Generator
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from tests.support.command import PATIENCE, Terminal, interrupt
+from tests.support.ports import free_port
 
 SERVICE = """
 import iris, trio
@@ -52,13 +52,6 @@ async def mirror(tunnel: iris.Tunnel) -> None:
     async for payload in tunnel:
         await tunnel.send(payload)
 """
-
-
-def free_port() -> int:
-    """Return a port that nobody listens at; the system gives others out first for a while."""
-    with socket.create_server(("127.0.0.1", 0)) as made:
-        port: int = made.getsockname()[1]
-    return port
 
 
 class DoorProcess:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import socket
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -22,6 +21,7 @@ from iris.security.identity.certificate import issue_certificate
 from iris.security.identity.credential import Credential
 from iris.security.identity.signing import SigningKey
 from iris.testing import Network, Rights
+from tests.support.ports import free_port
 
 T = TypeVar("T")
 
@@ -226,8 +226,7 @@ def certify(network: Network, name: str, rights: Rights) -> Credential:
 
 def free_gateway_url() -> str:
     """Return an address where a gateway of this machine can listen."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"ws://127.0.0.1:{server.getsockname()[1]}/gateway"
+    return f"ws://127.0.0.1:{free_port()}/gateway"
 
 
 async def wait_for_sites(file: Path, *sites: str) -> None:

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import random
 import socket
+from contextlib import suppress
+
+_CHOICE = range(10_000, 32_768)
+"""Below those that Linux gives out when any port will do: one of them may go to another process before it is used here."""
+
+_random = random.SystemRandom()
 
 
 def free_port() -> int:
     """Return a port of loopback at which nobody listened a moment ago."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+    while True:
+        port = _random.choice(_CHOICE)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -18,6 +17,7 @@ from typing import Any, Self, final
 import pytest
 
 from tests.support.command import PATIENCE, Terminal, open_terminal
+from tests.support.ports import free_port
 
 APP = """
 import iris
@@ -142,13 +142,6 @@ def terminal() -> Generator[Terminal]:
 def keys(terminal: Terminal, *arguments: str) -> None:
     done = terminal.run("keys", *arguments)
     assert done.returncode == 0, done.stderr
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 def ask(terminal: Terminal, credential: str, url: str) -> subprocess.CompletedProcess[bytes]:

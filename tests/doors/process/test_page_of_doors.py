@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import PATIENCE, Terminal, open_terminal
-from tests.support.door_process import free_port
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -26,6 +26,7 @@ from iris.kernel.transport.listener import Listener
 from iris.kernel.transport.network import check_url
 from iris.kernel.transport.port import OutgoingConnection, Refused
 from iris.kernel.wire.header import FRAME_OVERHEAD
+from tests.support.ports import free_port
 from tests.support.transports import PATIENT, SCHEMES, fill, ignore, open_transports, receive, waiting
 
 # -- addresses ---------------------------------------------------------------------------------------------
@@ -333,9 +334,7 @@ def resident() -> int:
 
 
 async def test_nobody_listening_is_a_refusal_at_once(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     async with open_transports() as (transport,):
         for url in (f"tcp://127.0.0.1:{port}", f"ws://127.0.0.1:{port}/x", f"ipc://{tmp_path}/nobody"):
             with pytest.raises(Refused, match=f"cannot connect to {url}"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 from pathlib import Path
 
 import pynng
@@ -12,6 +11,7 @@ import trio
 
 from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import NotSent
+from tests.support.ports import free_port
 from tests.support.transports import ignore, open_transports, receive, waiting
 
 FRAMES = [bytes([size % 251]) * size for size in (1, 7, 8, 9, 1023, 1024, 1025, 64 * KIB, 256 * KIB, MIB, 2)]
@@ -23,9 +23,7 @@ def free(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Return an address at which nobody listens."""
     if request.param == "ipc":
         return f"ipc://{tmp_path}/nng"
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{one.getsockname()[1]}"
+    return f"tcp://127.0.0.1:{free_port()}"
 
 
 async def test_a_push_of_nng_sends_to_a_node(free: str) -> None:

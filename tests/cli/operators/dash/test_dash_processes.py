@@ -19,6 +19,7 @@ from iris.cli.operators.dash.feed import MAX_PAGES
 from tests.support.command import PATIENCE, Terminal, interrupt, open_terminal
 from tests.support.dash import Dash, open_dash
 from tests.support.door_process import serving
+from tests.support.ports import free_port
 from tests.support.store_realm import open_store_realm, share_of_core
 
 
@@ -190,8 +191,7 @@ def test_a_revocation_list_is_put_in_force_and_the_realm_key_stays_away(terminal
         ("cluster", "realm.key", "operators", "--out", "operators.iris", "--serve", "iris.nodes"),
     ):
         assert terminal.run("keys", *arguments).returncode == 0
-    with socket.create_server(("127.0.0.1", 0)) as made:
-        seed = f"tcp://127.0.0.1:{made.getsockname()[1]}"
+    seed = f"tcp://127.0.0.1:{free_port()}"
     member = ("run", "door_service:greeters", "--credential", "greeters.iris", "--listen", seed)
     options = ("--credential", "operators.iris", "--seeds", seed, "--near", "tcp://127.0.0.1:0", "--allow", "revoke")
     with (

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import Terminal, open_terminal
-from tests.support.deployments import free_port
 from tests.support.machines import APP
+from tests.support.ports import free_port
 
 LISTEN = ("--listen", "tcp://127.0.0.1:0")
 
