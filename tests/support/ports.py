@@ -7,7 +7,7 @@ import socket
 from contextlib import suppress
 
 _CHOICE = range(10_000, 32_768)
-"""Below those that Linux gives out when any port will do: one of them may go to another process before it is used here."""
+"""Below those that Linux gives out when any port will do: one of them may be another process's before it is used."""
 
 _random = random.SystemRandom()
 
