@@ -310,17 +310,11 @@ async def test_a_broadcast_handler_that_ends_the_program_ends_it_and_is_no_failu
     async def end_the_program(message: iris.Message) -> None:
         raise error
 
-    async def serve() -> None:
-        async with (
-            open_network(seed=2) as network,
-            network.open_node("shop") as shop,
-            network.open_node("failing") as member,
-            member.join("failing", service),
-        ):
-            await shop.wait_for("failing")
+    async def tell() -> None:
+        async with a_caller_of(service) as shop:
             await shop.broadcast("failing", PAYLOAD)
             await trio.sleep(60)
 
     with pytest.raises(error):
-        await serve()
+        await tell()
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
