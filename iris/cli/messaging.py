@@ -35,6 +35,7 @@ from iris.cli.terminal import (
     write_object,
     write_payload,
 )
+from iris.patterns.pubsub.subscribe import ToldLosses
 
 
 @click.command()
@@ -58,13 +59,13 @@ def sub(
     """
     taken = printed = 0
 
-    async def show(event: iris.Event, lines: Lines) -> None:
-        if event.missed:
-            note(f"{event.missed} events were lost before this one")
+    async def show(event: iris.Event, missed: int, lines: Lines) -> None:
+        if missed:
+            note(f"{missed} events were lost before this one")
         came = datetime.now(UTC).isoformat(timespec="milliseconds") if timestamps else ""
         if as_json:
             sender = {"cluster": event.sender.cluster, "node": event.sender.node}
-            fields = {"topic": event.topic, **as_fields(event.payload), "sender": sender, "missed": event.missed}
+            fields = {"topic": event.topic, **as_fields(event.payload), "sender": sender, "missed": missed}
             fields = {"received": came, **fields} if timestamps else fields
             await lines.write_object({**fields, "headers": dict(event.headers)} if event.headers else fields)
         else:
@@ -74,12 +75,13 @@ def sub(
         nonlocal taken, printed
         async with node.subscribe(pattern, group=group) as events:
             note(f"subscribed to {pattern}")
+            losses = ToldLosses(events)
             async for event in events:
                 # The writing of a line may wait for its reader, while another pattern has an event, too.
                 if taken == count:
                     return
                 taken += 1
-                await show(event, lines)
+                await show(event, losses.before(event), lines)
                 printed += 1
                 if printed == count:
                     scope.cancel()

@@ -16,6 +16,7 @@ import iris.aio
 from iris.doors.problems import Problem
 from iris.doors.tokens import Token, digest_of, load_tokens
 from iris.doors.values import packed
+from iris.kernel import wire
 from iris.kernel.errors import ConfigError, IrisError, RequestTimeout
 from iris.kernel.names import is_name
 from iris.patterns.pubsub.interest import shape_of
@@ -50,8 +51,9 @@ class ClientLimits:
         shapes: of the patterns with wildcards among them: two have one if their wildcards are at the same places.
             The door's node may have 64 for all clients.
         groups: with which these subscriptions share the events of one pattern.  The node may have 16 for all clients.
-        waiting: what waits in each of them for a client that does not read; beyond it the oldest events are lost and
-            counted.  So its events take ``subscriptions`` times as many bytes at most.
+        waiting: what waits in each of them for a client that does not read, beside one event of the largest size that
+            the node has; beyond it the oldest events are lost and counted.  So its events take ``subscriptions`` times
+            as many bytes at most.
         bytes: of messages that come by its tunnels and by MQTT, until members have taken them, and of answers by HTTP,
             until it has taken them.
         retained: topics whose last value the door's node keeps for it.
@@ -202,7 +204,7 @@ class Client:
         self._check_wanted(pattern, named)
         self._wanted[pattern, named] += 1
         try:
-            async with node.subscribe(pattern, group=named, limits=self._limits.waiting) as events:
+            async with node.subscribe(pattern, group=named, limits=_beside(node, self._limits.waiting)) as events:
                 yield events
         finally:
             self._wanted[pattern, named] -= 1
@@ -267,6 +269,13 @@ class Client:
         for scope in self._streams:
             if not scope.expired():  # one that ends already cannot be moved
                 scope.reschedule(0)
+
+
+def _beside(node: iris.aio.Node, waiting: SubscriptionLimits) -> SubscriptionLimits:
+    """Return limits with room for an event of the largest size beside what may wait."""
+    if waiting.bytes is None:
+        return waiting
+    return SubscriptionLimits(events=waiting.events, bytes=waiting.bytes + wire.largest_frame(node._inner._config))
 
 
 @final

@@ -14,6 +14,9 @@ from iris.kernel.errors import ConfigError
 KIB = 1024
 MIB = 1024 * 1024
 
+_NAMES = 768
+"""Bytes of a message beside its payload and its headers: a topic and a key of 256 each, and what holds them."""
+
 
 @final
 class Config(Struct, frozen=True, kw_only=True):
@@ -302,7 +305,10 @@ class Config(Struct, frozen=True, kw_only=True):
             raise ConfigError("config: batch_bytes is above 256 KiB: receivers take no more work in one batch")
         if self.batch_messages > 512:
             raise ConfigError("config: batch_messages is above 512: receivers take no more messages in one batch")
-        if self.link_bytes < self.max_payload + self.batch_bytes:
-            raise ConfigError("config: link_bytes is below max_payload + batch_bytes: the largest message has no room")
+        if self.link_bytes < self.max_payload + max(self.batch_bytes, self.max_headers + _NAMES):
+            least = "max_payload + batch_bytes, or max_payload + max_headers"
+            raise ConfigError(f"config: link_bytes is below {least}: the largest message has no room")
+        if self.subscription_bytes < self.max_payload + self.max_headers + _NAMES:
+            raise ConfigError("config: subscription_bytes is below max_payload + max_headers: an event may never fit")
         if self.session_rejected <= self.session_lifetime:
             raise ConfigError("config: session_rejected is not above session_lifetime: sessions could not be renewed")

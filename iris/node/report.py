@@ -333,7 +333,7 @@ def topics_of(
             subscriptions=len(several),
             received=sum(one.received for one in several),
             delivered=sum(one.delivered for one in several),
-            lost=sum(one.dropped + one.malformed + one.missed for one in several),
+            lost=sum(one.lost for one in several),
             waiting=sum(one.waiting for one in several),
         )
         for (pattern, group, durable), several in together.items()

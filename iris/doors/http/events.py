@@ -1,8 +1,9 @@
 """Server-sent events: what a client is told of the topics that it follows.
 
-Source: WHATWG HTML, "Server-sent events".  Each event has the number of its stream and its own in it as its id.  A
-client that comes back with an id has missed what was published in between: it is told so by an event named ``gap``,
-whose ``missed`` is null, as nobody counts for those who are away.
+Source: WHATWG HTML, "Server-sent events".  Each event has the number of its stream and its own in it as its id.  What a
+stream has lost is told as ``missed``, of which the sum is exact: with the next event, and by an event named ``gap``
+where none comes.  A client that comes back with an id has missed what was published in between: that is a ``gap`` whose
+``missed`` is null, as nobody counts for those who are away.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from iris.doors.http.answering import Begin, Write, first_of
 from iris.doors.http.limits import HttpLimits, HttpStatistics
 from iris.doors.problems import Problem
 from iris.doors.values import enveloped
-from iris.patterns.pubsub.subscribe import Event
+from iris.patterns.pubsub.subscribe import Event, ToldLosses
 
 
 @final
@@ -43,20 +44,24 @@ class Follower:
         async def write(begin: Begin, send: Write) -> None:
             writing = asyncio.Lock()
 
-            async def follow_one(events: iris.aio.Subscription) -> None:
-                async for event in events:
-                    piece = _text(f"id: {name}-{next(numbers)}", told_of(event))
-                    async with writing:
-                        await send(piece)
-                    self._counted.delivered += 1
-                    self._counted.missed += event.missed
-                    await asyncio.sleep(0)  # of many that wait here, others wait for one only
+            async def follow_one(events: iris.aio.Subscription, losses: ToldLosses) -> None:
+                try:
+                    async for event in events:
+                        piece = _text(f"id: {name}-{next(numbers)}", told_of(event, losses.before(event)))
+                        async with writing:
+                            await send(piece)
+                        self._counted.delivered += 1
+                        self._counted.missed += losses.count()
+                        await asyncio.sleep(0)  # of many that wait here, others wait for one only
+                finally:
+                    self._counted.missed += losses.count()
 
-            async def beat() -> None:
+            async def beat(followed: list[ToldLosses]) -> None:
                 while True:
                     await asyncio.sleep(self._limits.beat)
                     async with writing:
-                        await send(b":\n\n")
+                        missed = sum(losses.untold() for losses in followed)
+                        await send(_text("event: gap", {"missed": missed}) if missed else b":\n\n")
 
             async with self._client.streaming(), AsyncExitStack() as stack:
                 opened = [
@@ -66,7 +71,8 @@ class Follower:
                 await begin()
                 if came_back:
                     await send(_text("event: gap", {"missed": None}))
-                await first_of(beat(), *(follow_one(events) for events in opened))
+                followed = [ToldLosses(events) for events in opened]
+                await first_of(beat(followed), *map(follow_one, opened, followed))
 
         return write
 
@@ -80,9 +86,9 @@ def _text(head: str, told: dict[str, Any]) -> bytes:
     return f"{head}\ndata: {json.dumps(told, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
 
 
-def told_of(event: Event) -> dict[str, Any]:
+def told_of(event: Event, missed: int) -> dict[str, Any]:
     """Return an event as a map that JSON can hold."""
-    told: dict[str, Any] = {"topic": event.topic, **enveloped(event.payload), "missed": event.missed}
+    told: dict[str, Any] = {"topic": event.topic, **enveloped(event.payload), "missed": missed}
     if event.retained:
         told["retained"] = True
     if event.headers:

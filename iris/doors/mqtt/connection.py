@@ -75,8 +75,6 @@ class MqttConnection:
         """Bytes of packets that are being read, wait or are being worked on."""
         self._ended: asyncio.Future[Parting] = asyncio.get_running_loop().create_future()
         self._welcomed = False
-        self._dropped = 0
-        """Messages that were too large for the client, since it was last told of any."""
         self._max_size: int = connect.properties.get(Property.MAXIMUM_SIZE, _MAX_SIZE)
         keep_alive = connect.keep_alive
         if self._level == V5 and not 0 < keep_alive <= MAX_KEEP_ALIVE:
@@ -93,7 +91,7 @@ class MqttConnection:
         has_will = True
         try:
             async with self._client.streaming(), asyncio.TaskGroup() as tasks:
-                deliver = Subscriptions(self._around.node, self._client, self._level, tasks, self._deliver)
+                deliver = Subscriptions(self._around, self._client, self._level, tasks, self._deliver)
                 await self._welcome()
                 for work in (self._read(), self._work(deliver), self._wait_end()):
                     tasks.create_task(work)
@@ -252,21 +250,19 @@ class MqttConnection:
             raise Parting(Reason.TOO_LARGE, "the client takes no packet that is as large as its answer")
         await self._wire.send(data)
 
-    async def _deliver(self, event: Event, options: Options) -> None:
+    async def _deliver(self, event: Event, options: Options, missed: int) -> int:
         if event.retained and options.skips_retained:
-            return
-        self._counted.missed += event.missed
-        missed = event.missed + self._dropped
+            return missed
         data = message_of(self._level, event, options.identifier, missed)
         if data is None:
             self._counted.untellable += 1
-        elif len(data) > self._max_size:
-            self._dropped += 1 + event.missed
+            return missed
+        if len(data) > self._max_size:
             self._counted.missed += 1
-        else:
-            self._dropped = 0
-            await self._wire.send(data)
-            self._counted.delivered += 1
+            return missed + 1
+        await self._wire.send(data)
+        self._counted.delivered += 1
+        return 0
 
 
 def _refusal(level: int, reason: Reason, text: str) -> bytes:

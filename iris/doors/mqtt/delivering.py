@@ -7,16 +7,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-import iris.aio
 from iris.doors.clients import Client
 from iris.doors.mqtt import writing
+from iris.doors.mqtt.counters import Surroundings
 from iris.doors.mqtt.packets import V5, Filter, Parting, Property, Reason, Subscribe
 from iris.doors.mqtt.publishing import JSON
 from iris.doors.mqtt.topics import name_of, wanted_of
 from iris.doors.problems import Problem, problem_of
 from iris.doors.values import packed, to_json
 from iris.kernel.errors import IrisError
-from iris.patterns.pubsub.subscribe import Event
+from iris.patterns.pubsub.subscribe import Event, ToldLosses
 
 MISSED: Final = "iris-missed"
 """The user property that says how many events were lost just before a message."""
@@ -42,7 +42,8 @@ class Options:
     identifier: int | None
 
 
-Deliver = Callable[[Event, Options], Awaitable[None]]
+Deliver = Callable[[Event, Options, int], Awaitable[int]]
+"""Sends an event, with how many are missed that nobody was told of yet; returns how many of these there are then."""
 
 
 @final
@@ -50,9 +51,10 @@ class Subscriptions:
     """The subscriptions of one connection; their tasks belong to its group, and end with it."""
 
     def __init__(
-        self, node: iris.aio.Node, client: Client, level: int, tasks: asyncio.TaskGroup, deliver: Deliver
+        self, around: Surroundings, client: Client, level: int, tasks: asyncio.TaskGroup, deliver: Deliver
     ) -> None:
-        self._node = node
+        self._node = around.node
+        self._counted = around.counted
         self._client = client
         self._level = level
         self._tasks = tasks
@@ -115,9 +117,16 @@ class Subscriptions:
             async with self._client.subscribed(self._node, pattern, group) as events:
                 if not ready.done():
                     ready.set_result(None)
-                async for event in events:
-                    await self._deliver(event, options)
-                    await asyncio.sleep(0)  # of many that wait here, others wait for one only
+                losses, missed = ToldLosses(events), 0
+                if options.skips_retained:
+                    losses.begin_anew()  # the last values have come, and may have been too many
+                try:
+                    async for event in events:
+                        self._counted.missed += losses.count()
+                        missed = await self._deliver(event, options, missed + losses.before(event))
+                        await asyncio.sleep(0)  # of many that wait here, others wait for one only
+                finally:
+                    self._counted.missed += losses.count()
         except (Problem, IrisError) as error:
             if ready.done():
                 raise

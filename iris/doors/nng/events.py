@@ -25,7 +25,7 @@ from iris.doors.options import PUSH
 from iris.doors.problems import Problem, problem_of
 from iris.doors.tokens import permits
 from iris.kernel.errors import IrisError
-from iris.patterns.pubsub.subscribe import Event
+from iris.patterns.pubsub.subscribe import Event, ToldLosses
 
 _log: Final = logging.getLogger("iris")
 
@@ -105,13 +105,18 @@ class Following:
             self._numbers.begin_anew()  # nobody knows what was published before
             try:
                 async with client.subscribed(self._node, pattern) as events:
-                    async for event in events:
-                        missed += event.missed
-                        if not any(permits(one, event.topic) for one in earlier):
-                            missed = self._hand_over(event, missed)
-                        self._in_a_row += 1
-                        if self._in_a_row % _AT_ONCE == 0:
-                            await asyncio.sleep(0)
+                    losses = ToldLosses(events)
+                    try:
+                        async for event in events:
+                            self._counted.missed += losses.count()
+                            missed += losses.before(event)
+                            if not any(permits(one, event.topic) for one in earlier):
+                                missed = self._hand_over(event, missed)
+                            self._in_a_row += 1
+                            if self._in_a_row % _AT_ONCE == 0:
+                                await asyncio.sleep(0)
+                    finally:
+                        self._counted.missed += losses.count()
             except (Problem, IrisError) as error:
                 problem = problem_of(error) if isinstance(error, IrisError) else error
                 self._told.once(f"{pattern} is not followed", problem)
@@ -120,13 +125,12 @@ class Following:
     def _hand_over(self, event: Event, missed: int) -> int:
         """Send an event to all; return how many are missed that could not be told with it."""
         number = self._numbers.next(event.topic)
-        self._counted.missed += event.missed
         message = event_of(event.topic, event.payload, number, missed=missed, retained=event.retained)
         if len(message) > MAX_SENT:
             told = f"an event on {event.topic} has {len(message)} bytes, and a message to nng {MAX_SENT} at most"
             self._told.once("an event is lost", Problem(413, "too_large", told))
             self._counted.missed += 1
-            return missed
+            return missed + 1
         if not self._endpoint.connections:
             return missed
         try:
@@ -134,7 +138,7 @@ class Following:
         except NngError as error:  # no memory
             self._told.once("an event is lost", Problem(503, "not_sent", str(error)))
             self._counted.missed += 1
-            return missed
+            return missed + 1
         self._counted.followed += 1
         return 0
 

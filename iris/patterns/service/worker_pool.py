@@ -323,7 +323,8 @@ class WorkerPool:
             size += sum(len(name) + len(text) + _HEADER for name, text in job.headers.items())
         # Counted together, because requests whose worker has not begun yet are still in the queue.
         full = len(self._running) + self.queued >= self._concurrency + self._queue_limit
-        full = full or self._bytes + size > self._queue_bytes
+        # What is above the limit by itself waits when nothing else does.
+        full = full or (self._bytes > 0 and self._bytes + size > self._queue_bytes)
         if full and not (job.priority == Priority.HIGH and self._make_room(size)):
             self._refused += 1
             return False

@@ -16,6 +16,7 @@ import iris.aio
 from iris.doors import clients as clients_module
 from iris.doors import grant, withdraw
 from iris.doors.clients import ClientLimits
+from iris.doors.http import HttpLimits
 from iris.patterns.pubsub.subscribe import SubscriptionLimits
 from tests.support.doors import Place, Run, greeters, next_event, open_place, rest_of, run_in_realm
 
@@ -146,6 +147,73 @@ def test_a_client_that_does_not_read_is_told_what_it_has_missed(run: Run) -> Non
             assert (counted.delivered, counted.missed) == (seen, missed)
 
     run(work, limits=ClientLimits(waiting=SubscriptionLimits(events=64, bytes=1 << 20)))
+
+
+def test_what_is_lost_on_many_topics_is_told_though_none_of_them_has_another_event(run: Run) -> None:
+    total = 2000
+
+    async def work(place: Place) -> None:
+        async with place.follow("topic=t.*", SO_RCVBUF=4096, limit=16_384) as reader:
+            for number in range(total):
+                await place.member.publish(f"t.{number}", "x" * 1000)
+            seen = missed = 0
+            while seen + missed < total:
+                _, told = await next_event(reader)
+                seen, missed = seen + 1, missed + told["missed"]
+            assert missed > 0
+            assert (seen + missed, told["topic"]) == (total, f"t.{total - 1}")
+            counted = place.door.statistics()
+            assert (counted.delivered, counted.missed) == (seen, missed)
+
+    run(work, limits=ClientLimits(waiting=SubscriptionLimits(events=64, bytes=1 << 20)))
+
+
+def test_retained_values_for_which_there_was_no_room_are_told(run: Run) -> None:
+    async def work(place: Place) -> None:
+        for number in range(100):
+            await place.member.publish(f"kept.{number}", number, retain=True)
+        async with place.follow("topic=kept.*") as reader:
+            seen = missed = 0
+            while seen + missed < 100:
+                _, told = await next_event(reader)
+                seen, missed = seen + 1, missed + told["missed"]
+            assert (seen, missed) == (20, 80)
+
+    run(work, limits=ClientLimits(waiting=SubscriptionLimits(events=20)))
+
+
+def test_what_is_lost_last_is_told_by_a_gap(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clients_module, "_beside", lambda _, waiting: waiting)
+
+    async def work(place: Place) -> None:
+        async with place.follow("topic=a") as reader:
+            await place.member.publish("a", 1)
+            assert (await next_event(reader))[1]["payload"] == 1
+            await place.member.publish("a", bytes(2000))
+            assert await next_event(reader) == ("gap", {"missed": 1})
+            await place.member.publish("a", 3)
+            assert (await next_event(reader))[1]["missed"] == 0
+        assert place.door.statistics().missed == 1
+
+    limits = ClientLimits(waiting=SubscriptionLimits(events=20, bytes=1000))
+    run(work, limits=limits, door_limits=HttpLimits(beat=0.05))
+
+
+def test_an_event_of_the_largest_size_comes_and_leaves_those_that_wait(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with place.follow("topic=t.*", SO_RCVBUF=4096, limit=16_384) as reader:
+            for number in range(500):
+                await place.member.publish(f"t.{number}", b"x" * 1000)
+            await place.member.publish("t.large", bytes(1 << 20))
+            await place.member.publish("t.last", b"")
+            read = bytearray()
+            while b'"t.last"' not in read or not read.endswith(b"\n\n\r\n"):
+                read += await reader.read(65_536)
+            told = [json.loads(line[6:]) for line in read.split(b"\n") if line.startswith(b"data: ")]
+            assert [one["topic"] for one in told] == [*(f"t.{number}" for number in range(500)), "t.large", "t.last"]
+            assert {one["missed"] for one in told} == {0}
+
+    run(work)
 
 
 async def large_answers(place: Place, count: int, *, until_read: Callable[[], object]) -> list[Any]:

@@ -18,7 +18,7 @@ from iris.doors import accepting
 from iris.doors.clients import ClientLimits
 from iris.doors.mqtt import door, publishing, reading, wire
 from iris.patterns.pubsub.subscribe import SubscriptionLimits
-from tests.doors.mqtt.place import Place, Raw, connect_3, frame, publish_3, subscribe_3, text
+from tests.doors.mqtt.place import Place, Raw, connect_3, frame, publish_3, storing, subscribe_3, text
 from tests.support.doors import Run
 
 
@@ -278,6 +278,76 @@ def test_a_client_that_does_not_read_is_told_what_it_has_missed(run: Run) -> Non
             assert (counted.delivered, counted.missed) == (seen, missed)
 
     run(work, limits=ClientLimits(waiting=SubscriptionLimits(events=64, bytes=1 << 20)))
+
+
+def test_what_is_lost_on_many_topics_is_told_though_none_of_them_has_another_event(run: Run) -> None:
+    total = 2000
+
+    async def work(place: Place) -> None:
+        async with place.dial(SO_RCVBUF=4096, limit=16_384) as raw:
+            await raw.join(place.token)
+            assert await raw.follow("t/+") == [0]
+            for number in range(total):
+                await place.member.publish(f"t.{number}", bytes(1000))
+            seen = missed = 0
+            while seen + missed < total:
+                told = await raw.hear()
+                seen, missed = seen + 1, missed + int(dict(told.user_properties).get("iris-missed", 0))
+            assert missed > 0
+            assert (seen + missed, told.topic) == (total, f"t/{total - 1}")
+            counted = place.door.statistics()
+            assert (counted.delivered, counted.missed) == (seen, missed)
+
+    run(work, limits=ClientLimits(waiting=SubscriptionLimits(events=64, bytes=1 << 20)))
+
+
+@pytest.mark.parametrize(("handling", "missed"), [(0, 80), (2, 0)])
+def test_retained_values_for_which_there_was_no_room_are_told_to_who_wants_them(
+    run: Run, handling: int, missed: int
+) -> None:
+    async def work(place: Place) -> None:
+        for number in range(100):
+            await place.member.publish(f"kept.{number}", number, retain=True)
+        async with place.client() as raw:
+            wanted = [mqtt5.TopicFilter("kept/+", retain_handling=mqtt5.RetainHandling(handling))]
+            raw.send(mqtt5.SubscribePacket(9, wanted))
+            await place.until(lambda: place.node._inner._pubsub.subscriptions)
+            lost = seen = 0
+            payload = b""
+            while payload != b"end":
+                await place.member.publish("kept.end", b"end")
+                told = await raw.hear()
+                if isinstance(told, mqtt5.PublishPacket):
+                    payload, seen = told.payload, seen + told.retain
+                    lost += int(dict(told.user_properties).get("iris-missed", 0))
+            assert (lost, seen) == (missed, 0 if handling else 20)
+
+    run(work, limits=ClientLimits(waiting=SubscriptionLimits(events=20)))
+
+
+@pytest.mark.parametrize("less", [0, 1, 32, 100])
+def test_what_is_acknowledged_comes_also_where_it_has_the_largest_size(run: Run, less: int) -> None:
+    async def work(place: Place) -> None:
+        async with (
+            storing(place.member) as stored,
+            place.dial(SO_RCVBUF=4096, limit=16_384) as raw,
+            place.client() as other,
+        ):
+            await raw.join(place.token)
+            assert await raw.follow("t/+") == [0]
+            for number in range(500):
+                await place.member.publish(f"t.{number}", bytes(1000))
+            payload = bytes((1 << 20) - less)
+            other.send(mqtt5.PublishPacket("t/large", payload, qos=mqtt5.QoS.AT_LEAST_ONCE, packet_id=1))
+            assert int((await other.hear()).reason_code) == 0
+            await place.member.publish("t.last", b"")
+            told = [await raw.hear() for _ in range(502)]
+            assert [one.topic for one in told] == [*(f"t/{number}" for number in range(500)), "t/large", "t/last"]
+            assert {len(one.payload) for one in told} == {1000, len(payload), 0}
+            assert place.door.statistics().missed == 0
+            assert any(topic == "t.large" for topic, _ in stored)
+
+    run(work)
 
 
 def test_a_client_that_does_not_read_at_all_is_disconnected(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

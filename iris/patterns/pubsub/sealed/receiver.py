@@ -122,7 +122,7 @@ class SealedReceiver:
             return
         known = self._publishers.setdefault(source, _Publisher())
         if known.waiting or header.key not in known.keys or not self._may_open(frame):
-            if known.size + len(frame) > MAX_WAITING:
+            if known.waiting and known.size + len(frame) > MAX_WAITING:  # one waits, however large it is
                 self._mesh.refusals["copy without its key"] += 1
             else:
                 known.waiting.append((trio.current_time(), header, frame))

@@ -6,11 +6,12 @@ reported to the publisher.  Not here: which subscriptions match (iris.patterns.p
 
 from iris.patterns.pubsub.subscribe.events import Event, EventRun, check_run_untrusted, labels_size, most_sharing
 from iris.patterns.pubsub.subscribe.expiry import EXPIRES, expires_after, with_expiry
+from iris.patterns.pubsub.subscribe.losses import ToldLosses
 from iris.patterns.pubsub.subscribe.subscription import (
     Overflow, Subscription, SubscriptionLimits, SubscriptionStatistics,
 )  # fmt: skip
 
 __all__ = (
     "EXPIRES", "Event", "EventRun", "Overflow", "Subscription", "SubscriptionLimits", "SubscriptionStatistics",
-    "check_run_untrusted", "expires_after", "labels_size", "most_sharing", "with_expiry",
+    "ToldLosses", "check_run_untrusted", "expires_after", "labels_size", "most_sharing", "with_expiry",
 )  # fmt: skip

@@ -99,10 +99,10 @@ class EventRun:
         return self.sender.node
 
     def each(self) -> Iterator[EventRun]:
-        """Yield its events, each as a run: those that expire are taken one at a time."""
+        """Yield its events, each as a run: those that expire are taken one at a time, and those too large dropped."""
         labels = self.size - sum(map(payload_bytes, self.payloads))
         for at, payload in enumerate(self.payloads):
-            yield EventRun(
+            one = EventRun(
                 self.sender,
                 self.topic,
                 self.first + at,
@@ -115,6 +115,8 @@ class EventRun:
                 milestones=self.milestones,
                 account=self.account,
             )
+            one.owed, one.deadline = self.owed, self.deadline
+            yield one
 
     def cut(self) -> None:
         """Forget the events that were thrown out or taken."""

@@ -110,6 +110,14 @@ class SubscriptionStatistics:
             waiting_bytes=self.waiting_bytes + other.waiting_bytes,
         )
 
+    @property
+    def lost(self) -> int:
+        """All that was for the consumer and will not reach it, apart from what had expired: dropped, malformed, missed.
+
+        It is exact on however many topics, and from however many publishers, the events were.
+        """
+        return wire.saturated(self.dropped + self.malformed + self.missed)
+
 
 @final
 class _Numberings:
@@ -264,6 +272,14 @@ class Subscription:
             waiting_bytes=self._waiting_bytes,
         )
 
+    @property
+    def lost(self) -> int:
+        """How many events were lost so far, on all topics together.
+
+        ``Event.missed`` tells where they are missing, but of a topic only with the next event of its publisher on it.
+        """
+        return self.statistics().lost
+
     # -- arriving -------------------------------------------------------------------------------------------
 
     def _deliver(self, run: EventRun) -> None:
@@ -391,7 +407,20 @@ class Subscription:
         self._waiting_bytes += run.size
 
     def _keep_last(self, run: EventRun) -> None:
-        """Queue a run, and drop as much of the oldest as is beyond the limits."""
+        """Queue a run, and drop as much of the oldest as is beyond the limits.
+
+        An event that is beyond them by itself is dropped alone: for it no room can be made.
+        """
+        if run.size > self._max_bytes:
+            if len(run.payloads) == 1:
+                self._dropped += 1
+                self._lose(run, dropped=1)
+                return
+            labels = run.size - sum(map(payload_bytes, run.payloads))
+            if labels + max(map(payload_bytes, run.payloads)) > self._max_bytes:
+                for one in run.each():
+                    self._keep_last(one)
+                return
         self._runs.append(run)
         self._waiting += len(run.payloads)
         self._waiting_bytes += run.size

@@ -151,7 +151,7 @@ class ReorderBuffer:
         if relayed.tree > self._tree:
             weight = _weight(relayed)
             self._early_bytes += weight
-            if self._early_bytes > _HELD_BYTES:
+            if self._early and self._early_bytes > _HELD_BYTES:  # one finds room, however large it is
                 self._early_bytes -= weight
                 self._refuse(STRAY)
                 return

@@ -131,6 +131,24 @@ def test_an_event_that_can_never_fit_is_dropped_alone() -> None:
         assert desk.take_numbers() == [(2, 1)]
 
 
+def test_an_event_that_can_never_fit_leaves_those_that_wait() -> None:
+    desk = Desk("drop_oldest", max_bytes=100)
+    desk.numbers(1, 3)
+    desk.deliver(4, [bytes(101)])
+    desk.deliver(5, [b"5", bytes(101), b"7"])
+    assert desk.statistics == (7, 0, 2, 0, 5)
+    assert desk.take_numbers() == [(1, 0), (2, 0), (3, 0), (5, 1), (7, 1)]
+
+
+def test_what_its_labels_make_too_large_leaves_those_that_wait() -> None:
+    desk = Desk("drop_oldest", max_bytes=100)
+    desk.numbers(1, 3)
+    desk.labels = 20
+    desk.deliver(4, [bytes(81)])
+    desk.deliver(5, [b"5".ljust(60)])
+    assert desk.take_numbers() == [(1, 0), (2, 0), (3, 0), (5, 1)]
+
+
 def test_waiting_publishers_are_released_when_a_quarter_is_left() -> None:
     desk = Desk("wait", max_events=16)
     desk.numbers(1, 8)
