@@ -74,6 +74,7 @@ class MqttConnection:
         self._held = 0
         """Bytes of packets that are being read, wait or are being worked on."""
         self._ended: asyncio.Future[Parting] = asyncio.get_running_loop().create_future()
+        self._gone = asyncio.Event()
         self._welcomed = False
         self._max_size: int = connect.properties.get(Property.MAXIMUM_SIZE, _MAX_SIZE)
         keep_alive = connect.keep_alive
@@ -86,28 +87,39 @@ class MqttConnection:
         if not self._ended.done():
             self._ended.set_result(Parting(reason, text))
 
+    async def wait_gone(self) -> None:
+        """Wait until the client is served no more, and its will is published if it is to be."""
+        await self._gone.wait()
+
+    def leave(self) -> None:
+        """Nothing is done for the client any more."""
+        self._gone.set()
+
     async def run(self) -> None:
         """Serve the client until one side ends the connection; then do what its will says."""
-        has_will = True
         try:
             async with self._client.streaming(), asyncio.TaskGroup() as tasks:
                 deliver = Subscriptions(self._around, self._client, self._level, tasks, self._deliver)
                 await self._welcome()
                 for work in (self._read(), self._work(deliver), self._wait_end()):
                     tasks.create_task(work)
-        except Problem as problem:  # its token has ended, and so has all it may have done
+        except Problem as problem:  # its token has ended, or it may not have another connection
             reason = Reason.NOT_AUTHORIZED if problem.status == 401 else Reason.QUOTA_EXCEEDED
-            await self._part(Parting(reason, problem.detail))
-            return
+            parting: Parting | None = Parting(reason, problem.detail)
+            has_will = self._welcomed
         except BaseExceptionGroup as group:
-            has_will = await self._end_by(group)
+            parting, has_will = self._end_of(group)
         finally:
             self._release(self._held)
-        if has_will and self._connect.will is not None:
-            await self._publish_will(self._connect.will)
+        async with asyncio.TaskGroup() as tasks:  # who comes back waits for the will, not for the former connection
+            if parting is not None:
+                tasks.create_task(self._part(parting))
+            if has_will and self._connect.will is not None:
+                await self._publish_will(self._connect.will)
+            self.leave()
 
-    async def _end_by(self, group: BaseExceptionGroup[BaseException]) -> bool:
-        """Tell the client why the connection ends; return whether its will is to be published."""
+    def _end_of(self, group: BaseExceptionGroup[BaseException]) -> tuple[Parting | None, bool]:
+        """Return what the client is told of the end, and whether its will is to be published."""
         own, rest = group.split((_Goodbye, Parting, Lost))
         if rest is not None:
             _log.error(
@@ -116,19 +128,18 @@ class MqttConnection:
                 exc_info=rest,
                 extra={"door": "mqtt", "client": self._client.name},
             )
-            await self._part(Parting(Reason.UNSPECIFIED, "the door has failed"))
-            return True
+            return Parting(Reason.UNSPECIFIED, "the door has failed"), True
         assert own is not None
         error = own.exceptions[0]
-        if isinstance(error, Parting):
-            _log.info(
-                "client %s of MQTT is disconnected: %s",
-                self._client.name,
-                error,
-                extra={"door": "mqtt", "client": self._client.name},
-            )
-            await self._part(error)
-        return not isinstance(error, _Goodbye) or error.wants_will
+        if not isinstance(error, Parting):
+            return None, not isinstance(error, _Goodbye) or error.wants_will
+        _log.info(
+            "client %s of MQTT is disconnected: %s",
+            self._client.name,
+            error,
+            extra={"door": "mqtt", "client": self._client.name},
+        )
+        return error, True
 
     async def _part(self, parting: Parting) -> None:
         make = writing.disconnect if self._welcomed else _refusal
@@ -139,8 +150,9 @@ class MqttConnection:
                 return
 
     async def _publish_will(self, will: Publish) -> None:
+        """Publish the will by the rights that its client has now: its token may have been replaced."""
         try:
-            await self._publishing.publish_will(will)
+            await Publishing(self._around.node, self._around.clients.named(self._client.name)).publish_will(will)
             self._counted.published += 1
         except (Problem, IrisError) as error:
             problem = problem_of(error) if isinstance(error, IrisError) else error

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 import iris.aio
+from iris.doors.clients import Clients
 
 _log: Final = logging.getLogger("iris")
 
@@ -45,8 +46,9 @@ class MqttStatistics:
 class Surroundings:
     """What all connections of a door share."""
 
-    def __init__(self, node: iris.aio.Node, max_payload: int) -> None:
+    def __init__(self, node: iris.aio.Node, clients: Clients, max_payload: int) -> None:
         self.node: Final = node
+        self.clients: Final = clients
         self.max_payload: Final = max_payload
         self.counted: Final = MqttStatistics()
         self._told: set[tuple[str, str]] = set()

@@ -42,11 +42,9 @@ _PROBE_AFTER: Final = 60
 class MqttDoor:
     """A door for MQTT.  Made by ``open_mqtt_door``."""
 
-    def __init__(
-        self, around: Surroundings, clients: Clients, tls: ssl.SSLContext | None, max_connections: int
-    ) -> None:
+    def __init__(self, around: Surroundings, tls: ssl.SSLContext | None, max_connections: int) -> None:
         self._around = around
-        self._clients = clients
+        self._clients = around.clients
         self._tls = tls
         self._max_connections = max_connections
         self._newest: dict[tuple[str, str], MqttConnection] = {}
@@ -131,14 +129,15 @@ class MqttDoor:
         task = asyncio.current_task()
         assert task is not None
         key = client.name, assigned or connect.client_id
-        former = self._newest.get(key)
-        if former is not None:
-            _take_over(former)
-        self._newest[key] = connection
+        former, self._newest[key] = self._newest.get(key), connection
         self._connections[connection] = task
         try:
+            if former is not None:
+                _take_over(former)
+                await former.wait_gone()  # its will comes before all that this connection publishes
             await connection.run()
         finally:
+            connection.leave()
             del self._connections[connection]
             if self._newest.get(key) is connection:
                 del self._newest[key]
@@ -205,7 +204,7 @@ async def open_mqtt_door(
 
     Leaving the block tells all clients that the door closes, and waits a few seconds for their wills.
     """
-    door = MqttDoor(Surroundings(node, max_payload), clients, tls, max_connections)
+    door = MqttDoor(Surroundings(node, clients, max_payload), tls, max_connections)
     for one in sockets:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # those that are accepted have it as well
         if hasattr(socket, "TCP_KEEPIDLE"):  # pragma: no branch -- Linux

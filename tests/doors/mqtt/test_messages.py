@@ -14,7 +14,7 @@ from mqtt5 import PublishPacket, QoS
 
 import iris.aio
 from iris.doors import clients as clients_module
-from iris.doors import withdraw
+from iris.doors import grant, withdraw
 from iris.doors.mqtt import publishing
 from tests.doors.mqtt.place import (
     Place,
@@ -358,6 +358,78 @@ def test_the_newer_of_two_connections_stays(run: Run, has_will: bool) -> None:
             await place.until(lambda: place.door.statistics().connections == 1)
 
     run(work)
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+@pytest.mark.parametrize("takeovers", [1, 4])
+def test_a_device_that_comes_back_ends_online(run: Run, qos: int, takeovers: int) -> None:
+    """The will of the former connection comes before all that the new one publishes."""
+    will = mqtt5.Will("status", payload=b"offline", retain=True, qos=QoS(qos))
+
+    async def work(place: Place) -> None:
+        async with storing(place.member, "status") as stored, AsyncExitStack() as clients:
+            for _ in range(takeovers + 1):
+                raw = await clients.enter_async_context(place.client("device", will=will))
+                raw.send(PublishPacket("status", b"online", retain=True, qos=ONCE, packet_id=1))
+                assert isinstance(await raw.hear(), mqtt5.PubAckPacket)
+            assert [payload for _, payload in stored] == [b"online", *([b"offline", b"online"] * takeovers)]
+            async with place.member.subscribe("status") as events:
+                assert (await anext(events)).payload == b"online"
+
+    run(work)
+
+
+def test_who_comes_back_many_times_at_once_ends_online(run: Run) -> None:
+    will = mqtt5.Will("status", payload=b"offline")
+
+    async def come(place: Place, number: int) -> int | None:
+        async with place.dial() as raw:
+            told = await raw.join(place.token, "device", will=will)
+            if int(told.reason_code):
+                return None
+            raw.send(PublishPacket("status", b"%d" % number))
+            told = await raw.hear()  # until it is taken over
+            return number
+
+    async def work(place: Place) -> None:
+        seen: list[bytes] = []
+        async with place.member.subscribe("status") as events:
+            coming = [asyncio.ensure_future(come(place, number)) for number in range(10)]
+            await place.until(lambda: sum(task.done() for task in coming) == 9)
+            while seen.count(b"offline") < 9 or seen[-1] == b"offline":
+                seen.append((await anext(events)).payload)
+            (last,) = (number for number, task in enumerate(coming) if not task.done())
+            assert seen[-1] == b"%d" % last
+            for task in coming:
+                task.cancel()
+            await asyncio.wait(coming)
+
+    run(work)
+
+
+@pytest.mark.parametrize("may_still", [True, False])
+def test_a_will_is_published_by_the_rights_of_the_token_that_has_replaced_the_former(
+    run: Run, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, may_still: bool
+) -> None:
+    monkeypatch.setattr(clients_module, "_REREAD", 0.01)
+
+    async def work(place: Place) -> None:
+        following = asyncio.ensure_future(place.clients.follow())
+        try:
+            async with place.member.subscribe(">") as events, place.client(will=mqtt5.Will("wills")) as raw:
+                grant(place.tokens, "sensor", publish=("wills" if may_still else "others",))
+                assert int((await raw.hear()).reason_code) == 0x87
+                assert await raw.end() == b""
+                await place.until(lambda: not place.door.statistics().connections)
+                counted = place.door.statistics()
+                assert (counted.published, dict(counted.refused)) == ((1, {}) if may_still else (0, {403: 1}))
+                if may_still:
+                    assert (await anext(events)).topic == "wills"
+        finally:
+            following.cancel()
+
+    run(work)
+    assert ("its will was not published" in caplog.text) is not may_still
 
 
 def test_a_token_that_is_withdrawn_ends_the_connection(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
