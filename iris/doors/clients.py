@@ -72,10 +72,50 @@ class ClientLimits:
 
 
 @final
+class RetainedAccounts:
+    """On whose account each topic is that the node of a door retains for a client: that of who retained it last.
+
+    Attributes:
+        topics: how many each client has, by its name, also under a token that has replaced another one.
+        bytes: of their values.
+    """
+
+    def __init__(self) -> None:
+        self.topics: Final = Counter[str]()
+        self.bytes: Final = Counter[str]()
+        self._owners: dict[str, tuple[str, int]] = {}
+
+    def owner(self, topic: str) -> tuple[str, int] | None:
+        """Return whose a topic is, and its bytes; None if nobody has retained it."""
+        return self._owners.get(topic)
+
+    def put(self, topic: str, owned: tuple[str, int] | None) -> None:
+        """Have a topic on this account and no other; None: it is cleared."""
+        former = self._owners.pop(topic, None)
+        if former is not None:
+            self._add(former, -1)
+        if owned is not None:
+            self._owners[topic] = owned
+            self._add(owned, 1)
+
+    def _add(self, owned: tuple[str, int], sign: int) -> None:
+        client, size = owned
+        self.topics[client] += sign
+        self.bytes[client] += sign * size
+
+
+@final
 class Client:
     """Who shows one token.  What is done for it is counted, and ends with the token."""
 
-    def __init__(self, name: str, token: Token, limits: ClientLimits, wall_clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        name: str,
+        token: Token,
+        limits: ClientLimits,
+        wall_clock: Callable[[], float],
+        retained: RetainedAccounts,
+    ) -> None:
         self.name: Final = name
         self.token: Final = token
         self._limits = limits
@@ -85,8 +125,7 @@ class Client:
         self._bytes = 0
         self._wanted: Counter[tuple[str, str | None]] = Counter()
         """How many of its subscriptions have each pattern and group."""
-        self._retained: dict[str, int] = {}
-        """The bytes of the value of each topic that is kept for it."""
+        self._retained = retained
         self._streams: set[asyncio.Timeout] = set()
 
     def check(self, right: Right, wanted: str) -> None:
@@ -142,7 +181,7 @@ class Client:
     async def publish(
         self, node: iris.aio.Node, topic: str, payload: Any, *, retain: bool = False, **options: Any
     ) -> None:
-        """Publish for it.  To retain bytes of which there are none is to forget what was retained.
+        """Publish for it.  To retain bytes or a text of which there are none is to forget what was retained.
 
         Args:
             node: whose place is lent.
@@ -158,32 +197,39 @@ class Client:
         if not retain:
             await node.publish(topic, payload, **options)
             return
-        clears = isinstance(payload, bytes) and not payload
-        former = self._retained.pop(topic, None)
-        if not clears:
-            self._retained[topic] = len(packed(payload))
+        if isinstance(payload, bytes | str) and not payload:
+            try:
+                await node.publish(topic, payload, **options)
+            except RequestTimeout:  # it is published, though not everybody has confirmed it
+                self._forget_retained(node, topic)
+                raise
+            self._forget_retained(node, topic)
+            return
+        former, owned = self._retained.owner(topic), (self.name, len(packed(payload)))
+        self._retained.put(topic, owned)
         try:
             self._check_retained()
-            await node.publish(topic, payload, retain=not clears, **options)
+            await node.publish(topic, payload, retain=True, **options)
         except RequestTimeout:  # it is retained, though not everybody has confirmed it
             raise
         except (Problem, IrisError):
-            self._retained.pop(topic, None)
-            if former is not None:
-                self._retained[topic] = former
+            if self._retained.owner(topic) is owned:
+                self._retained.put(topic, former)
             raise
-        if clears:
-            node.forget_retained(topic)
+
+    def _forget_retained(self, node: iris.aio.Node, topic: str) -> None:
+        node.forget_retained(topic)
+        self._retained.put(topic, None)
 
     def _check_retained(self) -> None:
         topics, size = self._limits.retained, self._limits.retained_bytes
-        if len(self._retained) > topics or sum(self._retained.values()) > size:
+        if self._retained.topics[self.name] > topics or self._retained.bytes[self.name] > size:
             told = f"{topics} topics and {size} bytes are retained for a client at most: clear some by an empty payload"
             raise Problem(429, "too_much_retained", told)
 
     @asynccontextmanager
     async def subscribed(
-        self, node: iris.aio.Node, pattern: str, group: str | None = None
+        self, node: iris.aio.Node, pattern: str, group: str | None = None, *, instead_of: int = 0
     ) -> AsyncGenerator[iris.aio.Subscription]:
         """Subscribe for it.
 
@@ -193,6 +239,7 @@ class Client:
             group: what the client calls the group with which it shares the events.  Its subscribers are those of this
                 client, at all doors: members know it as ``door.CLIENT.GROUP``, so that no client gets what is for a
                 group of theirs.
+            instead_of: how many that it has end as soon as this one has begun; they do not count.
 
         Raises:
             Problem: it may not, has as many as it may, or its share of what the node may have; or the group is
@@ -201,7 +248,7 @@ class Client:
         """
         self.check("subscribe", pattern)
         named = None if group is None else self._group(group)
-        self._check_wanted(pattern, named)
+        self._check_wanted(pattern, named, instead_of)
         self._wanted[pattern, named] += 1
         try:
             async with node.subscribe(pattern, group=named, limits=_beside(node, self._limits.waiting)) as events:
@@ -210,9 +257,9 @@ class Client:
             self._wanted[pattern, named] -= 1
             self._wanted += Counter()  # without those of which there are none
 
-    def _check_wanted(self, pattern: str, group: str | None) -> None:
+    def _check_wanted(self, pattern: str, group: str | None, instead_of: int) -> None:
         limits = self._limits
-        if self._wanted.total() >= limits.subscriptions:
+        if self._wanted.total() - instead_of >= limits.subscriptions:
             told = f"{limits.subscriptions} subscriptions of a client at a time are the limit: end another first"
             raise Problem(429, "too_many_subscriptions", told)
         shapes = {shape_of(one) for one, _ in [*self._wanted, (pattern, group)] if one} - {None}
@@ -295,6 +342,7 @@ class Clients:
         self._path = path
         self._limits = limits
         self._wall_clock = wall_clock
+        self._retained = RetainedAccounts()
         self._seen = self._state()
         self._by_digest: dict[str, Client] = {}
         self._by_name: dict[str, Client] = {}
@@ -350,7 +398,7 @@ class Clients:
             if known is not None and known.token == token:
                 self._by_name[name] = old.pop(name)
             else:
-                self._by_name[name] = Client(name, token, self._limits, self._wall_clock)
+                self._by_name[name] = Client(name, token, self._limits, self._wall_clock, self._retained)
         self._by_digest = {client.token.digest: client for client in self._by_name.values()}
         for client in old.values():
             client.withdraw()

@@ -97,6 +97,8 @@ class MqttConnection:
 
     async def run(self) -> None:
         """Serve the client until one side ends the connection; then do what its will says."""
+        parting: Parting | None = None
+        has_will = True
         try:
             async with self._client.streaming(), asyncio.TaskGroup() as tasks:
                 deliver = Subscriptions(self._around, self._client, self._level, tasks, self._deliver)
@@ -105,7 +107,7 @@ class MqttConnection:
                     tasks.create_task(work)
         except Problem as problem:  # its token has ended, or it may not have another connection
             reason = Reason.NOT_AUTHORIZED if problem.status == 401 else Reason.QUOTA_EXCEEDED
-            parting: Parting | None = Parting(reason, problem.detail)
+            parting = Parting(reason, problem.detail)
             has_will = self._welcomed
         except BaseExceptionGroup as group:
             parting, has_will = self._end_of(group)
@@ -211,6 +213,10 @@ class MqttConnection:
                     raise _Goodbye(packet.wants_will)
                 elif isinstance(packet, Publish) and packet.qos > 1:
                     raise Parting(Reason.QOS_NOT_SUPPORTED, "QoS 2, which is not offered here")
+                elif isinstance(packet, Publish) and len(packet.payload) > self._around.max_payload:
+                    self._counted.refused[413] += 1
+                    told = f"a payload of {len(packet.payload)} bytes: {self._around.max_payload} are the limit"
+                    raise Parting(Reason.TOO_LARGE, told)
                 else:
                     await self._inbox.put(packet, len(body))
         except (asyncio.IncompleteReadError, OSError):

@@ -95,26 +95,27 @@ class Subscriptions:
             raise Problem(400, "malformed", "a client gets its own messages too: there is no 'no local' here")
         permitted = [pattern for pattern in wanted.patterns if self._client.token.may("subscribe", pattern)]
         patterns = permitted or wanted.patterns  # of a/# what a right to a.> covers
-        former = self._open.get(one.text)
+        former = self._open.get(one.text, [])
         handling = one.retain_handling
-        options = Options(handling == 2 or (handling == 1 and former is not None), identifier)
+        options = Options(handling == 2 or (handling == 1 and bool(former)), identifier)
         opened: list[asyncio.Task[None]] = []
         try:
             for pattern in patterns:
                 ready = asyncio.get_running_loop().create_future()
-                following = self._follow(pattern, wanted.group, options, ready)
+                following = self._follow(pattern, wanted.group, options, len(former), ready)
                 opened.append(self._tasks.create_task(following))
                 await ready
         except (Problem, IrisError) as error:
             await _stop(opened)
             raise (problem_of(error) if isinstance(error, IrisError) else error) from None
         self._open[one.text] = opened
-        if former is not None:
-            await _stop(former)  # after it: an event may come twice, but none is lost
+        await _stop(former)  # after it: an event may come twice, but none is lost
 
-    async def _follow(self, pattern: str, group: str | None, options: Options, ready: asyncio.Future[None]) -> None:
+    async def _follow(
+        self, pattern: str, group: str | None, options: Options, former: int, ready: asyncio.Future[None]
+    ) -> None:
         try:
-            async with self._client.subscribed(self._node, pattern, group) as events:
+            async with self._client.subscribed(self._node, pattern, group, instead_of=former) as events:
                 if not ready.done():
                     ready.set_result(None)
                 losses, missed = ToldLosses(events), 0

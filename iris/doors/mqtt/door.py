@@ -31,6 +31,9 @@ _log: Final = logging.getLogger("iris")
 _CONNECT_WITHIN: Final = 10.0
 """Seconds that a connection has until its CONNECT, the handshake of TLS included."""
 
+_BRIDGE: Final = 0x80
+"""The bit of the protocol level by which Mosquitto says that it is a bridge: 0x84 is 3.1.1."""
+
 _CLOSING: Final = 5.0
 """Seconds that connections have to end when the door closes."""
 
@@ -118,8 +121,9 @@ class MqttDoor:
         except Parting as parting:
             _log.info("a connection of MQTT is refused: %s", parting, extra={"door": "mqtt"})
             if level:
-                told = {Property.REASON_TEXT: str(parting)}
-                await wire.part(writing.connack(V5 if level >= V5 else V3, parting.reason, told))
+                # A bridge of Mosquitto sets the highest bit at first, and understands no refusal but that of 3.1.1.
+                form = V5 if V5 <= level < _BRIDGE else V3
+                await wire.part(writing.connack(form, parting.reason, {Property.REASON_TEXT: str(parting)}))
             return None
 
     async def _keep(self, wire: Wire, connect: Connect, client: Client) -> None:
@@ -172,6 +176,8 @@ class MqttDoor:
     def _check_will(self, client: Client, will: Publish) -> None:
         if will.qos > 1:
             raise Parting(Reason.QOS_NOT_SUPPORTED, "a will of QoS 2, which is not offered here")
+        if len(will.payload) > self._around.max_payload:
+            raise Parting(Reason.TOO_LARGE, f"a will of more than {self._around.max_payload} bytes")
         try:
             Publishing(self._around.node, client).check(will)
         except Problem as problem:

@@ -294,6 +294,17 @@ def test_bombs_that_come_together_are_refused_and_others_are_served(run: Run) ->
     run(work)
 
 
+def test_an_empty_text_clears_what_was_retained(run: Run) -> None:
+    async def work(place: Place) -> None:
+        plain = {**place.bearer, "content-type": "text/plain"}
+        for body in ("old", ""):
+            assert (await place.post("/publish/a?retain=true", body.encode(), plain)).status == 204
+        assert not place.node.forget_retained("a")
+        assert not place.clients.named("web")._retained.topics["web"]
+
+    run(work)
+
+
 def test_what_a_client_has_retained_is_bounded_and_can_be_cleared(run: Run) -> None:
     async def work(place: Place) -> None:
         for topic, body, status in [

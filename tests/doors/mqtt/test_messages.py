@@ -15,7 +15,9 @@ from mqtt5 import PublishPacket, QoS
 import iris.aio
 from iris.doors import clients as clients_module
 from iris.doors import grant, withdraw
+from iris.doors.clients import ClientLimits
 from iris.doors.mqtt import publishing
+from iris.doors.tokens import load_tokens
 from tests.doors.mqtt.place import (
     Place,
     Raw,
@@ -124,7 +126,6 @@ REFUSED: list[tuple[str, bytes, dict[str, Any], int]] = [
     ("a.b", b"", {}, 0x90),
     ("secret", b"", {}, 0x87),
     ("open", b"{", {"content_type": "application/json; charset=utf-8"}, 0x99),
-    ("open", b"x" * ((1 << 20) + 1), {}, 0x97),
     ("open", b"", {"response_topic": "r"}, 0x83),
     ("open", b"", {"correlation_data": b"r"}, 0x83),
     ("open", b"", {"user_properties": [("a", "1"), ("a", "2")]}, 0x83),
@@ -147,10 +148,49 @@ def test_a_message_that_is_refused_has_its_reason_and_costs_no_other(run: Run) -
                 assert told.reason_str
                 told = await raw.hear()
                 assert (told.packet_id, told.reason_code, told.reason_str) == (100 + number, 0, None)
-        assert stored == [("open", b"%d" % number) for number in range(1, 11)]
+        assert stored == [("open", b"%d" % number) for number in range(1, 10)]
         assert place.door.statistics().refused.total() == len(REFUSED) * 2 - 2
 
     run(work, rights={"publish": ("open", "nobody"), "subscribe": (">",)})
+
+
+@pytest.mark.parametrize("qos", [0, 1])
+def test_a_payload_that_is_too_large_ends_the_connection_after_what_came_before(run: Run, qos: int) -> None:
+    async def work(place: Place) -> None:
+        async with place.client() as raw, place.member.subscribe("open") as events:
+            raw.send(PublishPacket("open", b"before"))
+            options: dict[str, Any] = {"qos": QoS(qos), "packet_id": 1} if qos else {}
+            raw.send(PublishPacket("open", b"x" * ((1 << 20) + 1), **options), PublishPacket("open", b"after"))
+            assert int((await raw.hear()).reason_code) == 0x95
+            assert await raw.end() == b""
+            assert (await anext(events)).payload == b"before"
+        assert dict(place.door.statistics().refused) == {413: 1}
+
+    run(work)
+
+
+def test_what_another_client_clears_or_retains_is_on_no_former_account(run: Run) -> None:
+    async def work(place: Place) -> None:
+        other = grant(place.tokens, "other", publish=(">",))
+        place.clients._take(load_tokens(place.tokens))
+        async with place.client() as raw, place.dial() as second, storing(place.member):
+            assert (await second.join(other)).reason_code == 0
+
+            async def retain(client: Raw, topic: str, payload: bytes) -> int:
+                client.send(PublishPacket(topic, payload, retain=True, qos=ONCE, packet_id=1))
+                return int((await client.hear()).reason_code)
+
+            assert [await retain(raw, topic, b"1") for topic in "abc"] == [0, 0, 0x97]
+            assert await retain(second, "a", b"") == 0
+            assert [await retain(raw, topic, b"1") for topic in "cd"] == [0, 0x97]
+            assert await retain(second, "b", b"2") == 0
+            assert [await retain(raw, topic, b"1") for topic in "de"] == [0, 0x97]
+            assert [await retain(second, topic, b"2") for topic in "ef"] == [0, 0x97]
+            grant(place.tokens, "other", publish=(">",))  # a new token has what the former one had
+            place.clients._take(load_tokens(place.tokens))
+            assert place.clients.named("other")._retained.topics["other"] == 2
+
+    run(work, limits=ClientLimits(retained=2))
 
 
 @pytest.mark.parametrize("count", [1, 3])
