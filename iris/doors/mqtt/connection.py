@@ -27,6 +27,7 @@ from iris.doors.mqtt.packets import (
 )
 from iris.doors.mqtt.publishing import Publishing, reason_of
 from iris.doors.mqtt.reading import OVERHEAD, decode, read_frame
+from iris.doors.mqtt.topics import is_state_of_bridge
 from iris.doors.mqtt.wire import Lost, Wire
 from iris.doors.problems import Problem, problem_of
 from iris.kernel.errors import IrisError
@@ -116,8 +117,9 @@ class MqttConnection:
         async with asyncio.TaskGroup() as tasks:  # who comes back waits for the will, not for the former connection
             if parting is not None:
                 tasks.create_task(self._part(parting))
-            if has_will and self._connect.will is not None:
-                await self._publish_will(self._connect.will)
+            will = self._connect.will
+            if has_will and will is not None and not is_state_of_bridge(will.topic):
+                await self._publish_will(will)
             self.leave()
 
     def _end_of(self, group: BaseExceptionGroup[BaseException]) -> tuple[Parting | None, bool]:
@@ -213,6 +215,11 @@ class MqttConnection:
                     raise _Goodbye(packet.wants_will)
                 elif isinstance(packet, Publish) and packet.qos > 1:
                     raise Parting(Reason.QOS_NOT_SUPPORTED, "QoS 2, which is not offered here")
+                elif isinstance(packet, Publish) and is_state_of_bridge(packet.topic):
+                    self._release(len(body))
+                    if packet.qos:
+                        data = writing.puback(self._level, packet.packet_id, Reason.SUCCESS, "")
+                        await self._answer(data, data)
                 elif isinstance(packet, Publish) and len(packet.payload) > self._around.max_payload:
                     self._counted.refused[413] += 1
                     told = f"a payload of {len(packet.payload)} bytes: {self._around.max_payload} are the limit"

@@ -21,6 +21,7 @@ from iris.doors.mqtt.counters import MqttStatistics, Surroundings
 from iris.doors.mqtt.packets import V3, V5, Connect, Parting, Property, Publish, Reason
 from iris.doors.mqtt.publishing import Publishing, reason_of
 from iris.doors.mqtt.reading import CONNECT, decode_connect, level_of, read_frame
+from iris.doors.mqtt.topics import is_state_of_bridge
 from iris.doors.mqtt.wire import Wire
 from iris.doors.problems import Problem
 from iris.doors.reporting import reporting
@@ -156,7 +157,7 @@ class MqttDoor:
             raise Parting(Reason.BAD_PASSWORD, problem.detail) from None
         if connect.level == V3 and not (connect.client_id or connect.is_clean):
             raise Parting(Reason.CLIENT_ID_NOT_VALID, "a session that is to be kept needs a client identifier")
-        if connect.will is not None:
+        if connect.will is not None and not is_state_of_bridge(connect.will.topic):
             self._check_will(client, connect.will)
         return client
 

@@ -1,7 +1,8 @@
 """Topics of MQTT as those of Iris, and back: ``/`` is ``.``, ``+`` is ``*``, and ``#`` at the end is ``>``.
 
 MQTT knows levels that Iris cannot hold: empty ones, those with dots or spaces, and more than 32.  Those are refused, as
-are topics that begin with ``$``, which MQTT keeps for servers.
+are topics that begin with ``$``, which MQTT keeps for servers.  Only what a bridge of Mosquitto says of itself is
+taken, as it would not connect otherwise; it goes nowhere.
 """
 
 from __future__ import annotations
@@ -29,6 +30,11 @@ class RequestedTopic:
 
     patterns: tuple[str, ...]
     group: str | None = None
+
+
+def is_state_of_bridge(name: str) -> bool:
+    """Tell whether a message or will on a topic says that a bridge of Mosquitto is connected, or not."""
+    return name.startswith("$SYS/broker/connection/")
 
 
 def topic_of(name: str) -> str:

@@ -12,15 +12,18 @@ from typing import Any
 import pytest
 
 from iris.doors.mqtt import writing
-from tests.doors.mqtt.place import Place, storing
+from tests.doors.mqtt.place import Place, Raw, connect_3, publish_3, storing, subscribe_3
 from tests.support.bridges import BridgeProcess
 from tests.support.door_certificate import make_certificate
 from tests.support.doors import Run
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.skipif(
     shutil.which("mosquitto_pub") is None or shutil.which("mosquitto_sub") is None,
     reason="the clients of Mosquitto are not installed: apt install mosquitto-clients",
 )
+
+BROKER = shutil.which("mosquitto", path="/usr/sbin:/usr/bin:/usr/local/sbin")
 
 VERSIONS = pytest.mark.parametrize("version", ["311", "5"])
 
@@ -175,5 +178,42 @@ def test_retained_messages_and_wills(run: Run, version: str, answers: list[bytes
             assert (await anext(events)).payload == b"gone"
             _, lines, _ = await ended(process)
             assert lines.splitlines() == []
+
+    run(work)
+
+
+@pytest.mark.skipif(BROKER is None, reason="Mosquitto is not installed: apt install mosquitto")
+def test_a_bridge_of_mosquitto_connects_and_carries_messages_both_ways(run: Run, tmp_path: Path) -> None:
+    """By default it asks for a version of its own at first, falls back on 3.1.1, and says that it is there."""
+    port = free_port()
+    configuration = tmp_path / "mosquitto.conf"
+
+    async def work(place: Place) -> None:
+        configuration.write_text(
+            f"listener {port} 127.0.0.1\nallow_anonymous true\nconnection door\n"
+            f"address 127.0.0.1:{place.address[1]}\nremote_username any\nremote_password {place.token}\n"
+            "restart_timeout 1\ntopic plants/# both 0\n"
+        )
+        broker = await asyncio.create_subprocess_exec(
+            *(str(BROKER), "-c", str(configuration)), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        try:
+            async with place.member.subscribe("plants.>") as events:
+                await place.until(lambda: place.node._inner._pubsub.subscriptions)
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                here = Raw(reader, writer)
+                here.send(connect_3("", "here"))
+                assert await here.frame() == b"\x20\x02\x00\x00"
+                here.send(subscribe_3("plants/#", qos=0))
+                assert (await here.frame())[0] == 0x90
+                here.send(publish_3("plants/one", b"out"))
+                assert ((event := await anext(events)).topic, event.payload) == ("plants.one", b"out")
+                await place.member.publish("plants.two", b"in")
+                while (told := await here.frame()) != publish_3("plants/two", b"in"):
+                    assert told == publish_3("plants/one", b"out")  # its own, once from each side
+                writer.close()
+        finally:
+            broker.terminate()
+            await broker.communicate()
 
     run(work)
