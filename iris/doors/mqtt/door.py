@@ -18,6 +18,7 @@ from iris.doors.clients import Client, Clients
 from iris.doors.mqtt import writing
 from iris.doors.mqtt.connection import MqttConnection
 from iris.doors.mqtt.counters import MqttStatistics, Surroundings
+from iris.doors.mqtt.others import OtherDoors, key_of
 from iris.doors.mqtt.packets import V3, V5, Connect, Parting, Property, Publish, Reason
 from iris.doors.mqtt.publishing import Publishing, reason_of
 from iris.doors.mqtt.reading import CONNECT, decode_connect, level_of, read_frame
@@ -26,6 +27,7 @@ from iris.doors.mqtt.wire import Wire
 from iris.doors.problems import Problem
 from iris.doors.reporting import reporting
 from iris.kernel.config import Config
+from iris.kernel.names import NodeId
 
 _log: Final = logging.getLogger("iris")
 
@@ -51,10 +53,13 @@ class MqttDoor:
         self._clients = around.clients
         self._tls = tls
         self._max_connections = max_connections
-        self._newest: dict[tuple[str, str], MqttConnection] = {}
-        """The connection of each client and identifier."""
+        self._newest: dict[str, MqttConnection] = {}
+        """The connection of each client and identifier, by ``key_of`` them."""
         self._connections: dict[MqttConnection, asyncio.Task[None]] = {}
         """All of them, those that end as well, and what serves each."""
+        self._coming: set[MqttConnection] = set()
+        """Those that wait until the former connection is gone."""
+        self.others: Final = OtherDoors(around.node, self._give_up)
         self._tasks: set[asyncio.Task[None]] = set()
         """What serves connections, from when they were admitted until they are closed."""
 
@@ -127,21 +132,37 @@ class MqttDoor:
                 await wire.part(writing.connack(form, parting.reason, {Property.REASON_TEXT: str(parting)}))
             return None
 
+    async def _give_up(self, key: str, door: NodeId) -> None:
+        """End a connection that has come back to the door of another node, and return when its will is published."""
+        former = self._newest.get(key)
+        if former is None:
+            return
+        if former not in self._coming:
+            _take_over(former)
+            await former.wait_gone()
+        elif self._around.node.id < door:  # it comes to both of us now, and one is to give way
+            _take_over(former)
+
     async def _keep(self, wire: Wire, connect: Connect, client: Client) -> None:
         """Serve a client for as long as its connection lasts."""
         assigned = None if connect.client_id else secrets.token_hex(16)
         connection = MqttConnection(self._around, client, connect, wire, assigned)
         task = asyncio.current_task()
         assert task is not None
-        key = client.name, assigned or connect.client_id
+        key = key_of(client.name, assigned or connect.client_id)
         former, self._newest[key] = self._newest.get(key), connection
         self._connections[connection] = task
         try:
+            self._coming.add(connection)
             if former is not None:
                 _take_over(former)
                 await former.wait_gone()  # its will comes before all that this connection publishes
+            if assigned is None:
+                await self.others.take_over(key)
+            self._coming.discard(connection)
             await connection.run()
         finally:
+            self._coming.discard(connection)
             connection.leave()
             del self._connections[connection]
             if self._newest.get(key) is connection:
@@ -168,7 +189,7 @@ class MqttDoor:
             Parting: there is none.
         """
         while len(self._tasks) >= self._max_connections:
-            former = self._newest.get((client, client_id))
+            former = self._newest.get(key_of(client, client_id))
             if former is None:
                 raise Parting(Reason.SERVER_BUSY, f"{self._max_connections} connections at a time are the limit")
             _take_over(former)
@@ -219,14 +240,14 @@ async def open_mqtt_door(
         one.listen(1024)
         one.setblocking(False)
     listening = [asyncio.ensure_future(accept(one, "MQTT", door.greet)) for one in sockets]
+    listening.append(asyncio.ensure_future(door.others.run()))
     try:
         with reporting(node, "mqtt", door.statistics):
             yield door
     finally:
         for task in listening:
             task.cancel()
-        if listening:
-            await asyncio.wait(listening)
+        await asyncio.wait(listening)
         await door.close()
         for one in sockets:
             one.close()

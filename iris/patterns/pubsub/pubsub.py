@@ -170,6 +170,10 @@ class PubSub:
         """The subscriptions of this node."""
         return tuple(self._every)
 
+    def subscribers_of(self, topic: str) -> set[NodeId]:
+        """Return the nodes that subscribe to exactly this topic, and not by a pattern with wildcards."""
+        return {one.node for one in self._table.match(topic) if one.terms.pattern == topic}
+
     def subscribed(self) -> Iterator[tuple[str, Terms, SubscriptionStatistics]]:
         """Yield each subscription of this node: its pattern as the program knows it, its terms and its counters."""
         for subscription, terms in self._every.items():

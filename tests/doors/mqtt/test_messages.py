@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import json
 import logging
+import socket
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -15,8 +18,9 @@ from mqtt5 import PublishPacket, QoS
 import iris.aio
 from iris.doors import clients as clients_module
 from iris.doors import grant, withdraw
-from iris.doors.clients import ClientLimits
-from iris.doors.mqtt import publishing
+from iris.doors.clients import ClientLimits, Clients
+from iris.doors.mqtt import open_mqtt_door, publishing
+from iris.doors.mqtt.others import TOPIC, key_of
 from iris.doors.tokens import load_tokens
 from tests.doors.mqtt.place import (
     Place,
@@ -30,6 +34,7 @@ from tests.doors.mqtt.place import (
     text,
 )
 from tests.support.doors import (
+    NOW,
     Run,  # fmt: skip
     run_in_realm,
 )
@@ -415,6 +420,8 @@ def test_a_device_that_comes_back_ends_online(run: Run, qos: int, takeovers: int
             assert [payload for _, payload in stored] == [b"online", *([b"offline", b"online"] * takeovers)]
             async with place.member.subscribe("status") as events:
                 assert (await anext(events)).payload == b"online"
+            raw.send(mqtt5.DisconnectPacket())
+            await raw.end()
 
     run(work)
 
@@ -443,6 +450,62 @@ def test_who_comes_back_many_times_at_once_ends_online(run: Run) -> None:
             for task in coming:
                 task.cancel()
             await asyncio.wait(coming)
+
+    run(work)
+
+
+def test_a_device_that_comes_back_to_another_door_ends_online(run: Run) -> None:
+    will = mqtt5.Will("status", payload=b"offline")
+
+    async def work(place: Place) -> None:
+        made = socket.create_server(("127.0.0.1", 0))
+        clients = Clients(place.tokens, lambda: NOW)
+        async with (
+            place.member.subscribe("status") as events,
+            iris.aio.open_node("door") as node,
+            open_mqtt_door(node, clients, sockets=[made]) as door,
+        ):
+            second = dataclasses.replace(place, node=node, door=door, clients=clients, address=made.getsockname())
+            await place.until(lambda: place.node._inner._pubsub.subscribers_of(TOPIC) - {place.node.id})
+            await place.until(lambda: node._inner._pubsub.subscribers_of(TOPIC) - {node.id})
+            async with place.client("device", will=will) as older, place.client("other", will=will) as other:
+                older.send(PublishPacket("status", b"online"))
+                assert (await anext(events)).payload == b"online"
+                async with second.client("device", will=will) as newer:
+                    assert int((await older.hear()).reason_code) == 0x8E
+                    assert await older.end() == b""
+                    newer.send(PublishPacket("status", b"online"), mqtt5.PingReqPacket())
+                    assert isinstance(await newer.hear(), mqtt5.PingRespPacket)
+                    assert [(await anext(events)).payload for _ in range(2)] == [b"offline", b"online"]
+                    other.send(mqtt5.PingReqPacket())
+                    assert isinstance(await other.hear(), mqtt5.PingRespPacket)
+                    newer.send(mqtt5.DisconnectPacket())
+                    await newer.end()
+                other.send(mqtt5.DisconnectPacket())
+                await other.end()
+            coming = [asyncio.ensure_future(come_and_go(at)) for at in (place, second) * 4]
+            async with asyncio.timeout(5):  # no two of them wait for each other
+                await asyncio.gather(*coming)
+
+    async def come_and_go(place: Place) -> None:
+        async with place.dial() as raw:
+            await raw.join(place.token, "both")
+
+    run(work)
+
+
+def test_what_a_client_says_on_the_topic_of_doors_ends_nothing(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with place.client("device") as device, place.client() as other:
+            said = json.dumps({"came": key_of("sensor", "device"), "number": 1}).encode()
+            topic = TOPIC.replace(".", "/")
+            other.send(PublishPacket(topic, said, content_type="application/json"), mqtt5.PingReqPacket())
+            assert isinstance(await other.hear(), mqtt5.PingRespPacket)
+            async with place.client() as third:
+                third.send(mqtt5.PingReqPacket())
+                await third.hear()
+            device.send(mqtt5.PingReqPacket())
+            assert isinstance(await device.hear(), mqtt5.PingRespPacket)
 
     run(work)
 
