@@ -78,7 +78,8 @@ export class Door {
    * Follow topics: `for await (const event of door.subscribe("orders.>"))`, with topic, payload and missed.
    *
    * When the connection is lost it connects again.  Events of that time are lost: the next item is
-   * `{ gap: true, missed: null }`.  `onOpen` is called whenever the door follows: what is published then is not missed.
+   * `{ gap: true, missed: null }`.  One with a number tells of events that were lost while it was connected, and that
+   * no event told of.  `onOpen` is called whenever the door follows: what is published then is not missed.
    * The door sends something every 15 s; one that is silent for `silence` milliseconds is taken to be lost.
    */
   async *subscribe(topics, { group = null, signal = null, onOpen = null, silence = 40_000 } = {}) {
@@ -100,7 +101,7 @@ export class Door {
         if (onOpen) onOpen();
         for await (const { kind, id, data } of serverSentEvents(answer.body, within)) {
           last = id ?? last;
-          if (kind === "gap") yield { gap: true, missed: null };
+          if (kind === "gap") yield { gap: true, missed: data.missed };
           else if (kind === "message") yield { ...data, payload: opened(data) };
           else if (data.status !== 401) throw new IrisError(data);
         }

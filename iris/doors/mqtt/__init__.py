@@ -12,8 +12,9 @@ Promises: QoS 1 is acknowledged once every durable subscriber has the event on d
 published; then, or if it takes too long, MQTT 5 is told the reason 0x83, and a connection of 3.1.1, which knows no
 reasons, ends.  Events reach clients by QoS 0, at most once, in the order of each publisher and topic: what is lost is
 counted, and MQTT 5 is told by the user property ``iris-missed``.  Messages are published in the order in which a
-connection brings them.  A client that comes back with its identifier ends its connection of before.  All is bounded,
-and what a client sends or does not read costs that client alone.
+connection brings them.  A client that comes back with its identifier, to this door or another one, ends its connection
+of before, whose will is published first.  All is bounded, and what a client sends or does not read costs that client
+alone.
 
 Not here: QoS 2, sessions that outlive connections, topic aliases, "no local", response topics and correlation data,
 which are refused; the expiry of messages and the format of payloads, which are not passed on; "retain as published":
