@@ -310,7 +310,7 @@ def test_what_is_lost_on_many_topics_is_told_though_none_of_them_has_another_eve
                 told = await raw.hear()
                 seen, missed = seen + 1, missed + int(dict(told.user_properties).get("iris-missed", 0))
             assert missed > 0
-            assert (seen + missed, told.topic) == (total, f"t/{total - 1}")
+            assert seen + missed == total
             counted = place.door.statistics()
             assert (counted.delivered, counted.missed) == (seen, missed)
 

@@ -413,10 +413,14 @@ def test_a_device_that_comes_back_ends_online(run: Run, qos: int, takeovers: int
 
     async def work(place: Place) -> None:
         async with storing(place.member, "status") as stored, AsyncExitStack() as clients:
-            for _ in range(takeovers + 1):
+
+            async def come() -> Raw:
                 raw = await clients.enter_async_context(place.client("device", will=will))
                 raw.send(PublishPacket("status", b"online", retain=True, qos=ONCE, packet_id=1))
                 assert isinstance(await raw.hear(), mqtt5.PubAckPacket)
+                return raw
+
+            raw, *_ = [await come() for _ in range(takeovers + 1)][::-1]
             assert [payload for _, payload in stored] == [b"online", *([b"offline", b"online"] * takeovers)]
             async with place.member.subscribe("status") as events:
                 assert (await anext(events)).payload == b"online"
