@@ -84,7 +84,6 @@ class Subscription(Source[TrioSubscription, Event]):
     group = Shown[str | None]()
     durable = Shown[bool]()
     overflow = Shown[Overflow]()
-    lost = Shown[int]()
     confirm = awaited(TrioSubscription.confirm)
     statistics = direct(TrioSubscription.statistics)
 

@@ -96,11 +96,6 @@ class Subscription(Source[TrioSubscription, Event]):
     confirm = awaited(TrioSubscription.confirm)
     statistics = direct(TrioSubscription.statistics)
 
-    @property
-    def lost(self) -> int:
-        """See ``iris.Subscription.lost``."""
-        return self.statistics().lost
-
     def receive_batch(self, max_events: int = 1024) -> list[Event]:
         """See ``iris.Subscription.receive_batch``."""
 

@@ -114,7 +114,8 @@ class SubscriptionStatistics:
     def lost(self) -> int:
         """All that was for the consumer and will not reach it, apart from what had expired: dropped, malformed, missed.
 
-        It is exact on however many topics, and from however many publishers, the events were.
+        It is exact on however many topics, and from however many publishers, the events were.  ``Event.missed`` tells
+        where they are missing, but of a topic only with the next event of its publisher on it.
         """
         return wire.saturated(self.dropped + self.malformed + self.missed)
 
@@ -271,14 +272,6 @@ class Subscription:
             waiting=self._waiting,
             waiting_bytes=self._waiting_bytes,
         )
-
-    @property
-    def lost(self) -> int:
-        """How many events were lost so far, on all topics together.
-
-        ``Event.missed`` tells where they are missing, but of a topic only with the next event of its publisher on it.
-        """
-        return self.statistics().lost
 
     # -- arriving -------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ def test_losses_on_topics_of_one_event_each_are_told() -> None:
     losses = ToldLosses(desk.subscription)
     for number in range(8000):
         desk.numbers(1, 1, topic=f"t.{number}")
-    assert told_while_taking(desk, losses) == 7990 == desk.subscription.lost
+    assert told_while_taking(desk, losses) == 7990 == desk.subscription.statistics().lost
 
 
 def test_who_is_always_too_slow_is_told_all_the_same() -> None:
@@ -35,8 +35,10 @@ def test_who_is_always_too_slow_is_told_all_the_same() -> None:
         for part in "abcd":
             desk.numbers(1, 1, topic=f"{part}.{number}")
         told += told_while_taking(desk, losses, 1)
-        assert desk.subscription.lost - told <= 10 * 3 * 2  # what was lost while all that waited was taken, twice
-    assert told + told_while_taking(desk, losses) == desk.subscription.lost
+        assert (
+            desk.subscription.statistics().lost - told <= 10 * 3 * 2
+        )  # what was lost while all that waited was taken, twice
+    assert told + told_while_taking(desk, losses) == desk.subscription.statistics().lost
 
 
 def test_a_member_of_a_group_is_told_what_was_dropped() -> None:
@@ -82,7 +84,7 @@ def test_what_is_told_adds_up_to_what_is_lost(actions: list[tuple[str, str, int,
             assert int(event.payload) == last + 1 + missed
             last = int(event.payload)
         told += missed
-        assert told <= desk.subscription.lost
+        assert told <= desk.subscription.statistics().lost
         return True
 
     desk.numbers(1, 1, topic="a")
@@ -97,4 +99,4 @@ def test_what_is_told_adds_up_to_what_is_lost(actions: list[tuple[str, str, int,
                 take()
     while take():
         pass
-    assert told + losses.untold() == desk.subscription.lost
+    assert told + losses.untold() == desk.subscription.statistics().lost
