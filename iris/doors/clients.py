@@ -14,7 +14,8 @@ from typing import Any, Final, Literal, final
 
 import iris.aio
 from iris.doors.problems import Problem
-from iris.doors.tokens import Token, digest_of, load_tokens
+from iris.doors.processor import Processor
+from iris.doors.tokens import LONGEST_TOKEN, Token, digest_of, load_tokens
 from iris.doors.values import packed
 from iris.kernel.errors import ConfigError, IrisError, RequestTimeout
 from iris.kernel.names import is_name
@@ -76,6 +77,7 @@ class Client:
     def __init__(self, name: str, token: Token, limits: ClientLimits, wall_clock: Callable[[], float]) -> None:
         self.name: Final = name
         self.token: Final = token
+        self.processor: Final = Processor()
         self._limits = limits
         self._wall_clock = wall_clock
         self._calls = 0
@@ -136,6 +138,21 @@ class Client:
     def release(self, size: int) -> None:
         """Count bytes no more."""
         self._bytes -= size
+
+    @contextmanager
+    def holding(self) -> Generator[Callable[[int], None]]:
+        """Let bytes be counted that are kept for the length of the block; its value counts as ``hold`` does."""
+        held = 0
+
+        def hold(size: int) -> None:
+            nonlocal held
+            self.hold(size)
+            held += size
+
+        try:
+            yield hold
+        finally:
+            self.release(held)
 
     async def publish(
         self, node: iris.aio.Node, topic: str, payload: Any, *, retain: bool = False, **options: Any
@@ -300,7 +317,7 @@ class Clients:
         Raises:
             Problem: there is none.
         """
-        client = self._by_digest.get(digest_of(secret))
+        client = self._by_digest.get(digest_of(secret)) if len(secret) <= LONGEST_TOKEN else None
         if client is None or client.is_expired:
             raise Problem(401, "wrong_token", "this token is unknown here, or has expired")
         return client

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import secrets
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
@@ -20,7 +19,7 @@ from iris.doors.clients import Client
 from iris.doors.http.answering import Begin, Write, first_of
 from iris.doors.http.limits import HttpLimits, HttpStatistics
 from iris.doors.problems import Problem
-from iris.doors.values import enveloped
+from iris.doors.values import enveloped, to_line
 from iris.patterns.pubsub.subscribe import Event
 
 
@@ -45,12 +44,13 @@ class Follower:
 
             async def follow_one(events: iris.aio.Subscription) -> None:
                 async for event in events:
-                    piece = _text(f"id: {name}-{next(numbers)}", told_of(event))
+                    with self._client.processor.working():
+                        piece = _text(f"id: {name}-{next(numbers)}", told_of(event))
                     async with writing:
                         await send(piece)
                     self._counted.delivered += 1
                     self._counted.missed += event.missed
-                    await asyncio.sleep(0)  # of many that wait here, others wait for one only
+                    await self._client.processor.rest()  # of many that wait here, others wait for one only
 
             async def beat() -> None:
                 while True:
@@ -77,7 +77,7 @@ def end_of(problem: Problem) -> bytes:
 
 
 def _text(head: str, told: dict[str, Any]) -> bytes:
-    return f"{head}\ndata: {json.dumps(told, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+    return b"%s\ndata: %s\n\n" % (head.encode(), to_line(told))
 
 
 def told_of(event: Event) -> dict[str, Any]:

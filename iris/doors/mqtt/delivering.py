@@ -68,6 +68,7 @@ class Subscriptions:
         reasons: list[Reason] = []
         text = ""
         for one in packet.filters:
+            await self._client.processor.rest()
             try:
                 await self._add(one, packet.properties.get(Property.SUBSCRIPTION_ID))
             except Problem as problem:
@@ -101,7 +102,7 @@ class Subscriptions:
             for pattern in patterns:
                 ready = asyncio.get_running_loop().create_future()
                 following = self._follow(pattern, wanted.group, options, ready)
-                opened.append(self._tasks.create_task(following))
+                opened.append(self._tasks.create_task(self._client.processor.metered(following)))
                 await ready
         except (Problem, IrisError) as error:
             await _stop(opened)
@@ -117,7 +118,7 @@ class Subscriptions:
                     ready.set_result(None)
                 async for event in events:
                     await self._deliver(event, options)
-                    await asyncio.sleep(0)  # of many that wait here, others wait for one only
+                    await self._client.processor.rest()  # of many that wait here, others wait for one only
         except (Problem, IrisError) as error:
             if ready.done():
                 raise
