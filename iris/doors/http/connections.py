@@ -225,8 +225,8 @@ def bounded_http(limits: HttpLimits, counted: HttpStatistics, places: Places, fu
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
             is_full = places.are_taken(self.connections)
             if is_full:
-                counted.turned_away += 1
                 is_full = not places.make_room()
+                counted.turned_away += is_full
             if is_full and len(places.parting) >= _MAX_PARTING:
                 self._is_refused = True
                 transport.abort()

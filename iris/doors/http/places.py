@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection
+from contextlib import asynccontextmanager, suppress
 from typing import Final, final
 
 from iris.doors.accepting import GRACE
 from iris.doors.clients import Client
+from iris.doors.http.limits import HttpStatistics
 from iris.doors.problems import Problem
 from iris.doors.processor import Processor
 
@@ -21,16 +23,19 @@ class Places:
 
     Args:
         most: connections at a time.
+        counted: where is counted who has had to make room.
 
     Attributes:
         parting: connections beyond these, whose clients are being told that the door is full.
         processor: of all strangers together: of whom the door knows no token yet.
     """
 
-    def __init__(self, most: int) -> None:
+    def __init__(self, most: int, counted: HttpStatistics) -> None:
         self.parting: Final = set[object]()
         self.processor: Final = Processor()
         self._most = most
+        self._counted = counted
+        self._coming = 0
         self._of_one = max(_MIN_SHARE, most // 4)
         self._strangers: dict[object, tuple[float, Callable[[], None]]] = {}
         """Since when each has its place, and what ends it; the oldest first."""
@@ -42,24 +47,36 @@ class Places:
         """Whether there is none left."""
         return len(connections) - len(self.parting) >= self._most
 
-    async def wait_room(self, connections: Collection[object]) -> None:
-        """Wait while there is no place, but one that a stranger will have had for long enough."""
-        while self.are_taken(connections) and self._strangers:
-            since, _ = next(iter(self._strangers.values()))
-            left = since + GRACE - asyncio.get_running_loop().time()
-            if left <= 0:
-                return
+    def _are_kept(self, connections: Collection[object]) -> bool:
+        return len(connections) - len(self.parting) + self._coming >= self._most
+
+    @asynccontextmanager
+    async def coming(self, connections: Collection[object]) -> AsyncGenerator[None]:
+        """Keep a place for one that comes within the block; wait for it until a stranger's time is over, if need be."""
+        while self._are_kept(connections) and (self._strangers or self._coming):
+            left = None
+            if self._strangers:
+                since, _ = next(iter(self._strangers.values()))
+                left = since + GRACE - asyncio.get_running_loop().time()
+                if left <= 0:
+                    self.make_room()
+                    break
             self._changed.clear()
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await self._changed.wait()
-            except TimeoutError:
-                pass
+        self._coming += 1
+        try:
+            yield
+        finally:
+            self._coming -= 1
+            self._changed.set()
 
     def make_room(self) -> bool:
         """End the oldest stranger's connection; return whether there was one."""
         if not self._strangers:
             return False
+        self._counted.turned_away += 1
         connection = next(iter(self._strangers))
         _, end = self._strangers.pop(connection)
         end()
@@ -68,6 +85,7 @@ class Places:
     def begin(self, connection: object, end: Callable[[], None]) -> None:
         """Give a place to a stranger; ``end`` takes it away again."""
         self._strangers[connection] = asyncio.get_running_loop().time(), end
+        self._changed.set()  # who waits for one that comes now waits for a stranger's time
 
     def admit(self, connection: object, client: Client) -> None:
         """Know whose a connection is.

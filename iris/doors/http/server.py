@@ -77,7 +77,7 @@ async def open_http_door(
     Leaving the block ends all streams, waits a few seconds for requests and closes all connections.
     """
     counted = HttpStatistics()
-    places = Places(limits.connections)
+    places = Places(limits.connections, counted)
     bounded = bounded_http(limits, counted, places, make_full_app(origins))
     config = uvicorn.Config(
         make_app(node, clients, limits, counted, origins),
@@ -114,12 +114,12 @@ async def open_http_door(
         """Do the handshake of TLS.  uvicorn would let any number of them wait for a minute."""
         timeout = None if tls is None else limits.head_timeout
         try:
-            await places.wait_room(server.server_state.connections)
+            async with places.coming(server.server_state.connections):
+                with suppress(OSError):  # it is gone, or speaks no TLS
+                    await loop.connect_accepted_socket(protocol, accepted, ssl=tls, ssl_handshake_timeout=timeout)
         except asyncio.CancelledError:
             accepted.close()
             raise
-        with suppress(OSError):  # it is gone, or speaks no TLS
-            await loop.connect_accepted_socket(protocol, accepted, ssl=tls, ssl_handshake_timeout=timeout)
 
     accepting = [asyncio.ensure_future(accept(one, "HTTP", greet)) for one in sockets]
     try:
