@@ -135,13 +135,7 @@ class _Door:
         """``POST /publish/TOPIC``: send an event to all subscribers."""
         client = reading.client_of(http, self._clients)
         reading.check_no_key(http)
-        is_text = http.headers.get("content-type", "").strip().lower().startswith("text/")
-
-        async def put(topic: str, payload: Any, **options: Any) -> None:
-            empty = is_text and payload == ""  # a body of no bytes, which clears what is retained
-            await client.publish(self._node, topic, b"" if empty and options.get("retain") else payload, **options)
-
-        return self._call(http, "publish", put, PUBLISH, _done)
+        return self._call(http, "publish", partial(client.publish, self._node), PUBLISH, _done)
 
     def _call(
         self,

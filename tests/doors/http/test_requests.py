@@ -11,7 +11,7 @@ from typing import Any
 from iris.doors import grant
 from iris.doors.clients import ClientLimits
 from iris.doors.http import HttpLimits
-from tests.support.doors import Answer, Place, Run, next_event, rest_of
+from tests.support.doors import Answer, Place, Run, rest_of
 
 PAYLOADS: list[tuple[str, bytes, str, bytes]] = [
     ("", b"\x00\xff", "application/octet-stream", b"\x00\xff"),
@@ -310,25 +310,6 @@ def test_what_a_client_has_retained_is_bounded_and_can_be_cleared(run: Run) -> N
         assert seen == {"b": b"22", "c": b"3" * 98}
 
     run(work, limits=ClientLimits(retained=2, retained_bytes=100))
-
-
-def test_a_text_of_nothing_clears_what_is_retained(run: Run) -> None:
-    async def work(place: Place) -> None:
-        for kind in ("text/plain", "text/plain; charset=utf-8", "application/octet-stream"):
-            assert (await place.post("/publish/state?retain=true", b"on")).status == 204
-            cleared = {**place.bearer, "content-type": kind}
-            assert (await place.post("/publish/state?retain=true", b"", cleared)).status == 204
-            async with place.follow("topic=state") as reader:
-                assert (await place.post("/publish/state", b"next")).status == 204
-                _, told = await next_event(reader)
-                assert "retained" not in told
-        async with place.follow("topic=state") as reader:  # what is not retained is a text of nothing, as it was
-            assert (
-                await place.post("/publish/state", b"", {**place.bearer, "content-type": "text/plain"})
-            ).status == 204
-            assert (await next_event(reader))[1]["payload"] == ""
-
-    run(work)
 
 
 def test_no_text_ends_a_line_for_anybody(run: Run) -> None:
