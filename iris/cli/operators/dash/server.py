@@ -79,7 +79,7 @@ async def open_server(app: ASGIApp, listening: socket.socket, tls: ssl.SSLContex
         strangers[transport] = None
         state = ConnectionState({ADMIT: lambda: strangers.pop(transport, None)})
         try:
-            await _Connection(wrapped, config, context, state, cast("trio.SSLStream[trio.SocketStream]", stream))
+            await _StrictServer(wrapped, config, context, state, cast("trio.SSLStream[trio.SocketStream]", stream))
         except Exception:  # noqa: BLE001 -- what one browser sends must not end the page of others
             if transport in open_now:  # else it was ended here
                 _log.exception("a connection of the page has failed", extra={"reason": "page"})
@@ -102,7 +102,7 @@ async def open_server(app: ASGIApp, listening: socket.socket, tls: ssl.SSLContex
 
 
 @final
-class _Connection(TCPServer):
+class _StrictServer(TCPServer):
     """hypercorn's connection, which takes HTTP as it is written, and whose answers can be read by who says too much."""
 
     _is_parting = False
