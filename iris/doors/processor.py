@@ -49,9 +49,6 @@ class Processor:
 
     async def rest(self) -> None:
         """Let others have a turn: one at least, and as many as they are behind this client."""
-        if not self.is_ahead():
-            await asyncio.sleep(0)
-            return
         turn = self.turn()
         try:
             await turn
