@@ -6,13 +6,17 @@ import asyncio
 import logging
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Final
 
 _log: Final = logging.getLogger("iris")
 
 STRANGERS: Final = 256
-"""Connections that are being greeted at a time.  One more ends the oldest of them: who says at once who he is gets in,
-however many there are who do not."""
+"""Connections that are being greeted at a time.  Others wait until one of them is done, or the oldest has had its
+time: who says who he is gets in, however many there are who do not, and however many do so at once."""
+
+GRACE: Final = 1.0
+"""Seconds that a stranger has in any case: it is ended after that if another one waits."""
 
 _PAUSE: Final = 1.0
 """Seconds without accepting where the system has nothing left to accept with."""
@@ -28,7 +32,8 @@ async def accept(listener: socket.socket, door: str, greet: Callable[[socket.soc
             costs that connection.
     """
     loop = asyncio.get_running_loop()
-    greeting: dict[asyncio.Task[None], None] = {}
+    greeting: dict[asyncio.Task[None], float] = {}
+    done = asyncio.Event()
 
     async def welcome(accepted: socket.socket) -> None:
         try:
@@ -37,8 +42,26 @@ async def accept(listener: socket.socket, door: str, greet: Callable[[socket.soc
             _log.exception("the door for %s failed a connection", door, extra={"door": door.lower()})
             accepted.close()
 
+    def end(task: asyncio.Task[None]) -> None:
+        greeting.pop(task, None)
+        done.set()
+
+    async def wait_room() -> None:
+        while len(greeting) >= STRANGERS:
+            oldest, since = next(iter(greeting.items()))
+            left = since + GRACE - loop.time()
+            if left <= 0:
+                del greeting[oldest]
+                oldest.cancel()
+                return
+            done.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await done.wait()
+
     try:
         while True:
+            await wait_room()
             try:
                 accepted, _ = await loop.sock_accept(listener)
             except OSError as error:
@@ -48,13 +71,9 @@ async def accept(listener: socket.socket, door: str, greet: Callable[[socket.soc
                 await asyncio.sleep(_PAUSE)
                 continue
             task = asyncio.ensure_future(welcome(accepted))
-            greeting[task] = None
-            task.add_done_callback(lambda ended: greeting.pop(ended, None))
+            greeting[task] = loop.time()
+            task.add_done_callback(end)
             await asyncio.sleep(0)  # it has begun, and closes what it was given
-            if len(greeting) > STRANGERS:
-                oldest = next(iter(greeting))
-                del greeting[oldest]
-                oldest.cancel()
     finally:
         for task in greeting:
             task.cancel()

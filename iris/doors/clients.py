@@ -14,7 +14,8 @@ from typing import Any, Final, Literal, final
 
 import iris.aio
 from iris.doors.problems import Problem
-from iris.doors.tokens import Token, digest_of, load_tokens
+from iris.doors.processor import Processor
+from iris.doors.tokens import LONGEST_TOKEN, Token, digest_of, load_tokens
 from iris.doors.values import packed
 from iris.kernel import wire
 from iris.kernel.errors import ConfigError, IrisError, RequestTimeout
@@ -118,6 +119,7 @@ class Client:
     ) -> None:
         self.name: Final = name
         self.token: Final = token
+        self.processor: Final = Processor()
         self._limits = limits
         self._wall_clock = wall_clock
         self._calls = 0
@@ -177,6 +179,21 @@ class Client:
     def release(self, size: int) -> None:
         """Count bytes no more."""
         self._bytes -= size
+
+    @contextmanager
+    def holding(self) -> Generator[Callable[[int], None]]:
+        """Let bytes be counted that are kept for the length of the block; its value counts as ``hold`` does."""
+        held = 0
+
+        def hold(size: int) -> None:
+            nonlocal held
+            self.hold(size)
+            held += size
+
+        try:
+            yield hold
+        finally:
+            self.release(held)
 
     async def publish(
         self, node: iris.aio.Node, topic: str, payload: Any, *, retain: bool = False, **options: Any
@@ -357,7 +374,7 @@ class Clients:
         Raises:
             Problem: there is none.
         """
-        client = self._by_digest.get(digest_of(secret))
+        client = self._by_digest.get(digest_of(secret)) if len(secret) <= LONGEST_TOKEN else None
         if client is None or client.is_expired:
             raise Problem(401, "wrong_token", "this token is unknown here, or has expired")
         return client

@@ -25,6 +25,9 @@ _FORMAT: Final = "iris tokens 1"
 _PREFIX: Final = "iris_"
 """So that people and scanners of secrets see what it is."""
 
+LONGEST_TOKEN: Final = 256
+"""Characters: what is longer is none, and is not looked at."""
+
 
 @final
 class Token(Struct, frozen=True, kw_only=True):

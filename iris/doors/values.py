@@ -23,6 +23,9 @@ _ANY_SIZE: Final = 1 << 31
 MAX_CONTAINERS: Final = wire.MAX_CONTAINERS
 """Lists in one payload, and as many maps."""
 
+AS_VALUE: Final = 16
+"""Bytes of memory that each byte of JSON or MessagePack may take as a value: of short texts, or of numbers."""
+
 _STRING: Final = re.compile(r'"(?:[^"\\]|\\.)*+"?+', re.DOTALL)
 """A text in JSON."""
 
@@ -35,6 +38,19 @@ def to_json(value: Any) -> bytes | None:
         return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
     except (TypeError, ValueError, RecursionError):
         return None
+
+
+def to_line(told: dict[str, Any]) -> bytes:
+    """Return a map as JSON in one line, also for programs that take more characters than LF for its end.
+
+    ``splitlines`` of Python does, and so do readers in JavaScript before 2019.
+    """
+    text = json.dumps(told, ensure_ascii=False, separators=(",", ":"))
+    return text.translate(_LINE_ENDS).encode()
+
+
+_LINE_ENDS: Final = {one: f"\\u{one:04x}" for one in (0x85, 0x2028, 0x2029)}
+"""Those that JSON lets stand raw in a text."""
 
 
 def from_json(text: bytes | str) -> Any:

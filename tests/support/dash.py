@@ -34,18 +34,18 @@ class Dash:
         self.process = process
         self.address = address
         """What it says to open, with the token."""
-        self.url, _, self.token = address.partition("/?token=")
+        self.url, _, self.token = address.partition("/#token=")
         self.port = int(self.url.rpartition(":")[2])
 
     @property
-    def cookie(self) -> str:
-        """What a browser shows that has been let in."""
-        return f"iris_dash_{self.port}={self.token}"
+    def shown(self) -> str:
+        """What the page shows."""
+        return f"Bearer {self.token}"
 
     def ask(self, path: str, body: bytes | None = None, **headers: str) -> tuple[int, str]:
         """Ask as the page would, or otherwise as headers say; return the status and what was answered."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
-        given = {"Cookie": self.cookie, **({} if body is None else {"Origin": self.url}), **headers}
+        given = {"Authorization": self.shown, **({} if body is None else {"Origin": self.url}), **headers}
         try:
             connection.request("GET" if body is None else "POST", path, body, given)
             answer = connection.getresponse()
@@ -68,7 +68,7 @@ class Stream:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         self.socket.settimeout(PATIENCE)
         self.socket.connect(("127.0.0.1", dash.port))
-        self.socket.sendall(f"GET /views HTTP/1.1\r\nhost: 127.0.0.1\r\ncookie: {dash.cookie}\r\n\r\n".encode())
+        self.socket.sendall(f"GET /views HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: {dash.shown}\r\n\r\n".encode())
         self._lines = self.socket.makefile("rb")
         self.status = int(self._lines.readline().split()[1])
 

@@ -163,6 +163,11 @@ class Place:
         lines = (f"{method} {path} HTTP/1.1", "host: door", f"authorization: Bearer {self.token}", *more, "", "")
         return "\r\n".join(lines).encode()
 
+    async def until_held(self, size: int) -> None:
+        """Wait until so many bytes are kept for the client."""
+        while self.clients.named("web")._bytes != size:  # noqa: ASYNC110 -- nobody says when it changes
+            await asyncio.sleep(0.005)
+
     @asynccontextmanager
     async def follow(self, query: str, *more: str, **options: Any) -> AsyncGenerator[asyncio.StreamReader]:
         """Open a stream of events, and read its head; ``more`` are lines of that of the request."""

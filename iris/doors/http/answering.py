@@ -22,6 +22,9 @@ MSGPACK: Final = "application/msgpack"
 Begin = Callable[[], Awaitable[None]]
 """Sends the head of a stream."""
 
+Hold = Callable[[int], None]
+"""Counts bytes among those of a client for as long as its call lasts; raises ``Problem`` if these are too many."""
+
 Write = Callable[[bytes], Awaitable[None]]
 """Sends a piece of a stream; waits while the client does not read."""
 
@@ -106,7 +109,8 @@ def answer(http: Request, payload: Any) -> Response:
 
 def refusal(told: Problem) -> Response:
     """Return what tells a client of a problem."""
-    headers = {"www-authenticate": "Bearer"} if told.status == 401 else {}
+    # A stranger has one try on a connection: what it costs until its token is known is bounded.
+    headers = {"www-authenticate": "Bearer", "connection": "close"} if told.status == 401 else {}
     document = told.document()
     if "retry_after" in document:
         headers["retry-after"] = str(document["retry_after"])
@@ -117,7 +121,7 @@ def refusal(told: Problem) -> Response:
 class CallAnswer(Response):
     """The answer to a call, which lasts from the first byte of its body until its client has taken the answer."""
 
-    def __init__(self, client: Client, work: Callable[[], Awaitable[Response]]) -> None:
+    def __init__(self, client: Client, work: Callable[[Hold], Awaitable[Response]]) -> None:
         super().__init__()
         self._client = client
         self._work = work
@@ -131,18 +135,14 @@ class CallAnswer(Response):
                 message = {"type": "http.response.body"}  # which waits until there is room behind what was sent
             await send(message)
 
-        with self._client.calling():
-            response = await self._work()
-            size = len(response.body)
+        with self._client.calling(), self._client.holding() as hold:
+            response = await self._work(hold)
             try:
-                self._client.hold(size)
+                hold(len(response.body))
             except Problem as problem:
                 told = f"the member has answered, and this client has no room for it: {problem.detail}"
                 raise Problem(problem.status, problem.code, told) from None
-            try:
-                await response(scope, receive, take)
-            finally:
-                self._client.release(size)
+            await response(scope, receive, take)
 
 
 class Stream(Response):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,6 +23,7 @@ from iris.doors.http import events, reading
 from iris.doors.http.answering import (
     Begin,
     CallAnswer,
+    Hold,
     HungUp,
     Stream,
     Write,
@@ -36,7 +36,7 @@ from iris.doors.http.limits import HttpLimits, HttpStatistics
 from iris.doors.http.tunnels import serve_tunnel
 from iris.doors.options import BROADCAST, PUBLISH, REQUEST, SURVEY, Readers
 from iris.doors.problems import Problem, problem_of
-from iris.doors.values import enveloped
+from iris.doors.values import enveloped, to_line
 from iris.kernel.errors import IrisError
 
 MODULE: Final = Path(__file__).with_name("iris.js")
@@ -151,8 +151,8 @@ class _Door:
         options = reading.options_of(http, known)
         headers = reading.headers_of(http, client)
 
-        async def work() -> Response:
-            payload = await reading.payload_of(http, self._limits)
+        async def work(hold: Hold) -> Response:
+            payload = await reading.payload_of(http, self._limits, hold)
             client.check(right, name)  # the body took its time
             calling = function(name, payload, headers=headers, **options)
             response = reply(await while_connected(http.receive, _awaited(calling)))
@@ -170,8 +170,8 @@ class _Door:
         options = reading.options_of(http, SURVEY, _SURVEY_TIMEOUT)
         headers = reading.headers_of(http, client)
 
-        async def work() -> Response:
-            payload = await reading.payload_of(http, self._limits)
+        async def work(hold: Hold) -> Response:
+            payload = await reading.payload_of(http, self._limits, hold)
             client.check("call", cluster)
 
             async def write(begin: Begin, send: Write) -> None:
@@ -253,7 +253,7 @@ def _done(_: object) -> Response:
 
 
 def _line(told: dict[str, Any]) -> bytes:
-    return json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    return to_line(told) + b"\n"
 
 
 async def _module(_: Request) -> Response:

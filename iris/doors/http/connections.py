@@ -1,9 +1,11 @@
 """uvicorn's connections, with bounds for what its clients may do to them.
 
-- A connection has the event loop for about a millisecond, and then not for as long as that: what has arrived is read in
-  pieces, as 256 KiB of tiny frames or chunks would keep all others waiting for seconds.
+- A connection has the event loop for about a millisecond: what has arrived is read in pieces, as 256 KiB of tiny frames
+  or chunks would keep all others waiting for seconds.  The time is its client's (``Processor``), or that of all
+  strangers together.
 - One whose client has shown no token yet is a stranger's.  Where all places are taken, the oldest of these makes room;
   if there is none, who comes then is told that the door is full.
+- Who is answered before all that it has sent was read can read the answer.
 """
 
 from __future__ import annotations
@@ -11,11 +13,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any, Final, final
+from time import thread_time
+from typing import Any, Final, cast, final
 from urllib.parse import unquote_to_bytes
 
 import h11
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
@@ -24,7 +27,10 @@ from websockets.server import ServerProtocol
 
 from iris.doors.http.answering import refusal
 from iris.doors.http.limits import HttpLimits, HttpStatistics
+from iris.doors.http.places import Places
 from iris.doors.problems import Problem
+from iris.doors.processor import Processor, metered
+from iris.node.telemetry.strict_http import StrictConnection
 
 MAX_HEAD: Final = 32 * 1024
 """Bytes of the head of a request."""
@@ -38,13 +44,21 @@ _PARTING: Final = 1.0
 _MAX_PARTING: Final = 256
 """Clients that have them at a time; others are cut off at once."""
 
+_UNREAD: Final = 5.0
+"""Seconds for which is read, and forgotten, what a client goes on sending that has its answer."""
+
 ADMIT: Final = "admit"
-"""In the state of a request: what to call when its token counts."""
+"""In the state of a request: what to call with its client when its token counts."""
+
+_LEAVE: Final = "leave"
+_PROCESSOR: Final = "processor"
+"""There as well: what to call when a tunnel's connection has ended, and what tells whose time it uses."""
 
 _UNREADABLE: Final = Problem(
     400, "malformed",
     f"this is no request of HTTP/1.1 that can be read: its head has at most {MAX_HEAD} bytes and {_MAX_LINES} lines, a "
-    "host, and a content-length or a transfer-encoding; its address has no control characters",
+    "host, and a content-length or a transfer-encoding; lines end with CR and LF; its address has a path, without "
+    "control characters",
 )  # fmt: skip
 
 _MAX_FRAGMENTS: Final = 1024
@@ -70,27 +84,35 @@ class _Turns:
         transport: which is not read while something waits here.
         take: takes a piece.
         wants_more: tells whether it is to be read when nothing waits any more.
+        processor: tells whose time is used.
     """
 
     def __init__(
-        self, transport: asyncio.Transport, take: Callable[[bytes], None], wants_more: Callable[[], bool]
+        self,
+        transport: asyncio.Transport,
+        take: Callable[[bytes], None],
+        wants_more: Callable[[], bool],
+        processor: Callable[[], Processor],
     ) -> None:
         self._transport = transport
         self._take = take
         self._wants_more = wants_more
-        self._loop = asyncio.get_running_loop()
+        self._processor = processor
         self._rest = bytearray()
         self._piece = 4096
-        self._next: asyncio.TimerHandle | None = None
+        self._next: asyncio.Future[None] | None = None
+        self._begun = False
         self._ended = False
 
     def add(self, data: bytes) -> None:
-        """Take what has arrived."""
+        """Take what has arrived.  Of a new connection the first piece is read at once."""
         self._rest += data
-        if self._next is None:
-            self._go_on()
-        else:
+        if self._next is not None:
             self._transport.pause_reading()
+        elif self._begun and self._processor().is_ahead():
+            self._wait()
+        else:
+            self._go_on()
 
     def end(self) -> None:
         """Forget what waits."""
@@ -105,25 +127,30 @@ class _Turns:
         self.end()
         return rest
 
+    def _wait(self) -> None:
+        self._transport.pause_reading()
+        self._next = self._processor().turn()
+        self._next.add_done_callback(lambda turn: None if turn.cancelled() or self._ended else self._go_on())
+
     def _go_on(self) -> None:
-        self._next = None
+        self._next, self._begun = None, True
         piece = bytes(self._rest[: self._piece])
         del self._rest[: self._piece]
-        began = self._loop.time()
+        began = thread_time()
         self._take(piece)
-        took = self._loop.time() - began
+        took = thread_time() - began
+        self._processor().spend(took)
         self._piece = min(2 * self._piece, _MAX_PIECE) if took < _TURN else max(self._piece // 2, _MIN_PIECE)
         if self._ended or self._transport.is_closing():
             return
         if self._rest:
-            self._transport.pause_reading()
-            self._next = self._loop.call_later(took, self._go_on)
+            self._wait()
         elif self._wants_more():
             self._transport.resume_reading()
 
 
 @final
-class _Connection(h11.Connection):
+class _Connection(StrictConnection):
     """h11's machine, which takes no endless head, and none that two programs may understand in two ways."""
 
     def next_event(self) -> Any:
@@ -141,78 +168,101 @@ class _Connection(h11.Connection):
             names = {name for name, _ in event.headers}
             if {b"content-length", b"transfer-encoding"} <= names:
                 raise h11.RemoteProtocolError("a body has a content-length or a transfer-encoding, not both")
-            if min(unquote_to_bytes(event.target.partition(b"?")[0])) < 0x20:
-                raise h11.RemoteProtocolError("an address has no control characters")
+            path = unquote_to_bytes(event.target.partition(b"?")[0])
+            if not path or min(path) < 0x20:
+                raise h11.RemoteProtocolError("an address has a path without control characters")
         return event
 
 
-def bounded_http(limits: HttpLimits, counted: HttpStatistics, full: ASGIApp) -> type[H11Protocol]:
+@final
+class _Transport:
+    """The transport of a connection, which ``close`` ends so that the client can read what was sent to it."""
+
+    def __init__(self, transport: asyncio.Transport, part: Callable[[], None], is_parting: Callable[[], bool]) -> None:
+        self._transport = transport
+        self._is_parting = is_parting
+        self.close = part
+
+    def is_closing(self) -> bool:
+        """Whether it has been closed."""
+        return self._is_parting() or self._transport.is_closing()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return all else that a transport has."""
+        return getattr(self._transport, name)
+
+
+def bounded_http(limits: HttpLimits, counted: HttpStatistics, places: Places, full: ASGIApp) -> type[H11Protocol]:
     """Return uvicorn's protocol with a bound for connections, and one for the time that a request's head may take.
 
     Args:
         limits: of all clients together.
         counted: where is counted what is done.
+        places: for connections.
         full: the application that tells clients that the door is full.
     """
-    strangers: dict[Bounded, None] = {}
-    parting: set[Bounded] = set()
 
     @final
     class Bounded(H11Protocol):
         _head: asyncio.TimerHandle | None = None
         _turns: _Turns
+        _raw: asyncio.Transport
         _is_refused = False
         _is_upgraded = False
+        _end: asyncio.TimerHandle | None = None
+        """When what the client still sends is no longer waited for."""
 
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
-            self.conn = _Connection(h11.SERVER, MAX_HEAD)
-            self.app_state = {ADMIT: self._admit}
+            self.conn = _Connection(MAX_HEAD)
+            self.app_state = {
+                ADMIT: lambda client: places.admit(self, client),
+                _LEAVE: lambda: places.leave(self),
+                _PROCESSOR: lambda: places.processor_of(self),
+            }
+            self.app = self._metered(self.app)
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-            is_full = len(self.connections) - len(parting) >= limits.connections
+            is_full = places.are_taken(self.connections)
             if is_full:
-                counted.turned_away += 1
-            if is_full and strangers:
-                next(iter(strangers)).make_room()
-                is_full = False
-            if is_full and len(parting) >= _MAX_PARTING:
+                is_full = not places.make_room()
+                counted.turned_away += is_full
+            if is_full and len(places.parting) >= _MAX_PARTING:
                 self._is_refused = True
                 transport.abort()
                 return
             super().connection_made(transport)
-            self._turns = _Turns(transport, self._take, lambda: not self.flow.read_paused)
+            self._raw = transport
+            self.transport = cast("asyncio.Transport", _Transport(transport, self._part, lambda: self._end is not None))
+            self._turns = _Turns(
+                self.transport, self._take, lambda: not self.flow.read_paused, lambda: places.processor_of(self)
+            )
             if is_full:
-                parting.add(self)
-                self.app = full
+                places.parting.add(self)
+                self.app = self._metered(full)
                 self._head = self.loop.call_later(_PARTING, transport.abort)
             else:
-                strangers[self] = None
+                places.begin(self, self._make_room)
                 self._await_head()
 
         def data_received(self, data: bytes) -> None:
-            if not self._is_refused:
+            if not self._is_refused and self._end is None:
                 self._turns.add(data)
 
         def connection_lost(self, exc: Exception | None) -> None:
             if self._is_refused:
                 return
             self._stop_head()
+            if self._end is not None:
+                self._end.cancel()
             self._turns.end()
-            strangers.pop(self, None)
-            parting.discard(self)
+            places.leave(self)
             super().connection_lost(exc)
-
-        def make_room(self) -> None:
-            """End at once: another one has this place."""
-            strangers.pop(self, None)
-            self.connections.discard(self)
-            self.transport.abort()
 
         def handle_websocket_upgrade(self, event: h11.Request) -> None:
             self._stop_head()
             self._is_upgraded = True
-            strangers.pop(self, None)
+            self.transport = self._raw
             super().handle_websocket_upgrade(event)
             early = self.conn.trailing_data[0] + self._turns.move()
             if early:
@@ -235,16 +285,46 @@ def bounded_http(limits: HttpLimits, counted: HttpStatistics, full: ASGIApp) -> 
             self._turns.end()
             self.transport.close()
 
-        def _should_upgrade_to_ws(self) -> bool:
-            return self not in parting and super()._should_upgrade_to_ws()
+        def shutdown(self) -> None:
+            if self._end is None:
+                super().shutdown()
+            else:
+                self._raw.abort()
 
-        def _admit(self) -> None:
-            """Know that its client has shown a token that counts."""
-            strangers.pop(self, None)
+        def _should_upgrade_to_ws(self) -> bool:
+            return self not in places.parting and super()._should_upgrade_to_ws()
+
+        def _make_room(self) -> None:
+            """End at once: another one has this place."""
+            self.connections.discard(self)
+            self._raw.abort()
+
+        def _part(self) -> None:
+            """End, but read on for a while if the client has more to say.
+
+            Closing a socket at once that has unread bytes would take back what was sent.
+            """
+            if self._end is not None or self._raw.is_closing():
+                return
+            if self.conn.their_state not in (h11.SEND_BODY, h11.ERROR):
+                self._raw.close()
+                return
+            self._stop_head()
+            self._turns.end()
+            self._end = self.loop.call_later(_UNREAD, self._raw.abort)
+            if self._raw.can_write_eof():
+                self._raw.write_eof()
+            self._raw.resume_reading()
+
+        def _metered(self, app: Any) -> Any:
+            async def run(scope: Scope, receive: Receive, send: Send) -> None:
+                await metered(lambda: places.processor_of(self), app(scope, receive, send))
+
+            return run
 
         def _take(self, piece: bytes) -> None:
             super().data_received(piece)
-            if self in parting or self._is_upgraded:
+            if self in places.parting or self._is_upgraded:
                 return
             cycle: Any = self.cycle
             if cycle is not None and not cycle.response_complete:
@@ -253,7 +333,7 @@ def bounded_http(limits: HttpLimits, counted: HttpStatistics, full: ASGIApp) -> 
                 self._await_head()
 
         def _await_head(self) -> None:
-            self._head = self.loop.call_later(limits.head_timeout, self.transport.abort)
+            self._head = self.loop.call_later(limits.head_timeout, self._raw.abort)
 
         def _stop_head(self) -> None:
             if self._head is not None:
@@ -288,16 +368,21 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
     def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any]) -> None:
         super().__init__(config, server_state, app_state)
+        self._leave: Callable[[], None] = app_state[_LEAVE]
+        self._processor: Callable[[], Processor] = app_state[_PROCESSOR]
         self.conn = _Handshakes(max_size=config.ws_max_size, logger=self.logger)
         self.close_timeout = _CLOSING
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         super().connection_made(transport)
-        self._turns = _Turns(self.transport, self._take, lambda: not self.read_paused and self.writable.is_set())
+        self._turns = _Turns(
+            self.transport, self._take, lambda: not self.read_paused and self.writable.is_set(), self._processor
+        )
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End."""
+        self._leave()
         self._turns.end()
         self._finish()
         super().connection_lost(exc)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import secrets
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
@@ -21,7 +20,7 @@ from iris.doors.clients import Client
 from iris.doors.http.answering import Begin, Write, first_of
 from iris.doors.http.limits import HttpLimits, HttpStatistics
 from iris.doors.problems import Problem
-from iris.doors.values import enveloped
+from iris.doors.values import enveloped, to_line
 from iris.patterns.pubsub.subscribe import Event, ToldLosses
 
 
@@ -47,12 +46,13 @@ class Follower:
             async def follow_one(events: iris.aio.Subscription, losses: ToldLosses) -> None:
                 try:
                     async for event in events:
-                        piece = _text(f"id: {name}-{next(numbers)}", told_of(event, losses.before(event)))
+                        with self._client.processor.working():
+                            piece = _text(f"id: {name}-{next(numbers)}", told_of(event, losses.before(event)))
                         async with writing:
                             await send(piece)
                         self._counted.delivered += 1
                         self._counted.missed += losses.count()
-                        await asyncio.sleep(0)  # of many that wait here, others wait for one only
+                        await self._client.processor.rest()  # of many that wait here, others wait for one only
                 finally:
                     self._counted.missed += losses.count()
 
@@ -83,7 +83,7 @@ def end_of(problem: Problem) -> bytes:
 
 
 def _text(head: str, told: dict[str, Any]) -> bytes:
-    return f"{head}\ndata: {json.dumps(told, ensure_ascii=False, separators=(',', ':'))}\n\n".encode()
+    return b"%s\ndata: %s\n\n" % (head.encode(), to_line(told))
 
 
 def told_of(event: Event, missed: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from starlette.requests import HTTPConnection, Request
@@ -14,7 +14,7 @@ from iris.doors.http.connections import ADMIT
 from iris.doors.http.limits import HttpLimits
 from iris.doors.options import TIMEOUT, Readers, read_options
 from iris.doors.problems import Problem
-from iris.doors.values import from_json, unpacked
+from iris.doors.values import AS_VALUE, from_json, unpacked
 
 HEADER_PREFIX: Final = "iris-header-"
 """What an HTTP header begins with that goes to the member as a header of the name that follows."""
@@ -33,7 +33,7 @@ def client_of(http: HTTPConnection, clients: Clients) -> Client:
     """Return who shows the token of a request.
 
     Raises:
-        Problem: it shows none, or one that is unknown here.
+        Problem: it shows none, or one that is unknown here, or has as many connections as it may.
     """
     scheme, _, secret = http.headers.get("authorization", "").partition(" ")
     shown = [secret.strip()] if scheme.lower() == "bearer" else []
@@ -42,7 +42,7 @@ def client_of(http: HTTPConnection, clients: Clients) -> Client:
     if not shown:
         raise Problem(401, "no_token", "show a token: Authorization: Bearer TOKEN")
     client = clients.admit(shown[0])
-    http.scope["state"][ADMIT]()
+    http.scope["state"][ADMIT](client)
     return client
 
 
@@ -101,33 +101,45 @@ def _text(name: str, value: str) -> str:
         raise Problem(400, "malformed", f"the header {name:.100} is no UTF-8") from None
 
 
-async def payload_of(http: Request, limits: HttpLimits) -> Any:
+async def payload_of(http: Request, limits: HttpLimits, hold: Callable[[int], None]) -> Any:
     """Read the body of a request: JSON, text and MessagePack if its type says so, else bytes.
 
+    Args:
+        http: the request.
+        limits: of its body.
+        hold: counts bytes that are about to be kept.
+
     Raises:
-        Problem: it is too large, too slow, or not of its type.
+        Problem: it is too large, too slow, or not of its type; or its client has too much that is kept for it.
     """
     body, size = bytearray(), int(http.headers.get("content-length", 0))  # a number: the parser has checked it
     too_large = Problem(413, "too_large", f"a body has at most {limits.body} bytes: use a tunnel for more")
     if size > limits.body:  # nothing of it is read
         raise too_large
+    kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
+    hold(size)
     try:
         async with asyncio.timeout(limits.body_timeout):
             async for piece in http.stream():
                 body += piece
                 if len(body) > limits.body:
                     raise too_large
+                if not size:
+                    hold(len(piece))
     except TimeoutError:
         raise Problem(408, "too_slow", f"the body was not here after {limits.body_timeout:g} s") from None
-    kind = http.headers.get("content-type", "").partition(";")[0].strip().lower()
     data = bytes(body)
-    if kind == "application/json":
-        return from_json(data)
-    if kind == "application/msgpack":
-        return unpacked(data)
+    if kind in _VALUES:
+        value = _VALUES[kind](data)
+        hold((AS_VALUE - 1) * len(data))
+        return value
     if kind.startswith("text/"):
         try:
             return data.decode()
         except UnicodeDecodeError:
             raise Problem(400, "malformed", "the text is no UTF-8") from None
     return data
+
+
+_VALUES: Final[Mapping[str, Callable[[bytes], Any]]] = {"application/json": from_json, "application/msgpack": unpacked}
+"""What reads the bodies that stand for values."""

@@ -19,6 +19,7 @@ from iris.doors.clients import Clients
 from iris.doors.http.app import make_app, make_full_app
 from iris.doors.http.connections import BoundedWebSocket, bounded_http
 from iris.doors.http.limits import HttpLimits, HttpStatistics
+from iris.doors.http.places import Places
 from iris.doors.reporting import reporting
 
 _log: Final = logging.getLogger("iris")
@@ -76,7 +77,8 @@ async def open_http_door(
     Leaving the block ends all streams, waits a few seconds for requests and closes all connections.
     """
     counted = HttpStatistics()
-    bounded = bounded_http(limits, counted, make_full_app(origins))
+    places = Places(limits.connections, counted)
+    bounded = bounded_http(limits, counted, places, make_full_app(origins))
     config = uvicorn.Config(
         make_app(node, clients, limits, counted, origins),
         http=bounded,
@@ -111,8 +113,13 @@ async def open_http_door(
     async def greet(accepted: socket.socket) -> None:
         """Do the handshake of TLS.  uvicorn would let any number of them wait for a minute."""
         timeout = None if tls is None else limits.head_timeout
-        with suppress(OSError):  # it is gone, or speaks no TLS
-            await loop.connect_accepted_socket(protocol, accepted, ssl=tls, ssl_handshake_timeout=timeout)
+        try:
+            async with places.coming(server.server_state.connections):
+                with suppress(OSError):  # it is gone, or speaks no TLS
+                    await loop.connect_accepted_socket(protocol, accepted, ssl=tls, ssl_handshake_timeout=timeout)
+        except asyncio.CancelledError:
+            accepted.close()
+            raise
 
     accepting = [asyncio.ensure_future(accept(one, "HTTP", greet)) for one in sockets]
     try:

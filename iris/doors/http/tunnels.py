@@ -21,7 +21,7 @@ from iris.doors.http.answering import first_of
 from iris.doors.http.reading import headers_of, options_of
 from iris.doors.options import TUNNEL
 from iris.doors.problems import Problem, problem_of
-from iris.doors.values import enveloped, from_json, opened
+from iris.doors.values import AS_VALUE, enveloped, from_json, opened
 from iris.kernel.errors import IrisError
 
 PROTOCOL: Final = "iris.tunnel.1"
@@ -85,7 +85,8 @@ class _Carrier:
         """
         try:
             await self._tell({"credit": LENT})
-            await first_of(self._receive(), self._carry_in(), self._carry_out())
+            metered = self._client.processor.metered
+            await first_of(metered(self._receive()), self._carry_in(), metered(self._carry_out()))
         finally:
             self._client.release(self._held)
 
@@ -125,6 +126,7 @@ class _Carrier:
         finished = False
         while True:
             message = await self._socket.receive()
+            await self._client.processor.rest()
             if message["type"] == "websocket.disconnect":
                 raise WebSocketDisconnect(message["code"])
             payload: Any = message.get("bytes")
@@ -141,6 +143,7 @@ class _Carrier:
                     self._arrived.put_nowait(None)
                     continue
                 payload = opened(said)
+                size *= AS_VALUE
             if finished:
                 raise Problem(400, "malformed", "a payload after the end")
             if not self._lent:

@@ -104,8 +104,9 @@ class MqttConnection:
             async with self._client.streaming(), asyncio.TaskGroup() as tasks:
                 deliver = Subscriptions(self._around, self._client, self._level, tasks, self._deliver)
                 await self._welcome()
-                for work in (self._read(), self._work(deliver), self._wait_end()):
-                    tasks.create_task(work)
+                for work in (self._read(), self._work(deliver)):
+                    tasks.create_task(self._client.processor.metered(work))
+                tasks.create_task(self._wait_end())
         except Problem as problem:  # its token has ended, or it may not have another connection
             reason = Reason.NOT_AUTHORIZED if problem.status == 401 else Reason.QUOTA_EXCEEDED
             parting = Parting(reason, problem.detail)
@@ -210,7 +211,6 @@ class MqttConnection:
                     self._release(len(body))
                 if isinstance(packet, PingRequest):
                     await self._wire.send(writing.PINGRESP)
-                    await asyncio.sleep(0)  # of many that are here already, others wait for one only
                 elif isinstance(packet, Disconnect):
                     raise _Goodbye(packet.wants_will)
                 elif isinstance(packet, Publish) and packet.qos > 1:
@@ -226,6 +226,7 @@ class MqttConnection:
                     raise Parting(Reason.TOO_LARGE, told)
                 else:
                     await self._inbox.put(packet, len(body))
+                await self._client.processor.rest()  # of many that are here already, others wait for one only
         except (asyncio.IncompleteReadError, OSError):
             self._inbox.end(Lost())
         except (Parting, _Goodbye, Lost) as end:
@@ -239,6 +240,7 @@ class MqttConnection:
                     await self._publish([packet for packet in packets if isinstance(packet, Publish)])
                     continue
                 for packet in packets:
+                    await self._client.processor.rest()
                     if isinstance(packet, Subscribe):
                         reasons, text = await subscriptions.subscribe(packet)
                         await self._answer(
@@ -251,6 +253,7 @@ class MqttConnection:
                         await self._answer(data, data)
 
     async def _publish(self, packets: list[Publish]) -> None:
+        await self._client.processor.rest()
         for packet, problem in zip(packets, await self._publishing.publish(packets), strict=True):
             if problem is None:
                 self._counted.published += 1

@@ -70,6 +70,7 @@ class Subscriptions:
         reasons: list[Reason] = []
         text = ""
         for one in packet.filters:
+            await self._client.processor.rest()
             try:
                 await self._add(one, packet.properties.get(Property.SUBSCRIPTION_ID))
             except Problem as problem:
@@ -103,7 +104,7 @@ class Subscriptions:
             for pattern in patterns:
                 ready = asyncio.get_running_loop().create_future()
                 following = self._follow(pattern, wanted.group, options, len(former), ready)
-                opened.append(self._tasks.create_task(following))
+                opened.append(self._tasks.create_task(self._client.processor.metered(following)))
                 await ready
         except (Problem, IrisError) as error:
             await _stop(opened)
@@ -125,7 +126,7 @@ class Subscriptions:
                     async for event in events:
                         self._counted.missed += losses.count()
                         missed = await self._deliver(event, options, missed + losses.before(event))
-                        await asyncio.sleep(0)  # of many that wait here, others wait for one only
+                        await self._client.processor.rest()  # of many that wait here, others wait for one only
                 finally:
                     self._counted.missed += losses.count()
         except (Problem, IrisError) as error:

@@ -21,7 +21,7 @@ from iris.doors.mqtt.counters import MqttStatistics, Surroundings
 from iris.doors.mqtt.others import OtherDoors, key_of
 from iris.doors.mqtt.packets import V3, V5, Connect, Parting, Property, Publish, Reason
 from iris.doors.mqtt.publishing import Publishing, reason_of
-from iris.doors.mqtt.reading import CONNECT, decode_connect, level_of, read_frame
+from iris.doors.mqtt.reading import CONNECT, decode_connect, level_of, password_of, read_frame
 from iris.doors.mqtt.topics import is_state_of_bridge
 from iris.doors.mqtt.wire import Wire
 from iris.doors.problems import Problem
@@ -120,8 +120,11 @@ class MqttDoor:
             level = level_of(body)
             if level not in (V3, V5):
                 raise Parting(Reason.UNSUPPORTED_VERSION, f"level {level} of the protocol: there are {V3} and {V5}")
-            connect = decode_connect(body)
-            client = self._admit(connect)
+            client = self._client_of(password_of(body))
+            with client.processor.working():
+                connect = decode_connect(body)
+                self._check(client, connect)
+            await client.processor.rest()
             await self._find_room(client.name, connect.client_id)
             return connect, client
         except Parting as parting:
@@ -168,19 +171,21 @@ class MqttDoor:
             if self._newest.get(key) is connection:
                 del self._newest[key]
 
-    def _admit(self, connect: Connect) -> Client:
+    def _client_of(self, password: bytes) -> Client:
+        try:
+            return self._clients.admit(password.decode("utf-8", "replace"))
+        except Problem as problem:
+            raise Parting(Reason.BAD_PASSWORD, problem.detail) from None
+
+    def _check(self, client: Client, connect: Connect) -> None:
+        """Raise ``Parting`` if a client asks for what it does not get."""
         properties = connect.properties
         if Property.AUTHENTICATION_METHOD in properties or Property.AUTHENTICATION_DATA in properties:
             raise Parting(Reason.BAD_AUTHENTICATION, "there is no authentication but by a token as the password")
-        try:
-            client = self._clients.admit((connect.password or b"").decode("utf-8", "replace"))
-        except Problem as problem:
-            raise Parting(Reason.BAD_PASSWORD, problem.detail) from None
         if connect.level == V3 and not (connect.client_id or connect.is_clean):
             raise Parting(Reason.CLIENT_ID_NOT_VALID, "a session that is to be kept needs a client identifier")
         if connect.will is not None and not is_state_of_bridge(connect.will.topic):
             self._check_will(client, connect.will)
-        return client
 
     async def _find_room(self, client: str, client_id: str) -> None:
         """Return when there is room for a connection: at once, or when one that it replaces has ended.

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sized
 from typing import Any, Final, final
 
 from iris.doors.mqtt.packets import (
@@ -36,6 +36,12 @@ _MAX_CONNECT: Final = 2 * OVERHEAD
 """Bytes of a CONNECT: it has a payload, that of the will, of 64 KiB at most."""
 
 _PUBLISH: Final = 3
+
+MAX_PAIRS: Final = 512
+"""User properties of one packet: as many headers as an event may have."""
+
+MAX_FILTERS: Final = 1024
+"""Filters of one packet: sixteen times as many subscriptions as a client may have."""
 
 _PACKET_WITHIN: Final = 30.0
 """Seconds that a packet may take from its first byte to its last."""
@@ -123,6 +129,9 @@ class _Fields:
         return value
 
     def number(self) -> int:
+        if self._at < len(self._data) and self._data[self._at] < 0x80:  # nearly all are
+            self._at += 1
+            return self._data[self._at - 1]
         value = 0
         for shift in (0, 7, 14, 21):
             byte = self.byte()
@@ -135,8 +144,13 @@ class _Fields:
         return self.take(self.short())
 
     def text(self) -> str:
+        data, at = self._data, self._at + 2
+        end = at + int.from_bytes(data[at - 2 : at], "big")
+        if max(at, end) > len(data):
+            raise Parting(Reason.MALFORMED, "a packet that ends too early")
+        self._at = end
         try:
-            text = self.binary().decode()
+            text = data[at:end].decode()
         except UnicodeDecodeError:
             raise Parting(Reason.MALFORMED, "a text that is no UTF-8") from None
         if "\0" in text:
@@ -158,7 +172,10 @@ class _Fields:
                 raise Parting(Reason.PROTOCOL_ERROR, f"property {number:#04x}, which does not belong there")
             one = Property(number)
             if one is Property.USER:
-                found.setdefault(one, []).append((fields.text(), fields.text()))
+                pairs = found.setdefault(one, [])
+                if len(pairs) >= MAX_PAIRS:
+                    raise Parting(Reason.TOO_LARGE, f"more than {MAX_PAIRS} user properties in one packet")
+                pairs.append((fields.text(), fields.text()))
             elif one in found:
                 raise Parting(Reason.PROTOCOL_ERROR, f"property {number:#04x} twice")
             else:
@@ -215,6 +232,33 @@ def level_of(body: bytes) -> int:
     return level if name == "MQTT" else 3
 
 
+def password_of(body: bytes) -> bytes:
+    """Return the password in a CONNECT of a level that is ``V3`` or ``V5``; empty if there is none.
+
+    All else of it is passed over unread, so that who has no token costs the same whatever it has put into its packet.
+
+    Raises:
+        Parting: the packet ends too early.
+    """
+    fields = _Fields(body)
+    fields.binary()
+    level, flags, _ = fields.byte(), fields.byte(), fields.short()
+
+    def pass_properties() -> None:
+        if level == V5:
+            fields.take(fields.number())
+
+    pass_properties()
+    fields.binary()  # the client identifier
+    if flags & 0x04:
+        pass_properties()
+        fields.binary()
+        fields.binary()  # the topic and payload of the will
+    if flags & 0x80:
+        fields.binary()
+    return fields.binary() if flags & 0x40 else b""
+
+
 def decode_connect(body: bytes) -> Connect:
     """Return the CONNECT of a level that is ``V3`` or ``V5``.
 
@@ -237,7 +281,7 @@ def decode_connect(body: bytes) -> Connect:
             topic=fields.text(), payload=fields.binary(), qos=will_qos, retain=will_retain, properties=of_will
         )
     if flags & 0x80:
-        fields.text()  # the password says who it is
+        fields.text()
     password = fields.binary() if flags & 0x40 else None
     fields.end()
     return Connect(
@@ -266,6 +310,7 @@ def decode(first: int, body: bytes, level: int) -> Packet:
             packet_id, properties = fields.above_zero(fields.short()), fields.properties(level, _OF_SUBSCRIBE)
             filters = [_filter(fields, level)]
             while fields.left:
+                _check_room(filters)
                 filters.append(_filter(fields, level))
             packet = Subscribe(packet_id, tuple(filters), properties)
         case 0xA2:
@@ -273,6 +318,7 @@ def decode(first: int, body: bytes, level: int) -> Packet:
             fields.properties(level, _OF_UNSUBSCRIBE)
             texts = [fields.text()]
             while fields.left:
+                _check_room(texts)
                 texts.append(fields.text())
             packet = Unsubscribe(packet_id, tuple(texts))
         case 0xC0:
@@ -286,6 +332,11 @@ def decode(first: int, body: bytes, level: int) -> Packet:
             raise Parting(Reason.PROTOCOL_ERROR, f"a packet that begins with {first:#04x}, which may not come here")
     fields.end()
     return packet
+
+
+def _check_room(filters: Sized) -> None:
+    if len(filters) >= MAX_FILTERS:
+        raise Parting(Reason.TOO_LARGE, f"more than {MAX_FILTERS} filters in one packet")
 
 
 def _publish(first: int, fields: _Fields, level: int) -> Publish:

@@ -9,7 +9,7 @@ from iris.doors.clients import CLIENT_HEADER, Client, Clients
 from iris.doors.nng.messages import answer_of, read_message
 from iris.doors.options import REQUEST, SURVEY
 from iris.doors.problems import Problem, problem_of
-from iris.doors.values import enveloped, to_json
+from iris.doors.values import AS_VALUE, enveloped, to_json
 
 SURVEY_TIMEOUT: Final = 0.8
 """Seconds that a survey takes if the client does not say: a SURVEYOR that sets no NNG_OPT_SURVEYOR_SURVEYTIME waits
@@ -40,9 +40,12 @@ class Asking:
             Problem, IrisError: what the client is told.
         """
         client = self._clients.named(self._name)
-        cluster, payload, options = read_message(data, "a cluster", self._max_payload, REQUEST)
-        client.check("call", cluster)
-        with client.calling():
+        with client.calling(), client.holding() as hold:
+            await client.processor.rest()
+            with client.processor.working():
+                cluster, payload, options = read_message(data, "a cluster", self._max_payload, REQUEST)
+            client.check("call", cluster)
+            hold(_kept(payload, data))
             reply = await self._node.request(cluster, payload, headers=_from(client), **options)
         return answer_of(reply)
 
@@ -56,11 +59,14 @@ class Asking:
             Problem, IrisError: what the client is told.
         """
         client = self._clients.named(self._name)
-        cluster, payload, options = read_message(data, "a cluster", self._max_payload, SURVEY, SURVEY_TIMEOUT)
-        client.check("call", cluster)
         told: list[dict[str, Any]] = []
         size = 0
-        with client.calling():
+        with client.calling(), client.holding() as hold:
+            await client.processor.rest()
+            with client.processor.working():
+                cluster, payload, options = read_message(data, "a cluster", self._max_payload, SURVEY, SURVEY_TIMEOUT)
+            client.check("call", cluster)
+            hold(_kept(payload, data))
             surveying = self._node.survey(cluster, payload, headers=_from(client), **options)
             async with surveying as answers:
                 async for one in answers:
@@ -77,6 +83,11 @@ class Asking:
                 "errors": {str(node): problem_of(error).document() for node, error in answers.errors.items()},
             }
         )
+
+
+def _kept(payload: Any, data: bytes) -> int:
+    """Return how many bytes are kept for a message while it is worked on."""
+    return len(data) if isinstance(payload, bytes | str) else AS_VALUE * len(data)
 
 
 def _from(client: Client) -> dict[str, str]:

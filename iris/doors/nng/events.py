@@ -189,7 +189,9 @@ class Taking:
 
     async def _publish(self, data: bytes) -> None:
         client = self._clients.named(self._name)
-        topic, payload, options = read_message(data, "a topic", self._max_payload, PUSH)
+        await client.processor.rest()
+        with client.processor.working():
+            topic, payload, options = read_message(data, "a topic", self._max_payload, PUSH)
         client.check("publish", topic)
         with client.calling():
             await client.publish(self._node, topic, payload, headers={CLIENT_HEADER: client.name}, **options)

@@ -2,8 +2,8 @@
 
 A scraper is a stranger.  It gets 16 connections at a time, 5 s for each, 8 KiB of a request and 50 requests a second.
 One more ends one that has said nothing for 0.1 s, or takes its answer for longer than 1 s: who opens many and waits
-keeps nobody out.  What comes beyond that waits in the system's queue, and the node never does.  Pages are made by
-their caller, off the node's thread if they are large.
+keeps nobody out.  What comes beyond that waits in the system's queue, and the node never does.  A browser that the name
+of a page elsewhere has led here gets nothing.  Pages are made by their caller, off the node's thread if they are large.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import trio
 from iris.kernel.errors import ConfigError
 from iris.kernel.tasks import open_background, protected_context
 from iris.kernel.token_bucket import TokenBucket
+from iris.node.telemetry.host_names import is_ours
 
 _log: Final = logging.getLogger("iris")
 
@@ -58,9 +59,10 @@ class MetricsEndpoint:
         refused: requests that were none, or took too long.
     """
 
-    def __init__(self, host: str, port: int, pages: Mapping[str, MakePage]) -> None:
+    def __init__(self, host: str, port: int, name: str, pages: Mapping[str, MakePage]) -> None:
         self.host: Final = host
         self.port: Final = port
+        self._name = name
         self.refused = 0
         self._pages = pages
         self._open: dict[trio.CancelScope, float] = {}
@@ -130,7 +132,9 @@ class MetricsEndpoint:
     async def _answer(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
         import h11
 
-        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=_REQUEST)
+        from iris.node.telemetry.strict_http import StrictConnection
+
+        connection = StrictConnection(_REQUEST)
         try:
             while True:
                 event = connection.next_event()
@@ -143,17 +147,23 @@ class MetricsEndpoint:
         else:
             if not isinstance(event, h11.Request):
                 return  # it was closed
-            request, page = event, await self._page(event.method, event.target, dict(event.headers).get(b"accept", b""))
+            request, headers = event, dict(event.headers)
+            host = headers.get(b"host", b"localhost")  # HTTP/1.0 has none, and no browser speaks it
+            if is_ours(host.decode("latin-1"), (self._name,)):
+                page = await self._page(event.method, event.target, headers.get(b"accept", b""))
+            else:
+                self.refused += 1
+                page = Page(421, _TEXT, _ELSEWHERE)
         self._keep(scope, _BUSY)
-        headers = [
+        told = [
             ("content-type", page.content_type),
             ("content-length", str(len(page.body))),
             ("cache-control", "no-store"),
             ("connection", "close"),
         ]
         if page.status == 405:
-            headers.append(("allow", "GET, HEAD"))
-        head = connection.send(h11.Response(status_code=page.status, headers=headers)) or b""
+            told.append(("allow", "GET, HEAD"))
+        head = connection.send(h11.Response(status_code=page.status, headers=told)) or b""
         body = b"" if request is not None and request.method == b"HEAD" else page.body
         await stream.send_all(head)
         for start in range(0, len(body), _PIECE):
@@ -177,6 +187,11 @@ class MetricsEndpoint:
 
 
 _TEXT: Final = "text/plain; charset=utf-8"
+
+_ELSEWHERE: Final = (
+    b"this node is not called so: ask by its address, by the name of its machine, or by a name of one word\n"
+)
+"""What is told to a page whose own name was made to lead here."""
 
 
 def text_page(status: int, text: str) -> Page:
@@ -210,7 +225,7 @@ async def open_endpoint(host: str, port: int, pages: Mapping[str, MakePage]) -> 
     listener = listeners[0]
     address: tuple[str, int] = listener.socket.getsockname()[:2]
     async with listener, open_background() as nursery:
-        endpoint = MetricsEndpoint(address[0], address[1], pages)
+        endpoint = MetricsEndpoint(address[0], address[1], host, pages)
         nursery.start_soon(endpoint._run, listener)
         yield endpoint
 

@@ -8,7 +8,10 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from iris.doors import grant
+from iris.doors.clients import ClientLimits
 from iris.doors.http import HttpLimits
+from iris.doors.tokens import load_tokens
 from tests.support.doors import Place, Run, next_event, rest_of
 
 IMPATIENT = HttpLimits(head_timeout=0.3)
@@ -38,6 +41,60 @@ def test_strangers_make_room_and_clients_do_not(run: Run) -> None:
         assert place.door.statistics().turned_away == 1
 
     run(work, door_limits=HttpLimits(connections=3))
+
+
+def test_one_client_does_not_hold_all_connections(run: Run) -> None:
+    async def work(place: Place) -> None:
+        other = grant(place.tokens, "other", call=(">",))
+        place.clients._take(load_tokens(place.tokens))
+        async with AsyncExitStack() as stack:
+            for _ in range(5):  # a quarter
+                await stack.enter_async_context(place.follow("topic=a"))
+            for path in ("/request/greeters", "/publish/a"):
+                told = await place.post(path, b"x")
+                assert (told.status, told.json()["code"]) == (429, "too_many_connections")
+            told = await place.post("/request/greeters", b"x", {"authorization": f"Bearer {other}"})
+            assert (told.status, told.body) == (200, b"x")
+        assert place.door.statistics().turned_away == 0
+        while (await place.post("/request/greeters", b"x")).status != 200:  # its places are free again
+            await asyncio.sleep(0.01)
+
+    run(work, door_limits=HttpLimits(connections=20))
+
+
+def test_a_crowd_that_comes_at_once_gets_in(run: Run) -> None:
+    """Those that are nearest to their end are not cut off for those that have just come."""
+
+    async def work(place: Place) -> None:
+        async with AsyncExitStack() as stack:
+            opened = [await stack.enter_async_context(place.dial()) for _ in range(60)]
+            for _, writer in opened:
+                writer.write(b"GET /iris.js HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n")
+            answers = [await rest_of(reader) for reader, _ in opened]
+        assert [answer[:12] for answer in answers] == [b"HTTP/1.1 200"] * 60
+
+    run(work, door_limits=HttpLimits(connections=16))
+
+
+def test_bodies_are_in_the_budget_of_their_client(run: Run) -> None:
+    limits = ClientLimits(bytes=1 << 20)
+
+    async def work(place: Place) -> None:
+        head = place.head("POST", "/request/greeters", f"content-length: {600_000}")
+        async with place.dial() as (_, first), place.dial() as (reader, second):
+            first.write(head + bytes(100))  # the rest does not come, and has its place
+            await place.until_held(600_000)
+            second.write(head)
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 429")
+        async with place.dial() as (reader, writer):  # 100 KB of JSON take 1.6 MB as a value
+            body = b"[" + b'"ab",' * 20_000 + b"1]"
+            kind = "content-type: application/json"
+            writer.write(place.head("POST", "/request/greeters", kind, f"content-length: {len(body)}") + body)
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 429")
+        await place.until_held(0)
+        assert (await place.post("/request/greeters", [1, 2])).json() == [1, 2]
+
+    run(work, limits=limits)
 
 
 def test_a_door_that_is_full_says_so_and_pages_can_read_it(run: Run) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import socket
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -101,6 +102,11 @@ UNREADABLE = [
     (b"POST /publish/a HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n", 400),
     (b"GET /\xe4 HTTP/1.1\r\nhost: a\r\n\r\n", 400),
     (b"\x16\x03\x01\r\n\r\n", 400),
+    (b"GET ?x HTTP/1.1\r\nHost: a\r\n\r\n", 400),
+    (b"GET /iris.js HTTP/1.1\nhost: a\n\n", 400),
+    (b"GET /iris.js HTTP/1.1\r\nhost: a\r\nb: c\n\r\n", 400),
+    (b"GET /iris.js HTTP/1.1\r\nhost: a\r\nb: c\r\n\td\r\n\r\n", 400),
+    (b"POST /request/x HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n , gzip\r\n\r\n", 400),
 ]
 UPGRADE = b"connection: upgrade\r\nupgrade: websocket\r\nsec-websocket-version: 13\r\n"
 KEY = b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
@@ -125,6 +131,59 @@ def test_what_cannot_be_read_is_a_problem_like_any_other(run: Run, sent: bytes, 
         assert "content-type: application/problem+json" in head.lower()
         assert (told["status"], len(told["detail"]) > 20) == (status, True)
         await is_well(place)
+
+    run(work)
+
+
+@pytest.mark.parametrize("end", [b"0\r\n\n", b"0\r\na: b\n\r\n", b"0\r\na: b\r\n c\r\n\r\n"])
+def test_a_trailer_has_the_lines_of_a_head(run: Run, end: bytes) -> None:
+    async def work(place: Place) -> None:
+        async with place.dial() as (reader, writer):
+            writer.write(place.head("POST", "/request/greeters", "transfer-encoding: chunked") + b"1\r\nx\r\n" + end)
+            assert (await rest_of(reader)).startswith(b"HTTP/1.1 400")
+
+    run(work)
+
+
+EARLY = {
+    "no token": ("POST /request/greeters HTTP/1.1\r\nhost: a\r\n", 401),
+    "no method": ("PUT /request/greeters HTTP/1.1\r\nhost: a\r\n", 405),
+    "no address": ("POST /nothing HTTP/1.1\r\nhost: a\r\n", 404),
+    "unreadable": ("POST ?x HTTP/1.1\r\nhost: a\r\n", 400),
+}
+
+
+@pytest.mark.parametrize("kind", EARLY)
+@pytest.mark.parametrize("size", [1000, 200_000, 4_000_000])
+def test_who_is_answered_early_can_read_it(run: Run, kind: str, size: int) -> None:
+    """As urllib does: it asks for the end of the connection, and sends all before it reads."""
+    head, status = EARLY[kind]
+
+    async def work(place: Place) -> None:
+        def ask() -> bytes:
+            with socket.create_connection(place.address, timeout=20) as connection:
+                connection.sendall(f"{head}connection: close\r\ncontent-length: {size}\r\n\r\n".encode())
+                time.sleep(0.02)  # the answer is on its way before the rest is sent, and the other end might be closed
+                connection.sendall(bytes(size))
+                answer = b""
+                while piece := connection.recv(65_536):
+                    answer += piece
+                return answer
+
+        for _ in range(3):
+            answer = await asyncio.to_thread(ask)
+            assert answer.startswith(b"HTTP/1.1 %d " % status)
+            assert answer.endswith(b"}\n")
+
+    run(work)
+
+
+def test_a_stranger_has_one_try_on_a_connection(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with place.dial() as (reader, writer):
+            writer.write(b"GET /subscribe?topic=a HTTP/1.1\r\nhost: a\r\n\r\n" * 50)
+            assert (await rest_of(reader)).count(b"HTTP/1.1 401") == 1
+        assert place.door.statistics().refused[401] == 1
 
     run(work)
 

@@ -321,3 +321,20 @@ def test_what_a_client_has_retained_is_bounded_and_can_be_cleared(run: Run) -> N
         assert seen == {"b": b"22", "c": b"3" * 98}
 
     run(work, limits=ClientLimits(retained=2, retained_bytes=100))
+
+
+def test_no_text_ends_a_line_for_anybody(run: Run) -> None:
+    text = "a\u2028b\u2029c\x85d"
+
+    async def work(place: Place) -> None:
+        survey = await place.post("/survey/greeters", text)
+        async with place.follow("topic=a") as reader:
+            await place.post("/publish/a", text)
+            event = b""
+            while b"data: " not in event:
+                event = await reader.readline()
+        assert [json.loads(line).get("payload") for line in survey.body.decode().splitlines()] == [text, None]
+        (line,) = event.decode().removesuffix("\n").splitlines()
+        assert json.loads(line.removeprefix("data: "))["payload"] == text
+
+    run(work)

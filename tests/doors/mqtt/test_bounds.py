@@ -14,12 +14,14 @@ from typing import Any
 import mqtt5
 import pytest
 
-from iris.doors import accepting
+from iris.doors import accepting, grant
 from iris.doors.clients import ClientLimits
 from iris.doors.mqtt import door, publishing, reading, wire
+from iris.doors.mqtt.packets import Reason
+from iris.doors.tokens import load_tokens
 from iris.patterns.pubsub.subscribe import SubscriptionLimits
 from tests.doors.mqtt.place import Place, Raw, connect_3, frame, publish_3, storing, subscribe_3, text
-from tests.support.doors import Run
+from tests.support.doors import Run, rest_of
 
 
 async def is_well(place: Place) -> None:
@@ -79,6 +81,83 @@ def test_strangers_who_say_nothing_make_room_for_those_who_do(run: Run, monkeypa
                 await is_well(place)
                 for raw in silent[:8]:
                     assert await raw.end() == b""
+
+    run(work)
+
+
+def test_a_crowd_that_comes_at_once_gets_in(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that are nearest to their end are not cut off for those that have just come."""
+    monkeypatch.setattr(accepting, "STRANGERS", 8)
+
+    async def work(place: Place) -> None:
+        async with AsyncExitStack() as stack:
+            crowd = [await stack.enter_async_context(place.dial()) for _ in range(60)]
+            for raw in crowd:
+                raw.send(connect_3(place.token))
+            assert [await raw.frame() for raw in crowd] == [b"\x20\x02\x00\x00"] * 60
+
+    run(work)
+
+
+def test_what_a_stranger_sends_is_not_looked_at_but_for_the_token(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``decode_connect`` takes as long as a CONNECT is large, ``password_of`` does not."""
+    decoded: list[int] = []
+
+    def decode(body: bytes) -> Any:
+        decoded.append(len(body))
+        return reading.decode_connect(body)
+
+    monkeypatch.setattr(door, "decode_connect", decode)
+    pairs = [("abcdef", "abcdef")] * 4000
+
+    async def work(place: Place) -> None:
+        for secret in ("wrong", "w" * 60_000):
+            async with place.dial() as raw:
+                assert (await raw.join(secret, user_properties=pairs)).reason_code == Reason.BAD_PASSWORD
+        assert decoded == []
+        async with place.dial() as raw:
+            assert (await raw.join(place.token, user_properties=pairs)).reason_code == Reason.TOO_LARGE
+        await is_well(place)
+
+    run(work)
+
+
+@pytest.mark.parametrize("kind", ["filters", "unsubscribing", "topics", "pairs"])
+def test_what_one_client_sends_holds_up_no_other(run: Run, kind: str) -> None:
+    """Each took seconds: as long as all that one connection had sent took to be refused."""
+    one = text("a.b") + b"\x00"
+    floods = {
+        "filters": frame(0x82, b"\x00\x07\x00", one * 1000),
+        "unsubscribing": frame(0xA2, b"\x00\x07\x00", text("a.b") * 1000),
+        "topics": frame(0x30, text("a.b"), b"\x00") * 1000,
+        "pairs": frame(0x30, text("a"), b"\xae\x1c", (b"\x26" + text("a") + text("b")) * 514) * 10,
+    }  # fmt: skip
+
+    async def flood(raw: Raw) -> None:
+        reading = asyncio.ensure_future(rest_of(raw.reader))
+        with contextlib.suppress(ConnectionError):
+            while not reading.done():
+                raw.send(floods[kind])
+                await raw.writer.drain()
+        reading.cancel()
+
+    async def work(place: Place) -> None:
+        other = grant(place.tokens, "other", publish=("well",))
+        place.clients._take(load_tokens(place.tokens))
+        async with AsyncExitStack() as stack:
+            flooding = [asyncio.ensure_future(flood(await stack.enter_async_context(place.client()))) for _ in range(2)]
+            raw = await stack.enter_async_context(place.dial())
+            assert (await raw.join(other)).reason_code == 0
+            took: list[float] = []
+            for _ in range(5):
+                began = time.monotonic()
+                raw.send(b"\xc0\x00")
+                assert await raw.frame() == b"\xd0\x00"
+                took.append(time.monotonic() - began)
+            assert min(took) < 0.3
+            for task in flooding:
+                task.cancel()
+            await asyncio.wait(flooding)
 
     run(work)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -56,8 +57,25 @@ def asking(path: str, method: str = "GET") -> bytes:
         (b"GET /hello\r\n\r\n", 400, b"this is no request that can be read\n"),
         (b"GET /" + b"x" * 20_000, 431, b"this is no request that can be read\n"),
         (b"GET /hello HTTP/1.1\r\nhost: a\r\nhost: b\r\n\r\n", 400, b"this is no request that can be read\n"),
+        (b"GET /hello HTTP/1.1\nhost: a\n\n", 400, b"this is no request that can be read\n"),
+        (b"GET /hello HTTP/1.1\r\nhost: a\r\nb: c\r\n d\r\n\r\n", 400, b"this is no request that can be read\n"),
+        (b"GET ?x HTTP/1.1\r\nhost: a\r\n\r\n", 404, b"there are /hello, /large\n"),
     ],
-    ids=["plain", "query", "1.0", "head", "404", "405", "tls", "no version", "endless", "two hosts"],
+    ids=[
+        "plain",
+        "query",
+        "1.0",
+        "head",
+        "404",
+        "405",
+        "tls",
+        "no version",
+        "endless",
+        "two hosts",
+        "LF",
+        "fold",
+        "no path",
+    ],
 )
 async def test_each_request_has_one_answer(request_: bytes, status: int, body: bytes) -> None:
     async with an_endpoint() as endpoint:
@@ -173,3 +191,29 @@ async def test_it_is_at_an_ipv6_address_too() -> None:
     async with open_endpoint("::1", 0, {"/hello": hello}) as endpoint:
         assert endpoint.url == f"http://[::1]:{endpoint.port}"
         assert (await sends(endpoint, asking("/hello"))).endswith(b"hello\n")
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:9100", 200),
+        ("[::1]:9100", 200),
+        ("localhost", 200),
+        ("orders:9100", 200),
+        ("orders.shop.svc.cluster.local:9100", 200),
+        ("10.0.0.9", 200),
+        (socket.gethostname(), 200),
+        ("evil.example:9100", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("localhost.evil.example", 421),
+        ("local.evil", 421),
+        ("evil.example.", 421),
+        ("", 421),
+        ("[::1", 421),
+    ],
+)
+async def test_a_page_whose_name_was_made_to_lead_here_reads_nothing(host: str, status: int) -> None:
+    async with an_endpoint() as endpoint:
+        answer = await sends(endpoint, f"GET /hello HTTP/1.1\r\nhost: {host}\r\n\r\n".encode())
+    assert answer.startswith(b"HTTP/1.1 %d " % status)
+    assert (b"hello" in answer) == (status == 200)

@@ -27,12 +27,13 @@ _log: Final = logging.getLogger("iris")
 DRAIN: Final = "drain"
 REVOKE: Final = "revoke"
 
-_FILES: Final = {
+FILES: Final = {
     "/": ("dash.html", "text/html"),
     "/dash.css": ("dash.css", "text/css"),
     "/dash.js": ("dash.js", "text/javascript"),
     "/dash.svg": ("dash.svg", "image/svg+xml"),
 }
+"""The page itself, which holds nothing of the realm."""
 
 _MAX_ORDER: Final = 4096
 """Bytes of what a page says when it drains a member."""
@@ -48,7 +49,7 @@ def make_app(node: Node, feed: Feed, allowed: Collection[str]) -> Starlette:
     """
     actions = _Actions(node)
     possible = {DRAIN: actions.drain, REVOKE: actions.revoke}
-    routes = [Route(path, _file(*file), methods=["GET"]) for path, file in _FILES.items()]
+    routes = [Route(path, _file(*file), methods=["GET"]) for path, file in FILES.items()]
     routes += [Route(f"/{name}", possible[name], methods=["POST"]) for name in allowed]
 
     async def stream(_: Request) -> Response:

@@ -55,14 +55,14 @@ def dash(
 ) -> int:
     """Show the realm on a page, live, until Ctrl-C: what 'iris top' shows, with charts and a graph.
 
-    Open the address that is printed: it holds a token, which the browser keeps in a cookie. The page is for this
+    Open the address that is printed: it holds a token, which the page keeps for its own tab. The page is for this
     machine unless --listen says otherwise, and changes nothing unless --allow does: drain has a member take no new work
     and work again; revoke puts a list in force that 'iris keys revoke' has written.
 
     Needs a credential with the right to serve iris.nodes, and iris.nodes.drain for --allow drain; or the local realm.
     """
     try:
-        from iris.cli.operators.dash.app import make_app
+        from iris.cli.operators.dash.app import FILES, make_app
         from iris.cli.operators.dash.feed import Feed
         from iris.cli.operators.dash.guard import Guard
         from iris.cli.operators.dash.server import open_server
@@ -79,14 +79,13 @@ def dash(
             guard = Guard(
                 make_app(node, feed, set(allowed)),
                 token=token,
-                port=listening.getsockname()[1],
-                secure=tls is not None,
                 names=names,
+                public=FILES,
             )
             async with trio.open_nursery() as nursery, open_server(guard, listening, tls):
                 nursery.start_soon(feed.run)
                 url = url_of("http" if tls is None else "https", listening)
-                note(f"open {url}/?token={token if token_file is None else f'... with the token of {token_file}'}")
+                note(f"open {url}/#token={token if token_file is None else f'... with the token of {token_file}'}")
                 await interruption.wait()
                 nursery.cancel_scope.cancel()
 

@@ -7,6 +7,14 @@ const ALERT = 60; // seconds for which a loss is told at the top
 const MANY = 40; // dots of one group
 const SVG = "http://www.w3.org/2000/svg";
 
+// The token is behind the # of the address, which no server is sent, and stays in this tab: cookies go to all ports.
+const given = new URLSearchParams(location.hash.slice(1)).get("token");
+if (given) history.replaceState(null, "", location.pathname);
+const headers = { authorization: `Bearer ${given ?? kept("token") ?? ""}` };
+if (given) keep("token", given);
+function kept(name) { try { return sessionStorage.getItem(name); } catch { return null; } } // storage is off
+function keep(name, value) { try { sessionStorage.setItem(name, value); } catch { /* storage is off */ } }
+
 const $ = (id) => document.getElementById(id);
 const state = { about: null, points: [], view: null, before: null, first: null, heard: 0, colours: new Map() };
 
@@ -563,7 +571,7 @@ function ask(title, body, verb, act) {
 }
 
 async function post(path, body) {
-  const response = await fetch(path, { method: "POST", body });
+  const response = await fetch(path, { method: "POST", body, headers });
   if (!response.ok) throw new Error((await response.text()).trim() || `status ${response.status}`);
   return response;
 }
@@ -646,34 +654,50 @@ function tell(mark, text) {
   set($("state"), text);
 }
 
-let source = null;
-function connect() {
-  source?.close();
-  source = new EventSource("views");
-  source.addEventListener("history", (event) => {
-    const about = JSON.parse(event.data);
+const received = {
+  history(about) {
     state.heard = performance.now();
     if (state.about && state.about.node !== about.node) Object.assign(state, { view: null, before: null, first: null });
     state.about = about;
     state.points = about.points;
     set($("about"), `realm ${about.realm.slice(0, 8)}${about.site ? ` · ${about.site}` : ""} · ${about.allowed.length ? `may ${about.allowed.join(" and ")}` : "read-only"}`);
-  });
-  source.addEventListener("view", (event) => {
+  },
+  view(view) {
     state.heard = performance.now();
-    show(JSON.parse(event.data));
+    show(view);
     tell("live", "live");
-  });
-  source.addEventListener("error", () => lost(source));
+  },
+};
+
+/** Read server-sent events: EventSource could not show the token. */
+async function follow(body) {
+  let text = "";
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let { value, done } = await reader.read(); !done; { value, done } = await reader.read()) {
+    const messages = (text + value).split("\n\n");
+    text = messages.pop();
+    for (const message of messages) {
+      const [, kind, data] = message.match(/^event: (.*)\ndata: (.*)$/);
+      try { received[kind](JSON.parse(data)); } catch (error) { reportError(error); }
+    }
+  }
 }
 
-/** The stream has ended: say why, and try again. */
-async function lost(of) {
-  tell("broken", "iris dash does not answer: it was stopped or cannot be reached");
-  if (of.readyState !== EventSource.CLOSED) return; // the browser tries again by itself
-  const seen = await fetch("dash.css", { cache: "no-store" }).then((response) => response.status, () => 0);
-  if (seen === 401) return tell("broken", "iris dash was restarted: open the address that it has printed now");
-  if (seen === 200) tell("broken", "iris dash has as many pages open as it may: close one");
-  setTimeout(() => { if (of === source && !document.hidden) connect(); }, 1000);
+let source = null;
+async function connect() {
+  source?.abort();
+  const own = (source = new AbortController());
+  let status = 0;
+  try {
+    const response = await fetch("views", { headers, signal: own.signal });
+    status = response.status;
+    if (response.ok) await follow(response.body);
+  } catch { /* the connection has ended */ }
+  if (own !== source) return;
+  if (status === 401) return tell("broken", "iris dash was restarted: open the address that it has printed now");
+  if (status === 503) tell("broken", "iris dash has as many pages open as it may: close one");
+  else tell("broken", "iris dash does not answer: it was stopped or cannot be reached");
+  setTimeout(() => { if (own === source && !document.hidden) connect(); }, 1000);
 }
 
 setInterval(() => {
@@ -685,7 +709,7 @@ setInterval(() => {
 // A page that nobody sees needs no views, and browsers have six connections to a server.
 document.addEventListener("visibilitychange", () => {
   if (!document.hidden) return connect();
-  source?.close();
+  source?.abort();
   source = null;
 });
 addEventListener("resize", () => { if (state.view) { for (const chart of charts) chart.show(); } });

@@ -1,24 +1,27 @@
-"""Guard: who may see the page, and what browsers may do with it.  An ASGI application around another one.
+"""Guard: who may see the realm, and what browsers may do with it.  An ASGI application around another one.
 
-- The token comes once in the address that the command prints, and from then on in a cookie that scripts cannot read and
-  that no other site's requests carry.  Cookies are shared by all ports of a host, so the name has the port in it.
-- A page of another site whose name is made to lead here (DNS rebinding) has that name in its requests: names are those
-  that this server was told, and an address is no name.
-- What changes something has to come from this page: browsers say from where it comes.
+- The token is behind the ``#`` of the address that the command prints, which browsers send to nobody.  The page keeps
+  it for its own tab and shows it in a header.  It is no cookie: those are shared by all ports of a host, so that each
+  server of another user that the browser visits at the same address would be given it.
+- The page itself holds nothing of the realm, and is for everybody who calls this server by a name that it has.  A page
+  of another site whose name is made to lead here (DNS rebinding) has that name in its requests: names are those that
+  this server was told, and an address is no name.
+- Browsers say from where a request comes.  One of another page gets nothing, and what changes something has to say so.
 """
 
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from collections.abc import Collection
 from typing import Final, final
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from iris.node.telemetry.host_names import host_of, is_address
 
 _HEADERS: Final = {
     "content-security-policy": (
@@ -34,6 +37,9 @@ _HEADERS: Final = {
 
 _WHERE: Final = "open the address that 'iris dash' has printed: its token is missing or of another run\n"
 
+ADMIT: Final = "admit"
+"""In the state of a connection: what is called when the token is shown on it."""
+
 
 @final
 class Guard:
@@ -42,17 +48,15 @@ class Guard:
     Args:
         app: what is guarded.
         token: the secret, of letters, digits, - and _.
-        port: where it listens.
-        secure: whether browsers come by TLS.
         names: by which the server may be called, besides localhost and addresses.
+        public: paths of the page itself, which show nothing of the realm.
     """
 
-    def __init__(self, app: ASGIApp, *, token: str, port: int, secure: bool, names: Collection[str]) -> None:
+    def __init__(self, app: ASGIApp, *, token: str, names: Collection[str], public: Collection[str]) -> None:
         self._app = app
         self._token = token.encode()
-        self._cookie = f"iris_dash_{port}"
-        self._secure = secure
         self._names = {"localhost", *map(str.lower, names)}
+        self._public = frozenset(public)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -73,43 +77,34 @@ class Guard:
         host = request.headers.getlist("host")
         if len(host) != 1 or not self._is_here(host[0]):
             return PlainTextResponse("this server has another name: say --name if it is this one, too\n", 421)
-        given = request.query_params.getlist("token")
-        if given and request.method == "GET" and request.url.path == "/":
-            return self._welcome() if len(given) == 1 and self._is_token(given[0]) else PlainTextResponse(_WHERE, 401)
-        if not self._is_token(request.cookies.get(self._cookie, "")):
+        reads = request.method in ("GET", "HEAD")
+        if reads and request.url.path in self._public:
+            return None
+        if not self._is_shown(request.headers):
             return PlainTextResponse(_WHERE, 401)
-        if request.method not in ("GET", "HEAD") and not _is_same_origin(request.headers):
+        if not _is_same_origin(request.headers, named=not reads):
             return PlainTextResponse("this was not asked by the page of this server\n", 403)
+        request.scope.get("state", {}).get(ADMIT, lambda: None)()
         return None
 
-    def _welcome(self) -> Response:
-        """Put the token where no history, log or page sees it."""
-        answer = RedirectResponse("/", 303)
-        answer.set_cookie(
-            self._cookie, self._token.decode(), httponly=True, samesite="strict", secure=self._secure, path="/"
-        )
-        return answer
-
-    def _is_token(self, given: str) -> bool:
-        return hmac.compare_digest(given.encode(errors="replace"), self._token)
+    def _is_shown(self, headers: Headers) -> bool:
+        shown = headers.getlist("authorization")
+        scheme, _, given = shown[0].partition(" ") if len(shown) == 1 else ("", "", "")
+        right = hmac.compare_digest(given.encode(errors="replace"), self._token)
+        return scheme.lower() == "bearer" and right
 
     def _is_here(self, host: str) -> bool:
-        try:
-            name = urlsplit(f"//{host}").hostname or ""
-        except ValueError:
-            return False
-        if name in self._names:
-            return True
-        try:
-            ipaddress.ip_address(name)
-        except ValueError:
-            return False
-        return True
+        name = host_of(host)
+        return name in self._names or is_address(name)
 
 
-def _is_same_origin(headers: Headers) -> bool:
+def _is_same_origin(headers: Headers, *, named: bool) -> bool:
+    """Whether a request comes from the page; one that need not say so (``named``) may leave out from where."""
+    origins = headers.getlist("origin")
+    if len(origins) != 1:
+        return not (origins or named) and headers.get("sec-fetch-site", "same-origin") == "same-origin"
     try:
-        origin = urlsplit(headers.get("origin", "")).netloc
+        origin = urlsplit(origins[0]).netloc
     except ValueError:
         return False
     return origin == headers["host"] and headers.get("sec-fetch-site", "same-origin") == "same-origin"

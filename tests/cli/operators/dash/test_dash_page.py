@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,7 +71,8 @@ def test_the_numbers_are_those_of_top_while_requests_go_on_and_when_they_have_en
         page.open(dash.address)
         page.wait_for(LIVE)
         assert page.run("return location.href") == f"{dash.url}/"
-        assert dash.token not in page.run("return document.cookie + document.documentElement.outerHTML")
+        assert page.run("return document.cookie") == ""
+        assert dash.token not in page.run("return location.href + document.documentElement.outerHTML")
         top = _top(terminal, "--site", "airport", "--interval", "3")
         shown = _rows(page, "clusters")
         assert set(shown) == {cluster["cluster"] for cluster in top["clusters"]} == {*MEMBERS, "bridge"}
@@ -139,7 +142,7 @@ def test_a_page_whose_dash_is_restarted_or_gone_says_so(terminal: Terminal) -> N
     options = ("--listen", where, "--token-file", str(file))
     with open_page("about:blank") as page:
         with open_dash(terminal, *options):
-            page.open(f"http://{where}/?token={'b' * 40}")
+            page.open(f"http://{where}/#token={'b' * 40}")
             page.wait_for(LIVE)
         page.wait_for(_has_text("#state", "does not answer"), 10)
         with open_dash(terminal, *options) as again:
@@ -148,6 +151,44 @@ def test_a_page_whose_dash_is_restarted_or_gone_says_so(terminal: Terminal) -> N
             page.wait_for(_has_text("#state", "no news for "), 10)
             again.process.send_signal(signal.SIGCONT)
             page.wait_for(LIVE)
+
+
+def test_another_server_at_the_same_address_gets_no_token(terminal: Terminal) -> None:
+    """Cookies know no ports: with one, the first thing that a neighbour's server is sent would be the token."""
+    heads: list[bytes] = []
+
+    def answer(listening: socket.socket) -> None:
+        while True:
+            try:
+                accepted, _ = listening.accept()
+            except OSError:
+                return
+            with accepted:
+                heads.append(accepted.recv(65_536))
+                accepted.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 0\r\n\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as neighbour, open_dash(terminal, "--allow", "drain") as dash:
+        thread = threading.Thread(target=answer, args=(neighbour,), daemon=True)
+        thread.start()
+        where = f"http://127.0.0.1:{neighbour.getsockname()[1]}/"
+        with open_page(dash.address) as page:
+            page.wait_for(LIVE)
+            page.open(where)
+            assert page.run("return JSON.stringify([{...sessionStorage}, document.cookie, document.referrer])") == (
+                '[{},"",""]'
+            )
+            for path in ("views", "drain"):
+                method = "POST" if path == "drain" else "GET"
+                asked = f"fetch('{dash.url}/{path}', {{ method: '{method}', credentials: 'include' }})"
+                assert page.run(f"return {asked}.then(() => 'read', () => 'refused')") == "refused"
+            page.open(dash.url)  # the tab has kept it
+            page.wait_for(LIVE)
+        with open_page(dash.url) as other:
+            other.wait_for(_has_text("#state", "open the address"))
+        neighbour.shutdown(socket.SHUT_RDWR)
+    thread.join(10)
+    assert heads
+    assert not [head for head in heads if dash.token.encode() in head or b"cookie" in head.lower()]
 
 
 def test_a_realm_that_is_not_seen_is_told() -> None:

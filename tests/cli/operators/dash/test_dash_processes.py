@@ -88,8 +88,11 @@ def test_a_member_that_hangs_is_silent_and_delays_nobody(terminal: Terminal) -> 
 def test_strangers_other_names_and_other_pages_get_nothing(terminal: Terminal) -> None:
     with open_dash(terminal, "--allow", "drain") as dash:
         assert dash.ask("/")[0] == 200
-        assert dash.ask("/", Cookie="")[0] == 401
-        assert dash.ask("/views", Cookie=f"iris_dash_{dash.port}={'x' * 43}")[0] == 401
+        assert dash.ask("/", Authorization="")[0] == 200  # the page itself is for everybody
+        assert dash.ask("/views", Authorization="")[0] == 401
+        assert dash.ask("/views", Authorization=f"Bearer {'x' * 43}")[0] == 401
+        assert dash.ask("/views", Authorization="", Cookie=f"iris_dash_{dash.port}={dash.token}")[0] == 401
+        assert dash.ask("/views", Origin="http://127.0.0.1:1")[0] == 403
         assert dash.ask("/", Host="rebound.example")[0] == 421
         assert dash.ask("/", Host=f"localhost:{dash.port}")[0] == 200
         for origin in ("http://evil.example", "null", f"http://localhost:{dash.port}"):
@@ -221,10 +224,10 @@ def test_the_page_goes_on_with_a_token_from_a_file_when_it_is_restarted(terminal
     with open_dash(terminal, "--token-file", str(file)) as dash:
         assert "a" * 40 not in dash.address
         where = f"127.0.0.1:{dash.port}"
-        assert dash.ask("/", Cookie=f"iris_dash_{dash.port}={'a' * 40}")[0] == 200
+        assert dash.ask("/nothing", Authorization=f"Bearer {'a' * 40}")[0] == 404
         interrupt(dash.process)
     with open_dash(terminal, "--token-file", str(file), "--listen", where) as dash:
-        assert dash.ask("/", Cookie=f"iris_dash_{dash.port}={'a' * 40}")[0] == 200
+        assert dash.ask("/nothing", Authorization=f"Bearer {'a' * 40}")[0] == 404
 
 
 @pytest.mark.parametrize(

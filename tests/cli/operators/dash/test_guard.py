@@ -11,14 +11,14 @@ from starlette.types import Message
 from iris.cli.operators.dash.guard import Guard
 
 TOKEN: Final = "t" * 43
-COOKIE: Final = f"iris_dash_7780={TOKEN}"
+SHOWN: Final = f"Bearer {TOKEN}"
 HERE: Final = "127.0.0.1:7780"
 
 
-async def _ask(path: str = "/", *, method: str = "GET", secure: bool = False, **headers: str | None) -> Any:
-    guard = Guard(PlainTextResponse("the page"), token=TOKEN, port=7780, secure=secure, names=["Dash.example"])
+async def _ask(path: str = "/views", *, method: str = "GET", **headers: str | None) -> Any:
+    guard = Guard(PlainTextResponse("the realm"), token=TOKEN, names=["Dash.example"], public=["/", "/dash.js"])
     sent: list[Message] = []
-    given = {"host": HERE, "cookie": COOKIE, **headers}
+    given = {"host": HERE, "authorization": SHOWN, **headers}
     address, _, query = path.partition("?")
 
     async def receive() -> Message:
@@ -43,43 +43,36 @@ async def _ask(path: str = "/", *, method: str = "GET", secure: bool = False, **
     return sent[0]["status"], told, b"".join(message.get("body", b"") for message in sent[1:])
 
 
-@pytest.mark.parametrize("cookie", [None, "", "iris_dash_7780=", "iris_dash_7780=x", f"iris_dash_7781={TOKEN}", "é=ü"])
-async def test_nothing_is_shown_without_the_token(cookie: str | None) -> None:
-    for path in ("/", "/dash.js", "/views", "/nothing"):
-        status, _, body = await _ask(path, cookie=cookie)
+@pytest.mark.parametrize("shown", [None, "", "Bearer ", "Bearer x", f"Bearer {TOKEN}x", TOKEN, f"Basic {TOKEN}", "é ü"])
+async def test_nothing_is_shown_without_the_token(shown: str | None) -> None:
+    for path in ("/views", "/drain", "/nothing", f"/views?token={TOKEN}", "/dash.js/"):
+        status, _, body = await _ask(path, authorization=shown)
         assert status == 401
-        assert b"the page" not in body
+        assert b"the realm" not in body
         assert TOKEN.encode() not in body
 
 
-@pytest.mark.parametrize(
-    "query", ["token=", "token=x", f"token={TOKEN}x", f"token={TOKEN}&token={TOKEN}", "token=%C3%A9"]
-)
-async def test_a_wrong_token_lets_nobody_in(query: str) -> None:
-    status, headers, _ = await _ask(f"/?{query}", cookie=None)
+async def test_a_cookie_is_no_token_and_none_is_given() -> None:
+    status, headers, _ = await _ask(authorization=None, cookie=f"iris_dash_7780={TOKEN}")
     assert (status, headers.get("set-cookie")) == (401, None)
 
 
-@pytest.mark.parametrize("secure", [False, True])
-async def test_the_token_goes_from_the_address_into_a_cookie(secure: bool) -> None:
-    status, headers, body = await _ask(f"/?token={TOKEN}", cookie=None, secure=secure)
-    assert (status, headers["location"], body) == (303, "/", b"")
-    first, *marks = headers["set-cookie"].split("; ")
-    assert first == COOKIE
-    assert {mark.lower() for mark in marks} == {"httponly", "samesite=strict", "path=/"} | (
-        {"secure"} if secure else set()
-    )
-    assert headers["referrer-policy"] == "no-referrer"
+@pytest.mark.parametrize("path", ["/", "/dash.js", f"/?token={TOKEN}"])
+async def test_the_page_itself_is_for_everybody_and_says_nothing(path: str) -> None:
+    status, headers, _ = await _ask(path, authorization=None)
+    assert (status, headers.get("set-cookie")) == (200, None)
+    assert (await _ask(path, authorization=None, method="POST"))[0] == 401
 
 
-async def test_whoever_shows_the_cookie_sees_the_page_with_a_strict_policy() -> None:
+async def test_whoever_shows_the_token_sees_the_realm_with_a_strict_policy() -> None:
     status, headers, body = await _ask()
-    assert (status, body) == (200, b"the page")
+    assert (status, body) == (200, b"the realm")
     policy = headers["content-security-policy"]
     assert "default-src 'none'" in policy
     assert "unsafe" not in policy
     assert "frame-ancestors 'none'" in policy
     assert headers["cache-control"] == "no-store"
+    assert headers["referrer-policy"] == "no-referrer"
 
 
 @pytest.mark.parametrize(
@@ -94,9 +87,8 @@ async def test_names_that_the_server_has(host: str) -> None:
     [None, "", "evil.example", "evil.example:7780", "127.0.0.1.evil.example", "localhost.evil", "[::1", "@127.0.0.1x"],
 )
 async def test_a_name_that_was_made_to_lead_here_gets_nothing(host: str | None) -> None:
-    for path in ("/", f"/?token={TOKEN}"):
-        status, headers, _ = await _ask(path, host=host)
-        assert (status, headers.get("set-cookie")) == (421, None)
+    for path in ("/", "/views"):
+        assert (await _ask(path, host=host))[0] == 421
 
 
 @pytest.mark.parametrize(
@@ -121,8 +113,24 @@ async def test_orders_come_from_the_page_alone(origin: str | None, site: str | N
     assert (await _ask("/drain", method="POST", origin=origin, sec_fetch_site=site))[0] == status
 
 
+@pytest.mark.parametrize(
+    ("origin", "site", "status"),
+    [
+        (None, None, 200),
+        (None, "same-origin", 200),
+        (f"http://{HERE}", "same-origin", 200),
+        ("http://127.0.0.1:7781", None, 403),
+        (None, "same-site", 403),
+        (None, "cross-site", 403),
+        ("null", None, 403),
+    ],
+)
+async def test_other_pages_see_nothing_even_with_the_token(origin: str | None, site: str | None, status: int) -> None:
+    assert (await _ask("/views", origin=origin, sec_fetch_site=site))[0] == status
+
+
 async def test_a_socket_of_the_web_is_closed() -> None:
-    guard = Guard(PlainTextResponse("the page"), token=TOKEN, port=7780, secure=False, names=[])
+    guard = Guard(PlainTextResponse("the realm"), token=TOKEN, names=[], public=[])
     sent: list[Message] = []
 
     async def receive() -> Message:

@@ -6,14 +6,16 @@ import logging
 import socket
 import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from typing import Final
 
 import pytest
 import trio
 from starlette.types import Receive, Scope, Send
 
 from iris.cli.operators.dash import server
+from iris.cli.operators.dash.guard import ADMIT
 from iris.cli.operators.dash.server import open_server
 from tests.support.door_certificate import make_certificate
 
@@ -21,6 +23,8 @@ _GET = b"GET %s HTTP/1.1\r\nhost: x\r\n\r\n"
 
 
 async def _app(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["path"] == "/shown":
+        scope["state"][ADMIT]()
     if scope["path"] == "/fails":
         raise ValueError("it failed")
     await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -69,7 +73,7 @@ async def test_more_connections_than_there_is_room_for_are_closed(monkeypatch: p
     async with _serving() as port:
         held = [await trio.open_tcp_stream("127.0.0.1", port) for _ in range(3)]
         for stream in held:
-            await stream.send_all(_GET % b"/")
+            await stream.send_all(_GET % b"/shown")
             await stream.receive_some(1)
         with pytest.raises((trio.BrokenResourceError, AssertionError)):
             assert b"the page" in await _get(port)
@@ -83,6 +87,33 @@ async def test_more_connections_than_there_is_room_for_are_closed(monkeypatch: p
                     await trio.lowlevel.checkpoint()
         for stream in held:
             await stream.aclose()
+
+
+async def test_who_shows_no_token_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MAX_CONNECTIONS", 3)
+    async with _serving() as port, AsyncExitStack() as stack:
+        shown = await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", port))
+        await shown.send_all(_GET % b"/shown")
+        assert b"200" in await shown.receive_some()
+        for _ in range(20):
+            await stack.enter_async_context(await trio.open_tcp_stream("127.0.0.1", port))
+        assert b"the page" in await _get(port)
+        await shown.send_all(_GET % b"/shown")
+        answer = b""
+        while b"the page" not in answer:
+            answer += await shown.receive_some()
+
+
+@pytest.mark.parametrize("size", [100_000, 5_000_000])
+async def test_who_says_too_much_can_read_the_answer(size: int) -> None:
+    async with _serving() as port, await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        head = b"POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % size
+        with trio.fail_after(10):
+            await stream.send_all(head + bytes(size))
+            answer = b""
+            while piece := await stream.receive_some():
+                answer += piece
+    assert b"the page" in answer
 
 
 async def test_a_failure_is_logged_and_told_to_that_browser_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -107,6 +138,20 @@ async def test_what_is_no_request_ends_that_connection_alone(garbage: bytes) -> 
                 except trio.BrokenResourceError:
                     pass
         assert b"the page" in await _get(port)
+
+
+LOOSE: Final = (
+    b"GET / HTTP/1.1\nhost: a\n\n", b"GET / HTTP/1.1\r\nhost: a\r\nb: c\n\r\n",
+    b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n , gzip\r\n\r\n",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("sent", LOOSE)
+async def test_lines_are_those_that_every_program_reads_alike(sent: bytes) -> None:
+    async with _serving() as port, await trio.open_tcp_stream("127.0.0.1", port) as stream:
+        await stream.send_all(sent)
+        with trio.fail_after(10):
+            assert (await stream.receive_some()).startswith(b"HTTP/1.1 400")
 
 
 async def test_with_a_certificate_it_speaks_tls_and_waits_for_nobody_who_does_not(tmp_path: Path) -> None:

@@ -1,0 +1,119 @@
+"""Places: how many connections a door has, and whose they are."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Collection
+from contextlib import asynccontextmanager, suppress
+from typing import Final, final
+
+from iris.doors.accepting import GRACE
+from iris.doors.clients import Client
+from iris.doors.http.limits import HttpStatistics
+from iris.doors.problems import Problem
+from iris.doors.processor import Processor
+
+_MIN_SHARE: Final = 4
+
+
+@final
+class Places:
+    """The places of a door.
+
+    Args:
+        most: connections at a time.
+        counted: where is counted who has had to make room.
+
+    Attributes:
+        parting: connections beyond these, whose clients are being told that the door is full.
+        processor: of all strangers together: of whom the door knows no token yet.
+    """
+
+    def __init__(self, most: int, counted: HttpStatistics) -> None:
+        self.parting: Final = set[object]()
+        self.processor: Final = Processor()
+        self._most = most
+        self._counted = counted
+        self._coming = 0
+        self._of_one = max(_MIN_SHARE, most // 4)
+        self._strangers: dict[object, tuple[float, Callable[[], None]]] = {}
+        """Since when each has its place, and what ends it; the oldest first."""
+        self._of: dict[object, Client] = {}
+        self._counts = Counter[Client]()
+        self._changed = asyncio.Event()
+
+    def are_taken(self, connections: Collection[object]) -> bool:
+        """Whether there is none left."""
+        return len(connections) - len(self.parting) >= self._most
+
+    def _are_kept(self, connections: Collection[object]) -> bool:
+        return len(connections) - len(self.parting) + self._coming >= self._most
+
+    @asynccontextmanager
+    async def coming(self, connections: Collection[object]) -> AsyncGenerator[None]:
+        """Keep a place for one that comes within the block; wait for it until a stranger's time is over, if need be."""
+        while self._are_kept(connections) and (self._strangers or self._coming):
+            left = None
+            if self._strangers:
+                since, _ = next(iter(self._strangers.values()))
+                left = since + GRACE - asyncio.get_running_loop().time()
+                if left <= 0:
+                    self.make_room()
+                    break
+            self._changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await self._changed.wait()
+        self._coming += 1
+        try:
+            yield
+        finally:
+            self._coming -= 1
+            self._changed.set()
+
+    def make_room(self) -> bool:
+        """End the oldest stranger's connection; return whether there was one."""
+        if not self._strangers:
+            return False
+        self._counted.turned_away += 1
+        connection = next(iter(self._strangers))
+        _, end = self._strangers.pop(connection)
+        end()
+        return True
+
+    def begin(self, connection: object, end: Callable[[], None]) -> None:
+        """Give a place to a stranger; ``end`` takes it away again."""
+        self._strangers[connection] = asyncio.get_running_loop().time(), end
+        self._changed.set()  # who waits for one that comes now waits for a stranger's time
+
+    def admit(self, connection: object, client: Client) -> None:
+        """Know whose a connection is.
+
+        Raises:
+            Problem: its client has as many as it may.
+        """
+        if self._of.get(connection) is client:
+            return
+        if self._counts[client] >= self._of_one:
+            told = f"{self._of_one} connections at a time are the limit of a client at this door: close some"
+            raise Problem(429, "too_many_connections", told, retry_after=1)
+        self.leave(connection)
+        self._of[connection] = client
+        self._counts[client] += 1
+
+    def processor_of(self, connection: object) -> Processor:
+        """Return whose time is used for it."""
+        client = self._of.get(connection)
+        return self.processor if client is None else client.processor
+
+    def leave(self, connection: object) -> None:
+        """Give a place back."""
+        self._strangers.pop(connection, None)
+        self.parting.discard(connection)
+        client = self._of.pop(connection, None)
+        if client is not None:
+            self._counts[client] -= 1
+            if not self._counts[client]:
+                del self._counts[client]
+        self._changed.set()
