@@ -24,11 +24,12 @@ from iris.cluster.membership import (
     Forwarder,
     Lookups,
     Membership,
+    NodeAdmission,
     ProofVerifier,
     RevocationExchange,
     proof_of,
 )  # fmt: skip
-from iris.cluster.mesh import Mesh, open_mesh
+from iris.cluster.mesh import Mesh, open_mesh, own_addresses
 from iris.cluster.sites import Sites
 from iris.cluster.swim import ClientView, NodeRecord, Swim
 from iris.kernel.config import Config
@@ -43,8 +44,8 @@ from iris.node.join import CREDENTIAL, RENEWAL_MARGIN, SEEDS, Joined, read_crede
 from iris.node.meeting_place import MeetingPlace
 from iris.node.node import Node
 from iris.node.run_guard import check_trio
-from iris.security.files import CredentialWatch, open_local_realm, private_home
-from iris.security.identity import Credential, NodeIdentity, PeerIdentity
+from iris.security.files import CredentialWatch, load_revocations, open_local_realm, private_home
+from iris.security.identity import Credential, NewestRevocations, NodeIdentity
 
 _log: Final = logging.getLogger("iris")
 
@@ -170,6 +171,9 @@ async def open_node(
     credential = await _credential(name, given, listen, environment, is_given=is_given)
     seeds = tuple(dict.fromkeys((*seeds, *credential.seeds)))
     identity = credential.new_identity(environment.entropy, environment.wall_clock())
+    # All that decides who may be linked is there before anybody can dial this node.
+    path = await _revocations_file(revocations, credential.realm_id, environment)
+    revoked = NewestRevocations(credential.realm, None if path is None else load_revocations(path, credential.realm))
     registry: Registry | None = None
     place: MeetingPlace | None = None
     if environment.directory is not None and not dial_only:
@@ -182,6 +186,15 @@ async def open_node(
     transport = environment.transport(config)
     try:
         bound = await (transport.listen(listen) if place is None else place.listen(transport, listen))
+        verifier = ProofVerifier(identity, environment.wall_clock, revoked.check)
+        make_view = ClientView if client else Swim
+        view = make_view(
+            record=_record(identity, site or "", own_addresses(identity.node_id, bound, dial_only=dial_only)),
+            trust=verifier,
+            config=config,
+            random=environment.random,
+            now=trio.current_time(),
+        )
     except BaseException:
         transport.close()
         raise
@@ -192,6 +205,7 @@ async def open_node(
             identity,
             transport,
             bound,
+            admission=NodeAdmission(revoked, view, verifier),
             config=config,
             entropy=environment.entropy,
             wall_clock=environment.wall_clock,
@@ -201,21 +215,11 @@ async def open_node(
         ) as mesh,
         _open_parts(mesh) as nursery,
     ):
-        path = await _revocations_file(revocations, credential.realm_id, environment)
         Forwarder(mesh)
         if environment.descriptors is not None:
             DescriptorWatch(mesh, environment.descriptors)
-        revoking = RevocationExchange(mesh, credential.realm, path, nursery, look=LOCAL_LOOK if local else LOOK)
-        check_peer = revoking.revocations.check
-        verifier = ProofVerifier(identity, environment.wall_clock, check_peer)
-        make_view = ClientView if client else Swim
-        view = make_view(
-            record=_record(mesh, identity),
-            trust=verifier,
-            config=config,
-            random=environment.random,
-            now=trio.current_time(),
-        )
+        look = LOCAL_LOOK if local else LOOK
+        revoking = RevocationExchange(mesh, credential.realm, revoked, path, nursery, look=look)
         membership = Membership(
             mesh,
             view,
@@ -225,8 +229,7 @@ async def open_node(
             random=environment.random,
             processor_time=environment.processor_time,
         )
-        mesh.check_peer = partial(_check_all, (check_peer, membership.check_peer))
-        joined = Joined(mesh, membership, check_peer, environment)
+        joined = Joined(mesh, membership, revoked.check, environment)
         revoking.on_newer(joined.renew)
         revoking.on_newer(membership.recheck)
         revoking.on_newer(membership.news)
@@ -256,6 +259,7 @@ async def open_node(
         revoking.on_newer(node._parts.pubsub.durable.recheck)
         if sites is not None:
             node._parts.pubsub.publish_abroad(sites, environment.entropy)
+        mesh.begin_reading()
         nursery.start_soon(membership.run)
         nursery.start_soon(revoking.run)
         nursery.start_soon(node._run)
@@ -337,11 +341,6 @@ def _check_dial_only(local: bool, listen: tuple[str, ...]) -> None:
         raise ConfigError("dial_only needs a credential: the nodes of the local realm are all on this machine")
     if listen:
         raise ConfigError(f"a node that only dials out cannot listen at {listen[0]}: give listen or dial_only")
-
-
-def _check_all(checks: Iterable[Callable[[PeerIdentity], None]], peer: PeerIdentity) -> None:
-    for check in checks:
-        check(peer)
 
 
 @asynccontextmanager
@@ -438,13 +437,13 @@ async def _way_back(seeds: tuple[str, ...]) -> tuple[str, ...]:
     return ()
 
 
-def _record(mesh: Mesh, identity: NodeIdentity) -> NodeRecord:
+def _record(identity: NodeIdentity, site: str, addresses: tuple[str, ...]) -> NodeRecord:
     return NodeRecord(
         node=identity.node_id,
         name=identity.cluster,
         proof=proof_of(identity.certificate, identity.delegation),
-        site=mesh.tag.site,
-        addresses=mesh.advertised,
+        site=site,
+        addresses=addresses,
     )
 
 

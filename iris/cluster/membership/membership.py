@@ -44,7 +44,6 @@ from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.names import NodeId, qualified
 from iris.kernel.tasks import Wakeup, protected_context
 from iris.kernel.wire import CHECK, Message, kinds
-from iris.security.identity import PeerIdentity
 
 _MAX_EMPTIED: Final = 1024
 """Clusters without members that are remembered: their names come from others."""
@@ -369,16 +368,6 @@ class Membership:
                 await self._wakeup.wait()
 
     # -- certificates ---------------------------------------------------------------------------------------
-
-    def check_peer(self, peer: PeerIdentity) -> None:
-        """Check that a node which has proved who it is may be linked: its id is not known as another node's.
-
-        Raises:
-            AuthenticationError: it is.
-        """
-        record = self._swim.record(peer.node_id)
-        if record is not None:
-            self._verifier.check_known(record, peer)
 
     def recheck(self) -> None:
         """Verify everybody's certificates again, for somebody was revoked."""
