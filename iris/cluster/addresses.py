@@ -19,6 +19,7 @@ from typing import Any, Final
 import trio
 
 from iris.cluster.address_rules import is_told_form
+from iris.kernel.tasks import run_in_thread
 
 AT_ONCE: Final = 32
 """Look-ups that have a thread at one time.  Others wait for theirs, and their callers give up as before."""
@@ -53,7 +54,7 @@ async def look_up(host: str, kind: int) -> list[tuple[int, Any]]:
     except LookupError:
         limiter = trio.CapacityLimiter(AT_ONCE)
         _limiter.set(limiter)
-    return await trio.to_thread.run_sync(ask, abandon_on_cancel=True, limiter=limiter)
+    return await run_in_thread(ask, abandon_on_cancel=True, limiter=limiter)
 
 
 _HOST = re.compile(r"(?P<scheme>tcp|ws)://(?P<host>\[[^\]]*\]|[^:/]*)(?P<rest>:\d+(?:/.*)?)\Z")

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 from iris.cluster.discovery import OpenLan, Resolve, open_lan, resolve_url
 from iris.kernel.config import Config
 from iris.kernel.names import Entropy
+from iris.kernel.tasks import ThreadRunner, run_in_thread
 from iris.kernel.transport import NetworkTransport, Transport, check_url
 from iris.node.descriptors import open_descriptors
 from iris.security.files import runtime_directory
@@ -29,6 +30,8 @@ class Environment(Struct, frozen=True, kw_only=True):
     directory: Callable[[str], Path] | None = runtime_directory
     """Where nodes of a realm on this machine meet, by the realm's fingerprint; None: nowhere, and this node leaves no
     files."""
+    in_thread: ThreadRunner = run_in_thread
+    """Runs what looks at files while a node opens."""
     resolve: Resolve = resolve_url
     """Looks up the host names of seeds."""
     lan: OpenLan | None = open_lan

@@ -11,11 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final, final
 
-import trio
-
 from iris.cluster.discovery import Registry
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import NodeId
+from iris.kernel.tasks import run_in_thread
 from iris.kernel.transport import Transport
 
 _SWEPT: Final = 8
@@ -59,7 +58,7 @@ class MeetingPlace:
         """Make the directory if it has been swept; tell whether it had been."""
         if self._registry.exists:
             return False
-        await trio.to_thread.run_sync(self._make)
+        await run_in_thread(self._make)
         return True
 
     def enter(self, addresses: tuple[str, ...]) -> None:

@@ -35,7 +35,7 @@ from iris.cluster.swim import ClientView, NodeRecord, Swim
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
-from iris.kernel.tasks import open_background, protected_context
+from iris.kernel.tasks import open_background, protected_context, run_in_thread
 from iris.kernel.unexpected import noting_unexpected
 from iris.node.arguments import check_flags, check_is, check_lists
 from iris.node.descriptors import DescriptorWatch
@@ -172,13 +172,13 @@ async def open_node(
     seeds = tuple(dict.fromkeys((*seeds, *credential.seeds)))
     identity = credential.new_identity(environment.entropy, environment.wall_clock())
     # All that decides who may be linked is there before anybody can dial this node.
-    path = await _revocations_file(revocations, credential.realm_id, environment)
-    revoked = NewestRevocations(credential.realm, None if path is None else load_revocations(path, credential.realm))
+    keeps = environment.directory is not None
+    path, revoked = await environment.in_thread(partial(_revocations, revocations, credential, keeps=keeps))
     registry: Registry | None = None
     place: MeetingPlace | None = None
     if environment.directory is not None and not dial_only:
         make = partial(environment.directory, credential.realm_id)
-        directory = await trio.to_thread.run_sync(make)
+        directory = await environment.in_thread(make)
         registry = Registry(directory, site or "", environment.random)
         place = MeetingPlace(registry, make, identity.node_id)
         listen = (f"ipc://{directory}/{identity.node_id}", *(listen or await _way_back(seeds)))
@@ -267,9 +267,9 @@ async def open_node(
             nursery.start_soon(lookups.run)
         elif place is not None:
             place.enter(mesh.advertised)
-        book, file = AddressBook(), None if local else await _address_file(credential.realm_id, environment)
-        if file is not None:
-            await trio.to_thread.run_sync(file.load, book, environment.wall_clock())
+        book, keeps = AddressBook(), keeps and not local
+        read = partial(_address_file, credential.realm_id, book, environment.wall_clock(), keeps=keeps)
+        file = await environment.in_thread(read)
         try:
             unseen = local or not lan or dial_only or (client and seeds)
             async with _lan(None if unseen else environment, credential, mesh, client=client) as board:
@@ -369,27 +369,32 @@ async def _open_parts(mesh: Mesh) -> AsyncIterator[trio.Nursery]:
             mesh.stop_receiving()
 
 
-async def _revocations_file(given: Path | str | None, fingerprint: str, environment: Environment) -> Path | None:
-    # No thread where there is no file: under a virtual clock, time runs on as long as a thread is at work.
-    if given is not None or environment.directory is None:
-        return None if given is None else Path(given)
+def _revocations(
+    given: Path | str | None, credential: Credential, *, keeps: bool
+) -> tuple[Path | None, NewestRevocations]:
+    """Return where the realm's revocation list is kept, None for nowhere, and the list that is there."""
+    path = None if given is None else Path(given)
+    if given is None and keeps:
+        try:
+            path = private_home("revocations", "revocations") / credential.realm_id
+        except ConfigError as error:  # without the list that it has seen, a node would believe an older one
+            raise ConfigError(f"{error}; or say with revocations= where the realm's revocation list is kept") from None
+    known = None if path is None else load_revocations(path, credential.realm)
+    return path, NewestRevocations(credential.realm, known)
 
-    try:
-        return await trio.to_thread.run_sync(private_home, "revocations", "revocations") / fingerprint
-    except ConfigError as error:  # without the list that it has seen, a node would believe an older one
-        raise ConfigError(f"{error}; or say with revocations= where the realm's revocation list is kept") from None
 
-
-async def _address_file(fingerprint: str, environment: Environment) -> AddressFile | None:
-    if environment.directory is None:
+def _address_file(fingerprint: str, book: AddressBook, wall_now: float, *, keeps: bool) -> AddressFile | None:
+    """Return where the address book is kept, and read it; None: nowhere."""
+    if not keeps:
         return None
-
     try:
-        directory = await trio.to_thread.run_sync(private_home, "address book", "addresses")
+        directory = private_home("address book", "addresses")
     except ConfigError as error:
         _log.warning("%s; where nodes are is not remembered", error, extra={"reason": "address book"})
         return None
-    return AddressFile(directory / f"{fingerprint}.json")
+    file = AddressFile(directory / f"{fingerprint}.json")
+    file.load(book, wall_now)
+    return file
 
 
 def _lan(
@@ -417,9 +422,9 @@ async def _credential(
                 f"the local realm is for this machine only and cannot listen at {outside[0]}: use a loopback address, "
                 "or a credential ('iris keys')"
             )
-        realm = await trio.to_thread.run_sync(partial(open_local_realm, entropy=environment.entropy))
+        realm = await environment.in_thread(partial(open_local_realm, entropy=environment.entropy))
         wanted = check_name(name, "cluster") if name is not None else DEFAULT_NAME
-        return await trio.to_thread.run_sync(partial(realm.credential, wanted, wall_now=environment.wall_clock()))
+        return await environment.in_thread(partial(realm.credential, wanted, wall_now=environment.wall_clock()))
     if name is not None and name != given.name:
         raise ConfigError(
             f"the credential is for the cluster {given.name!r} and not for {name!r}: leave the name out"
@@ -461,7 +466,7 @@ async def _keep_identity_fresh(
         pause = _LOOK if watch is not None or joined.watches else _RENEWAL_CHECK
         await trio.sleep(pause)
         try:
-            if watch is not None and await trio.to_thread.run_sync(watch.poll):
+            if watch is not None and await run_in_thread(watch.poll):
                 changed = True
             credential = credential if watch is None else watch.credential
             now, ends = environment.wall_clock(), mesh.identity.expires

@@ -19,10 +19,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final, final
+from typing import Final, TypeVar, final
 
 import trio
 from msgspec import structs
@@ -37,10 +37,15 @@ from iris.node.open import open_node
 from iris.security.authority import RealmRoot, distrust_realm, issue_realm_bundle, trust_realm
 from iris.security.identity import GATE_SECRET_SIZE, Credential, RealmBundle, Rights, SigningKey, issue_certificate
 
+T = TypeVar("T")
+
 _YEAR: Final = 366 * 86_400.0
 EPOCH: Final = 1_800_000_000.0
 """The date at which every simulated network begins, in seconds since 1970."""
 
+
+_THREAD: Final = 0.001
+"""Seconds that something takes in a thread while a node opens."""
 
 ALL_RIGHTS: Final = Rights(serves=(">",), gateway=True)
 
@@ -150,6 +155,12 @@ class Network:
             mesh = node._parts.mesh
             mesh.identity = dataclasses.replace(mesh.identity, trusted=self._owner.trusted)
 
+    @staticmethod
+    async def _in_thread(call: Callable[[], T], /) -> T:
+        """As in a thread: others run meanwhile, and on a virtual clock it takes time."""
+        await trio.sleep(_THREAD)
+        return call()
+
     @protected_context
     async def open_node(
         self,
@@ -196,6 +207,7 @@ class Network:
             transport=lambda _: self.memory.transport(host),
             check_url=str,
             directory=None,
+            in_thread=self._in_thread,
             lan=None,
             entropy=self._random.randbytes,
             wall_clock=partial(self.wall_clock, host),

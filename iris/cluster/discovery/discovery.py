@@ -22,6 +22,7 @@ from iris.cluster.discovery.registry import Registry
 from iris.cluster.mesh import Mesh
 from iris.kernel.errors import AuthenticationError, ConfigError, IrisError, NotSent
 from iris.kernel.names import NodeId
+from iris.kernel.tasks import run_in_thread
 from iris.kernel.transport import Refused
 
 _log: Final = logging.getLogger("iris")
@@ -361,5 +362,5 @@ class Discovery:
         """
         if self._file is not None and self._book.unsaved:
             now, copy = self._wall_clock(), self._book.copy()
-            await trio.to_thread.run_sync(self._file.save, copy, now, abandon_on_cancel=True)
+            await run_in_thread(self._file.save, copy, now, abandon_on_cancel=True)
             self._book.merge(copy, now)

@@ -20,6 +20,7 @@ from zeroconf import ServiceInfo
 from iris.cluster.discovery.local_network import LocalNetwork
 from iris.cluster.discovery.mdns_records import MAX_FOLLOWED, TYPE, FollowedAnnouncements, announcements, urls_untrusted
 from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.tasks import run_in_thread
 
 _ANSWER_MS: Final = 1000
 """Milliseconds that an announcement's addresses may take to come, if they did not come with it."""
@@ -139,7 +140,7 @@ class MdnsService:
         for announcement in announcements(self._lan.mark, own, urls, loopback=self._loopback):
             # Names are random: whether another one has the same need not be asked.
             register = partial(self._zeroconf.register_service, announcement, cooperating_responders=True)
-            await trio.to_thread.run_sync(register, abandon_on_cancel=True)
+            await run_in_thread(register, abandon_on_cancel=True)
 
     async def ask(self) -> None:
         """Ask for the addresses of announcements that came without them, some at a time, until it is cancelled."""
@@ -151,7 +152,7 @@ class MdnsService:
         async for name in self._to_ask:
             ask = partial(self._zeroconf.get_service_info, TYPE, f"{name}.{TYPE}", _ANSWER_MS)
             with contextlib.suppress(OSError, zeroconf.Error):
-                info = await trio.to_thread.run_sync(ask, abandon_on_cancel=True, limiter=self._threads)
+                info = await run_in_thread(ask, abandon_on_cancel=True, limiter=self._threads)
                 if info is not None:
                     self._tell(name, info)
 

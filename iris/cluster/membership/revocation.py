@@ -31,6 +31,7 @@ from iris.cluster.mesh import Mesh, Peer, let_flushers_run
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent, RemoteProtocolError
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId
+from iris.kernel.tasks import run_in_thread
 from iris.kernel.wire import kinds
 from iris.security.files import load_revocations, save_revocations
 from iris.security.identity import NewestRevocations, RevocationList
@@ -132,12 +133,12 @@ class RevocationExchange:
                 await self._look(self._path)
 
     async def _look(self, path: Path) -> None:
-        state = await trio.to_thread.run_sync(self._state)
+        state = await run_in_thread(self._state)
         if state is None or state == self._seen:
             return
         self._seen = state
         try:
-            found = await trio.to_thread.run_sync(load_revocations, path, self._realm)
+            found = await run_in_thread(load_revocations, path, self._realm)
         except ConfigError as error:
             _log.warning("%s", error, extra={"path": str(path), "cause": "revocations"})
             return
@@ -170,8 +171,8 @@ class RevocationExchange:
             if current is None:
                 return
             try:
-                if await trio.to_thread.run_sync(self._save_newer, current):
-                    self._seen = await trio.to_thread.run_sync(self._state)
+                if await run_in_thread(self._save_newer, current):
+                    self._seen = await run_in_thread(self._state)
             except ConfigError as error:
                 _log.warning(
                     "%s; after a restart this node will not know of revocation list %d",

@@ -189,8 +189,12 @@ class Listener:
         self._listeners.append(_Listener(listener, greet))
         self._selector.register(listener, selectors.EVENT_READ, self._listeners[-1])
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="iris reception", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="iris reception", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # as of whatever else the machine has no more of
+                raise OSError(errno.EAGAIN, f"{error}: raise the limit of processes") from None
+            self._thread = thread
 
     @property
     def refused(self) -> int:
