@@ -57,11 +57,6 @@ _TOGETHER: Final = 32
 _HELD_BACK_SIZE: Final = 4096
 """Bytes of a message that was held back for a node: most of them, rounded up."""
 
-_SILENCE: Final = 0.4
-"""Of the time that a handshake may take, 2 s of 5: for so long no member has to be linked for a node that is opened to
-wait for the others no more.  A handshake over a path of 300 ms takes 1.5 s, the courtesy to the one that may dial
-included."""
-
 _LOOK: Final = 0.25
 """Of ``Config.probe_timeout``: how often it is looked who owes an answer, while somebody does."""
 
@@ -319,14 +314,14 @@ class Membership:
 
         Returns at the latest after ``Config.subscribe_timeout``, and when it turns out that nobody talks to this node.
         Not waited for is who could not be reached at the first attempt; nor are those of whom none answers for
-        ``_SILENCE``: a firewall between here and there says nothing.  It is tried further to link to them.
+        ``DialLimiter.silence``: a firewall between here and there says nothing.  It is tried further to link to them.
         """
         self._progress = trio.current_time()
         self._perform(self._swim.join([node], trio.current_time()))
         self._wakeup.wake()
         with trio.move_on_after(self._config.subscribe_timeout):
             while self._mesh.expelled() is None and (not self._synchronized or self._lacks_links()):
-                silent = self._progress + _SILENCE * self._mesh.turns.patience() if self._synchronized else math.inf
+                silent = self._progress + self._mesh.turns.silence() if self._synchronized else math.inf
                 if trio.current_time() >= silent:
                     return
                 with trio.move_on_at(silent):
