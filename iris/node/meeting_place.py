@@ -68,6 +68,16 @@ class MeetingPlace:
         if not self._registry.has_socket(self._node):  # in a network in memory it has none
             self._listen_again = None
 
+    def move(self, addresses: tuple[str, ...]) -> None:
+        """Announce the node, which is there, under other addresses.
+
+        Raises:
+            ConfigError: the entry cannot be written.
+        """
+        if self._addresses and self._chances:
+            self._addresses = addresses
+            self._registry.announce(self._node, addresses)
+
     async def announce(self) -> None:
         """Announce the node once more, in a directory that was cleared up: eight times, and not after ``leave``.
 

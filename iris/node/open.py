@@ -14,7 +14,7 @@ from typing import Final
 import trio
 
 from iris.cluster.address_rules import AddressRules, check_listening
-from iris.cluster.addresses import is_loopback, source_url
+from iris.cluster.addresses import is_loopback
 from iris.cluster.balancing import SiteOrder
 from iris.cluster.directory import SiteTag
 from iris.cluster.discovery import AddressBook, AddressFile, ContactSearch, Discovery, LocalNetwork, Registry
@@ -43,6 +43,7 @@ from iris.node.environment import Environment
 from iris.node.join import CREDENTIAL, RENEWAL_MARGIN, SEEDS, Joined, read_credential
 from iris.node.meeting_place import MeetingPlace
 from iris.node.node import Node
+from iris.node.return_address import ReturnAddress, way_back
 from iris.node.run_guard import check_trio
 from iris.security.files import CredentialWatch, load_revocations, open_local_realm, private_home
 from iris.security.identity import Credential, NewestRevocations, NodeIdentity
@@ -176,12 +177,15 @@ async def open_node(
     path, revoked = await environment.in_thread(partial(_revocations, revocations, credential, keeps=keeps))
     registry: Registry | None = None
     place: MeetingPlace | None = None
+    follows = False
     if environment.directory is not None and not dial_only:
         make = partial(environment.directory, credential.realm_id)
         directory = await environment.in_thread(make)
         registry = Registry(directory, site or "", environment.random)
         place = MeetingPlace(registry, make, identity.node_id)
-        listen = (f"ipc://{directory}/{identity.node_id}", *(listen or await _way_back(seeds)))
+        follows = not local and not listen
+        listen = listen or await way_back(seeds, environment.source)
+        listen = (f"ipc://{directory}/{identity.node_id}", *listen)
         rules.sockets = str(directory)
     transport = environment.transport(config)
     try:
@@ -263,6 +267,15 @@ async def open_node(
         nursery.start_soon(membership.run)
         nursery.start_soon(revoking.run)
         nursery.start_soon(node._run)
+        if not dial_only and not local:
+
+            def tell_addresses() -> None:
+                membership.renew_addresses(mesh.advertised)
+                if place is not None:
+                    place.move(mesh.advertised)
+
+            returning = ReturnAddress(mesh, transport, seeds, environment.source, tell_addresses, follows=follows)
+            nursery.start_soon(returning.run)
         if lookups is not None:
             nursery.start_soon(lookups.run)
         elif place is not None:
@@ -431,15 +444,6 @@ async def _credential(
             f"{'' if is_given else f', or unset {CREDENTIAL}, which names it'}"
         )
     return given
-
-
-async def _way_back(seeds: tuple[str, ...]) -> tuple[str, ...]:
-    """Return where to listen if nothing was configured: at a free port of the address facing the first remote seed."""
-    for seed in seeds:
-        url = await source_url(seed)
-        if url is not None:
-            return (url,)
-    return ()
 
 
 def _record(identity: NodeIdentity, site: str, addresses: tuple[str, ...]) -> NodeRecord:

@@ -292,6 +292,12 @@ class Membership:
         if self._serving.pop(cluster, None) is not None:
             self._tell_own()
 
+    def renew_addresses(self, addresses: tuple[str, ...]) -> None:
+        """Tell everybody where this node is reached now; of a client nobody is told."""
+        if isinstance(self._swim, Swim):
+            self._perform(self._swim.update_self(trio.current_time(), addresses=addresses))
+            self._wakeup.wake()
+
     def renew_proof(self, proof: bytes) -> None:
         """Show everybody a fresh delegation."""
         self._perform(self._swim.update_self(trio.current_time(), proof=proof))

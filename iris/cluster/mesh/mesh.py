@@ -84,9 +84,9 @@ class Mesh:
         self._identity = identity
         self._admission = admission
         self.tag: Final = tag
-        self.listening: Final = listening
+        self.listening = listening
         """The URLs bound here."""
-        self.advertised: Final = own_addresses(identity.node_id, listening, dial_only=dial_only)
+        self.advertised = own_addresses(identity.node_id, listening, dial_only=dial_only)
         """The URLs at which others may reach this node; for one that can only dial out, a route through third ones."""
         self.dial_only: Final = dial_only
         """Whether this node dials both directions of every link."""
@@ -280,6 +280,13 @@ class Mesh:
             ConfigError: a URL is malformed, and no other one answered.
         """
         return await self._dialling.connect(urls, expected, realm_id, source, hearsay=hearsay)
+
+    def readdress(self, listening: tuple[str, ...]) -> bool:
+        """Name ``listening``, which are bound, to who is dialled from now on; tell whether its addresses are others."""
+        known = self.advertised
+        self.listening = listening
+        self.advertised = own_addresses(self.node, listening, dial_only=self.dial_only)
+        return self.advertised != known
 
     async def own_urls(self, dialled: str, over: OutgoingConnection | None = None) -> tuple[str, ...]:
         """Return where the node at ``dialled`` can reach this one; ``over``: the connection to it, if there is one."""
