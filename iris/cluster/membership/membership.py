@@ -559,7 +559,8 @@ class Membership:
                 (balancer.resume if route.open else balancer.suspend)(route.node)
         if not route.open:
             for listener in self._suspect_listeners:
-                listener(route.node)
+                with self._mesh.survive("a member that is suspected"):
+                    listener(route.node)
         self._changed.unpark_all()
 
     # -- PeerObserver ---------------------------------------------------------------------------------------

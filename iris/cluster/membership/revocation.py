@@ -114,7 +114,8 @@ class RevocationExchange:
                 else:
                     self._nursery.start_soon(self._cut_off, mesh, peer)
         for listener in self._listeners:
-            listener()
+            with self._mesh.survive("a newer revocation list"):  # whatever one does, the others are called
+                listener()
         # The file last: a disk that is slow must not delay the cutting off.
         if self._path is not None:
             self._nursery.start_soon(self._save)
