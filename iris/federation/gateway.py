@@ -544,7 +544,7 @@ async def open_gateway(
 
 @final
 class _GatewayAdmission:
-    """Who may be linked to a gateway: whom its node would link, and who has the right to be one; see ``Admission``."""
+    """Who may be linked to a gateway: whom its node would link, and who has the right to be one."""
 
     def __init__(self, near: Mesh) -> None:
         self._near = near

@@ -13,12 +13,12 @@ from msgspec import Struct, field
 
 from iris.cluster.addresses import source_url
 from iris.cluster.discovery import OpenLan, Resolve, open_lan, resolve_url
+from iris.cluster.discovery.return_address import FindSource
 from iris.kernel.config import Config
 from iris.kernel.names import Entropy
 from iris.kernel.tasks import ThreadRunner, run_in_thread
 from iris.kernel.transport import NetworkTransport, Transport, check_url
 from iris.node.descriptors import open_descriptors
-from iris.node.return_address import FindSource
 from iris.security.files import runtime_directory
 
 

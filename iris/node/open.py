@@ -18,6 +18,7 @@ from iris.cluster.addresses import is_loopback
 from iris.cluster.balancing import SiteOrder
 from iris.cluster.directory import SiteTag
 from iris.cluster.discovery import AddressBook, AddressFile, ContactSearch, Discovery, LocalNetwork, Registry
+from iris.cluster.discovery.return_address import ReturnAddress, way_back
 from iris.cluster.membership import (
     LOCAL_LOOK,
     LOOK,
@@ -43,7 +44,6 @@ from iris.node.environment import Environment
 from iris.node.join import CREDENTIAL, RENEWAL_MARGIN, SEEDS, Joined, read_credential
 from iris.node.meeting_place import MeetingPlace
 from iris.node.node import Node
-from iris.node.return_address import ReturnAddress, way_back
 from iris.node.run_guard import check_trio
 from iris.security.files import CredentialWatch, load_revocations, open_local_realm, private_home
 from iris.security.identity import Credential, NewestRevocations, NodeIdentity

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, final
 
-from iris.cluster.mesh.admission import Admission
+from iris.cluster.mesh.admission import PeerAdmission
 from iris.cluster.mesh.mesh import Mesh, open_mesh
 from iris.kernel.transport.port import Transport
 from iris.kernel.wire import Message
@@ -40,7 +40,7 @@ async def open_reading_mesh(
     transport: Transport,
     listening: tuple[str, ...],
     *,
-    admission: Admission | None = None,
+    admission: PeerAdmission | None = None,
     **options: Any,
 ) -> AsyncIterator[Mesh]:
     """Run a mesh that reads at once; it admits everybody if no admission is given."""

@@ -142,7 +142,12 @@ class Discovery:
 
     async def _give_up_silent(self, scope: trio.CancelScope) -> None:
         linked, since = self._mesh.handshakes, trio.current_time()
-        while self._introducing or trio.current_time() < since + self._mesh.turns.silence():
+        # A seed is somebody whom the user has named: alone, it has the whole time, and its error says what is wrong.
+        while (
+            self._introducing
+            or (self._seeds and not self._mesh.peers)
+            or trio.current_time() < since + self._mesh.turns.silence()
+        ):
             await trio.sleep(_SHORTEST)
             if self._mesh.handshakes != linked:
                 linked, since = self._mesh.handshakes, trio.current_time()

@@ -24,7 +24,7 @@ ever other nodes; at 256 KiB for a list that would be worth his while."""
 
 @final
 class NodeAdmission:
-    """Who may be linked to one node; see ``Admission``.
+    """Who may be linked to one node; see ``PeerAdmission``.
 
     Args:
         revocations: the newest list that the node has seen.

@@ -25,7 +25,7 @@ import trio
 from iris.cluster.address_rules import AddressRules
 from iris.cluster.addresses import advertised, return_urls
 from iris.cluster.directory import SiteTag
-from iris.cluster.mesh.admission import Admission
+from iris.cluster.mesh.admission import PeerAdmission
 from iris.cluster.mesh.control import Goodbyes, PingBarrier
 from iris.cluster.mesh.dial_limits import DialLimits
 from iris.cluster.mesh.dialer import Dialer, DialLimiter
@@ -73,7 +73,7 @@ class Mesh:
         listening: tuple[str, ...],
         nursery: trio.Nursery,
         *,
-        admission: Admission,
+        admission: PeerAdmission,
         config: Config,
         entropy: Entropy,
         wall_clock: Callable[[], float],
@@ -282,7 +282,7 @@ class Mesh:
         return await self._dialling.connect(urls, expected, realm_id, source, hearsay=hearsay)
 
     def readdress(self, listening: tuple[str, ...]) -> bool:
-        """Name ``listening``, which are bound, to who is dialled from now on; tell whether its addresses are others."""
+        """Name ``listening``, which are bound, in handshakes from now on; tell whether its addresses are others."""
         known = self.advertised
         self.listening = listening
         self.advertised = own_addresses(self.node, listening, dial_only=self.dial_only)
@@ -688,7 +688,7 @@ async def open_mesh(
     transport: Transport,
     listening: tuple[str, ...],
     *,
-    admission: Admission,
+    admission: PeerAdmission,
     config: Config,
     entropy: Entropy,
     wall_clock: Callable[[], float],

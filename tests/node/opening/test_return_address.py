@@ -10,7 +10,7 @@ from msgspec import structs
 
 import iris
 from iris.cluster.addresses import split_url
-from iris.node import return_address
+from iris.cluster.discovery import return_address
 from iris.security.authority.issuing import issue_cluster
 from iris.security.authority.realm_root import create_realm
 from tests.support.realms import WALL, seeded_entropy
