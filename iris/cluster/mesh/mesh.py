@@ -698,7 +698,7 @@ async def open_mesh(
 ) -> AsyncIterator[Mesh]:
     """Run a mesh over a transport that listens already; leaving the block ends every link and the transport.
 
-    It reads nothing before ``Mesh.begin_reading``, which whoever opens it calls when all its observers and receivers
+    It reads nothing before ``Mesh.begin_reading``, to be called when all its observers and receivers
     are there.  Who may be linked is for ``admission`` to say, from the first handshake on.
 
     With ``dial_only`` it listens nowhere, and dials both directions of every link.  ``rules`` say which addresses it
