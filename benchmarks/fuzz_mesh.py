@@ -23,7 +23,7 @@ from typing import Final, final
 import trio
 
 from benchmarks.damage import damaged, malformed
-from iris.cluster.mesh.mesh import Mesh, open_mesh
+from iris.cluster.mesh.mesh import Mesh
 from iris.cluster.mesh.peer import Peer
 from iris.kernel import wire
 from iris.kernel.config import Config
@@ -36,6 +36,7 @@ from iris.kernel.wire.kinds import Message
 from iris.security.authority.issuing import create_realm, issue_cluster
 from iris.security.channel.handshake import Initiator, Responder
 from iris.security.identity.identity import NodeIdentity
+from tests.support.admission import open_reading_mesh
 
 WALL: Final = 1_800_000_000.0
 _LATENCY: Final = 0.0001
@@ -175,7 +176,7 @@ async def open_stage(seed: int) -> AsyncIterator[Stage]:
     @contextlib.asynccontextmanager
     async def mesh(host: str, identity: NodeIdentity) -> AsyncIterator[Mesh]:
         transport = network.transport(host)
-        async with open_mesh(
+        async with open_reading_mesh(
             identity,
             transport,
             await transport.listen([f"mem://{host}"]),

@@ -31,7 +31,6 @@ from typing import Final, final
 
 import trio
 
-from iris.cluster.mesh.mesh import open_mesh
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
 from iris.kernel.transport.network import NetworkTransport
@@ -39,6 +38,7 @@ from iris.kernel.transport.sp import GREETING
 from iris.security.authority.issuing import create_realm, issue_cluster
 from iris.security.files.credential_file import load_credential, save_credential
 from iris.security.identity.credential import Credential
+from tests.support.admission import open_reading_mesh
 
 _SLOW_FRAME: Final = 1024 * 1024
 _DRIP: Final = 0.5
@@ -106,7 +106,7 @@ async def be_node(credential: Credential, url: str) -> None:
     transport = NetworkTransport(Config())
     listening = await transport.listen([url])
     identity = credential.new_identity(os.urandom, wall_clock())
-    async with open_mesh(
+    async with open_reading_mesh(
         identity, transport, listening, config=Config(), entropy=os.urandom, wall_clock=wall_clock
     ) as mesh:
         print(listening[0], flush=True)
@@ -192,7 +192,7 @@ async def dial(credential: Credential, url: str) -> float:
     transport = NetworkTransport(Config())
     listening = await transport.listen(["tcp://127.0.0.1:0"])
     identity = credential.new_identity(os.urandom, wall_clock())
-    async with open_mesh(
+    async with open_reading_mesh(
         identity, transport, listening, config=Config(), entropy=os.urandom, wall_clock=wall_clock
     ) as mesh:
         began = trio.current_time()

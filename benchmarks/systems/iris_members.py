@@ -30,7 +30,7 @@ from benchmarks.requests.task_time import TaskTime, marked, unmark
 from benchmarks.system import Task
 from iris.bench.cases import MEMBERS
 from iris.cluster.balancing.balancer import Balancer
-from iris.cluster.mesh.mesh import Mesh, open_mesh
+from iris.cluster.mesh.mesh import Mesh
 from iris.kernel.config import Config
 from iris.kernel.names import NodeId
 from iris.kernel.transport.memory import MemoryNetwork
@@ -40,6 +40,7 @@ from iris.patterns.request.requests import Requests
 from iris.patterns.service.server import Server
 from iris.security.authority.issuing import create_realm, issue_cluster
 from iris.security.identity.credential import Credential
+from tests.support.admission import open_reading_mesh
 
 CLUSTER: Final = "benchmark"
 CONFIG: Final = Config(handshake_timeout=60.0, session_lifetime=3600.0, session_rejected=7200.0)
@@ -86,7 +87,9 @@ async def _open_mesh(network: MemoryNetwork, credential: Credential, number: int
     transport = network.transport(f"host-{number}")
     listening = await transport.listen([f"mem://{number}"])
     identity = credential.new_identity(os.urandom, time())
-    async with open_mesh(identity, transport, listening, config=CONFIG, entropy=os.urandom, wall_clock=time) as mesh:
+    async with open_reading_mesh(
+        identity, transport, listening, config=CONFIG, entropy=os.urandom, wall_clock=time
+    ) as mesh:
         yield mesh
 
 

@@ -19,6 +19,7 @@ from typing import Any, Final
 import trio
 
 from iris.cluster.address_rules import is_told_form
+from iris.kernel.tasks import run_in_thread
 
 AT_ONCE: Final = 32
 """Look-ups that have a thread at one time.  Others wait for theirs, and their callers give up as before."""
@@ -53,10 +54,11 @@ async def look_up(host: str, kind: int) -> list[tuple[int, Any]]:
     except LookupError:
         limiter = trio.CapacityLimiter(AT_ONCE)
         _limiter.set(limiter)
-    return await trio.to_thread.run_sync(ask, abandon_on_cancel=True, limiter=limiter)
+    return await run_in_thread(ask, abandon_on_cancel=True, limiter=limiter)
 
 
 _HOST = re.compile(r"(?P<scheme>tcp|ws)://(?P<host>\[[^\]]*\]|[^:/]*)(?P<rest>:\d+(?:/.*)?)\Z")
+_last_addresses: Final[list[str]] = []
 _WILDCARDS = frozenset({"", "*", "0.0.0.0", "[::]"})  # noqa: S104 -- names that are looked for, not bound
 
 
@@ -66,20 +68,30 @@ def split_url(url: str) -> tuple[str, str, str] | None:
     return None if match is None else (match["scheme"], match["host"], match["rest"])
 
 
+def has_wildcard(urls: Iterable[str]) -> bool:
+    """Tell whether one of ``urls`` stands for all addresses of this machine."""
+    return any(parts is not None and parts[1] in _WILDCARDS for parts in map(split_url, urls))
+
+
 def _interface_addresses() -> list[str]:
     """Return this machine's addresses, loopback ones last, IPv6 in brackets."""
     import ifaddr  # here: it costs 3 ms, and is for those who listen at a wildcard
 
     outer: list[str] = []
     loopback: list[str] = []
-    for adapter in ifaddr.get_adapters():
+    try:
+        adapters = list(ifaddr.get_adapters())
+    except OSError:  # no descriptor is left to ask the system by: what it said before
+        return _last_addresses
+    for adapter in adapters:
         for address in adapter.ips:
             text = address.ip if isinstance(address.ip, str) else address.ip[0]
             parsed = ipaddress.ip_address(text)
             if parsed.is_link_local:
                 continue
             (loopback if parsed.is_loopback else outer).append(f"[{text}]" if parsed.version == 6 else text)
-    return outer or loopback
+    _last_addresses[:] = outer or loopback
+    return list(_last_addresses)
 
 
 def advertised(urls: Iterable[str]) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar, final
 
@@ -150,8 +150,6 @@ class Gateway:
         near, far = _Neighbours(self, near=True), _Neighbours(self, near=False)
         self._near.observe(near, clients=False)
         between.observe(far)
-        for peer in filter(self._near.is_between_members, self._near.peers.values()):
-            near.peer_connected(peer)
 
     def __repr__(self) -> str:
         return f"<Gateway of site {self._directory.own.site!r} to {', '.join(self._directory.sites()) or 'none'}>"
@@ -513,6 +511,7 @@ async def open_gateway(
             parts.mesh.identity,
             transport,
             bound,
+            admission=_GatewayAdmission(parts.mesh),
             config=parts.config,
             entropy=environment.entropy,
             wall_clock=environment.wall_clock,
@@ -522,12 +521,12 @@ async def open_gateway(
         ) as between,
         open_background() as nursery,
     ):
-        between.check_peer = _check_gateway(parts.mesh)
         between.work = parts.mesh.work  # frames of the one are carried in those of the other
         parts.revoking.attach(between)
         gateway = Gateway(node, parts.sites, between, policy or Policy(), rate)
         node._reports["gateway"] = gateway.statistics
         node._meshes.append(between)
+        between.begin_reading()
         nursery.start_soon(gateway.run, nursery)
         for alias, url in dialled:
             nursery.start_soon(gateway.keep_dialling, url, alias)
@@ -543,10 +542,20 @@ async def open_gateway(
             del node._reports["gateway"]
 
 
-def _check_gateway(near: Mesh) -> Callable[[PeerIdentity], None]:
-    def check(peer: PeerIdentity) -> None:
-        near.check_peer(peer)
+@final
+class _GatewayAdmission:
+    """Who may be linked to a gateway: whom its node would link, and who has the right to be one."""
+
+    def __init__(self, near: Mesh) -> None:
+        self._near = near
+
+    def check(self, peer: PeerIdentity) -> None:
+        self._near.check_peer(peer)
         if not peer.certificate.rights.gateway:
             raise AuthenticationError(f"the certificate of cluster {peer.cluster!r} gives no right to be a gateway")
 
-    return check
+    def reason(self, peer: PeerIdentity) -> str | None:
+        return self._near.reason(peer)
+
+    def last_words(self, peer: PeerIdentity) -> Sequence[Message]:
+        return self._near.last_words(peer)

@@ -11,9 +11,12 @@ from typing import final
 
 from msgspec import Struct, field
 
+from iris.cluster.addresses import source_url
 from iris.cluster.discovery import OpenLan, Resolve, open_lan, resolve_url
+from iris.cluster.discovery.return_address import FindSource
 from iris.kernel.config import Config
 from iris.kernel.names import Entropy
+from iris.kernel.tasks import ThreadRunner, run_in_thread
 from iris.kernel.transport import NetworkTransport, Transport, check_url
 from iris.node.descriptors import open_descriptors
 from iris.security.files import runtime_directory
@@ -29,8 +32,12 @@ class Environment(Struct, frozen=True, kw_only=True):
     directory: Callable[[str], Path] | None = runtime_directory
     """Where nodes of a realm on this machine meet, by the realm's fingerprint; None: nowhere, and this node leaves no
     files."""
+    in_thread: ThreadRunner = run_in_thread
+    """Runs what looks at files while a node opens."""
     resolve: Resolve = resolve_url
     """Looks up the host names of seeds."""
+    source: FindSource = source_url
+    """Finds the address of this machine that faces a URL."""
     lan: OpenLan | None = open_lan
     """Announces this node on the local network and finds others; None: nobody does."""
     entropy: Entropy = os.urandom

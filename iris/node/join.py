@@ -15,13 +15,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final, final
 
-import trio
 from msgspec import structs
 
 from iris.cluster.membership import Membership, proof_of, serves_by_right
 from iris.cluster.mesh import Mesh
 from iris.cluster.swim import ClusterEntry
 from iris.kernel.errors import AuthenticationError, ConfigError
+from iris.kernel.tasks import run_in_thread
 from iris.node.environment import Environment
 from iris.patterns.service import ServiceStatistics
 from iris.security.files import CredentialWatch
@@ -53,7 +53,7 @@ async def read_credential(
         given, passphrase = variables[CREDENTIAL], variables.get(_WRAPPED) or None
     if isinstance(given, Path | str):
         try:
-            given = await trio.to_thread.run_sync(partial(CredentialWatch, given, passphrase=passphrase))
+            given = await run_in_thread(partial(CredentialWatch, given, passphrase=passphrase))
         except ValueError:  # a surrogate, or a null byte
             raise ConfigError(f"credential is {str(given)!r}: use the path of a file") from None
     if isinstance(given, CredentialWatch):
@@ -162,7 +162,7 @@ class Joined:
         for place in list(self._places.values()):
             if place.watch is not None:
                 try:
-                    if await trio.to_thread.run_sync(place.watch.poll):
+                    if await run_in_thread(place.watch.poll):
                         place.watch.credential.delegate(self._mesh.identity, self._wall_clock())
                         place.credential = place.watch.credential
                 except ConfigError as error:

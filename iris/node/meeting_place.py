@@ -11,11 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Final, final
 
-import trio
-
 from iris.cluster.discovery import Registry
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import NodeId
+from iris.kernel.tasks import run_in_thread
 from iris.kernel.transport import Transport
 
 _SWEPT: Final = 8
@@ -59,7 +58,7 @@ class MeetingPlace:
         """Make the directory if it has been swept; tell whether it had been."""
         if self._registry.exists:
             return False
-        await trio.to_thread.run_sync(self._make)
+        await run_in_thread(self._make)
         return True
 
     def enter(self, addresses: tuple[str, ...]) -> None:
@@ -68,6 +67,16 @@ class MeetingPlace:
         self._registry.announce(self._node, addresses)
         if not self._registry.has_socket(self._node):  # in a network in memory it has none
             self._listen_again = None
+
+    def move(self, addresses: tuple[str, ...]) -> None:
+        """Announce the node, which is there, under other addresses.
+
+        Raises:
+            ConfigError: the entry cannot be written.
+        """
+        if self._addresses and self._chances:
+            self._addresses = addresses
+            self._registry.announce(self._node, addresses)
 
     async def announce(self) -> None:
         """Announce the node once more, in a directory that was cleared up: eight times, and not after ``leave``.

@@ -113,7 +113,7 @@ class Node:
     __slots__ = (
         "__weakref__", "_books", "_broadcasts", "_config", "_drained", "_environment", "_foreign", "_guard", "_joined",
         "_lookups", "_membership", "_mesh", "_meshes", "_publishing", "_pubsub", "_reach", "_relays", "_reports",
-        "_requests", "_revoking", "_serving", "_sites", "_states", "_surveys", "_tracing", "_tunnels", "addresses",
+        "_requests", "_revoking", "_serving", "_sites", "_states", "_surveys", "_tracing", "_tunnels",
         "id", "name", "realm", "site",
     )  # fmt: skip
 
@@ -139,8 +139,6 @@ class Node:
         """Fingerprint of the realm: 32 hexadecimal digits."""
         self.site: Final = site
         """The site the node belongs to; empty if none was given."""
-        self.addresses: Final = mesh.listening
-        """The URLs really bound."""
         self._guard = RunGuard()
         self._mesh, self._membership, self._revoking = mesh, membership, revoking
         self._meshes = [mesh]
@@ -179,6 +177,11 @@ class Node:
             self._requests.reach = lambda cluster, timeout: reach_one(reach, cluster, None, timeout)
         membership.on_suspected(self._requests.peer_unreachable)
         membership.proofs.on_lost(self._tunnels.member_expelled)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The URLs really bound.  Without ``listen`` they follow the address of the machine."""
+        return self._mesh.listening
 
     def __repr__(self) -> str:
         return f"<Node {self.id[:8]} of cluster {self.name!r}>"

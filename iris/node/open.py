@@ -14,27 +14,29 @@ from typing import Final
 import trio
 
 from iris.cluster.address_rules import AddressRules, check_listening
-from iris.cluster.addresses import is_loopback, source_url
+from iris.cluster.addresses import is_loopback
 from iris.cluster.balancing import SiteOrder
 from iris.cluster.directory import SiteTag
 from iris.cluster.discovery import AddressBook, AddressFile, ContactSearch, Discovery, LocalNetwork, Registry
+from iris.cluster.discovery.return_address import ReturnAddress, way_back
 from iris.cluster.membership import (
     LOCAL_LOOK,
     LOOK,
     Forwarder,
     Lookups,
     Membership,
+    NodeAdmission,
     ProofVerifier,
     RevocationExchange,
     proof_of,
 )  # fmt: skip
-from iris.cluster.mesh import Mesh, open_mesh
+from iris.cluster.mesh import Mesh, open_mesh, own_addresses
 from iris.cluster.sites import Sites
 from iris.cluster.swim import ClientView, NodeRecord, Swim
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
-from iris.kernel.tasks import open_background, protected_context
+from iris.kernel.tasks import open_background, protected_context, run_in_thread
 from iris.kernel.unexpected import noting_unexpected
 from iris.node.arguments import check_flags, check_is, check_lists
 from iris.node.descriptors import DescriptorWatch
@@ -43,8 +45,8 @@ from iris.node.join import CREDENTIAL, RENEWAL_MARGIN, SEEDS, Joined, read_crede
 from iris.node.meeting_place import MeetingPlace
 from iris.node.node import Node
 from iris.node.run_guard import check_trio
-from iris.security.files import CredentialWatch, open_local_realm, private_home
-from iris.security.identity import Credential, NodeIdentity, PeerIdentity
+from iris.security.files import CredentialWatch, load_revocations, open_local_realm, private_home
+from iris.security.identity import Credential, NewestRevocations, NodeIdentity
 
 _log: Final = logging.getLogger("iris")
 
@@ -99,6 +101,8 @@ async def open_node(
             ``IRIS_CREDENTIAL`` names in the environment (with the passphrase in ``IRIS_PASSPHRASE``, if it is wrapped),
             and if that is not set or empty, the local realm.
         listen: URLs (``tcp://HOST:PORT``, ``ws://HOST:PORT/PATH``, ``ipc:///PATH``); port 0 takes a free one.
+            Without any, a free port of the address from which the first seed is reached; when that is another one, as
+            after a change of networks, the node listens there as well within 2 s, and tells the others.
         seeds: URLs of nodes to join through, besides those in the credential; without any, those that ``IRIS_SEEDS``
             names, with blanks between them.  A host name stands for all its
             addresses (A, AAAA), looked up anew each time.  Seeds that do not answer are tried again for as long as the
@@ -170,18 +174,33 @@ async def open_node(
     credential = await _credential(name, given, listen, environment, is_given=is_given)
     seeds = tuple(dict.fromkeys((*seeds, *credential.seeds)))
     identity = credential.new_identity(environment.entropy, environment.wall_clock())
+    # All that decides who may be linked is there before anybody can dial this node.
+    keeps = environment.directory is not None
+    path, revoked = await environment.in_thread(partial(_revocations, revocations, credential, keeps=keeps))
     registry: Registry | None = None
     place: MeetingPlace | None = None
+    follows = False
     if environment.directory is not None and not dial_only:
         make = partial(environment.directory, credential.realm_id)
-        directory = await trio.to_thread.run_sync(make)
+        directory = await environment.in_thread(make)
         registry = Registry(directory, site or "", environment.random)
         place = MeetingPlace(registry, make, identity.node_id)
-        listen = (f"ipc://{directory}/{identity.node_id}", *(listen or await _way_back(seeds)))
+        follows = not local and not listen
+        listen = listen or await way_back(seeds, environment.source)
+        listen = (f"ipc://{directory}/{identity.node_id}", *listen)
         rules.sockets = str(directory)
     transport = environment.transport(config)
     try:
         bound = await (transport.listen(listen) if place is None else place.listen(transport, listen))
+        verifier = ProofVerifier(identity, environment.wall_clock, revoked.check)
+        make_view = ClientView if client else Swim
+        view = make_view(
+            record=_record(identity, site or "", own_addresses(identity.node_id, bound, dial_only=dial_only)),
+            trust=verifier,
+            config=config,
+            random=environment.random,
+            now=trio.current_time(),
+        )
     except BaseException:
         transport.close()
         raise
@@ -192,6 +211,7 @@ async def open_node(
             identity,
             transport,
             bound,
+            admission=NodeAdmission(revoked, view, verifier),
             config=config,
             entropy=environment.entropy,
             wall_clock=environment.wall_clock,
@@ -201,21 +221,11 @@ async def open_node(
         ) as mesh,
         _open_parts(mesh) as nursery,
     ):
-        path = await _revocations_file(revocations, credential.realm_id, environment)
         Forwarder(mesh)
         if environment.descriptors is not None:
             DescriptorWatch(mesh, environment.descriptors)
-        revoking = RevocationExchange(mesh, credential.realm, path, nursery, look=LOCAL_LOOK if local else LOOK)
-        check_peer = revoking.revocations.check
-        verifier = ProofVerifier(identity, environment.wall_clock, check_peer)
-        make_view = ClientView if client else Swim
-        view = make_view(
-            record=_record(mesh, identity),
-            trust=verifier,
-            config=config,
-            random=environment.random,
-            now=trio.current_time(),
-        )
+        look = LOCAL_LOOK if local else LOOK
+        revoking = RevocationExchange(mesh, credential.realm, revoked, path, nursery, look=look)
         membership = Membership(
             mesh,
             view,
@@ -225,8 +235,7 @@ async def open_node(
             random=environment.random,
             processor_time=environment.processor_time,
         )
-        mesh.check_peer = partial(_check_all, (check_peer, membership.check_peer))
-        joined = Joined(mesh, membership, check_peer, environment)
+        joined = Joined(mesh, membership, revoked.check, environment)
         revoking.on_newer(joined.renew)
         revoking.on_newer(membership.recheck)
         revoking.on_newer(membership.news)
@@ -256,16 +265,26 @@ async def open_node(
         revoking.on_newer(node._parts.pubsub.durable.recheck)
         if sites is not None:
             node._parts.pubsub.publish_abroad(sites, environment.entropy)
+        mesh.begin_reading()
         nursery.start_soon(membership.run)
         nursery.start_soon(revoking.run)
         nursery.start_soon(node._run)
+        if not dial_only and not local:
+
+            def tell_addresses() -> None:
+                membership.renew_addresses(mesh.advertised)
+                if place is not None:
+                    place.move(mesh.advertised)
+
+            returning = ReturnAddress(mesh, transport, seeds, environment.source, tell_addresses, follows=follows)
+            nursery.start_soon(returning.run)
         if lookups is not None:
             nursery.start_soon(lookups.run)
         elif place is not None:
             place.enter(mesh.advertised)
-        book, file = AddressBook(), None if local else await _address_file(credential.realm_id, environment)
-        if file is not None:
-            await trio.to_thread.run_sync(file.load, book, environment.wall_clock())
+        book, keeps = AddressBook(), keeps and not local
+        read = partial(_address_file, credential.realm_id, book, environment.wall_clock(), keeps=keeps)
+        file = await environment.in_thread(read)
         try:
             unseen = local or not lan or dial_only or (client and seeds)
             async with _lan(None if unseen else environment, credential, mesh, client=client) as board:
@@ -339,11 +358,6 @@ def _check_dial_only(local: bool, listen: tuple[str, ...]) -> None:
         raise ConfigError(f"a node that only dials out cannot listen at {listen[0]}: give listen or dial_only")
 
 
-def _check_all(checks: Iterable[Callable[[PeerIdentity], None]], peer: PeerIdentity) -> None:
-    for check in checks:
-        check(peer)
-
-
 @asynccontextmanager
 async def _noting_unexpected() -> AsyncIterator[None]:
     with noting_unexpected():
@@ -370,27 +384,32 @@ async def _open_parts(mesh: Mesh) -> AsyncIterator[trio.Nursery]:
             mesh.stop_receiving()
 
 
-async def _revocations_file(given: Path | str | None, fingerprint: str, environment: Environment) -> Path | None:
-    # No thread where there is no file: under a virtual clock, time runs on as long as a thread is at work.
-    if given is not None or environment.directory is None:
-        return None if given is None else Path(given)
+def _revocations(
+    given: Path | str | None, credential: Credential, *, keeps: bool
+) -> tuple[Path | None, NewestRevocations]:
+    """Return where the realm's revocation list is kept, None for nowhere, and the list that is there."""
+    path = None if given is None else Path(given)
+    if given is None and keeps:
+        try:
+            path = private_home("revocations", "revocations") / credential.realm_id
+        except ConfigError as error:  # without the list that it has seen, a node would believe an older one
+            raise ConfigError(f"{error}; or say with revocations= where the realm's revocation list is kept") from None
+    known = None if path is None else load_revocations(path, credential.realm)
+    return path, NewestRevocations(credential.realm, known)
 
-    try:
-        return await trio.to_thread.run_sync(private_home, "revocations", "revocations") / fingerprint
-    except ConfigError as error:  # without the list that it has seen, a node would believe an older one
-        raise ConfigError(f"{error}; or say with revocations= where the realm's revocation list is kept") from None
 
-
-async def _address_file(fingerprint: str, environment: Environment) -> AddressFile | None:
-    if environment.directory is None:
+def _address_file(fingerprint: str, book: AddressBook, wall_now: float, *, keeps: bool) -> AddressFile | None:
+    """Return where the address book is kept, and read it; None: nowhere."""
+    if not keeps:
         return None
-
     try:
-        directory = await trio.to_thread.run_sync(private_home, "address book", "addresses")
+        directory = private_home("address book", "addresses")
     except ConfigError as error:
         _log.warning("%s; where nodes are is not remembered", error, extra={"reason": "address book"})
         return None
-    return AddressFile(directory / f"{fingerprint}.json")
+    file = AddressFile(directory / f"{fingerprint}.json")
+    file.load(book, wall_now)
+    return file
 
 
 def _lan(
@@ -418,9 +437,9 @@ async def _credential(
                 f"the local realm is for this machine only and cannot listen at {outside[0]}: use a loopback address, "
                 "or a credential ('iris keys')"
             )
-        realm = await trio.to_thread.run_sync(partial(open_local_realm, entropy=environment.entropy))
+        realm = await environment.in_thread(partial(open_local_realm, entropy=environment.entropy))
         wanted = check_name(name, "cluster") if name is not None else DEFAULT_NAME
-        return await trio.to_thread.run_sync(partial(realm.credential, wanted, wall_now=environment.wall_clock()))
+        return await environment.in_thread(partial(realm.credential, wanted, wall_now=environment.wall_clock()))
     if name is not None and name != given.name:
         raise ConfigError(
             f"the credential is for the cluster {given.name!r} and not for {name!r}: leave the name out"
@@ -429,22 +448,13 @@ async def _credential(
     return given
 
 
-async def _way_back(seeds: tuple[str, ...]) -> tuple[str, ...]:
-    """Return where to listen if nothing was configured: at a free port of the address facing the first remote seed."""
-    for seed in seeds:
-        url = await source_url(seed)
-        if url is not None:
-            return (url,)
-    return ()
-
-
-def _record(mesh: Mesh, identity: NodeIdentity) -> NodeRecord:
+def _record(identity: NodeIdentity, site: str, addresses: tuple[str, ...]) -> NodeRecord:
     return NodeRecord(
         node=identity.node_id,
         name=identity.cluster,
         proof=proof_of(identity.certificate, identity.delegation),
-        site=mesh.tag.site,
-        addresses=mesh.advertised,
+        site=site,
+        addresses=addresses,
     )
 
 
@@ -462,7 +472,7 @@ async def _keep_identity_fresh(
         pause = _LOOK if watch is not None or joined.watches else _RENEWAL_CHECK
         await trio.sleep(pause)
         try:
-            if watch is not None and await trio.to_thread.run_sync(watch.poll):
+            if watch is not None and await run_in_thread(watch.poll):
                 changed = True
             credential = credential if watch is None else watch.credential
             now, ends = environment.wall_clock(), mesh.identity.expires

@@ -19,10 +19,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import random
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Final, final
+from typing import Final, TypeVar, final
 
 import trio
 from msgspec import structs
@@ -37,10 +37,15 @@ from iris.node.open import open_node
 from iris.security.authority import RealmRoot, distrust_realm, issue_realm_bundle, trust_realm
 from iris.security.identity import GATE_SECRET_SIZE, Credential, RealmBundle, Rights, SigningKey, issue_certificate
 
+T = TypeVar("T")
+
 _YEAR: Final = 366 * 86_400.0
 EPOCH: Final = 1_800_000_000.0
 """The date at which every simulated network begins, in seconds since 1970."""
 
+
+_THREAD: Final = 0.001
+"""Seconds that something takes in a thread while a node opens."""
 
 ALL_RIGHTS: Final = Rights(serves=(">",), gateway=True)
 
@@ -68,6 +73,8 @@ class Network:
         self.shares_hosts = False
         """Whether a host may have several nodes."""
         self._hosts: list[str] = []
+        self._opening: set[str] = set()
+        """URLs of nodes that may not listen yet."""
         self._former: set[str] = set()
         """Hosts that were made up: each is one node's only, also when that is gone."""
         self._sites: dict[str, dict[str, str]] = {}
@@ -150,6 +157,15 @@ class Network:
             mesh = node._parts.mesh
             mesh.identity = dataclasses.replace(mesh.identity, trusted=self._owner.trusted)
 
+    def _is_taken(self, url: str) -> bool:
+        return url in self._opening or self.memory.find(url) is not None
+
+    @staticmethod
+    async def _in_thread(call: Callable[[], T], /) -> T:
+        """As in a thread: others run meanwhile, and on a virtual clock it takes time."""
+        await trio.sleep(_THREAD)
+        return call()
+
     @protected_context
     async def open_node(
         self,
@@ -190,12 +206,14 @@ class Network:
             if not self.shares_hosts:
                 raise ConfigError(f"there is a node on host {host!r} already")
             others = (f"{host}:{number}" for number in itertools.count(2))
-            place = next(other for other in others if self.memory.find(_url(other)) is None)
-        known = [url for url in self._sites.get(site or "", {}).values() if self.memory.find(url) is not None]
+            place = next(other for other in others if not self._is_taken(_url(other)))
+        reached = self._sites.setdefault(site or "", {})
+        known = list(filter(self._is_taken, reached.values()))
         environment = Environment(
             transport=lambda _: self.memory.transport(host),
             check_url=str,
             directory=None,
+            in_thread=self._in_thread,
             lan=None,
             entropy=self._random.randbytes,
             wall_clock=partial(self.wall_clock, host),
@@ -206,7 +224,7 @@ class Network:
         )
         credential = self.credential(name)
         self._hosts.append(host)
-        reached = self._sites.setdefault(site or "", {})
+        self._opening.add(_url(place))
         if not (dial_only or client):
             reached[place] = _url(place)
         try:
@@ -224,12 +242,14 @@ class Network:
                 dial_networks=dial_networks,
                 environment=environment,
             ) as node:
+                self._opening.discard(_url(place))
                 self._nodes.add(node)
                 try:
                     yield node
                 finally:
                     self._nodes.remove(node)
         finally:
+            self._opening.discard(_url(place))
             self._hosts.remove(host)
             reached.pop(place, None)
 

@@ -15,7 +15,6 @@ from trio.testing import MockClock
 
 import iris
 from iris.cluster.address_rules import AddressRules, NotDialled, Told, check_listening, is_told_form
-from iris.cluster.mesh.mesh import open_mesh
 from iris.cluster.mesh.outbound import worst
 from iris.cluster.swim.records import is_plain
 from iris.kernel import wire
@@ -26,6 +25,7 @@ from iris.kernel.transport.network import NetworkTransport
 from iris.kernel.transport.port import Refused
 from iris.security.channel.handshake import Initiator
 from iris.testing import open_network
+from tests.support.admission import open_reading_mesh
 from tests.support.realms import WALL, TestRealm
 
 NODE = NodeId("0123456789abcdef" * 2)
@@ -305,7 +305,7 @@ async def test_who_has_the_gate_secret_alone_has_a_node_say_nothing_of_his_choic
     listening = await transport.listen(["tcp://127.0.0.1:0", f"ipc://{tmp_path}/node"])
     async with (
         open_bystander(socket) as (bystander, port),
-        open_mesh(
+        open_reading_mesh(
             realm.identity("a"), transport, listening, config=config, entropy=realm.entropy, wall_clock=lambda: WALL
         ) as mesh,
     ):
@@ -344,7 +344,7 @@ async def test_who_comes_by_ipc_is_answered_at_any_socket_of_his(tmp_path: Path)
     listening = await transport.listen([f"ipc://{tmp_path}/node"])
     async with (
         open_bystander(socket) as (bystander, _),
-        open_mesh(
+        open_reading_mesh(
             realm.identity("a"), transport, listening, config=config, entropy=realm.entropy, wall_clock=lambda: WALL
         ),
     ):

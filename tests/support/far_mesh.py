@@ -12,9 +12,9 @@ from typing import Final
 
 import trio
 
-from iris.cluster.mesh.mesh import open_mesh
 from iris.kernel.config import Config
 from iris.kernel.transport.network import NetworkTransport
+from tests.support.admission import open_reading_mesh
 from tests.support.realms import WALL, TestRealm, seeded_entropy
 
 _ROOT: Final = Path(__file__).resolve().parents[2]
@@ -44,7 +44,7 @@ async def _main() -> None:
     (bound,) = await transport.listen(["tcp://127.0.0.1:0"])
     realm = TestRealm(1)
     realm.entropy = seeded_entropy(os.getpid())  # the keys of the realm are the same, those of this node are its own
-    async with open_mesh(
+    async with open_reading_mesh(
         realm.identity("far"), transport, (bound,), config=config, entropy=os.urandom, wall_clock=lambda: WALL
     ):
         print(bound, flush=True)  # noqa: T201 -- this is what the parent waits for

@@ -66,6 +66,12 @@ class Machine:
         """Pull the cable out: nothing passes in either direction, and nobody is told."""
         _ip("-n", self.namespace, "link", "set", self._interface, "down")
 
+    def move(self, address: str) -> None:
+        """Come to another address; the former one is nobody's."""
+        _ip("-n", self.namespace, "addr", "del", f"{self.address}/24", "dev", self._interface)
+        self.address = address
+        _ip("-n", self.namespace, "addr", "add", f"{address}/24", "dev", self._interface)
+
     def silence(self, towards: Machine) -> None:
         """Lose everything that this machine sends to the other one, and go on receiving."""
         _ip("-n", self.namespace, "route", "replace", "blackhole", f"{towards.address}/32")

@@ -32,6 +32,7 @@ from iris.patterns.service.service import Limits, Service
 from iris.patterns.service.worker_pool import WorkerPool
 from iris.security.identity.permissions import Rights
 from tests.support.accounts import check_refusals
+from tests.support.admission import TestAdmission
 from tests.support.realms import WALL, TestRealm
 
 
@@ -132,10 +133,18 @@ class PeerLog:
 class MeshNode:
     """One node: its mesh, its patterns, its place on the network."""
 
-    def __init__(self, name: str, mesh: Mesh, transport: MemoryTransport, directory: StaticDirectory) -> None:
+    def __init__(
+        self,
+        name: str,
+        mesh: Mesh,
+        transport: MemoryTransport,
+        directory: StaticDirectory,
+        admission: TestAdmission,
+    ) -> None:
         config = mesh.config
         self.name: Final = name
         self.mesh: Final = mesh
+        self.admission: Final = admission
         self.transport: Final = transport
         self.directory: Final = directory
         self.log: Final = PeerLog()
@@ -206,15 +215,18 @@ class Fleet:
         limit = largest_frame(self.config)  # as over nng
         transport = self.network.transport(name, limit)
         listening = await transport.listen([url or f"mem://{name}"])
+        admission = TestAdmission()
         async with open_mesh(
             realm.identity(name, rights),
             transport,
             listening,
+            admission=admission,
             config=self.config,
             entropy=realm.entropy,
             wall_clock=lambda: WALL + trio.current_time() - began,
         ) as mesh:
-            node = self.nodes[name] = MeshNode(name, mesh, transport, self.directory)
+            node = self.nodes[name] = MeshNode(name, mesh, transport, self.directory, admission)
+            mesh.begin_reading()
             async with open_background() as nursery:
                 nursery.start_soon(node.requests.run)
                 yield node

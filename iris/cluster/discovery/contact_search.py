@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from random import Random
 from typing import Final, final
 
@@ -20,7 +21,7 @@ from iris.cluster.discovery.registry import Registry
 from iris.cluster.mesh import Mesh, Peer
 from iris.kernel.errors import AuthenticationError, ConfigError, IrisError, NotSent
 from iris.kernel.names import NodeId
-from iris.kernel.tasks import Wakeup
+from iris.kernel.tasks import Wakeup, first_of
 from iris.kernel.transport import Refused
 
 _log: Final = logging.getLogger("iris")
@@ -38,6 +39,8 @@ _REMEMBERED: Final = 64
 _SEED: Final = "seeds"
 _HEARSAY: Final = "found"
 """Who told of an address, as in ``Discovery``."""
+
+_FAILURES: Final = (NotSent, AuthenticationError, ConfigError)
 
 _LAN_PATIENCE: Final = 0.5
 """Seconds that a starting client which has found nobody waits for the local network."""
@@ -112,25 +115,37 @@ class ContactSearch:
     async def _look_at_registry(self) -> bool:
         if self._registry is None:
             return False
-        for node, addresses in self._registry.entries((), _TRIED).items():
-            if await self._try(list(addresses), "registry", node):
-                return True
-        return False
+        found: Peer | None = None
+        entries = self._registry.entries((), _TRIED)
+        attempts = [partial(self._link, list(addresses), "registry", node) for node, addresses in entries.items()]
+        with trio.move_on_after(self._mesh.turns.silence()):  # a process that is stopped says nothing
+            found = await first_of(attempts, [], expected=_FAILURES, discard=lambda _: None)
+        if found is None:
+            return False
+        await self._introduce(found.node)
+        return True
 
-    async def _try(self, urls: list[str], source: str, expected: NodeId | None = None) -> bool:
+    async def _try(self, urls: list[str], source: str) -> bool:
         """Link to the node that answers first at one of some addresses; tell whether somebody did."""
         if not urls:
             return False
         try:
+            peer = await self._link(urls, source)
+        except _FAILURES:
+            return False
+        await self._introduce(peer.node)
+        return True
+
+    async def _link(self, urls: list[str], source: str, expected: NodeId | None = None) -> Peer:
+        try:
             peer = await self._mesh.connect(urls, expected=expected, source=source, hearsay=source == _HEARSAY)
-        except (NotSent, AuthenticationError, ConfigError) as error:
+        except _FAILURES as error:
             if isinstance(error, Refused) and expected is not None and self._registry is not None:
                 self._registry.withdraw(expected)  # its process was killed and could not do it itself
             self._tell(urls[0], error, source)
-            return False
+            raise
         self._warned = False
-        await self._introduce(peer.node)
-        return True
+        return peer
 
     def _tell(self, url: str, error: IrisError, source: str) -> None:
         """Say why nobody is found where the user has said that somebody is: once, until somebody is found."""

@@ -8,7 +8,8 @@ side have been replaced meanwhile.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from typing import Final, cast, final
 
 import trio
@@ -22,6 +23,7 @@ from iris.cluster.discovery.registry import Registry
 from iris.cluster.mesh import Mesh
 from iris.kernel.errors import AuthenticationError, ConfigError, IrisError, NotSent
 from iris.kernel.names import NodeId
+from iris.kernel.tasks import run_in_thread
 from iris.kernel.transport import Refused
 
 _log: Final = logging.getLogger("iris")
@@ -108,22 +110,55 @@ class Discovery:
         self._ended = trio.lowlevel.ParkingLot()
         """Where it is waited for the next attempt to end."""
         self._warned: set[str] = set()
+        self._introducing = 0
+        """Nodes with which memberships are being exchanged."""
 
     async def look(self) -> None:
         """Look once: exchange memberships with seeds and announced nodes; if there are none, with whom else one finds.
 
-        Returns at the latest after the time that a handshake may take, and the exchange of what is known.
+        Who says nothing, such as a process that is stopped, is waited for until nobody was linked for
+        ``DialLimiter.silence``; it is dialled further.  Returns at the latest after the time that a handshake may take,
+        and the exchange of what is known.
         """
-        async with trio.open_nursery() as nursery:
+        async with self._while_somebody_answers() as nursery:
             self._dial(nursery, (AddressSource.SEED,))
             nursery.start_soon(self._look_at_registry)
         if self._lan is not None and not self._mesh.peers:
             if not self._lan.urls():
                 await self._lan.wait_news(_LAN_PATIENCE)
-            async with trio.open_nursery() as nursery:
+            async with self._while_somebody_answers() as nursery:
                 self._dial(nursery, (AddressSource.LAN,))
         if not self._mesh.peers:
             await self._look_at_book()
+
+    @asynccontextmanager
+    async def _while_somebody_answers(self) -> AsyncIterator[trio.Nursery]:
+        """Open a nursery whose attempts are given up when nobody was linked for a while, and no exchange goes on."""
+        async with trio.open_nursery() as around:
+            async with trio.open_nursery() as nursery:
+                yield nursery
+                around.start_soon(self._give_up_silent, nursery.cancel_scope)
+            around.cancel_scope.cancel()
+
+    async def _give_up_silent(self, scope: trio.CancelScope) -> None:
+        linked, since = self._mesh.handshakes, trio.current_time()
+        # A seed is somebody whom the user has named: alone, it has the whole time, and its error says what is wrong.
+        while (
+            self._introducing
+            or (self._seeds and not self._mesh.peers)
+            or trio.current_time() < since + self._mesh.turns.silence()
+        ):
+            await trio.sleep(_SHORTEST)
+            if self._mesh.handshakes != linked:
+                linked, since = self._mesh.handshakes, trio.current_time()
+        scope.cancel()
+
+    async def _exchange(self, node: NodeId) -> None:
+        self._introducing += 1
+        try:
+            await self._introduce(node)
+        finally:
+            self._introducing -= 1
 
     async def run(self) -> None:
         """Go on looking, and keep the book."""
@@ -191,7 +226,7 @@ class Discovery:
     async def _look_at_book(self) -> None:
         """Go through the address book until one answers: most of those in it may be gone by now."""
         until = trio.current_time() + self._mesh.turns.patience()
-        async with trio.open_nursery() as nursery:
+        async with self._while_somebody_answers() as nursery:
             while trio.current_time() < until:
                 self._dial(nursery, (AddressSource.BOOK,), found=nursery.cancel_scope.cancel)
                 if not nursery.child_tasks:
@@ -291,14 +326,14 @@ class Discovery:
             self._stood_for.clear()
         self._stood_for[url] = peer.node
         nodes.append(peer.node)
-        await self._introduce(peer.node)
+        await self._exchange(peer.node)
 
     async def _try(self, url: str, found: Callable[[], None]) -> None:
         """Try an address that may well be out of date: nobody has to hear of it."""
         node: NodeId | None = None
         try:
             node = (await self._mesh.connect([url], source="found", hearsay=True)).node
-            await self._introduce(node)
+            await self._exchange(node)
             found()
         except (NotSent, AuthenticationError, ConfigError) as error:
             _log.debug("%s", error, extra={"address": url})
@@ -313,7 +348,7 @@ class Discovery:
         assert self._registry is not None
         try:
             peer = await self._mesh.connect(addresses, expected=node, source="registry")
-            await self._introduce(peer.node)
+            await self._exchange(peer.node)
         except Refused:
             # Its process was killed and could not do it itself.
             if not self._registry.withdraw(node) and len(self._remains) < _REMEMBERED:
@@ -361,5 +396,5 @@ class Discovery:
         """
         if self._file is not None and self._book.unsaved:
             now, copy = self._wall_clock(), self._book.copy()
-            await trio.to_thread.run_sync(self._file.save, copy, now, abandon_on_cancel=True)
+            await run_in_thread(self._file.save, copy, now, abandon_on_cancel=True)
             self._book.merge(copy, now)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import trio
 
 from iris.cluster.discovery.local_network import LocalNetwork
-from iris.kernel.tasks import open_background
+from iris.kernel.tasks import open_background, run_in_thread
 
 if TYPE_CHECKING:
     from iris.cluster.discovery.mdns_service import MdnsService
@@ -55,7 +55,7 @@ async def open_lan(
     lan = LocalNetwork(realm_mark(fingerprint), own)
     token = trio.lowlevel.current_trio_token()
     try:
-        board = await trio.to_thread.run_sync(_open_board, lan, token, interfaces)
+        board = await run_in_thread(_open_board, lan, token, interfaces)
     except (OSError, RuntimeError) as error:
         _log.warning("nodes on the local network are not looked for: %s", error, extra={"reason": type(error).__name__})
         yield lan
@@ -68,7 +68,7 @@ async def open_lan(
     finally:
         with trio.move_on_after(_GOODBYE) as scope:
             scope.shield = True
-            await trio.to_thread.run_sync(board.close, abandon_on_cancel=True)
+            await run_in_thread(board.close, abandon_on_cancel=True)
 
 
 def _open_board(lan: LocalNetwork, token: trio.lowlevel.TrioToken, interfaces: list[str] | None) -> MdnsService:

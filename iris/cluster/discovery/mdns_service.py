@@ -8,6 +8,7 @@ are followed (``iris.cluster.discovery.mdns_records``).
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable
 from functools import partial
 from random import Random
@@ -20,6 +21,7 @@ from zeroconf import ServiceInfo
 from iris.cluster.discovery.local_network import LocalNetwork
 from iris.cluster.discovery.mdns_records import MAX_FOLLOWED, TYPE, FollowedAnnouncements, announcements, urls_untrusted
 from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.tasks import run_in_thread
 
 _ANSWER_MS: Final = 1000
 """Milliseconds that an announcement's addresses may take to come, if they did not come with it."""
@@ -117,6 +119,9 @@ def instance_of(name: str) -> str:
     return name.removesuffix(f".{TYPE}").removesuffix(".local.")
 
 
+_log: Final = logging.getLogger("iris")
+
+
 @final
 class MdnsService:
     """The running mDNS service: what others announce goes to ``lan``.  Make and close it on a thread."""
@@ -139,7 +144,12 @@ class MdnsService:
         for announcement in announcements(self._lan.mark, own, urls, loopback=self._loopback):
             # Names are random: whether another one has the same need not be asked.
             register = partial(self._zeroconf.register_service, announcement, cooperating_responders=True)
-            await trio.to_thread.run_sync(register, abandon_on_cancel=True)
+            try:
+                await run_in_thread(register, abandon_on_cancel=True)
+            except (OSError, RuntimeError, zeroconf.Error) as error:  # the node goes on; seeds work everywhere
+                text = "this node is not announced on the local network: %s"
+                _log.warning(text, error, extra={"reason": type(error).__name__})
+                return
 
     async def ask(self) -> None:
         """Ask for the addresses of announcements that came without them, some at a time, until it is cancelled."""
@@ -151,7 +161,7 @@ class MdnsService:
         async for name in self._to_ask:
             ask = partial(self._zeroconf.get_service_info, TYPE, f"{name}.{TYPE}", _ANSWER_MS)
             with contextlib.suppress(OSError, zeroconf.Error):
-                info = await trio.to_thread.run_sync(ask, abandon_on_cancel=True, limiter=self._threads)
+                info = await run_in_thread(ask, abandon_on_cancel=True, limiter=self._threads)
                 if info is not None:
                     self._tell(name, info)
 

@@ -4,6 +4,7 @@ It promises that a listed member has proved that it speaks for its cluster, and 
 in order.  It does not decide who is alive (iris.cluster.swim) and does not handshake (iris.cluster.mesh).
 """
 
+from iris.cluster.membership.admission import NodeAdmission
 from iris.cluster.membership.forwarder import Forwarder
 from iris.cluster.membership.lookups import Lookups
 from iris.cluster.membership.membership import Membership
@@ -12,6 +13,6 @@ from iris.cluster.membership.revocation import LOCAL_LOOK, LOOK, RevocationExcha
 from iris.cluster.membership.roster import Change, Departure, Member, NodeInfo, Watch
 
 __all__ = (
-    "LOCAL_LOOK", "LOOK", "Change", "Departure", "Forwarder", "Lookups", "Member", "Membership", "NodeInfo",
-    "ProofVerifier", "RevocationExchange", "Watch", "proof_of", "serves_by_right",
+    "LOCAL_LOOK", "LOOK", "Change", "Departure", "Forwarder", "Lookups", "Member", "Membership", "NodeAdmission",
+    "NodeInfo", "ProofVerifier", "RevocationExchange", "Watch", "proof_of", "serves_by_right",
 )  # fmt: skip

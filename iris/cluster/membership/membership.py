@@ -44,7 +44,6 @@ from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.names import NodeId, qualified
 from iris.kernel.tasks import Wakeup, protected_context
 from iris.kernel.wire import CHECK, Message, kinds
-from iris.security.identity import PeerIdentity
 
 _MAX_EMPTIED: Final = 1024
 """Clusters without members that are remembered: their names come from others."""
@@ -57,11 +56,6 @@ _TOGETHER: Final = 32
 
 _HELD_BACK_SIZE: Final = 4096
 """Bytes of a message that was held back for a node: most of them, rounded up."""
-
-_SILENCE: Final = 0.4
-"""Of the time that a handshake may take, 2 s of 5: for so long no member has to be linked for a node that is opened to
-wait for the others no more.  A handshake over a path of 300 ms takes 1.5 s, the courtesy to the one that may dial
-included."""
 
 _LOOK: Final = 0.25
 """Of ``Config.probe_timeout``: how often it is looked who owes an answer, while somebody does."""
@@ -298,6 +292,12 @@ class Membership:
         if self._serving.pop(cluster, None) is not None:
             self._tell_own()
 
+    def renew_addresses(self, addresses: tuple[str, ...]) -> None:
+        """Tell everybody where this node is reached now; of a client nobody is told."""
+        if isinstance(self._swim, Swim):
+            self._perform(self._swim.update_self(trio.current_time(), addresses=addresses))
+            self._wakeup.wake()
+
     def renew_proof(self, proof: bytes) -> None:
         """Show everybody a fresh delegation."""
         self._perform(self._swim.update_self(trio.current_time(), proof=proof))
@@ -320,14 +320,14 @@ class Membership:
 
         Returns at the latest after ``Config.subscribe_timeout``, and when it turns out that nobody talks to this node.
         Not waited for is who could not be reached at the first attempt; nor are those of whom none answers for
-        ``_SILENCE``: a firewall between here and there says nothing.  It is tried further to link to them.
+        ``DialLimiter.silence``: a firewall between here and there says nothing.  It is tried further to link to them.
         """
         self._progress = trio.current_time()
         self._perform(self._swim.join([node], trio.current_time()))
         self._wakeup.wake()
         with trio.move_on_after(self._config.subscribe_timeout):
             while self._mesh.expelled() is None and (not self._synchronized or self._lacks_links()):
-                silent = self._progress + _SILENCE * self._mesh.turns.patience() if self._synchronized else math.inf
+                silent = self._progress + self._mesh.turns.silence() if self._synchronized else math.inf
                 if trio.current_time() >= silent:
                     return
                 with trio.move_on_at(silent):
@@ -369,16 +369,6 @@ class Membership:
                 await self._wakeup.wait()
 
     # -- certificates ---------------------------------------------------------------------------------------
-
-    def check_peer(self, peer: PeerIdentity) -> None:
-        """Check that a node which has proved who it is may be linked: its id is not known as another node's.
-
-        Raises:
-            AuthenticationError: it is.
-        """
-        record = self._swim.record(peer.node_id)
-        if record is not None:
-            self._verifier.check_known(record, peer)
 
     def recheck(self) -> None:
         """Verify everybody's certificates again, for somebody was revoked."""
@@ -569,7 +559,8 @@ class Membership:
                 (balancer.resume if route.open else balancer.suspend)(route.node)
         if not route.open:
             for listener in self._suspect_listeners:
-                listener(route.node)
+                with self._mesh.survive("a member that is suspected"):
+                    listener(route.node)
         self._changed.unpark_all()
 
     # -- PeerObserver ---------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, final
 
@@ -31,20 +31,15 @@ from iris.cluster.mesh import Mesh, Peer, let_flushers_run
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent, RemoteProtocolError
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId
-from iris.kernel.token_bucket import TokenBucket
-from iris.kernel.wire import Message, kinds
+from iris.kernel.tasks import run_in_thread
+from iris.kernel.wire import kinds
 from iris.security.files import load_revocations, save_revocations
-from iris.security.identity import NewestRevocations, PeerIdentity, RevocationList
+from iris.security.identity import NewestRevocations, RevocationList
 
 _log: Final = logging.getLogger("iris")
 
 LOOK: Final = 1.0
 """Seconds between looks whether the file was replaced."""
-
-_FAREWELLS: Final = 64
-_FAREWELL_RATE: Final = 1.0
-"""Revoked nodes that are shown the list at once, and each second.  A holder of the key of a revoked cluster can come as
-ever other nodes; at 256 KiB for a list that would be worth his while."""
 
 LOCAL_LOOK: Final = 10.0
 """The same in the local realm, all of which belongs to one user.  A look takes a thread, as the file may be on another
@@ -56,15 +51,21 @@ class RevocationExchange:
     """Exchanges revocation lists with peers, and cuts off whom the newest one names.
 
     Args:
+        realm: the public key of the realm's root.
+        revocations: the newest list; the admission of every mesh of this node goes by it.
         path: where the newest list is kept; None: in memory only.
         look: seconds between looks whether the file was replaced.
-
-    Raises:
-        ConfigError: the file is there and cannot be used.
     """
 
     def __init__(
-        self, mesh: Mesh, realm: bytes, path: Path | None, nursery: trio.Nursery, *, look: float = LOOK
+        self,
+        mesh: Mesh,
+        realm: bytes,
+        revocations: NewestRevocations,
+        path: Path | None,
+        nursery: trio.Nursery,
+        *,
+        look: float = LOOK,
     ) -> None:
         self._mesh = mesh
         self._meshes: list[Mesh] = []
@@ -77,19 +78,15 @@ class RevocationExchange:
         self._nursery = nursery
         self._saving = trio.Lock()
         self._looking = trio.Lock()
-        self._seen = self._state()
-        known = None if path is None else load_revocations(path, realm)
-        self.revocations: Final = NewestRevocations(realm, known)
-        mesh.check_peer = self.revocations.check
-        mesh.expelled = lambda: self.revocations.reason(mesh.identity.public())
-        self._farewells = TokenBucket(_FAREWELLS, _FAREWELL_RATE, trio.current_time())
+        self._seen: tuple[int, int, int] | None = None
+        """The file as it was last looked at; it may have been replaced since it was first read."""
+        self.revocations: Final = revocations
         self.attach(mesh)
         self._warn_if_expelled()
 
     def attach(self, mesh: Mesh) -> None:
         """Tell the peers of a further mesh of this node as well, and hear what they tell."""
         self._meshes.append(mesh)
-        mesh.last_words = self._last_words
         mesh.register(kinds.Revocations, self._receive)
         mesh.observe(self)
 
@@ -117,7 +114,8 @@ class RevocationExchange:
                 else:
                     self._nursery.start_soon(self._cut_off, mesh, peer)
         for listener in self._listeners:
-            listener()
+            with self._mesh.survive("a newer revocation list"):  # whatever one does, the others are called
+                listener()
         # The file last: a disk that is slow must not delay the cutting off.
         if self._path is not None:
             self._nursery.start_soon(self._save)
@@ -136,12 +134,12 @@ class RevocationExchange:
                 await self._look(self._path)
 
     async def _look(self, path: Path) -> None:
-        state = await trio.to_thread.run_sync(self._state)
+        state = await run_in_thread(self._state)
         if state is None or state == self._seen:
             return
         self._seen = state
         try:
-            found = await trio.to_thread.run_sync(load_revocations, path, self._realm)
+            found = await run_in_thread(load_revocations, path, self._realm)
         except ConfigError as error:
             _log.warning("%s", error, extra={"path": str(path), "cause": "revocations"})
             return
@@ -174,8 +172,8 @@ class RevocationExchange:
             if current is None:
                 return
             try:
-                if await trio.to_thread.run_sync(self._save_newer, current):
-                    self._seen = await trio.to_thread.run_sync(self._state)
+                if await run_in_thread(self._save_newer, current):
+                    self._seen = await run_in_thread(self._state)
             except ConfigError as error:
                 _log.warning(
                     "%s; after a restart this node will not know of revocation list %d",
@@ -206,20 +204,13 @@ class RevocationExchange:
 
     async def _cut_off(self, mesh: Mesh, peer: Peer) -> None:
         """End a link outside the loop that reads its messages, and show the peer why."""
-        for message in self._last_words(peer.identity):
+        for message in mesh.last_words(peer.identity):
             with contextlib.suppress(NotSent):
                 peer.link.post(message, 0, CONTROL_RESERVE)
         await let_flushers_run()
         reason = self.revocations.reason(peer.identity)
         if reason is not None and mesh.peers.get(peer.node) is peer:
             mesh.drop(peer.node, reason)
-
-    def _last_words(self, peer: PeerIdentity) -> Sequence[Message]:
-        """Return what shows a node of this realm that it is revoked; not too often, for a list may be large."""
-        current = self.revocations.current
-        if current is None or self.revocations.reason(peer) is None:
-            return ()
-        return (kinds.Revocations(current.signed),) if self._farewells.spend(trio.current_time()) else ()
 
     def _tell(self, peer: Peer) -> None:
         """Send a peer the list in force, now or when it is its turn; not if it has shown that it has it."""

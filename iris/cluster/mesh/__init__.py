@@ -5,14 +5,15 @@ most, and that a session is renewed before it is too old.  It does not know who 
 what a message means: each kind has one registered handler.
 """
 
+from iris.cluster.mesh.admission import PeerAdmission
 from iris.cluster.mesh.control import let_flushers_run
 from iris.cluster.mesh.dispatch import Dispatcher, MessageReceiver
 from iris.cluster.mesh.handshakes import NoWayBack, TurnedAway
-from iris.cluster.mesh.mesh import Mesh, open_mesh
+from iris.cluster.mesh.mesh import Mesh, open_mesh, own_addresses
 from iris.cluster.mesh.peer import Peer
 from iris.cluster.mesh.reader import InboxReader, InboxWaiter
 
 __all__ = (
-    "Dispatcher", "InboxReader", "InboxWaiter", "Mesh", "MessageReceiver", "NoWayBack", "Peer", "TurnedAway",
-    "let_flushers_run", "open_mesh",
+    "PeerAdmission", "Dispatcher", "InboxReader", "InboxWaiter", "Mesh", "MessageReceiver", "NoWayBack", "Peer",
+    "TurnedAway", "let_flushers_run", "open_mesh", "own_addresses",
 )  # fmt: skip

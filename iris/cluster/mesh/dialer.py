@@ -67,6 +67,12 @@ class _DialSlot:
         self.woken = trio.Event()
 
 
+_SILENCE: Final = 0.4
+"""Of the time that a handshake may take, 2 s of 5: for so long no member has to be linked for a node that is opened to
+wait for the others no more.  A handshake over a path of 300 ms takes 1.5 s, the courtesy to the one that may dial
+included."""
+
+
 @final
 class DialLimiter:
     """Limits concurrent handshakes; one that is not even connected after ``PATIENCE`` counts no more.
@@ -92,6 +98,10 @@ class DialLimiter:
     def patience(self) -> float:
         """Seconds that a handshake may take now: what is given up for want of processor time is done again."""
         return self._timeout + min(_LONGEST, _LONGER * self.lateness())
+
+    def silence(self) -> float:
+        """Seconds for which nobody has to be linked for a node that is opened to wait for silent ones no more."""
+        return _SILENCE * self.patience()
 
     @asynccontextmanager
     async def take(self, source: str = "") -> AsyncIterator[Callable[[], None]]:

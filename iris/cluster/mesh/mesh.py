@@ -25,6 +25,7 @@ import trio
 from iris.cluster.address_rules import AddressRules
 from iris.cluster.addresses import advertised, return_urls
 from iris.cluster.directory import SiteTag
+from iris.cluster.mesh.admission import PeerAdmission
 from iris.cluster.mesh.control import Goodbyes, PingBarrier
 from iris.cluster.mesh.dial_limits import DialLimits
 from iris.cluster.mesh.dialer import Dialer, DialLimiter
@@ -72,6 +73,7 @@ class Mesh:
         listening: tuple[str, ...],
         nursery: trio.Nursery,
         *,
+        admission: PeerAdmission,
         config: Config,
         entropy: Entropy,
         wall_clock: Callable[[], float],
@@ -80,10 +82,11 @@ class Mesh:
         rules: AddressRules | None = None,
     ) -> None:
         self._identity = identity
+        self._admission = admission
         self.tag: Final = tag
-        self.listening: Final = listening
+        self.listening = listening
         """The URLs bound here."""
-        self.advertised: Final = (via_url(identity.node_id),) if dial_only else advertised(listening)
+        self.advertised = own_addresses(identity.node_id, listening, dial_only=dial_only)
         """The URLs at which others may reach this node; for one that can only dial out, a route through third ones."""
         self.dial_only: Final = dial_only
         """Whether this node dials both directions of every link."""
@@ -147,12 +150,6 @@ class Mesh:
         self._renewing: Final = RekeySchedule(
             self, self._sessions, nursery, handshake=self._shake_hands_again, wall_clock=wall_clock
         )
-        self.check_peer: Callable[[PeerIdentity], None] = lambda _: None
-        """Called with each node that has proved who it is; raises AuthenticationError to refuse it."""
-        self.last_words: Callable[[PeerIdentity], Sequence[Message]] = lambda _: ()
-        """Returns what to send to a node of this realm that is not admitted."""
-        self.expelled: Callable[[], str | None] = lambda: None
-        """Returns why nobody of the realm talks to this node any more; None if they do."""
         self.cut_off = ""
         """What came of the last attempt to reach anybody, if it was in vain."""
         self.shortcut: Callable[[Peer, bytes | memoryview], bool] | None = None
@@ -196,11 +193,22 @@ class Mesh:
         """Hand messages of a kind to ``receiver``."""
         self._receivers.add(kind, receiver)
 
+    def begin_reading(self) -> None:
+        """Read what arrives, and answer handshakes, from now on: everybody who must see what comes is there.
+
+        Until then frames wait in the transport, and nobody is linked.
+        """
+        self._nursery.start_soon(self.reading.run)
+
     def observe(self, observer: PeerObserver, *, clients: bool = True) -> None:
-        """Notify ``observer`` of what becomes of peers from now on; not ``clients``: of members, if this is one."""
+        """Notify ``observer`` of every peer, those that are linked already at once; not ``clients``: of members."""
         self._observers.append(observer)
         if clients:
             self._observers_of_clients.append(observer)
+        for peer in [*self._peers.values()]:
+            if observer in self._observers_of(peer):
+                with self._isolated(observer):
+                    observer.peer_connected(peer)
 
     def is_between_members(self, peer: Peer) -> bool:
         """Tell whether neither a peer nor this node is a client."""
@@ -208,6 +216,15 @@ class Mesh:
 
     def _observers_of(self, peer: Peer) -> list[PeerObserver]:
         return self._observers if self.is_between_members(peer) else self._observers_of_clients
+
+    def _notify(self, observers: list[PeerObserver], call: Callable[[PeerObserver], None]) -> None:
+        """Notify each of some observers; an error in one of them keeps the news from nobody else, and ends nothing."""
+        for observer in observers:
+            with self._isolated(observer):
+                call(observer)
+
+    def _isolated(self, observer: PeerObserver) -> contextlib.AbstractContextManager[None]:
+        return self.survive(f"what becomes of peers, in {type(observer).__name__}")
 
     def post(self, node: NodeId, message: Message, size: int, reserve: int = 0, *, flush: bool = False) -> None:
         """Append a message to the link to ``node``; see ``Link.post``.
@@ -263,6 +280,13 @@ class Mesh:
             ConfigError: a URL is malformed, and no other one answered.
         """
         return await self._dialling.connect(urls, expected, realm_id, source, hearsay=hearsay)
+
+    def readdress(self, listening: tuple[str, ...]) -> bool:
+        """Name ``listening``, which are bound, in handshakes from now on; tell whether its addresses are others."""
+        known = self.advertised
+        self.listening = listening
+        self.advertised = own_addresses(self.node, listening, dial_only=self.dial_only)
+        return self.advertised != known
 
     async def own_urls(self, dialled: str, over: OutgoingConnection | None = None) -> tuple[str, ...]:
         """Return where the node at ``dialled`` can reach this one; ``over``: the connection to it, if there is one."""
@@ -345,6 +369,26 @@ class Mesh:
         check_identity(peer, self._peers.get(peer.node_id), self._identity)
         self.check_peer(peer)
 
+    def check_peer(self, peer: PeerIdentity) -> None:
+        """Check that a node is not refused, though its certificates are in order.
+
+        Raises:
+            AuthenticationError: it is.
+        """
+        self._admission.check(peer)
+
+    def last_words(self, peer: PeerIdentity) -> Sequence[Message]:
+        """Return what to send to a node of this realm that is refused."""
+        return self._admission.last_words(peer)
+
+    def reason(self, peer: PeerIdentity) -> str | None:
+        """Return why nobody of the realm talks to a node any more; None if they do."""
+        return self._admission.reason(peer)
+
+    def expelled(self) -> str | None:
+        """Return why nobody of the realm talks to this node any more; None if they do."""
+        return self.reason(self._identity.public())
+
     def check_client(self, peer: PeerIdentity) -> None:
         """Check that one more client may be linked, besides those with the same cluster's key.
 
@@ -409,8 +453,7 @@ class Mesh:
             else:
                 self._ways.close(outgoing)
         if known is None:
-            for observer in self._observers_of(peer):
-                observer.peer_connected(peer)
+            self._notify(self._observers_of(peer), lambda observer: observer.peer_connected(peer))
         elif reconnected or restricted:
             self._notice_loss(peer)
         if link.outgoing is None:
@@ -566,8 +609,7 @@ class Mesh:
     def _begin_redial(self, peer: Peer) -> None:
         # A relayed connection says nothing about the peer when the relay is gone.
         if self.redialling.begin(peer) and not (peer.indirect and not peer.foreign):
-            for observer in self._observers_of(peer):
-                observer.peer_unreachable(peer.node)
+            self._notify(self._observers_of(peer), lambda observer: observer.peer_unreachable(peer.node))
 
     async def _connect_again(self, peer: Peer) -> None:
         await self._dialling.again(peer)
@@ -591,8 +633,7 @@ class Mesh:
         self._tell_reset(peer)
 
     def _tell_reset(self, peer: Peer) -> None:
-        for observer in self._observers_of(peer):
-            observer.frames_lost(peer)
+        self._notify(self._observers_of(peer), lambda observer: observer.frames_lost(peer))
 
     def drop(self, node: NodeId, reason: str) -> None:
         """Give a peer up: end its link and sessions.  Messages still waiting are counted as lost."""
@@ -610,8 +651,7 @@ class Mesh:
         self.ended_links = ended if self.ended_links is None else self.ended_links + ended
         self._barriers.release(node)
         self._farewells.gone()
-        for observer in self._observers_of(peer):
-            observer.peer_removed(peer, reason)
+        self._notify(self._observers_of(peer), lambda observer: observer.peer_removed(peer, reason))
 
     async def say_goodbye(self, reason: str, timeout: float) -> None:
         """Send every peer a goodbye, after all that was posted before.
@@ -637,12 +677,18 @@ class Mesh:
         self._transport.close()
 
 
+def own_addresses(node: NodeId, listening: tuple[str, ...], *, dial_only: bool) -> tuple[str, ...]:
+    """Return the URLs at which others may reach a node that listens at some; see ``Mesh.advertised``."""
+    return (via_url(node),) if dial_only else advertised(listening)
+
+
 @contextlib.asynccontextmanager
 async def open_mesh(
     identity: NodeIdentity,
     transport: Transport,
     listening: tuple[str, ...],
     *,
+    admission: PeerAdmission,
     config: Config,
     entropy: Entropy,
     wall_clock: Callable[[], float],
@@ -651,6 +697,9 @@ async def open_mesh(
     rules: AddressRules | None = None,
 ) -> AsyncIterator[Mesh]:
     """Run a mesh over a transport that listens already; leaving the block ends every link and the transport.
+
+    It reads nothing before ``Mesh.begin_reading``, to be called when all its observers and receivers
+    are there.  Who may be linked is for ``admission`` to say, from the first handshake on.
 
     With ``dial_only`` it listens nowhere, and dials both directions of every link.  ``rules`` say which addresses it
     dials; by default others may name any host.
@@ -662,6 +711,7 @@ async def open_mesh(
                 transport,
                 listening,
                 nursery,
+                admission=admission,
                 config=config,
                 entropy=entropy,
                 wall_clock=wall_clock,
@@ -669,7 +719,7 @@ async def open_mesh(
                 dial_only=dial_only,
                 rules=rules,
             )
-            for task in (mesh.own.link.run, mesh.reading.run, mesh._inbound.run, mesh._renewing.run):
+            for task in (mesh.own.link.run, mesh._inbound.run, mesh._renewing.run):
                 nursery.start_soon(task)
             try:
                 yield mesh

@@ -16,7 +16,8 @@ import trio
 
 from iris.kernel.config import KIB
 from iris.kernel.errors import ConfigError, NotSent
-from iris.kernel.tasks import first_of
+from iris.kernel.tasks import first_of, run_in_thread
+from iris.kernel.transport.inherited import keep_from_children
 from iris.kernel.transport.port import Permit, Refused
 from iris.kernel.transport.sp import ANSWER, GREETING
 
@@ -114,7 +115,7 @@ async def _look_up(host: str, port: int, limiter: trio.CapacityLimiter) -> list[
     try:
         return look_up(socket.AI_NUMERICHOST)  # which asks nobody
     except socket.gaierror:
-        return await trio.to_thread.run_sync(look_up, abandon_on_cancel=True, limiter=limiter)
+        return await run_in_thread(look_up, abandon_on_cancel=True, limiter=limiter)
 
 
 async def _open_at(
@@ -122,7 +123,7 @@ async def _open_at(
 ) -> tuple[socket.socket, T]:
     if permit is not None:
         permit(str(address[0]))
-    connection = socket.socket(family, socket.SOCK_STREAM)
+    connection = keep_from_children(socket.socket(family, socket.SOCK_STREAM))
     try:
         connection.setblocking(False)
         prepare_to_send(connection)
@@ -198,7 +199,7 @@ async def open_ipc_connection(url: str) -> socket.socket:
         NotSent: it cannot be connected to, or somebody else listens there.
     """
     try:
-        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection = keep_from_children(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
     except OSError as error:  # no descriptor is left
         raise NotSent(f"cannot connect to {url}: {str(error.strerror).lower()}") from None
     try:

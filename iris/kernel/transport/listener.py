@@ -29,6 +29,7 @@ from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.slots import SlotTable, address_key
 from iris.kernel.transport.greeting import Greeting, GreetingProgress, SpGreeting
+from iris.kernel.transport.inherited import keep_from_children
 from iris.kernel.transport.reader import FrameReader, Framing
 from iris.kernel.transport.reverse_accept import PendingReverseTable
 
@@ -142,7 +143,7 @@ class Listener:
         family = socket.AF_INET if wildcard else socket.AF_UNSPEC
         found = socket.getaddrinfo(name, port, family, socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, protocol, _, address = found[0]
-        listener = socket.socket(family, kind, protocol)
+        listener = keep_from_children(socket.socket(family, kind, protocol))
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
@@ -163,7 +164,7 @@ class Listener:
         Raises:
             OSError: somebody listens there, there is another file, or it cannot be made.
         """
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener = keep_from_children(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         try:
             with _locked(Path(path).parent):
                 try:
@@ -189,8 +190,12 @@ class Listener:
         self._listeners.append(_Listener(listener, greet))
         self._selector.register(listener, selectors.EVENT_READ, self._listeners[-1])
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="iris reception", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="iris reception", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:  # as of whatever else the machine has no more of
+                raise OSError(errno.EAGAIN, f"{error}: raise the limit of processes") from None
+            self._thread = thread
 
     @property
     def refused(self) -> int:
@@ -256,6 +261,7 @@ class Listener:
                 time.sleep(_PAUSE)
                 return
             self._is_exhausted = False
+            keep_from_children(connection)
             host = None if connection.family == socket.AF_UNIX else str(address[0])
             visitor = _Visitor(connection, host, listener.greet())
             try:

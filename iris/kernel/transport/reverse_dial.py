@@ -15,6 +15,7 @@ from typing import Any, Final, Generic, TypeVar, final
 import trio
 
 from iris.kernel.errors import NotSent
+from iris.kernel.transport.inherited import keep_from_children
 from iris.kernel.transport.reader import FrameReader
 from iris.kernel.transport.websocket import PUSH, ClientUpgrade, NotUpgraded, WebSocketFraming
 from iris.kernel.transport.websocket_dial import PIECE
@@ -86,7 +87,7 @@ class ReverseDialling(Generic[K]):
     def _try(self, key: K, attempts: _Attempts) -> None:
         attempts.again = math.inf
         try:
-            connection = socket.socket(attempts.family, socket.SOCK_STREAM)
+            connection = keep_from_children(socket.socket(attempts.family, socket.SOCK_STREAM))
         except OSError:  # no descriptor is left
             self._retry(attempts)
             return

@@ -9,7 +9,9 @@ of a page elsewhere has led here gets nothing.  Pages are made by their caller, 
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from importlib import import_module
 from typing import Final, NamedTuple, final
 
@@ -19,6 +21,7 @@ from iris.kernel.errors import ConfigError
 from iris.kernel.tasks import open_background, protected_context
 from iris.kernel.token_bucket import TokenBucket
 from iris.node.telemetry.host_names import is_ours
+from iris.kernel.transport import keep_from_children
 
 _log: Final = logging.getLogger("iris")
 
@@ -199,6 +202,16 @@ def text_page(status: int, text: str) -> Page:
     return Page(status, _TEXT, f"{text}\n".encode())
 
 
+@asynccontextmanager
+async def _kept_from_children(descriptor: int) -> AsyncIterator[None]:
+    """Have children that are forked meanwhile close a socket of trio's: a restart would find the port in use."""
+    same = keep_from_children(socket.socket(fileno=descriptor))
+    try:
+        yield
+    finally:
+        same.detach()
+
+
 @protected_context
 async def open_endpoint(host: str, port: int, pages: Mapping[str, MakePage]) -> AsyncIterator[MetricsEndpoint]:
     """Answer HTTP requests until the block ends.
@@ -224,7 +237,7 @@ async def open_endpoint(host: str, port: int, pages: Mapping[str, MakePage]) -> 
         surplus.socket.close()
     listener = listeners[0]
     address: tuple[str, int] = listener.socket.getsockname()[:2]
-    async with listener, open_background() as nursery:
+    async with listener, open_background() as nursery, _kept_from_children(listener.socket.fileno()):
         endpoint = MetricsEndpoint(address[0], address[1], host, pages)
         nursery.start_soon(endpoint._run, listener)
         yield endpoint

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, final, overload
 import trio
 
 from iris.kernel.errors import ConfigError
-from iris.kernel.tasks import protected_context
+from iris.kernel.tasks import protected_context, run_in_thread
 from iris.node.node import Node
 from iris.node.telemetry.endpoint import MetricsEndpoint, Page, missing, open_endpoint, text_page
 from iris.node.telemetry.families import FAMILIES, NEVER_BACK, NodeSnapshot, histograms, samples
@@ -128,7 +128,7 @@ class Exposition:
                 return known[1]
             self._snapshot = await self._look()
             # In a thread: it takes milliseconds, and the node has other things to do.
-            body = await trio.to_thread.run_sync(encode, self._registry)
+            body = await run_in_thread(encode, self._registry)
             page = Page(200, content_type, body)
             if len(self._pages) > _FORMATS:
                 self._pages.clear()

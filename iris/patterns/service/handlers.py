@@ -17,6 +17,7 @@ from typing import Any, Final, cast, final
 import trio
 
 from iris.kernel.errors import ConfigError, IrisError, RemoteError
+from iris.kernel.tasks import run_in_thread
 from iris.patterns.messages import Request
 from iris.patterns.service.failure_log import HandlerKind, serving_log
 from iris.patterns.service.signatures import Signature, handler_name, original_of, signature_of
@@ -94,7 +95,7 @@ class InThread:
                 raise
 
         try:
-            return await trio.to_thread.run_sync(call_and_tell, abandon_on_cancel=True, limiter=self._limiter)
+            return await run_in_thread(call_and_tell, abandon_on_cancel=True, limiter=self._limiter)
         except trio.Cancelled:
             abandoned = True
             for error in errors:  # it came with the cancellation

@@ -36,7 +36,7 @@ from iris.kernel.errors import (
     RequestTimeout,
 )
 from iris.kernel.names import NodeId
-from iris.kernel.tasks import Wakeup, open_background
+from iris.kernel.tasks import Wakeup, open_background, run_in_thread
 from iris.patterns.messages import Message, Request, Sender
 from iris.patterns.pubsub.interest import check_pattern
 from iris.patterns.service import Service
@@ -382,7 +382,7 @@ class SharedState(MutableMapping[str, Any]):
         """
         if self._path is None:
             return
-        update = await trio.to_thread.run_sync(load_copy, self._path)
+        update = await run_in_thread(load_copy, self._path)
         if update is not None:
             try:
                 self._replica.load(update)
@@ -665,7 +665,7 @@ class SharedState(MutableMapping[str, Any]):
             return
         data = bytes(update)
         if len(data) > _IN_THREAD:
-            extent = await trio.to_thread.run_sync(self._replica.extent_untrusted, data)
+            extent = await run_in_thread(self._replica.extent_untrusted, data)
         else:
             extent = self._replica.extent_untrusted(data)
         try:
@@ -764,7 +764,7 @@ class SharedState(MutableMapping[str, Any]):
     async def _save(self, path: Path) -> bool:
         update = self._replica.difference(b"")
         try:
-            await trio.to_thread.run_sync(partial(save_copy, path, update))
+            await run_in_thread(partial(save_copy, path, update))
         except ConfigError as error:
             self._counts["unsaved"] += 1
             if self._counts["unsaved"] == 1:

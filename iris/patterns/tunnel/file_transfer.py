@@ -19,7 +19,7 @@ import trio
 from msgspec import Struct
 
 from iris.kernel.errors import PayloadTooLarge
-from iris.kernel.tasks import interruptible
+from iris.kernel.tasks import interruptible, run_in_thread
 
 _PIECE: Final = 256 * 1024
 """Bytes read, hashed and written in one visit to a worker thread."""
@@ -78,11 +78,11 @@ async def send_file(
         digest.update(data)
         return data
 
-    with await trio.to_thread.run_sync(lambda: Path(path).open("rb", buffering=0)) as file:
+    with await run_in_thread(lambda: Path(path).open("rb", buffering=0)) as file:
         expected = os.fstat(file.fileno()).st_size
         await send(["file", expected])
         size = min(_PIECE, max_piece)
-        while data := await trio.to_thread.run_sync(read, file):
+        while data := await run_in_thread(read, file):
             await send(data)
             done += len(data)
             if progress is not None:
@@ -140,23 +140,23 @@ async def receive_file(
 
     if max_bytes is not None and expected > max_bytes:
         raise _too_large(expected, max_bytes, abort)
-    file: BinaryIO = await trio.to_thread.run_sync(lambda: growing.open("xb"))
+    file: BinaryIO = await run_in_thread(lambda: growing.open("xb"))
     try:
         while isinstance(piece := await _next_piece(receive, fail), bytes):
             done += len(piece)
             if max_bytes is not None and done > max_bytes:
                 raise _too_large(done, max_bytes, abort)
-            await trio.to_thread.run_sync(write, file, piece)
+            await run_in_thread(write, file, piece)
             if progress is not None:
                 _tell(progress, done, expected)
         # Only a file whose hash is right gets its name: a truncated transfer leaves nothing behind.
         if piece != ["sha256", digest.hexdigest(), done]:
             raise fail(f"the file that arrived is not the one that was sent: {done} bytes, or their hash, differ")
-        await trio.to_thread.run_sync(finish, file)
+        await run_in_thread(finish, file)
     except BaseException:
         file.close()
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(lambda: growing.unlink(missing_ok=True))
+            await run_in_thread(lambda: growing.unlink(missing_ok=True))
         raise
     return FileSummary(size=done, sha256=digest.hexdigest())
 

@@ -22,7 +22,7 @@ from iris.kernel.errors import AuthenticationError
 from iris.kernel.names import NodeId
 from iris.kernel.tasks.background import open_background
 from iris.kernel.wire import kinds
-from iris.security.identity.revocation import RevocationList, issue_revocations
+from iris.security.identity.revocation import NewestRevocations, RevocationList, issue_revocations
 from tests.support.meshes import Fleet, open_meshes
 from tests.support.realms import WALL
 
@@ -88,7 +88,16 @@ def test_the_memory_of_turns_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 @asynccontextmanager
 async def open_revoking(fleet: Fleet, *names: str) -> AsyncIterator[list[RevocationExchange]]:
     async with open_background() as nursery:
-        yield [RevocationExchange(fleet[name].mesh, fleet.realm.root.public, None, nursery) for name in names]
+        yield [exchange(fleet, name, nursery) for name in names]
+
+
+def exchange(
+    fleet: Fleet, name: str, nursery: trio.Nursery, path: Path | None = None, look: float = LOOK
+) -> RevocationExchange:
+    node, realm = fleet[name], fleet.realm.root.public
+    revocations = NewestRevocations(realm)
+    node.admission.refuse, node.admission.revoked = revocations.check, revocations.reason
+    return RevocationExchange(node.mesh, realm, revocations, path, nursery, look=look)
 
 
 def issue(fleet: Fleet, number: int) -> RevocationList:
@@ -152,7 +161,7 @@ async def test_who_is_revoked_while_the_handshake_goes_on_is_not_linked(autojump
             if len(asked) > 1:
                 raise AuthenticationError("revoked meanwhile")
 
-        a.mesh.check_peer = check
+        a.admission.refuse = check
         with pytest.raises(AuthenticationError, match="meanwhile"):
             await a.mesh.connect([b.url])
         assert a.mesh.peers == {}
@@ -165,7 +174,7 @@ async def test_the_file_is_looked_at_as_often_as_was_said(
     autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause: float
 ) -> None:
     async with open_meshes("a") as fleet, open_background() as nursery:
-        revoking = RevocationExchange(fleet["a"].mesh, fleet.realm.root.public, tmp_path / "list", nursery, look=pause)
+        revoking = exchange(fleet, "a", nursery, tmp_path / "list", pause)
         looked: list[float] = []
 
         async def note() -> None:

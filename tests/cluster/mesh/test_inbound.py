@@ -8,13 +8,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from iris.cluster.mesh.mesh import Mesh, open_mesh
+from iris.cluster.mesh.mesh import Mesh
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, NotSent
 from iris.kernel.transport.memory import MemoryOutgoing, MemoryTransport
 from iris.kernel.wire import kinds
 from iris.security.channel.handshake import Initiator
+from tests.support.admission import open_reading_mesh
 from tests.support.meshes import Fleet, open_meshes
 from tests.support.realms import WALL
 
@@ -136,7 +137,7 @@ async def test_sixty_nodes_behind_one_address_that_start_together_are_linked_soo
         for number in range(60):
             transport = fleet.network.transport("nat")
             listening = await transport.listen([f"mem://nat-{number}"])
-            one = open_mesh(
+            one = open_reading_mesh(
                 fleet.realm.identity(f"n{number}"),
                 transport,
                 listening,
@@ -200,7 +201,7 @@ async def test_the_connections_of_a_peer_that_is_given_up_are_closed(autojump_cl
 async def test_a_node_that_is_turned_away_each_time_comes_back_less_and_less_often(autojump_clock: MockClock) -> None:
     async with open_meshes("a", "x", linked=False) as fleet:
         a, x = fleet["a"], fleet["x"]
-        a.mesh.check_peer = Refusal(x.id).check
+        a.admission.refuse = Refusal(x.id).check
         began = trio.current_time()
         await x.mesh.connect([a.url])
         while x.mesh.peers:  # noqa: ASYNC110 -- on a virtual clock

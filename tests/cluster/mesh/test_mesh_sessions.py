@@ -261,8 +261,8 @@ async def test_a_node_with_many_addresses_tells_as_many_as_there_is_room_for(aut
     async with open_meshes("a", linked=False) as fleet, fleet.open_node("b", url="mem://" + "b" * 400) as b:
         a = fleet["a"]
         many = tuple(f"mem://{number}-{'x' * 300}" for number in range(40))
-        b.mesh.advertised = (b.url, *many)  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
-        b.mesh.listening = (b.url, *many)  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+        b.mesh.advertised = (b.url, *many)
+        b.mesh.listening = (b.url, *many)
         peer = await a.mesh.connect([b.url])
         assert b.url in peer.addresses
         assert 5 < len(peer.addresses) <= 17

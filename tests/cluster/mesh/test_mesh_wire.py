@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 import trio
 
-from iris.cluster.mesh.mesh import Mesh, open_mesh
+from iris.cluster.mesh.mesh import Mesh
 from iris.cluster.mesh.peer import Peer
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent
 from iris.kernel.transport.network import NetworkTransport
 from iris.kernel.wire import kinds
+from tests.support.admission import open_reading_mesh
 from tests.support.far_mesh import open_far_mesh
 from tests.support.meshes import PeerLog
 from tests.support.realms import WALL, TestRealm
@@ -63,7 +64,7 @@ async def open_nodes(count: int, url: str, path: Path, config: Config | None = N
             transport = NetworkTransport(config)
             listening = await transport.listen([f"ipc://{path}/{number}" if url == "ipc" else url])
             mesh = await stack.enter_async_context(
-                open_mesh(
+                open_reading_mesh(
                     realm.identity(f"n{number}"),
                     transport,
                     listening,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 
 import pytest
@@ -12,7 +13,7 @@ from iris.cluster.mesh.peer import Peer
 from iris.kernel.wire import kinds
 from iris.kernel.wire.kinds import Message
 from tests.support.mesh_cases import MARK, Marks, mark, settle
-from tests.support.meshes import MeshNode, open_meshes
+from tests.support.meshes import MeshNode, PeerLog, open_meshes
 
 BUG = kinds.Wanted
 """A kind of message that a bug is in: ()."""
@@ -163,3 +164,35 @@ async def test_one_that_a_node_cannot_say_to_itself_is_lost_alone(autojump_clock
         assert marks.received == [1]
         assert unexpected(a) == {"unexpected error: messages to this node": 1}
         assert a.mesh.own.link.statistics().lost == 1
+
+
+class BrokenObserver:
+    """Fails whatever becomes of peers."""
+
+    def fail(self, *_: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    peer_connected = frames_lost = peer_unreachable = peer_removed = fail
+
+
+async def test_an_observer_that_fails_keeps_what_becomes_of_peers_from_no_other_one(autojump_clock: MockClock) -> None:
+    async with open_meshes("a", "b", linked=False) as fleet:
+        fleet.has_bugs = True
+        a, b = fleet["a"], fleet["b"]
+        log = PeerLog()
+        for node in (a, b):
+            node.mesh.observe(BrokenObserver())
+        a.mesh.observe(log)
+        await fleet.link()
+        b.break_connections()
+        await trio.sleep(1)
+        a.mesh.drop(b.id, "a trial")
+        assert [what for what in log.of(b.id) if what != "refused"] == ["up", "reset", "down"]
+        assert a.mesh.refusals["unexpected error: what becomes of peers, in BrokenObserver"] >= 3
+
+
+async def test_an_observer_that_comes_later_is_told_of_those_that_are_linked(autojump_clock: MockClock) -> None:
+    async with open_meshes("a", "b") as fleet:
+        log = PeerLog()
+        fleet["a"].mesh.observe(log)
+        assert log.of(fleet["b"].id) == ["up"]

@@ -202,14 +202,16 @@ async def test_a_gateway_of_another_realm_cannot_have_us_give_up_nodes_of_our_ow
         assert len(sites._links._not_before) == known, "what is remembered of it does not grow"
 
 
-async def test_a_node_of_another_realm_that_knocks_directly_learns_nothing(autojump_clock: MockClock) -> None:
+async def test_a_node_of_another_realm_that_knocks_directly_learns_nothing(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It knows the pair secret.  No gateway sees whom it dials, so it could ask nodes that serve nothing exported."""
     async with open_realms() as realms:
         realms.introduce(ours=())
         payroll = await realms.ours.member("eu", echo("payroll"))
         spy = await realms.theirs.node("eu", "spy")
         learned: list[str] = []
-        spy._parts.mesh.check_peer = lambda peer: learned.append(peer.cluster)
+        monkeypatch.setattr(spy._parts.mesh, "check_peer", lambda peer: learned.append(peer.cluster))
         with pytest.raises(iris.IrisError):
             await spy._parts.mesh.connect(list(payroll.addresses), realm_id=payroll.realm)
         assert learned == []

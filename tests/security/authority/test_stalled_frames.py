@@ -10,12 +10,13 @@ from contextlib import AsyncExitStack
 import trio
 
 import iris
-from iris.cluster.mesh.mesh import Mesh, open_mesh
+from iris.cluster.mesh.mesh import Mesh
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.transport.network import NetworkTransport
 from iris.kernel.transport.sp import GREETING
 from iris.security.authority.issuing import create_realm, issue_cluster
+from tests.support.admission import open_reading_mesh
 from tests.support.mesh_cases import MARK
 from tests.support.realms import WALL, TestRealm
 from tests.support.tapped import TappedTransport, Wire
@@ -30,7 +31,7 @@ async def test_a_member_cannot_stand_still_within_a_frame_by_a_second_connection
         for name in ("node", "member"):
             transport = NetworkTransport(config)
             listening = await transport.listen(["tcp://127.0.0.1:0"])
-            mesh = open_mesh(
+            mesh = open_reading_mesh(
                 realm.identity(name),
                 transport,
                 listening,

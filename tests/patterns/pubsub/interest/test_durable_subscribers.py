@@ -665,7 +665,7 @@ async def test_what_a_revoked_node_has_signed_counts_no_more(autojump_clock: Moc
             if peer.cluster == "b":
                 raise AuthenticationError("revoked")
 
-        a.mesh.check_peer = refuse
+        a.admission.refuse = refuse
         a.pubsub.durable.recheck()
         assert len(a.pubsub.durable.names) == 0
         assert a.pubsub.durable.load([record.signed]) == 0
