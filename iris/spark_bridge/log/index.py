@@ -36,6 +36,7 @@ from iris.spark_bridge.errors import LogDamaged, StoreFull
 from iris.spark_bridge.events.gaps import Gap, GapKey, read_gap
 from iris.spark_bridge.log.checked_table import CheckedTable, IndexWitness, Journaled, Record, seal
 from iris.spark_bridge.log.numbering import Hole, Numbering
+from iris.spark_bridge.log.quota import Quota, QuotaKind
 from iris.spark_bridge.log.replication.journal import ChangeHead, Journal
 from iris.spark_bridge.log.segments import has_room, is_full
 
@@ -188,9 +189,11 @@ class IndexView:
         databases: Mapping[str, lmdb._Database],
         journal: Journal | None = None,
         part: Callable[[], AbstractContextManager[IndexView]] | None = None,
+        room: Callable[[int], int] = lambda used: used,
     ) -> None:
         self._transaction = transaction
         self._part = part
+        self._room = room
         tables = {
             name: CheckedTable(transaction, database, name, _journal_of(journal, name))
             for name, database in databases.items()
@@ -220,9 +223,13 @@ class IndexView:
         if self._has_topics:
             self._topics, self._contents, self._removals = tables["topics"], tables["contents"], tables["removals"]
 
-    def table(self, name: Literal["queues", "keys", "key_ends", "key_counts", "leases"]) -> CheckedTable:
+    def table(self, name: Literal["queues", "keys", "key_ends", "leases"]) -> CheckedTable:
         """Return a table whose records are its owner's business."""
         return self._by_name[name]
+
+    def quota(self, kind: QuotaKind) -> Quota:
+        """Return what is kept of a kind for each cluster."""
+        return Quota(self._by_name["key_counts"], kind, self._room)
 
     def part(self) -> AbstractContextManager[IndexView]:
         """Change something within this transaction: if the block raises, of what it has changed nothing is kept.
@@ -719,6 +726,7 @@ class Index:
         self.journal: Journal | None = None
         """Gets what each transaction writes, for the copies of this log."""
         self._path = path
+        self._map_bytes = map_bytes
         self._look_only = look_only
         _allocate_locks(path / "lock.mdb")
         with self._translated():
@@ -773,7 +781,7 @@ class Index:
     def read(self) -> Generator[IndexView]:
         """See the index as it is now; later changes do not show."""
         with self._translated(), self._environment.begin() as transaction:
-            yield IndexView(transaction, self._databases)
+            yield IndexView(transaction, self._databases, room=self._room)
 
     @contextlib.contextmanager
     def write(self) -> Generator[IndexView]:
@@ -799,7 +807,12 @@ class Index:
             journal.commit(number)
 
     def _view(self, transaction: lmdb.Transaction[bytes], journal: Journal | None) -> IndexView:
-        return IndexView(transaction, self._databases, journal, partial(self._part, transaction, journal))
+        return IndexView(transaction, self._databases, journal, partial(self._part, transaction, journal), self._room)
+
+    def _room(self, used: int) -> int:
+        """Return how many bytes there are for what is kept, ``used`` of them already, if nothing else comes."""
+        disk = os.statvfs(self._path)
+        return min(self._map_bytes, used + disk.f_bavail * disk.f_frsize)
 
     @contextlib.contextmanager
     def _part(self, parent: lmdb.Transaction[bytes], journal: Journal | None) -> Generator[IndexView]:

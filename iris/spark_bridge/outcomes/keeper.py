@@ -36,6 +36,7 @@ import msgspec
 import trio
 
 from iris.kernel.errors import RemoteError
+from iris.kernel.names import Entropy
 from iris.kernel.topic_syntax import is_topic
 from iris.kernel.wire import join_payload, payload_size
 from iris.patterns.messages import Request, Sender
@@ -71,6 +72,7 @@ _LOOK: Final = 0.2
 _MEETING: Final = 5.0
 """Seconds after its start in which a bridge calls no member gone."""
 _SWEEPING: Final = 30.0
+_OPENING: Final = 8
 _FRAMING: Final = 16
 """Bytes of an outcome beside the reply."""
 _MAX_BUDGET: Final = 2.0**32 / 1000
@@ -162,14 +164,15 @@ class OutcomeKeeper:
         member: has the log.
         peers: what is known of other nodes.
         address: the cluster of this member alone.
+        entropy: names this opening of the log.
     """
 
-    def __init__(self, member: OutcomeMember, peers: OutcomePeers, *, address: str) -> None:
+    def __init__(self, member: OutcomeMember, peers: OutcomePeers, *, address: str, entropy: Entropy) -> None:
         self._member = member
         self._peers = peers
         self._address = address
         self._started = trio.current_time()
-        self._records = OutcomeRecords(self._started)
+        self._records = OutcomeRecords(self._started, entropy(_OPENING))
         self._waiting = 0
         self._news = trio.lowlevel.ParkingLot()
         self._claimed = self._recorded = self._replayed = self._doubtful = self._retaken = self._reused = 0
@@ -313,7 +316,10 @@ class OutcomeKeeper:
         if type(attempt) is not int or not 1 <= attempt < 2**31:
             raise RemoteError("bad_request", f"attempt is {attempt!r:.100}: use a whole number above 0")
         events = self._read_events(request.sender, fields.get("events"))
-        counted = isinstance(await self._apply(KeyOutcome(claim, attempt, outcome, events)), Accepted)
+        verdict = await self._apply(KeyOutcome(claim, attempt, outcome, events))
+        if isinstance(verdict, ClaimRefused):
+            raise RemoteError(verdict.code, verdict.text)
+        counted = isinstance(verdict, Accepted)
         self._recorded += counted
         return counted
 
@@ -356,6 +362,7 @@ class OutcomeKeeper:
         return KeyClaim(
             key=_key(fields),
             cluster=self._check_member(request, fields),
+            owner=request.sender.cluster,
             fingerprint=_bytes(fields, "fingerprint"),
             holder=_bytes(fields, "holder"),
             node=request.sender.node,

@@ -300,7 +300,7 @@ async def open_bridge(
 
         bridge.on_divided = announce
         leases = Leases(bridge, permissions, address=address)
-        outcomes = OutcomeKeeper(bridge, permissions, address=address)
+        outcomes = OutcomeKeeper(bridge, permissions, address=address, entropy=entropy)
         nursery = await stack.enter_async_context(open_background())
         nursery.start_soon(bridge.run, subscriptions)
         nursery.start_soon(intake.discard_abandoned)
