@@ -41,7 +41,7 @@ from iris.kernel.topic_syntax import is_topic
 from iris.kernel.wire import join_payload, payload_size
 from iris.patterns.messages import Request, Sender
 from iris.patterns.pubsub.subscribe import EventRun
-from iris.patterns.service import MAX_EVENTS, MAX_KEEP, MAX_KEY, MAX_OUTCOME, MIN_KEEP, Service
+from iris.patterns.service import MAX_EVENTS, MAX_KEEP, MAX_KEY, MAX_OUTCOME, MIN_KEEP
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.log import IndexView, Store
 from iris.spark_bridge.outcomes.records import (
@@ -132,10 +132,6 @@ class OutcomeMember(Protocol):
 class OutcomePeers(Protocol):
     """What outcomes need to know of other nodes."""
 
-    def speaks_for(self, sender: Sender, cluster: str) -> bool:
-        """Tell whether a node is a member of a cluster, or speaks for it."""
-        ...
-
     def is_there(self, cluster: str, node: str) -> bool:
         """Tell whether a node is known to be up, given a cluster that it is a member of."""
         ...
@@ -180,15 +176,10 @@ class OutcomeKeeper:
     def __repr__(self) -> str:
         return f"<OutcomeKeeper of {self._address}>"
 
-    def serve(self, service: Service) -> Service:
-        """Add the operations to a service of the bridge, and return that."""
-        for operation, handler in (
-            ("key.claim", self._claim),
-            ("key.record", self._record),
-            ("key.release", self._release),
-        ):
-            service.request(operation)(partial(self._answer, handler))
-        return service
+    def requests(self) -> Mapping[str, Callable[[Request], Awaitable[object]]]:
+        """Return what answers the members of a cluster, which is known to be theirs."""
+        handlers = {"key.claim": self._claim, "key.record": self._record, "key.release": self._release}
+        return {operation: partial(self._answer, handler) for operation, handler in handlers.items()}
 
     def report(self) -> OutcomeStatistics:
         """Return the counters."""
@@ -346,22 +337,13 @@ class OutcomeKeeper:
 
     async def _release(self, request: Request) -> bool:
         fields = _fields(request.payload)
-        self._check_member(request, fields)
         return await self._apply(KeyRelease(_key(fields), _bytes(fields, "holder"), _flag(fields, "begun"))) is True
 
-    def _check_member(self, request: Request, fields: Mapping[str, object]) -> str:
-        cluster, sender = _text(fields, "cluster"), request.sender
-        if not self._peers.speaks_for(sender, cluster):
-            raise RemoteError(
-                "NotAllowed",
-                f"node {sender.node} of cluster {sender.cluster!r} asks for a key of {cluster!r}, and is no member",
-            )
-        return cluster
-
-    def _read_claim(self, request: Request, fields: Mapping[str, object]) -> KeyClaim:
+    @staticmethod
+    def _read_claim(request: Request, fields: Mapping[str, object]) -> KeyClaim:
         return KeyClaim(
             key=_key(fields),
-            cluster=self._check_member(request, fields),
+            cluster=_text(fields, "cluster"),
             owner=request.sender.cluster,
             fingerprint=_bytes(fields, "fingerprint"),
             holder=_bytes(fields, "holder"),
