@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import itertools
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -55,17 +55,22 @@ class Opened:
         self.records = OutcomeRecords(self.now, bytes([self.opened]) * 8)
 
     def __call__(self, operation: Operation, *, may_forget: bool = True) -> Verdict:
+        return self.all([operation], may_forget=may_forget)[0]
+
+    def all(self, operations: Iterable[Operation], *, may_forget: bool = True) -> list[Verdict]:
+        """Do operations in one transaction."""
         verdicts: list[Verdict] = []
 
         def change(view: IndexView) -> dict[int, list[EventRun]]:
             runs: list[EventRun] = []
-            verdicts.append(
+            verdicts.extend(
                 self.records.apply(view, runs, operation, date=self.date, now=self.now, may_forget=may_forget)
+                for operation in operations
             )
             return {0: runs}
 
         self.store.append({}, now=1, change=change)
-        return verdicts[0]
+        return verdicts
 
     def sweep(self) -> int:
         swept: list[int] = []
@@ -270,20 +275,20 @@ def test_what_is_forgotten_is_counted_no_more(opened: Opened) -> None:
 
 def test_keys_take_no_memory(opened: Opened) -> None:
     """What is kept for a day is on the disk alone, also of what was released before it began."""
-    held = 200
+    held = 600
 
-    def take(first: int) -> None:
+    def operations(first: int) -> Iterator[Operation]:
         for turn, name in enumerate(itertools.islice(names(first), held)):
             one = claim(A, key=name, keep=86_400.0)
-            opened(one)
+            yield one
             if turn % 3 == 1:
-                opened(KeyOutcome(one, 1, b"done"))
+                yield KeyOutcome(one, 1, b"done")
             elif turn % 3 == 2:
-                opened(KeyRelease(name, A, begun=False))
+                yield KeyRelease(name, A, begun=False)
 
-    take(1 << 20)
+    opened.all(operations(1 << 20))
     tracemalloc.start()
-    take(0)
+    opened.all(operations(0))
     gc.collect()
     grown, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
