@@ -28,7 +28,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal, final
+from typing import Final, Literal, NamedTuple, final
 
 import lmdb
 
@@ -36,7 +36,7 @@ from iris.spark_bridge.errors import LogDamaged, StoreFull
 from iris.spark_bridge.events.gaps import Gap, GapKey, read_gap
 from iris.spark_bridge.log.checked_table import CheckedTable, IndexWitness, Journaled, Record, seal
 from iris.spark_bridge.log.numbering import Hole, Numbering
-from iris.spark_bridge.log.quota import Quota, QuotaKind
+from iris.spark_bridge.log.quota import Quota, QuotaKind, record_size
 from iris.spark_bridge.log.replication.journal import ChangeHead, Journal
 from iris.spark_bridge.log.segments import has_room, is_full
 
@@ -61,6 +61,8 @@ _TOPIC: Final = struct.Struct(">I")
 _REMOVAL: Final = struct.Struct(">Q")
 _SHARD: Final = struct.Struct(">8sQQqQ")
 _PUBLISHER: Final = struct.Struct(">qI")
+_BLOCK: Final = 512
+"""Bytes of a block of a publisher's window."""
 _SINK: Final = struct.Struct(">Qq")
 _NUMBER: Final = struct.Struct(">Q")
 _OWNER: Final = struct.Struct(">q")
@@ -177,6 +179,13 @@ class SegmentRecord:
     """How many topics it has; None: it is of a former format, which did not note them."""
 
 
+class _PublisherSize(NamedTuple):
+    """Bytes that the numberings of a publisher take, and all that is known of it."""
+
+    numbered: int
+    size: int
+
+
 class IndexView:
     """The index as one transaction sees it.  Every call may raise LogDamaged.
 
@@ -223,7 +232,7 @@ class IndexView:
         if self._has_topics:
             self._topics, self._contents, self._removals = tables["topics"], tables["contents"], tables["removals"]
 
-    def table(self, name: Literal["queues", "keys", "key_ends", "leases"]) -> CheckedTable:
+    def table(self, name: Literal["queues", "keys", "key_ends", "key_counts", "leases"]) -> CheckedTable:
         """Return a table whose records are its owner's business."""
         return self._by_name[name]
 
@@ -460,16 +469,63 @@ class IndexView:
         """Return the blocks of a publisher's window."""
         blocks = {_NUMBER.unpack(key)[0]: value for key, value in self._blocks.records_of(publisher)}
         known = self._publishers.get(publisher)
-        expected = 0 if known is None else _PUBLISHER.unpack(known)[1]
+        expected = 0 if known is None else _PUBLISHER.unpack_from(known)[1]
         if len(blocks) != expected:
             raise LogDamaged(
                 f"the index is damaged: of publisher {publisher.hex()} it has {len(blocks)} blocks, not {expected}"
             )
         return blocks
 
-    def put_publisher(self, publisher: bytes, blocks: int, timestamp: int) -> None:
-        """Write how many blocks a publisher's window has, and when its last event arrived."""
-        self._publishers.put(publisher, _PUBLISHER.pack(timestamp, blocks))
+    def put_publisher(
+        self, publisher: bytes, blocks: int, timestamp: int, *, numbered: int | None = None, owner: str = ""
+    ) -> None:
+        """Write how many blocks a publisher's window has, and when its last event arrived.
+
+        Args:
+            publisher: its id.
+            blocks: of its window.
+            timestamp: microseconds since 1970.
+            numbered: bytes of its numberings; None: as many as before.
+            owner: the cluster for which that is counted; "": it is not known now.
+        """
+        before, former = self._kept(self._publishers.get(publisher))
+        if numbered is None:
+            numbered = before.numbered
+        owner = owner or former
+        value = _PUBLISHER.pack(timestamp, blocks) + _NUMBER.pack(numbered) + owner.encode()
+        self._publishers.put(publisher, value)
+        now, _ = self._kept(value)
+        quota = self.quota("publishers")
+        if owner != former:
+            quota.add(former, -before.size)
+            quota.add(owner, now.size)
+        elif now.size != before.size:
+            quota.add(owner, now.size - before.size)
+
+    @staticmethod
+    def _kept(value: bytes | None) -> tuple[_PublisherSize, str]:
+        """Return what is counted for the record of a publisher, and for whom; those of former versions are not."""
+        if value is None or len(value) == _PUBLISHER.size:
+            return _PublisherSize(0, 0), ""
+        numbered: int = _NUMBER.unpack_from(value, _PUBLISHER.size)[0]
+        blocks: int = _PUBLISHER.unpack_from(value)[1]
+        size = record_size(len(value)) + blocks * record_size(_BLOCK) + numbered
+        return _PublisherSize(numbered, size), value[_PUBLISHER.size + _NUMBER.size :].decode()
+
+    def oldest_publishers(self, owner: str, size: int) -> list[bytes]:
+        """Return the publishers of a cluster whose last events are the oldest, which have so many bytes together."""
+        own: list[tuple[int, bytes, int]] = []
+        for key, value in self._publishers.records():
+            kept, whose = self._kept(value)
+            if whose == owner and kept.size:
+                own.append((_PUBLISHER.unpack_from(value)[0], key, kept.size))
+        found: list[bytes] = []
+        for _, key, counted in sorted(own):
+            if size <= 0:
+                break
+            found.append(key)
+            size -= counted
+        return found
 
     def put_publisher_block(self, publisher: bytes, block: int, bits: bytes) -> None:
         """Write one block of a publisher's window."""
@@ -481,7 +537,7 @@ class IndexView:
 
     def publishers_seen_before(self, timestamp: int) -> list[bytes]:
         """Return the publishers whose last event arrived before ``timestamp``."""
-        return [key for key, value in self._publishers.records() if _PUBLISHER.unpack(value)[0] < timestamp]
+        return [key for key, value in self._publishers.records() if _PUBLISHER.unpack_from(value)[0] < timestamp]
 
     def delete_publisher(self, publisher: bytes) -> None:
         """Delete all that is known of a publisher."""
@@ -489,7 +545,10 @@ class IndexView:
             self.delete_publisher_block(publisher, block)
         for topic, _ in self.numberings(publisher):
             self.delete_numbering(publisher, topic)
+        kept, owner = self._kept(self._publishers.get(publisher))
         self._publishers.delete(publisher)
+        if kept.size:
+            self.quota("publishers").add(owner, -kept.size)
 
     # -- numberings and gaps --------------------------------------------------------------------------------
 

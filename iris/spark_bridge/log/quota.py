@@ -13,8 +13,8 @@ from typing import Final, Literal, final
 from iris.kernel.config import MIB
 from iris.spark_bridge.log.checked_table import CheckedTable
 
-QuotaKind = Literal["keys", "publishers", "retries"]
-"""What is counted: idempotency keys, the numbers of publishers, and jobs that are to be tried again."""
+QuotaKind = Literal["keys", "publishers"]
+"""What is counted: idempotency keys with their outcomes, and what is known of the numbers of publishers."""
 
 _ONE: Final = 16
 _ALL: Final = 4
@@ -58,10 +58,6 @@ class Quota:
         """How many bytes are kept for all clusters."""
         return self._get(self._total)
 
-    def largest(self) -> str:
-        """Return the cluster for which most is kept."""
-        return max(self._owners(), key=lambda one: one[1], default=("", 0))[0]
-
     def excess(self, owner: str, more: int = 0) -> str | None:
         """Return who would have more than it may, with so many bytes more for a cluster; None: nobody."""
         used, total = self.used(owner), self.total
@@ -70,6 +66,20 @@ class Quota:
             return f"cluster {owner!r} has {used / MIB:,.1f} of {room / _ONE / MIB:,.1f} MiB"
         if total + more > room // _ALL:
             return f"all clusters together have {total / MIB:,.1f} of {room / _ALL / MIB:,.1f} MiB"
+        return None
+
+    def surplus(self, owner: str) -> tuple[str, int] | None:
+        """Return of which cluster how many bytes are to be forgotten, after some were added for one; None: of none.
+
+        Where all together have too much it is the one that has most.  A quarter goes at a time.
+        """
+        used, total = self.used(owner), self.total
+        room = self._room(total)
+        if used > room // _ONE:
+            return owner, used - room // _ONE * 3 // 4
+        if total > room // _ALL:
+            largest, most = max(self._owners(), key=lambda one: one[1])
+            return largest, most // 4
         return None
 
     def add(self, owner: str, size: int) -> None:
