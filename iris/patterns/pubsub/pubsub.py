@@ -27,6 +27,7 @@ from iris.kernel.wire import kinds
 from iris.patterns.books import EVENT, Account, Bookkeeper, Tally
 from iris.patterns.messages import Sender
 from iris.patterns.observer import Observer
+from iris.patterns.pubsub.copies import Roster
 from iris.patterns.pubsub.interest import (
     DurableSubscribers,
     InterestRetry,
@@ -96,6 +97,7 @@ class PubSub:
         *,
         avoid: Callable[[NodeId], bool] = lambda _: False,
         relayed: Tally | None = None,
+        roster: Roster | None = None,
     ) -> None:
         self._mesh = mesh
         self._config = config
@@ -119,7 +121,7 @@ class PubSub:
         )
         self.publishing.left = self.durable.left
         self.publishing.owned = self.durable.groups
-        self.confirming: Final = Acknowledgements(mesh, self._table, self.durable, self.publishing, config)
+        self.confirming: Final = Acknowledgements(mesh, self._table, self.durable, self.publishing, config, roster)
         self.retention: Final = RetainedExchange(mesh, self._table, self.publishing, self.confirming, config)
         self.losses: Final = ReportedLosses(mesh, self.publishing)
         self._reports = LossReports(mesh)
