@@ -19,7 +19,7 @@ import pyarrow as pa
 from iris.kernel.errors import ConfigError, NotAllowed, RemoteError, RemoteProtocolError
 from iris.kernel.names import check_name
 from iris.kernel.wire import decode_payload_untrusted, join_payload
-from iris.patterns.pubsub.copies import primary_cluster
+from iris.patterns.pubsub.interest import primary_cluster
 from iris.spark_bridge.client import (
     BridgeClient,
     BridgeWatch,

@@ -27,13 +27,13 @@ from iris.kernel.wire import kinds
 from iris.patterns.books import EVENT, Account, Bookkeeper, Tally
 from iris.patterns.messages import Sender
 from iris.patterns.observer import Observer
-from iris.patterns.pubsub.copies import Roster
 from iris.patterns.pubsub.interest import (
     DurableSubscribers,
     InterestRetry,
     InterestTable,
     Matcher,
     OwnInterest,
+    ServedClusters,
     Share,
     StartOffsets,
     Terms,
@@ -97,7 +97,7 @@ class PubSub:
         *,
         avoid: Callable[[NodeId], bool] = lambda _: False,
         relayed: Tally | None = None,
-        roster: Roster | None = None,
+        roster: ServedClusters | None = None,
     ) -> None:
         self._mesh = mesh
         self._config = config

@@ -28,8 +28,7 @@ from iris.kernel.errors import (
 )
 from iris.kernel.names import NodeId, is_name, is_node_id
 from iris.node.node import Node
-from iris.patterns.pubsub.copies import promotion_advice
-from iris.patterns.pubsub.interest import is_topic
+from iris.patterns.pubsub.interest import is_topic, promotion_advice
 from iris.spark_bridge.client.offsets import Extent, number_of
 from iris.spark_bridge.errors import (
     BridgeUnreachable,

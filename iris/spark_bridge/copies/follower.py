@@ -30,7 +30,7 @@ from iris.kernel.names import check_name
 from iris.kernel.tasks import Wakeup, open_background, protected_context
 from iris.node.node import Node
 from iris.patterns.messages import Request, Sender
-from iris.patterns.pubsub.copies import copies_cluster, primary_cluster
+from iris.patterns.pubsub.interest import copies_cluster, primary_cluster
 from iris.patterns.service import Service
 from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.client import one_error

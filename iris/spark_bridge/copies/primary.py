@@ -27,7 +27,7 @@ from iris.kernel.errors import ConfigError, IrisError, NotAllowed, RemoteError, 
 from iris.kernel.names import is_name
 from iris.kernel.tasks import Wakeup
 from iris.patterns.messages import Request, Sender
-from iris.patterns.pubsub.copies import primary_cluster
+from iris.patterns.pubsub.interest import primary_cluster
 from iris.patterns.service import Service
 from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.client import one_error

@@ -15,7 +15,7 @@ import trio
 
 from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.node.node import Node
-from iris.patterns.pubsub.copies import copies_cluster
+from iris.patterns.pubsub.interest import copies_cluster
 from iris.spark_bridge.copies.follower import ask_copies, later_term
 from iris.spark_bridge.copies.terms import needed_promises
 

@@ -9,7 +9,7 @@ from iris.spark_bridge.log.chunk_io import CHUNK_EVENTS, ROOM
 from iris.spark_bridge.log.replication.journal import ABANDONED, LogChange, decode_change_untrusted, encode_head
 from iris.spark_bridge.log.index import IndexView
 from iris.spark_bridge.log.local_read import FileRange, file_range_untrusted, machine, read_file_range
-from iris.spark_bridge.log.quota import record_size
+from iris.spark_bridge.log.checked_table import record_size
 from iris.spark_bridge.log.recovery import existing_store, open_store
 from iris.spark_bridge.log.replication.replication import Cut, HeldShard, Position, Replication
 from iris.spark_bridge.log.retention import Retention, TopicRetention, parse_rule

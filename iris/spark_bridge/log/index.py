@@ -34,9 +34,17 @@ import lmdb
 
 from iris.spark_bridge.errors import LogDamaged, StoreFull
 from iris.spark_bridge.events.gaps import Gap, GapKey, read_gap
-from iris.spark_bridge.log.checked_table import CheckedTable, IndexWitness, Journaled, Record, seal
+from iris.spark_bridge.log.checked_table import (
+    CheckedTable,
+    IndexWitness,
+    Journaled,
+    Quota,
+    QuotaKind,
+    Record,
+    record_size,
+    seal,
+)
 from iris.spark_bridge.log.numbering import Hole, Numbering
-from iris.spark_bridge.log.quota import Quota, QuotaKind, record_size
 from iris.spark_bridge.log.replication.journal import ChangeHead, Journal
 from iris.spark_bridge.log.segments import has_room, is_full
 

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple, final
 
 from iris.kernel.wire import MAX_NUMBER
 from iris.patterns.pubsub.interest import Milestones
-from iris.spark_bridge.log.quota import record_size
+from iris.spark_bridge.log.checked_table import record_size
 
 MAX_HOLES: Final = 64
 """Holes of one topic; when there are more, the oldest is taken for a gap."""

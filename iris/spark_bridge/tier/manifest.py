@@ -5,7 +5,7 @@ and number counts.  The name ends with the id of its writer, made anew each time
 before and after it writes: if another one was at work, it takes its own manifest for void and stops.
 
 A manifest names the hashes of its objects.  It is believed in what the log knows as well, or finds out by making the
-object anew from its own segment: whoever can write to the storage can write a manifest, too.
+object anew from its own segment: a program that can write to the storage can write a manifest, too.
 
 Layout below the URL of the tier::
 

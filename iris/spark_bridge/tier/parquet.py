@@ -1,8 +1,8 @@
 """Parquet: segments as files that anything reads, and row groups of them as events.
 
-The columns are those of ``iris.spark_bridge.events.schema``.  Whoever can write to the storage can put another object
-in the place of one, whose pages have checksums that fit, and which takes a thousand times its size in memory.  So each
-part that is read has a hash in the log and in the manifest, and is looked into when its bytes are known to have it.
+The columns are those of ``iris.spark_bridge.events.schema``.  A program that can write to the storage can put another
+object in the place of one, whose pages have checksums that fit, and which takes a thousand times its size in memory.
+So each part that is read has a hash in the log and in the manifest, and is looked into when its bytes have it.
 """
 
 from __future__ import annotations

@@ -24,8 +24,15 @@ from iris.kernel.errors import NotSent, RemoteProtocolError, RequestTimeout
 from iris.kernel.names import NodeId, check_key
 from iris.kernel.wire import kinds
 from iris.patterns.payloads import encoded
-from iris.patterns.pubsub.copies import Roster, promotion_advice
-from iris.patterns.pubsub.interest import DurableRecord, DurableSubscribers, InterestTable, Milestones, stable_hash
+from iris.patterns.pubsub.interest import (
+    DurableRecord,
+    DurableSubscribers,
+    InterestTable,
+    Milestones,
+    ServedClusters,
+    promotion_advice,
+    stable_hash,
+)
 from iris.patterns.pubsub.publish.publisher import STALLED, Publisher, Topic, envelope_size, group_id
 from iris.patterns.pubsub.sealed import Audience
 
@@ -131,7 +138,7 @@ class Acknowledgements:
         durable: DurableSubscribers,
         publishing: Publisher,
         config: Config,
-        roster: Roster | None = None,
+        roster: ServedClusters | None = None,
     ) -> None:
         self._mesh = mesh
         self._interest = interest

@@ -14,7 +14,7 @@ from iris.cluster.membership import Member
 _COPIES: Final = ".copies-"
 
 
-class Roster(Protocol):
+class ServedClusters(Protocol):
     """Which clusters are served, and by whom."""
 
     def clusters(self) -> Sequence[str]:
@@ -36,7 +36,7 @@ def copies_cluster(bridge: str, shard: int) -> str:
     return f"{bridge}{_COPIES}{shard}"
 
 
-def promotion_advice(roster: Roster, bridge: str, shards: Collection[int] = ()) -> str | None:
+def promotion_advice(roster: ServedClusters, bridge: str, shards: Collection[int] = ()) -> str | None:
     """Return what to do about a bridge that is away and has copies; None: none of them is there.
 
     Args:
