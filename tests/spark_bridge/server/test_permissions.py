@@ -21,7 +21,7 @@ DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "reference" / "spark.m
 TUNNELS = ("read", "stage", "take", "consume")
 
 
-async def test_every_operation_that_a_bridge_serves_has_a_row_and_every_row_an_operation(tmp_path: Path) -> None:
+async def test_every_operation_has_a_row_and_every_row_an_operation(tmp_path: Path) -> None:
     async with (
         open_network() as network,
         network.open_node("bridge") as node,
