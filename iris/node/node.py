@@ -164,7 +164,14 @@ class Node:
         self._relays = Relays(mesh, config, avoid=membership.is_suspected, site_of=membership.site_of)
         self._broadcasts = Broadcasts(mesh, membership, config, self._relays, ledger)
         self._surveys = Surveys(mesh, self._requests, membership, self._relays, config)
-        self._pubsub = PubSub(mesh, config, self._books, avoid=membership.is_suspected, relayed=self._relays.tally)
+        self._pubsub = PubSub(
+            mesh,
+            config,
+            self._books,
+            avoid=membership.is_suspected,
+            relayed=self._relays.tally,
+            roster=membership,
+        )
         self._publishing = self._pubsub.publishing
         self._foreign = None if sites is None else RemoteSubscribers(sites, mesh, self._publishing.count_unlinked)
         if self._foreign is not None:

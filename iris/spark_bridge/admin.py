@@ -19,6 +19,7 @@ import pyarrow as pa
 from iris.kernel.errors import ConfigError, NotAllowed, RemoteError, RemoteProtocolError
 from iris.kernel.names import check_name
 from iris.kernel.wire import decode_payload_untrusted, join_payload
+from iris.patterns.pubsub.interest import primary_cluster
 from iris.spark_bridge.client import (
     BridgeClient,
     BridgeWatch,
@@ -31,7 +32,6 @@ from iris.spark_bridge.client import (
     place,
     ranges_between,
 )
-from iris.spark_bridge.copies import primary_cluster
 from iris.spark_bridge.datasource import SourceOptions, to_batches
 from iris.spark_bridge.events.damage import Damage
 from iris.spark_bridge.events.gaps import Gap

@@ -1,7 +1,7 @@
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
-from pyarrow import NativeFile, Schema, Table
+from pyarrow import NativeFile, RecordBatch, Schema, Table
 
 class ColumnChunkMetaData:
     data_page_offset: int
@@ -29,6 +29,9 @@ class ParquetFile:
         page_checksum_verification: bool = False,
     ) -> None: ...
     def read_row_group(self, i: int, *, use_threads: bool = True) -> Table: ...
+    def iter_batches(
+        self, batch_size: int = ..., row_groups: list[int] | None = None, *, use_threads: bool = True
+    ) -> Iterator[RecordBatch]: ...
 
 class ParquetWriter:
     def __init__(

@@ -33,6 +33,7 @@ from iris.patterns.pubsub.interest import (
     InterestTable,
     Matcher,
     OwnInterest,
+    ServedClusters,
     Share,
     StartOffsets,
     Terms,
@@ -96,6 +97,7 @@ class PubSub:
         *,
         avoid: Callable[[NodeId], bool] = lambda _: False,
         relayed: Tally | None = None,
+        roster: ServedClusters | None = None,
     ) -> None:
         self._mesh = mesh
         self._config = config
@@ -119,7 +121,7 @@ class PubSub:
         )
         self.publishing.left = self.durable.left
         self.publishing.owned = self.durable.groups
-        self.confirming: Final = Acknowledgements(mesh, self._table, self.durable, self.publishing, config)
+        self.confirming: Final = Acknowledgements(mesh, self._table, self.durable, self.publishing, config, roster)
         self.retention: Final = RetainedExchange(mesh, self._table, self.publishing, self.confirming, config)
         self.losses: Final = ReportedLosses(mesh, self.publishing)
         self._reports = LossReports(mesh)

@@ -28,7 +28,7 @@ from iris.kernel.errors import (
 )
 from iris.kernel.names import NodeId, is_name, is_node_id
 from iris.node.node import Node
-from iris.patterns.pubsub.interest import is_topic
+from iris.patterns.pubsub.interest import is_topic, promotion_advice
 from iris.spark_bridge.client.offsets import Extent, number_of
 from iris.spark_bridge.errors import (
     BridgeUnreachable,
@@ -448,7 +448,10 @@ class BridgeClient:
 
     def _unreachable(self, error: BaseException) -> BridgeUnreachable:
         if isinstance(error, NoSuchCluster):
-            reason = f"no node serves it; is 'iris bridge --name {self._bridge}' running in this realm?"
+            reason = promotion_advice(self._node, self._bridge) or (
+                f"is 'iris bridge --name {self._bridge}' running in this realm?"
+            )
+            reason = f"no node serves it; {reason}"
         else:
             reason = str(error) or "not every member answered"
         return BridgeUnreachable(f"bridge {self._bridge!r} cannot be reached after {self._patience:g} s: {reason}")

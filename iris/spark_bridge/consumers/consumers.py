@@ -20,7 +20,7 @@ their own.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, cast, final
@@ -31,7 +31,6 @@ import trio
 from iris.kernel.config import KIB
 from iris.kernel.errors import RemoteError, TunnelBroken
 from iris.kernel.tasks import open_background
-from iris.patterns.messages import Sender
 from iris.patterns.pubsub.interest import is_pattern
 from iris.patterns.tunnel import Tunnel
 from iris.security.identity import MAX_PATTERNS
@@ -52,9 +51,6 @@ _TIER_PAUSE: Final = 1.0
 _IDLE: Final = 5.0
 """Seconds after which a consumer that waits has events on other topics counted as read."""
 
-CheckTopics = Callable[[Sender, Sequence[str]], None]
-"""Raises NotAllowed if a node may not have the events of topics."""
-
 
 @final
 class Consumers:
@@ -62,18 +58,15 @@ class Consumers:
 
     Args:
         member: has the log.
-        check_topics: see there.
     """
 
-    def __init__(self, member: LogMember, check_topics: CheckTopics) -> None:
+    def __init__(self, member: LogMember) -> None:
         self._member = member
-        self._check_topics = check_topics
         self._turns: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
 
     async def consume(self, tunnel: Tunnel, fields: Mapping[str, object]) -> None:
-        """Serve a consumer.  Its group belongs to its cluster."""
+        """Serve a consumer, which may have the events of these topics.  Its group belongs to its cluster."""
         group, topics = cast("str", fields["group"]), _topics(fields)
-        self._check_topics(tunnel.sender, topics)
         turn = self._turns.setdefault(group, trio.Lock())
         async with turn:
             with suppress(TunnelBroken):  # it has gone

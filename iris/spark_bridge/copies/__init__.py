@@ -9,11 +9,11 @@ from iris.spark_bridge.copies.follower import BridgeCopy, later_term, open_copy,
 from iris.spark_bridge.copies.primary import CopyStatus, PrimaryCopies, deposed
 from iris.spark_bridge.copies.promotion import Promotion, promote
 from iris.spark_bridge.copies.terms import (
-    DEFAULT_COPY, LogState, Settings, decode_state_untrusted, encode_state, primary_cluster, split_followed,
+    DEFAULT_COPY, LogState, Settings, decode_state_untrusted, encode_state, split_followed,
 )  # fmt: skip
 
 __all__ = (
     "DEFAULT_COPY", "BridgeCopy", "CopyStatus", "LogState", "PrimaryCopies", "Promotion", "Settings",
-    "decode_state_untrusted", "deposed", "encode_state", "later_term", "open_copy", "primary_cluster", "promote",
+    "decode_state_untrusted", "deposed", "encode_state", "later_term", "open_copy", "promote",
     "read_state", "split_followed",
 )  # fmt: skip

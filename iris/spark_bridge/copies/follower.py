@@ -30,6 +30,7 @@ from iris.kernel.names import check_name
 from iris.kernel.tasks import Wakeup, open_background, protected_context
 from iris.node.node import Node
 from iris.patterns.messages import Request, Sender
+from iris.patterns.pubsub.interest import copies_cluster, primary_cluster
 from iris.patterns.service import Service
 from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.client import one_error
@@ -37,10 +38,8 @@ from iris.spark_bridge.copies.terms import (
     DEFAULT_COPY,
     LogState,
     Settings,
-    copies_cluster,
     decode_state_untrusted,
     encode_state,
-    primary_cluster,
 )
 from iris.spark_bridge.copies.wire import data, number, receive_change, receive_fields, send_bytes
 from iris.spark_bridge.errors import LogDamaged, StoreFull

@@ -27,6 +27,7 @@ from iris.kernel.errors import ConfigError, IrisError, NotAllowed, RemoteError, 
 from iris.kernel.names import is_name
 from iris.kernel.tasks import Wakeup
 from iris.patterns.messages import Request, Sender
+from iris.patterns.pubsub.interest import primary_cluster
 from iris.patterns.service import Service
 from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.client import one_error
@@ -35,7 +36,6 @@ from iris.spark_bridge.copies.terms import (
     Settings,
     encode_state,
     needed_acceptances,
-    primary_cluster,
 )
 from iris.spark_bridge.copies.wire import number, receive_bytes, receive_fields, send_change
 from iris.spark_bridge.errors import NotCopied

@@ -15,8 +15,9 @@ import trio
 
 from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.node.node import Node
+from iris.patterns.pubsub.interest import copies_cluster
 from iris.spark_bridge.copies.follower import ask_copies, later_term
-from iris.spark_bridge.copies.terms import copies_cluster, needed_promises
+from iris.spark_bridge.copies.terms import needed_promises
 
 _PAUSE: Final = 0.2
 

@@ -123,16 +123,6 @@ def needed_acceptances(copies: int, min_copies: int) -> int:
     return min(copies, min_copies)
 
 
-def primary_cluster(bridge: str, shard: int) -> str:
-    """Return the cluster at which copies find the primary of a shard."""
-    return f"{bridge}.primary-{shard}"
-
-
-def copies_cluster(bridge: str, shard: int) -> str:
-    """Return the cluster of the copies of a shard."""
-    return f"{bridge}.copies-{shard}"
-
-
 def split_followed(text: str) -> tuple[str, int]:
     """Read ``NAME/SHARD``.
 

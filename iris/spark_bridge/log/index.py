@@ -28,13 +28,22 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal, final
+from typing import Final, Literal, NamedTuple, final
 
 import lmdb
 
 from iris.spark_bridge.errors import LogDamaged, StoreFull
 from iris.spark_bridge.events.gaps import Gap, GapKey, read_gap
-from iris.spark_bridge.log.checked_table import CheckedTable, IndexWitness, Journaled, Record, seal
+from iris.spark_bridge.log.checked_table import (
+    CheckedTable,
+    IndexWitness,
+    Journaled,
+    Quota,
+    QuotaKind,
+    Record,
+    record_size,
+    seal,
+)
 from iris.spark_bridge.log.numbering import Hole, Numbering
 from iris.spark_bridge.log.replication.journal import ChangeHead, Journal
 from iris.spark_bridge.log.segments import has_room, is_full
@@ -60,6 +69,8 @@ _TOPIC: Final = struct.Struct(">I")
 _REMOVAL: Final = struct.Struct(">Q")
 _SHARD: Final = struct.Struct(">8sQQqQ")
 _PUBLISHER: Final = struct.Struct(">qI")
+_BLOCK: Final = 512
+"""Bytes of a block of a publisher's window."""
 _SINK: Final = struct.Struct(">Qq")
 _NUMBER: Final = struct.Struct(">Q")
 _OWNER: Final = struct.Struct(">q")
@@ -176,6 +187,13 @@ class SegmentRecord:
     """How many topics it has; None: it is of a former format, which did not note them."""
 
 
+class _PublisherSize(NamedTuple):
+    """Bytes that the numberings of a publisher take, and all that is known of it."""
+
+    numbered: int
+    size: int
+
+
 class IndexView:
     """The index as one transaction sees it.  Every call may raise LogDamaged.
 
@@ -188,9 +206,11 @@ class IndexView:
         databases: Mapping[str, lmdb._Database],
         journal: Journal | None = None,
         part: Callable[[], AbstractContextManager[IndexView]] | None = None,
+        room: Callable[[int], int] = lambda used: used,
     ) -> None:
         self._transaction = transaction
         self._part = part
+        self._room = room
         tables = {
             name: CheckedTable(transaction, database, name, _journal_of(journal, name))
             for name, database in databases.items()
@@ -223,6 +243,10 @@ class IndexView:
     def table(self, name: Literal["queues", "keys", "key_ends", "key_counts", "leases"]) -> CheckedTable:
         """Return a table whose records are its owner's business."""
         return self._by_name[name]
+
+    def quota(self, kind: QuotaKind) -> Quota:
+        """Return what is kept of a kind for each cluster."""
+        return Quota(self._by_name["key_counts"], kind, self._room)
 
     def part(self) -> AbstractContextManager[IndexView]:
         """Change something within this transaction: if the block raises, of what it has changed nothing is kept.
@@ -453,16 +477,63 @@ class IndexView:
         """Return the blocks of a publisher's window."""
         blocks = {_NUMBER.unpack(key)[0]: value for key, value in self._blocks.records_of(publisher)}
         known = self._publishers.get(publisher)
-        expected = 0 if known is None else _PUBLISHER.unpack(known)[1]
+        expected = 0 if known is None else _PUBLISHER.unpack_from(known)[1]
         if len(blocks) != expected:
             raise LogDamaged(
                 f"the index is damaged: of publisher {publisher.hex()} it has {len(blocks)} blocks, not {expected}"
             )
         return blocks
 
-    def put_publisher(self, publisher: bytes, blocks: int, timestamp: int) -> None:
-        """Write how many blocks a publisher's window has, and when its last event arrived."""
-        self._publishers.put(publisher, _PUBLISHER.pack(timestamp, blocks))
+    def put_publisher(
+        self, publisher: bytes, blocks: int, timestamp: int, *, numbered: int | None = None, owner: str = ""
+    ) -> None:
+        """Write how many blocks a publisher's window has, and when its last event arrived.
+
+        Args:
+            publisher: its id.
+            blocks: of its window.
+            timestamp: microseconds since 1970.
+            numbered: bytes of its numberings; None: as many as before.
+            owner: the cluster for which that is counted; "": it is not known now.
+        """
+        before, former = self._kept(self._publishers.get(publisher))
+        if numbered is None:
+            numbered = before.numbered
+        owner = owner or former
+        value = _PUBLISHER.pack(timestamp, blocks) + _NUMBER.pack(numbered) + owner.encode()
+        self._publishers.put(publisher, value)
+        now, _ = self._kept(value)
+        quota = self.quota("publishers")
+        if owner != former:
+            quota.add(former, -before.size)
+            quota.add(owner, now.size)
+        elif now.size != before.size:
+            quota.add(owner, now.size - before.size)
+
+    @staticmethod
+    def _kept(value: bytes | None) -> tuple[_PublisherSize, str]:
+        """Return what is counted for the record of a publisher, and for whom; those of former versions are not."""
+        if value is None or len(value) == _PUBLISHER.size:
+            return _PublisherSize(0, 0), ""
+        numbered: int = _NUMBER.unpack_from(value, _PUBLISHER.size)[0]
+        blocks: int = _PUBLISHER.unpack_from(value)[1]
+        size = record_size(len(value)) + blocks * record_size(_BLOCK) + numbered
+        return _PublisherSize(numbered, size), value[_PUBLISHER.size + _NUMBER.size :].decode()
+
+    def oldest_publishers(self, owner: str, size: int) -> list[bytes]:
+        """Return the publishers of a cluster whose last events are the oldest, which have so many bytes together."""
+        own: list[tuple[int, bytes, int]] = []
+        for key, value in self._publishers.records():
+            kept, whose = self._kept(value)
+            if whose == owner and kept.size:
+                own.append((_PUBLISHER.unpack_from(value)[0], key, kept.size))
+        found: list[bytes] = []
+        for _, key, counted in sorted(own):
+            if size <= 0:
+                break
+            found.append(key)
+            size -= counted
+        return found
 
     def put_publisher_block(self, publisher: bytes, block: int, bits: bytes) -> None:
         """Write one block of a publisher's window."""
@@ -474,7 +545,7 @@ class IndexView:
 
     def publishers_seen_before(self, timestamp: int) -> list[bytes]:
         """Return the publishers whose last event arrived before ``timestamp``."""
-        return [key for key, value in self._publishers.records() if _PUBLISHER.unpack(value)[0] < timestamp]
+        return [key for key, value in self._publishers.records() if _PUBLISHER.unpack_from(value)[0] < timestamp]
 
     def delete_publisher(self, publisher: bytes) -> None:
         """Delete all that is known of a publisher."""
@@ -482,7 +553,10 @@ class IndexView:
             self.delete_publisher_block(publisher, block)
         for topic, _ in self.numberings(publisher):
             self.delete_numbering(publisher, topic)
+        kept, owner = self._kept(self._publishers.get(publisher))
         self._publishers.delete(publisher)
+        if kept.size:
+            self.quota("publishers").add(owner, -kept.size)
 
     # -- numberings and gaps --------------------------------------------------------------------------------
 
@@ -719,6 +793,7 @@ class Index:
         self.journal: Journal | None = None
         """Gets what each transaction writes, for the copies of this log."""
         self._path = path
+        self._map_bytes = map_bytes
         self._look_only = look_only
         _allocate_locks(path / "lock.mdb")
         with self._translated():
@@ -773,7 +848,7 @@ class Index:
     def read(self) -> Generator[IndexView]:
         """See the index as it is now; later changes do not show."""
         with self._translated(), self._environment.begin() as transaction:
-            yield IndexView(transaction, self._databases)
+            yield IndexView(transaction, self._databases, room=self._room)
 
     @contextlib.contextmanager
     def write(self) -> Generator[IndexView]:
@@ -799,7 +874,12 @@ class Index:
             journal.commit(number)
 
     def _view(self, transaction: lmdb.Transaction[bytes], journal: Journal | None) -> IndexView:
-        return IndexView(transaction, self._databases, journal, partial(self._part, transaction, journal))
+        return IndexView(transaction, self._databases, journal, partial(self._part, transaction, journal), self._room)
+
+    def _room(self, used: int) -> int:
+        """Return how many bytes there are for what is kept, ``used`` of them already, if nothing else comes."""
+        disk = os.statvfs(self._path)
+        return min(self._map_bytes, used + disk.f_bavail * disk.f_frsize)
 
     @contextlib.contextmanager
     def _part(self, parent: lmdb.Transaction[bytes], journal: Journal | None) -> Generator[IndexView]:

@@ -22,12 +22,15 @@ from typing import Final, NamedTuple, final
 
 from iris.kernel.wire import MAX_NUMBER
 from iris.patterns.pubsub.interest import Milestones
+from iris.spark_bridge.log.checked_table import record_size
 
 MAX_HOLES: Final = 64
 """Holes of one topic; when there are more, the oldest is taken for a gap."""
 
 MAX_TOPICS: Final = 16_384
 """Topics of one publisher whose numbers are remembered.  A publisher may use a new topic for each event."""
+
+_HOLE_BYTES: Final = 28
 
 
 class Hole(NamedTuple):
@@ -53,10 +56,12 @@ class Numbering:
         holes: what is missing below that and may still come, in order.
     """
 
-    __slots__ = ("_place", "_unsettled", "holes", "next")
+    __slots__ = ("_place", "_unsettled", "counted", "holes", "next")
 
     def __init__(self, following: int = 0, holes: Iterable[Hole] = ()) -> None:
         self.next = following
+        self.counted = 0
+        """Bytes for which it is counted in ``PublisherNumberings.size``."""
         self.holes = list(holes)
         self._unsettled = 0
         """What is missing below this number does not come any more."""
@@ -136,10 +141,14 @@ class PublisherNumberings:
     ``changed`` are the topics to write, ``expired`` those to delete, as in ``PublisherWindow``.
     """
 
-    __slots__ = ("changed", "expired", "topics")
+    __slots__ = ("changed", "expired", "size", "topics")
 
     def __init__(self, topics: Iterable[tuple[str, Numbering]] = ()) -> None:
         self.topics: OrderedDict[str, Numbering] = OrderedDict(topics)
+        self.size = 0
+        """Bytes that they take in the log."""
+        for name, numbering in self.topics.items():
+            self.count(name, numbering)
         self.changed: set[str] = set()
         self.expired: set[str] = set()
 
@@ -153,10 +162,17 @@ class PublisherNumberings:
             found = self.topics[name] = Numbering()
             self.expired.discard(name)
             if len(self.topics) > MAX_TOPICS:
-                oldest, _ = self.topics.popitem(last=False)
+                oldest, gone = self.topics.popitem(last=False)
+                self.size -= gone.counted
                 self.changed.discard(oldest)
                 self.expired.add(oldest)
         else:
             self.topics.move_to_end(name)
         self.changed.add(name)
         return found
+
+    def count(self, name: str, numbering: Numbering) -> None:
+        """Count the bytes of a topic's numbering, as it is to be written now."""
+        size = record_size(len(name) + _HOLE_BYTES * len(numbering.holes))
+        self.size += size - numbering.counted
+        numbering.counted = size

@@ -300,7 +300,9 @@ class Store:
         stale: list[EventRun] = []
         begins: dict[int, int] = {}
         clusters: dict[str, str] = {}
+        owners: dict[str, str] = {}
         for number, arrivals in events.items():
+            owners.update((run.publisher, run.sender.cluster) for run in arrivals if run.confirm or run.first)
             # Judged in the transaction that stores the events: a crash leaves both the event and its mark, or neither.
             new, repeated, late = admit_runs(arrivals, window)
             count += count_events(new)
@@ -329,8 +331,34 @@ class Store:
                     at += len(run.payloads)
         missed = self._settle(view, clusters, begins, now)
         for publisher, changes in touched.items():
-            self._write_window(view, publisher, changes, now)
+            numberings = self._numberings[publisher] if publisher in clusters else None
+            numbered = None if numberings is None else numberings.size
+            self._write_window(view, publisher, changes, now, numbered=numbered, owner=owners.get(publisher, ""))
+        for owner in set(owners.values()) if touched else ():
+            self._bound_publishers(view, owner)
         return Appended(count=count, repeats=repeats, stale=stale, missed=missed)
+
+    def _bound_publishers(self, view: IndexView, owner: str) -> None:
+        """Forget the publishers of a cluster that were silent for longest, if too much is kept of them."""
+        surplus = view.quota("publishers").surplus(owner)
+        if surplus is None:
+            return
+        crowded, size = surplus
+        publishers = view.oldest_publishers(crowded, size)
+        for publisher in publishers:
+            self._forget_publisher(view, publisher)
+        _log.warning(
+            "%d publishers of cluster %s are forgotten, of all those that it had in a day: what they send again counts "
+            "as new",
+            len(publishers),
+            crowded,
+            extra={"cluster": crowded, "count": len(publishers)},
+        )
+
+    def _forget_publisher(self, view: IndexView, publisher: bytes) -> None:
+        view.delete_publisher(publisher)
+        self._windows.pop(publisher.hex(), None)
+        self._numberings.pop(publisher.hex(), None)
 
     # -- what is missing ------------------------------------------------------------------------------------
 
@@ -363,6 +391,8 @@ class Store:
                             timestamp=now,
                         )
                     )
+            for topic, numbering in changed.items():
+                numberings.count(topic, numbering)
             view.put_numberings(key, changed, now)
             for topic in numberings.expired:
                 view.delete_numbering(key, topic)
@@ -505,7 +535,15 @@ class Store:
         return window
 
     @staticmethod
-    def _write_window(view: IndexView, publisher: str, window: PublisherWindow, now: int) -> None:
+    def _write_window(
+        view: IndexView,
+        publisher: str,
+        window: PublisherWindow,
+        now: int,
+        *,
+        numbered: int | None = None,
+        owner: str = "",
+    ) -> None:
         key = bytes.fromhex(publisher)
         for block in window.changed:
             view.put_publisher_block(key, block, bytes(window.blocks[block]))
@@ -513,7 +551,7 @@ class Store:
             view.delete_publisher_block(key, block)
         window.changed.clear()
         window.expired.clear()
-        view.put_publisher(key, len(window.blocks), now)
+        view.put_publisher(key, len(window.blocks), now, numbered=numbered, owner=owner)
 
     # -- reading --------------------------------------------------------------------------------------------
 
@@ -1135,9 +1173,7 @@ class Store:
                 self._owned = None
             publishers = view.publishers_seen_before(before)
             for publisher in publishers:
-                view.delete_publisher(publisher)
-                self._windows.pop(publisher.hex(), None)
-                self._numberings.pop(publisher.hex(), None)
+                self._forget_publisher(view, publisher)
             return len(publishers)
 
     def close(self) -> None:

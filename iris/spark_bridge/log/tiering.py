@@ -33,6 +33,15 @@ _AT_ONCE: Final = 16
 
 
 @final
+class TierPart(msgspec.Struct, frozen=True, array_like=True):
+    """A part of an object that is read in one piece: where it begins, its size, and the BLAKE2b of its bytes."""
+
+    start: int
+    size: int
+    digest: bytes
+
+
+@final
 class TierObject(msgspec.Struct, frozen=True, kw_only=True):
     """A segment in the tier: events ``first`` up to but not including ``end``.
 
@@ -45,6 +54,8 @@ class TierObject(msgspec.Struct, frozen=True, kw_only=True):
         groups: the offset behind each of its row groups.
         since: time of its first event, microseconds since 1970.
         until: time of its last one.
+        parts: its row groups and its footer; nothing is looked into before its bytes are known to be those that were
+            written.  None if a former version wrote it.
     """
 
     name: str
@@ -55,6 +66,7 @@ class TierObject(msgspec.Struct, frozen=True, kw_only=True):
     groups: Sequence[int]
     since: int
     until: int
+    parts: tuple[TierPart, ...] = ()
 
 
 class ObjectReader(Protocol):

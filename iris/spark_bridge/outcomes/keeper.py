@@ -36,11 +36,12 @@ import msgspec
 import trio
 
 from iris.kernel.errors import RemoteError
+from iris.kernel.names import Entropy
 from iris.kernel.topic_syntax import is_topic
 from iris.kernel.wire import join_payload, payload_size
 from iris.patterns.messages import Request, Sender
 from iris.patterns.pubsub.subscribe import EventRun
-from iris.patterns.service import MAX_EVENTS, MAX_KEEP, MAX_KEY, MAX_OUTCOME, MIN_KEEP, Service
+from iris.patterns.service import MAX_EVENTS, MAX_KEEP, MAX_KEY, MAX_OUTCOME, MIN_KEEP
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.log import IndexView, Store
 from iris.spark_bridge.outcomes.records import (
@@ -71,6 +72,7 @@ _LOOK: Final = 0.2
 _MEETING: Final = 5.0
 """Seconds after its start in which a bridge calls no member gone."""
 _SWEEPING: Final = 30.0
+_OPENING: Final = 8
 _FRAMING: Final = 16
 """Bytes of an outcome beside the reply."""
 _MAX_BUDGET: Final = 2.0**32 / 1000
@@ -130,10 +132,6 @@ class OutcomeMember(Protocol):
 class OutcomePeers(Protocol):
     """What outcomes need to know of other nodes."""
 
-    def speaks_for(self, sender: Sender, cluster: str) -> bool:
-        """Tell whether a node is a member of a cluster, or speaks for it."""
-        ...
-
     def is_there(self, cluster: str, node: str) -> bool:
         """Tell whether a node is known to be up, given a cluster that it is a member of."""
         ...
@@ -162,14 +160,15 @@ class OutcomeKeeper:
         member: has the log.
         peers: what is known of other nodes.
         address: the cluster of this member alone.
+        entropy: names this opening of the log.
     """
 
-    def __init__(self, member: OutcomeMember, peers: OutcomePeers, *, address: str) -> None:
+    def __init__(self, member: OutcomeMember, peers: OutcomePeers, *, address: str, entropy: Entropy) -> None:
         self._member = member
         self._peers = peers
         self._address = address
         self._started = trio.current_time()
-        self._records = OutcomeRecords(self._started)
+        self._records = OutcomeRecords(self._started, entropy(_OPENING))
         self._waiting = 0
         self._news = trio.lowlevel.ParkingLot()
         self._claimed = self._recorded = self._replayed = self._doubtful = self._retaken = self._reused = 0
@@ -177,15 +176,10 @@ class OutcomeKeeper:
     def __repr__(self) -> str:
         return f"<OutcomeKeeper of {self._address}>"
 
-    def serve(self, service: Service) -> Service:
-        """Add the operations to a service of the bridge, and return that."""
-        for operation, handler in (
-            ("key.claim", self._claim),
-            ("key.record", self._record),
-            ("key.release", self._release),
-        ):
-            service.request(operation)(partial(self._answer, handler))
-        return service
+    def requests(self) -> Mapping[str, Callable[[Request], Awaitable[object]]]:
+        """Return what answers the members of a cluster, which is known to be theirs."""
+        handlers = {"key.claim": self._claim, "key.record": self._record, "key.release": self._release}
+        return {operation: partial(self._answer, handler) for operation, handler in handlers.items()}
 
     def report(self) -> OutcomeStatistics:
         """Return the counters."""
@@ -313,7 +307,10 @@ class OutcomeKeeper:
         if type(attempt) is not int or not 1 <= attempt < 2**31:
             raise RemoteError("bad_request", f"attempt is {attempt!r:.100}: use a whole number above 0")
         events = self._read_events(request.sender, fields.get("events"))
-        counted = isinstance(await self._apply(KeyOutcome(claim, attempt, outcome, events)), Accepted)
+        verdict = await self._apply(KeyOutcome(claim, attempt, outcome, events))
+        if isinstance(verdict, ClaimRefused):
+            raise RemoteError(verdict.code, verdict.text)
+        counted = isinstance(verdict, Accepted)
         self._recorded += counted
         return counted
 
@@ -340,22 +337,14 @@ class OutcomeKeeper:
 
     async def _release(self, request: Request) -> bool:
         fields = _fields(request.payload)
-        self._check_member(request, fields)
         return await self._apply(KeyRelease(_key(fields), _bytes(fields, "holder"), _flag(fields, "begun"))) is True
 
-    def _check_member(self, request: Request, fields: Mapping[str, object]) -> str:
-        cluster, sender = _text(fields, "cluster"), request.sender
-        if not self._peers.speaks_for(sender, cluster):
-            raise RemoteError(
-                "NotAllowed",
-                f"node {sender.node} of cluster {sender.cluster!r} asks for a key of {cluster!r}, and is no member",
-            )
-        return cluster
-
-    def _read_claim(self, request: Request, fields: Mapping[str, object]) -> KeyClaim:
+    @staticmethod
+    def _read_claim(request: Request, fields: Mapping[str, object]) -> KeyClaim:
         return KeyClaim(
             key=_key(fields),
-            cluster=self._check_member(request, fields),
+            cluster=_text(fields, "cluster"),
+            owner=request.sender.cluster,
             fingerprint=_bytes(fields, "fingerprint"),
             holder=_bytes(fields, "holder"),
             node=request.sender.node,

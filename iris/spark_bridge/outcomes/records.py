@@ -14,7 +14,10 @@ A claim is named by 16 random bytes, its *holder*.  Only the last holder of a ke
 was taken for lost, and is not, changes nothing any more once another one has taken over.
 
 With an outcome come the events of its outbox: they are stored in its transaction.  Claims that change nothing cost no
-write.  Records end at their date; the table ``key_ends`` finds those that are due.
+write.  Records end at their date; the table ``key_ends`` finds those that are due.  Nothing of a key is kept in memory.
+
+What is kept is counted in bytes, for the cluster whose node has claimed the key: that is in its certificate, while the
+cluster that is served is one of many that a node may be permitted to join.
 """
 
 from __future__ import annotations
@@ -26,18 +29,17 @@ from typing import Final, NamedTuple, final
 import msgspec
 
 from iris.patterns.pubsub.subscribe import EventRun
+from iris.patterns.service import MAX_OUTCOME
 from iris.spark_bridge.errors import LogDamaged
-from iris.spark_bridge.log import IndexView
+from iris.spark_bridge.log import IndexView, record_size
 
-MAX_KEYS: Final = 4_000_000
-"""Keys of all clusters together: 1 GB with small outcomes."""
-MAX_KEYS_OF_CLUSTER: Final = 2_000_000
+_FIELDS: Final = 96
+"""Bytes of a record beside its outcome."""
 
 _SWEPT: Final = 4096
 """Records that end in one transaction: 20 ms."""
 
 _DATE: Final = struct.Struct(">Q")
-_COUNT: Final = struct.Struct(">Q")
 
 CLAIMED: Final = 0
 IN_DOUBT: Final = 1
@@ -63,6 +65,12 @@ class KeyRecord(msgspec.Struct, frozen=True, array_like=True):
     ends: int
     """Microseconds since 1970."""
     outcome: bytes = b""
+    owner: str = ""
+    """For which cluster it is counted; "": it was written by a former version, and is not."""
+    opening: bytes = b""
+    """Of the records, when it was claimed."""
+    over: float = 0.0
+    """On the clock of that opening, when the claim is over at the latest."""
 
 
 _DECODER: Final = msgspec.msgpack.Decoder(KeyRecord)
@@ -73,6 +81,8 @@ class KeyClaim(NamedTuple):
 
     key: bytes
     cluster: str
+    owner: str
+    """The cluster that the member speaks for."""
     fingerprint: bytes
     holder: bytes
     node: str
@@ -147,8 +157,10 @@ class Accepted(NamedTuple):
     new: bool
 
 
+TOO_MANY: Final = "too_many_keys"
+
 Verdict = Granted | Held | Known | Doubtful | ClaimRefused | Accepted | bool
-"""Of a claim; of an outcome and a release whether it counted."""
+"""Of a claim; of an outcome whether it counted, or why it is refused; of a release whether it counted."""
 
 
 @final
@@ -157,12 +169,12 @@ class OutcomeRecords:
 
     Args:
         now: seconds on a clock that nobody sets.  Claims that the log has are taken for made now.
+        opening: random bytes, by which claims are known that are made from now on.
     """
 
-    def __init__(self, now: float) -> None:
+    def __init__(self, now: float, opening: bytes) -> None:
         self._opened = now
-        self._until: dict[bytes, float] = {}
-        """By key, when its claim is over at the latest; only of claims that were made since this was opened."""
+        self._opening = opening
 
     def apply(
         self, index: IndexView, runs: list[EventRun], operation: Operation, *, date: int, now: float, may_forget: bool
@@ -198,17 +210,14 @@ class OutcomeRecords:
             view.delete(claim.key, known)
             known = None
         if known is None:
-            if view.count() >= MAX_KEYS or view.count_of(claim.cluster) >= MAX_KEYS_OF_CLUSTER:
-                text = f"{view.count()} keys are remembered, {view.count_of(claim.cluster)} of {claim.cluster!r}"
-                return ClaimRefused("too_many_keys", text)
-            return self._grant(view, claim, None, 1, date, now)
+            return view.refusal(claim.owner, MAX_OUTCOME) or self._grant(view, claim, None, 1, date, now)
         if known.fingerprint != claim.fingerprint:
             return ClaimRefused("key_reused", "")
         if known.state == DONE:
             return Known(known.outcome)
         if known.state == CLAIMED and known.holder == claim.holder:
             return Granted(known.attempt)  # the first answer was lost
-        over = self._until.get(claim.key) or self._opened + known.budget
+        over = known.over if known.opening == self._opening else self._opened + known.budget
         if known.state == CLAIMED and now < over and known.holder != claim.gone:
             return Held(known.holder, known.node, over - now)
         if not claim.rerun:
@@ -218,22 +227,26 @@ class OutcomeRecords:
     def _grant(
         self, view: _View, claim: KeyClaim, known: KeyRecord | None, attempt: int, date: int, now: float
     ) -> Granted:
-        ends = date + int(max(claim.keep, claim.budget) * 1_000_000)
-        view.put(
-            claim.key,
-            KeyRecord(CLAIMED, claim.cluster, claim.fingerprint, claim.holder, claim.node, attempt, claim.budget, ends),
-            known,
+        record = KeyRecord(
+            CLAIMED,
+            claim.cluster,
+            claim.fingerprint,
+            claim.holder,
+            claim.node,
+            attempt,
+            claim.budget,
+            date + int(max(claim.keep, claim.budget) * 1_000_000),
+            owner=claim.owner,
+            opening=self._opening,
+            over=now + claim.budget,
         )
-        # Also if the transaction fails: then a claim that the log has counts for longer, which is safe.
-        self._until[claim.key] = now + claim.budget
+        view.put(claim.key, record, known)
         return Granted(attempt)
 
-    def sweep(self, index: IndexView, date: int) -> int:
+    @staticmethod
+    def sweep(index: IndexView, date: int) -> int:
         """Forget records whose date is over, 4,096 at most; return how many."""
-        ended = _View(index).ended(date)
-        for key in ended:
-            self._until.pop(key, None)
-        return len(ended)
+        return len(_View(index).ended(date))
 
 
 def count_keys(index: IndexView) -> int:
@@ -241,16 +254,27 @@ def count_keys(index: IndexView) -> int:
     return index.table("keys").count()
 
 
-def _record(view: _View, record: KeyOutcome, date: int) -> Accepted | bool:
+def _record(view: _View, record: KeyOutcome, date: int) -> Accepted | ClaimRefused | bool:
     claim, known = record.claim, view.get(record.claim.key)
     if known is not None and known.holder != claim.holder:
         return False
     if known is not None and known.state == DONE:
         return Accepted(new=False)  # the first answer was lost
+    refused = view.refusal(claim.owner, len(record.outcome))
+    if refused is not None:
+        return refused
     # A key that is not there was on a disk that is gone: its outcome is known all the same.
-    ends = date + int(claim.keep * 1_000_000)
     done = KeyRecord(
-        DONE, claim.cluster, claim.fingerprint, claim.holder, claim.node, record.attempt, 0.0, ends, record.outcome
+        DONE,
+        claim.cluster,
+        claim.fingerprint,
+        claim.holder,
+        claim.node,
+        record.attempt,
+        0.0,
+        date + int(claim.keep * 1_000_000),
+        record.outcome,
+        claim.owner,
     )
     view.put(claim.key, done, known)
     return Accepted(new=True)
@@ -267,30 +291,48 @@ def _release(view: _View, release: KeyRelease) -> bool:
     return True
 
 
+def _size(record: KeyRecord) -> int:
+    """Return for how many bytes a record is counted; one of a former version was not."""
+    return _size_with(len(record.outcome)) if record.owner else 0
+
+
+def _size_with(outcome: int) -> int:
+    """Return for how many bytes a record with an outcome of so many is counted, with that in the table ``key_ends``."""
+    return record_size(_FIELDS + outcome) + record_size(0)
+
+
 @final
 class _View:
     """The tables in one transaction."""
 
     def __init__(self, index: IndexView) -> None:
         self._records, self._ends = index.table("keys"), index.table("key_ends")
-        self._counts = index.table("key_counts")
+        self._quota = index.quota("keys")
 
     def get(self, key: bytes) -> KeyRecord | None:
         value = self._records.get(key)
         return None if value is None else _DECODER.decode(value)
 
     def put(self, key: bytes, record: KeyRecord, before: KeyRecord | None) -> None:
-        if before is None:
-            self._add(record.cluster, 1)
-        else:
+        value = msgspec.msgpack.encode(record)
+        if before is not None:
             self._ends.delete(_DATE.pack(before.ends) + key)
-        self._records.put(key, msgspec.msgpack.encode(record))
+            if before.owner != record.owner:
+                self._quota.add(before.owner, -_size(before))
+                before = None
+        self._records.put(key, value)
         self._ends.put(_DATE.pack(record.ends) + key, b"")
+        self._quota.add(record.owner, _size(record) - (0 if before is None else _size(before)))
 
     def delete(self, key: bytes, record: KeyRecord) -> None:
         self._records.delete(key)
         self._ends.delete(_DATE.pack(record.ends) + key)
-        self._add(record.cluster, -1)
+        self._quota.add(record.owner, -_size(record))
+
+    def refusal(self, owner: str, size: int) -> ClaimRefused | None:
+        """Return why a cluster may not have a record with an outcome of so many bytes."""
+        excess = self._quota.excess(owner, _size_with(size))
+        return None if excess is None else ClaimRefused(TOO_MANY, f"{excess} of keys and outcomes kept here")
 
     def ended(self, date: int) -> list[bytes]:
         """Delete the records that end until a date, 4,096 at most; return their keys."""
@@ -305,13 +347,3 @@ class _View:
                 raise LogDamaged("the outcomes are damaged: a key is to end that is not there")
             self.delete(key, record)
         return due
-
-    def count(self) -> int:
-        return self._records.count()
-
-    def count_of(self, cluster: str) -> int:
-        value = self._counts.get(cluster.encode())
-        return 0 if value is None else _COUNT.unpack(value)[0]
-
-    def _add(self, cluster: str, number: int) -> None:
-        self._counts.put(cluster.encode(), _COUNT.pack(self.count_of(cluster) + number))

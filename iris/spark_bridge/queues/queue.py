@@ -148,10 +148,23 @@ class OpenQueue:
         name: of the queue, and of the topic of its jobs.
         group: under which the bridge keeps how far it is.
         member: the bridge's member.
+        cluster: that has asked for it.
+        share: returns how many bytes of jobs it may hold in memory.
     """
 
-    def __init__(self, name: str, group: str, member: LogMember) -> None:
+    def __init__(self, name: str, group: str, member: LogMember, *, cluster: str, share: Callable[[], int]) -> None:
         self.name: Final = name
+        self.cluster: Final = cluster
+        self._share = share
+        self.users = 0
+        """Workers and questions that it is open for."""
+        self.used = trio.current_time()
+        """When the last of them ended, or it was opened."""
+        self.is_kept = False
+        """Whether the log knows of it: somebody has worked on it.  Of another one nothing is written."""
+        self._is_writing = False
+        self._running = trio.CancelScope()
+        self._ended = trio.Event()
         self._group = group
         self._topic = TopicFilter((name,))
         self._member = member
@@ -174,14 +187,43 @@ class OpenQueue:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Work until it is cancelled.  What was reported and is not written then is reported again by its worker."""
         states = tuple(self._member.states.values())
-        if await trio.to_thread.run_sync(self._load, states):
+        self.is_kept = await trio.to_thread.run_sync(self._load, states)
+        if self.is_kept:
             self._machine.rest(trio.current_time() + _REST)
-        self._unmarked = True  # from here it is known that there is such a queue
+            await self._keep()
+        try:
+            with self._running:
+                async with trio.open_nursery() as nursery:
+                    for task in (self._read_ahead, self._hand_out, self._write_outcomes, self._tell, self._watch):
+                        nursery.start_soon(task)
+                    task_status.started()
+        finally:
+            self._ended.set()
+
+    async def end(self) -> None:
+        """Stop to work on it; it is idle, and what it knows is on the disk."""
+        self._running.cancel()
+        await self._ended.wait()
+
+    def is_idle(self) -> bool:
+        """Tell whether nobody uses it, and nothing of it is still to be written."""
+        return not (self.users or self._is_writing or self._machine.outcomes or self._unmarked)
+
+    async def _keep(self) -> None:
+        """Let the log know of it from here on: it counts as a group of readers."""
+        pin = partial(
+            self._member.store.pin_cursor,
+            self._group,
+            {
+                state.id: self._shards[state.number].progress.floor
+                for state in tuple(self._member.states.values())
+                if state.number in self._shards
+            },
+            now=self._member.now(),
+        )
+        await trio.to_thread.run_sync(pin)
+        self.is_kept = self._unmarked = True
         self._dirty.wake()
-        async with trio.open_nursery() as nursery:
-            for task in (self._read_ahead, self._hand_out, self._write_outcomes, self._tell, self._watch):
-                nursery.start_soon(task)
-            task_status.started()
 
     def _load(self, states: Sequence[ShardState]) -> bool:
         known = False
@@ -191,11 +233,6 @@ class OpenQueue:
                 known = known or found is not None
                 record = found or QueueRecord(progress=ShardProgress(state.earliest, {}))
                 self._shards[state.number] = _Shard(state.epoch, record)
-        self._member.store.pin_cursor(
-            self._group,
-            {state.id: self._shards[state.number].progress.floor for state in states},
-            now=self._member.now(),
-        )
         return known
 
     def status(self) -> QueueStatus:
@@ -236,6 +273,7 @@ class OpenQueue:
         """Forget every job that the log holds now; return how many those were.  What is in hand is not done again."""
         count = 0
         written = trio.Event()
+        await self._keep()
         async with self._purging:
             for state in tuple(self._member.states.values()):
                 shard = self._shards[state.number]
@@ -285,7 +323,7 @@ class OpenQueue:
         machine = self._machine
         return (
             len(machine.jobs) - machine.delayed < MOST_WAITING
-            and machine.size < MOST_BYTES
+            and machine.size < min(MOST_BYTES, self._share())
             and machine.delayed < MOST_DELAYED
         )
 
@@ -396,6 +434,8 @@ class OpenQueue:
             RemoteError: it sent something else than a report.
         """
         machine = self._machine
+        if not self.is_kept:
+            await self._keep()
         machine.open(worker, trio.current_time())
         machine.resume(worker, held, trio.current_time())
         self._wakeups[worker] = Wakeup()
@@ -481,13 +521,15 @@ class OpenQueue:
         while True:
             await self._dirty.wait()
             while self._machine.outcomes or self._unmarked:
+                self._is_writing = True
                 outcomes, self._machine.outcomes = self._machine.outcomes, []
                 late, self._late = self._late, []
                 self._unmarked = False
                 dead = [job for job in outcomes if job.verdict is JobVerdict.DEAD]
                 letters = await self._letters(dead)
                 self._mark(outcomes)
-                await self._write(letters)
+                if self.is_kept:
+                    await self._write(letters)
                 self._say_dead(dead)
                 now = trio.current_time()
                 for settle in late:
@@ -495,6 +537,7 @@ class OpenQueue:
                 self._machine.settle(outcomes, now)
                 self._changed.wake()
                 self._look.wake()
+            self._is_writing = False
 
     def _mark(self, outcomes: Sequence[QueuedJob]) -> None:
         now, wall = trio.current_time(), self._member.now()
@@ -564,7 +607,7 @@ class OpenQueue:
                 for state in self._member.states.values()
                 if state.number in self._shards
             }
-            if floors != told:
+            if self.is_kept and floors != told:
                 with suppress(StoreFull):  # next time
                     move = partial(self._member.store.move_cursor, self._group, floors, now=self._member.now())
                     await trio.to_thread.run_sync(move)

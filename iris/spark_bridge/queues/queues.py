@@ -1,5 +1,8 @@
 """Queues of a bridge's member: opens each when it is asked for, and answers for it.
 
+A queue that nobody uses closes when another one needs its place; what it knows is on the disk, and it is opened again
+when somebody asks.  Of one that nobody has taken a job from nothing is written, and it closes after a minute.
+
 A queue is kept under the group ``queue/NAME``.  So it has an owner as groups of readers have, the bridge's status tells
 its lag, and retention that spares what is unread spares its jobs.
 """
@@ -8,11 +11,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final, cast, final
 
 import trio
 
+from iris.kernel.config import MIB
 from iris.kernel.errors import NotAllowed, RemoteError
 from iris.patterns.messages import Sender
 from iris.patterns.pubsub.interest import is_topic
@@ -25,7 +31,16 @@ from iris.spark_bridge.queues.queue import LogMember, OpenQueue, QueueStatus
 from iris.spark_bridge.queues.rows import JobRow
 
 MOST_QUEUES: Final = 256
-"""That one member works on: each may hold 32 MiB of jobs in memory."""
+"""That one member works on at a time, for all clusters."""
+
+MOST_OF_CLUSTER: Final = 64
+"""That it works on at a time for one cluster."""
+
+BYTES_OF_CLUSTER: Final = 256 * MIB
+"""Of jobs that are held in memory for one cluster: its queues share them."""
+
+_FORGOTTEN: Final = 60.0
+"""Seconds, up to twice as many, after which a queue closes of which nothing is written, and that nobody asks for."""
 
 MOST_PEEKED: Final = 256
 
@@ -62,19 +77,63 @@ class Queues:
         for queue in self._open.values():
             queue.close()
 
-    async def _queue(self, payload: object) -> OpenQueue:
+    @asynccontextmanager
+    async def _using(self, sender: Sender, payload: object) -> AsyncIterator[OpenQueue]:
+        """Have a queue open for a block.
+
+        Raises:
+            QuotaExceeded: it would be one too many, and all others are in use.
+        """
         name = _name(payload)
         async with self._opening:
-            queue = self._open.get(name)
+            queue = self._open.pop(name, None)
             if queue is None:
-                if len(self._open) >= MOST_QUEUES:
-                    raise QuotaExceeded(
-                        f"queue {name!r} would be one too many: a member of a bridge works on {MOST_QUEUES}"
-                    )
-                queue = OpenQueue(name, GROUP + name, self._member)
+                await self._make_room(name, sender.cluster)
+                share = partial(self._share, sender.cluster)
+                queue = OpenQueue(name, GROUP + name, self._member, cluster=sender.cluster, share=share)
                 await self._nursery.start(queue.run)
-                self._open[name] = queue
-        return queue
+                self._nursery.start_soon(self._retire, queue)
+            self._open[name] = queue  # behind those that were used before
+            queue.users += 1
+        try:
+            yield queue
+        finally:
+            queue.users -= 1
+            queue.used = trio.current_time()
+
+    def _of_cluster(self, cluster: str) -> list[OpenQueue]:
+        return [queue for queue in self._open.values() if queue.cluster == cluster]
+
+    def _share(self, cluster: str) -> int:
+        return BYTES_OF_CLUSTER // max(1, len(self._of_cluster(cluster)))
+
+    async def _make_room(self, name: str, cluster: str) -> None:
+        """Have room for one more queue of a cluster, by closing the one that nobody has used for longest."""
+        for found, most, whose in (
+            (self._of_cluster(cluster), MOST_OF_CLUSTER, f"cluster {cluster!r}"),
+            ([*self._open.values()], MOST_QUEUES, "all clusters together"),
+        ):
+            if len(found) >= most:
+                idle = next((queue for queue in found if queue.is_idle()), None)
+                if idle is None:
+                    raise QuotaExceeded(
+                        f"queue {name!r} would be one too many: a member of a bridge works on {most} for {whose} at a "
+                        "time, and all of them have workers"
+                    )
+                await self._close(idle)
+
+    async def _close(self, queue: OpenQueue) -> None:
+        del self._open[queue.name]
+        await queue.end()
+
+    async def _retire(self, queue: OpenQueue) -> None:
+        """Close a queue of which nothing is written when nobody has asked for it for a while."""
+        while self._open.get(queue.name) is queue and not queue.is_kept:
+            await trio.sleep(_FORGOTTEN)
+            async with self._opening:
+                over = trio.current_time() >= queue.used + _FORGOTTEN
+                if over and self._open.get(queue.name) is queue and queue.is_idle() and not queue.is_kept:
+                    await self._close(queue)
 
     async def take(self, tunnel: Tunnel, fields: Mapping[str, object]) -> None:
         """Serve a worker."""
@@ -91,28 +150,29 @@ class Queues:
                 f"nodes of cluster {tunnel.sender.cluster!r} may not publish on {dead!r}, and so have no dead letters "
                 f"put there: use {name + DEAD_SUFFIX!r}"
             )
-        queue = await self._queue(fields)
-        await tunnel.send({"now": trio.current_time()})
-        worker = QueueWorker(limit=limit, lease=lease, attempts=attempts, dead=dead, backoff=backoff)
-        await queue.serve(worker, tunnel, read_places_untrusted(fields.get("held")))
+        async with self._using(tunnel.sender, fields) as queue:
+            await tunnel.send({"now": trio.current_time()})
+            worker = QueueWorker(limit=limit, lease=lease, attempts=attempts, dead=dead, backoff=backoff)
+            await queue.serve(worker, tunnel, read_places_untrusted(fields.get("held")))
 
-    async def status(self, _sender: Sender, payload: object) -> dict[str, Any]:
+    async def status(self, sender: Sender, payload: object) -> dict[str, Any]:
         """Answer what goes on in a queue."""
-        queue = await self._queue(payload)
-        await queue.looked.wait()
-        return dataclasses.asdict(queue.status())
+        async with self._using(sender, payload) as queue:
+            await queue.looked.wait()
+            return dataclasses.asdict(queue.status())
 
-    async def peek(self, _sender: Sender, payload: object) -> list[dict[str, Any]]:
+    async def peek(self, sender: Sender, payload: object) -> list[dict[str, Any]]:
         """Answer with the jobs of a queue that come first in the log."""
         most = _whole(cast("Mapping[str, object]", payload), "most", 0, MOST_PEEKED)
-        queue = await self._queue(payload)
-        await queue.looked.wait()
-        now = trio.current_time()
-        return [_shown(job, row, now) for job, row in await queue.peek(most)]
+        async with self._using(sender, payload) as queue:
+            await queue.looked.wait()
+            now = trio.current_time()
+            return [_shown(job, row, now) for job, row in await queue.peek(most)]
 
-    async def purge(self, _sender: Sender, payload: object) -> int:
+    async def purge(self, sender: Sender, payload: object) -> int:
         """Forget the jobs of a queue."""
-        return await (await self._queue(payload)).purge()
+        async with self._using(sender, payload) as queue:
+            return await queue.purge()
 
 
 def _shown(job: QueuedJob, row: JobRow, now: float) -> dict[str, Any]:

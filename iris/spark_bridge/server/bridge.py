@@ -254,10 +254,13 @@ async def open_bridge(
         )
         permissions = Permissions(bridge=name, readers=readers, node=node)
         queues = Queues(bridge, nursery, may_publish=permissions.may_publish)
+        leases = Leases(bridge, address=address)
+        outcomes = OutcomeKeeper(bridge, permissions, address=address, entropy=entropy)
         operations = Operations(
             bridge,
             intake,
             queues=queues,
+            kept={**leases.requests(), **outcomes.requests()},
             permissions=permissions,
             config=config,
             address=address,
@@ -299,15 +302,12 @@ async def open_bridge(
                 node._parts.pubsub.change_share(subscription, changed)
 
         bridge.on_divided = announce
-        leases = Leases(bridge, permissions, address=address)
-        outcomes = OutcomeKeeper(bridge, permissions, address=address)
         nursery = await stack.enter_async_context(open_background())
         nursery.start_soon(bridge.run, subscriptions)
         nursery.start_soon(intake.discard_abandoned)
         nursery.start_soon(outcomes.run)
         for cluster in dict.fromkeys((address, name)):
-            service = outcomes.serve(leases.serve(operations.service(cluster)))
-            await stack.enter_async_context(node.join(cluster, service))
+            await stack.enter_async_context(node.join(cluster, operations.service(cluster)))
         nursery.start_soon(place.keep, bridge.note_shards)
         for cluster in dict.fromkeys(clusters):
             await stack.enter_async_context(node.join(cluster, gathering_service(cluster, bridge, entropy)))

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import astuple, dataclass
 from typing import Any, Final, cast, final
 
@@ -33,12 +33,10 @@ from iris.kernel.errors import RemoteError
 from iris.kernel.names import is_name
 from iris.patterns.messages import Request, Sender
 from iris.patterns.pubsub.subscribe import EventRun
-from iris.patterns.service import Service
 from iris.patterns.state import MAX_TTL, MIN_TTL
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.log import IndexView
 from iris.spark_bridge.server.member import BridgeMember
-from iris.spark_bridge.server.permissions import Permissions
 
 _log: Final = logging.getLogger("iris")
 
@@ -166,25 +164,20 @@ class Leases:
 
     Args:
         member: has the log.
-        permissions: of the bridge.
         address: the cluster of this member alone.
     """
 
-    def __init__(self, member: BridgeMember, permissions: Permissions, *, address: str) -> None:
+    def __init__(self, member: BridgeMember, *, address: str) -> None:
         self._member = member
-        self._permissions = permissions
         self._address = address
         with member.store.read_transaction() as view:
             self._table = read_leases(view, trio.current_time(), member.now())
         self._waiting = 0
         self._news = trio.lowlevel.ParkingLot()
 
-    def serve(self, service: Service) -> Service:
-        """Add the operations to a service of the bridge, and return that."""
-        service.request("lease")(self._lease)
-        service.request("renew")(self._renew)
-        service.request("release")(self._release)
-        return service
+    def requests(self) -> Mapping[str, Callable[[Request], Awaitable[object]]]:
+        """Return what answers the members of a cluster, which is known to be theirs."""
+        return {"lease": self._lease, "renew": self._renew, "release": self._release}
 
     def report(self) -> LeaseStatistics:
         """Return the counters."""
@@ -198,7 +191,7 @@ class Leases:
             await trio.lowlevel.checkpoint()
             return {"elsewhere": granting}
         fields = _fields(request.payload)
-        name, holder = self._named(request.sender, fields), _holder(fields)
+        name, holder = _whole_name(fields), _holder(fields)
         ttl, wait = _seconds(fields, "ttl", MIN_TTL, MAX_TTL), _seconds(fields, "wait", 0.0, _MAX_WAIT)
         granted = await self._grant(name, holder, request.sender, ttl)
         if not isinstance(granted, LeaseRecord) and wait and self._waiting < _WAITING:
@@ -257,31 +250,17 @@ class Leases:
 
     async def _renew(self, request: Request) -> bool:
         fields = _fields(request.payload)
-        name, holder = self._named(request.sender, fields), _holder(fields)
+        name, holder = _whole_name(fields), _holder(fields)
         await trio.lowlevel.checkpoint()
         return self._table.renew(name, holder, trio.current_time())
 
     async def _release(self, request: Request) -> bool:
         fields = _fields(request.payload)
-        name, holder = self._named(request.sender, fields), _holder(fields)
+        name, holder = _whole_name(fields), _holder(fields)
         await trio.lowlevel.checkpoint()
         had = self._table.release(name, holder)
         self._news.unpark_all()
         return had
-
-    def _named(self, sender: Sender, fields: Mapping[str, object]) -> str:
-        """Return the whole name of a lease, which begins with the cluster that it is of.
-
-        Raises:
-            RemoteError: the sender has nothing to do with that cluster.
-        """
-        cluster, name = _cluster(fields), _name(fields)
-        if not self._permissions.speaks_for(sender, cluster):
-            raise RemoteError(
-                "NotAllowed",
-                f"node {sender.node} of cluster {sender.cluster!r} asks for a lease of {cluster!r}, and is no member",
-            )
-        return f"{cluster}/{name}"
 
 
 def read_leases(view: IndexView, now: float, date: int) -> LeaseTable:
@@ -321,6 +300,11 @@ def _name(fields: Mapping[str, object]) -> str:
     if not is_name(value):
         raise RemoteError("bad_request", f"name is {value!r:.100}: use a name")
     return cast("str", value)
+
+
+def _whole_name(fields: Mapping[str, object]) -> str:
+    """Return the whole name of a lease, which begins with the cluster that it is of."""
+    return f"{_cluster(fields)}/{_name(fields)}"
 
 
 def _cluster(fields: Mapping[str, object]) -> str:

@@ -86,7 +86,7 @@ from iris.spark_bridge.log import MAX_REGEX, QUERY, ShardState, TopicFilter, mac
 from iris.spark_bridge.queues import Queues
 from iris.spark_bridge.server.growth import read_windows
 from iris.spark_bridge.server.member import BridgeMember
-from iris.spark_bridge.server.permissions import PERMISSIONS, Kind, Permission, Permissions, check_owner
+from iris.spark_bridge.server.permissions import Kind, Permission, Permissions, check_owner
 from iris.spark_bridge.server.sink_commits import BatchCommitter
 from iris.spark_bridge.staging import StagedPart
 
@@ -116,6 +116,9 @@ _COPYING: Final = 4.0
 RequestHandler = Callable[[Sender, Any], Awaitable[object]]
 """Takes who asks, who may, and the payload; returns the reply."""
 
+MemberHandler = Callable[[Request], Awaitable[object]]
+"""Answers a member of the cluster that the payload names."""
+
 TunnelHandler = Callable[[Tunnel, Mapping[str, object]], Awaitable[None]]
 """Takes the tunnel of a caller that may open it, and its first message."""
 
@@ -128,6 +131,7 @@ class Operations:
         member: stores and reads.
         intake: takes what Spark writes.
         queues: hands out jobs.
+        kept: answers the members of clusters for which the bridge keeps something, by operation.
         permissions: say who may call which.
         config: how much one cluster may have, and do at a time.
         address: name of the cluster at which this member's shards are found.
@@ -139,6 +143,7 @@ class Operations:
         intake: BatchCommitter,
         *,
         queues: Queues,
+        kept: Mapping[str, MemberHandler],
         permissions: Permissions,
         config: Config,
         address: str,
@@ -146,6 +151,7 @@ class Operations:
         self._member = member
         self._intake = intake
         self._queues = queues
+        self._kept = kept
         self._permissions = permissions
         self._config = config
         self._address = address
@@ -162,7 +168,7 @@ class Operations:
         """By cluster, the questions that wait for news."""
 
     def service(self, cluster: str) -> Service:
-        """Return the service for one of the clusters that the member joins.  Each operation has a permission."""
+        """Return the service for one of the clusters that the member joins."""
         requests: Mapping[str, RequestHandler] = {
             "shards": self._shards,
             "offsets": self._offsets,
@@ -192,22 +198,22 @@ class Operations:
             "read": self._read,
             "stage": self._stage,
             "take": self._queues.take,
-            "consume": Consumers(self._member, self._permissions.check_topics).consume,
+            "consume": Consumers(self._member).consume,
         }
         service = Service(cluster)
         for operation, handler in requests.items():
-            service.request(operation)(partial(self._answer, operation, PERMISSIONS[operation], handler))
+            service.request(operation)(partial(self._answer, operation, partial(_unpacked, handler)))
+        for operation, answer in self._kept.items():
+            service.request(operation)(partial(self._answer, operation, answer))
         for operation, taker in tunnels.items():
-            service.tunnel(operation)(partial(self._serve, operation, PERMISSIONS[operation], taker))
+            service.tunnel(operation)(partial(self._serve, operation, taker))
         return service
 
-    async def _answer(
-        self, operation: str, permission: Permission, handler: RequestHandler, request: Request
-    ) -> object:
+    async def _answer(self, operation: str, handler: MemberHandler, request: Request) -> object:
         try:
-            self._permissions.check(operation, request.sender)
-            await self._check_owner(permission, request.sender, request.payload)
-            answer = await handler(request.sender, request.payload)
+            permission = self._permissions.check(operation, request.sender)
+            await self._check_named(permission, request.sender, request.payload)
+            answer = await handler(request)
             if operation in _COPIED:
                 await self._member.copies.wait_copied(_COPYING)
             return answer
@@ -217,9 +223,9 @@ class Operations:
             # An answer: nothing has gone wrong here, so nothing is logged as if it had.
             raise RemoteError(type(error).__name__, str(error)) from None
 
-    async def _serve(self, operation: str, permission: Permission, handler: TunnelHandler, tunnel: Tunnel) -> None:
+    async def _serve(self, operation: str, handler: TunnelHandler, tunnel: Tunnel) -> None:
         async with _answering(tunnel):
-            self._permissions.check(operation, tunnel.sender)
+            permission = self._permissions.check(operation, tunnel.sender)
             cluster = tunnel.sender.cluster
             turns = self._turns.setdefault((operation, cluster), trio.Semaphore(self._at_a_time[operation]))
             async with turns:
@@ -227,11 +233,12 @@ class Operations:
                     fields = _fields(await tunnel.receive())
                 except trio.EndOfChannel:
                     raise RemoteError("bad_request", "the tunnel ended before it said what it is for") from None
-                await self._check_owner(permission, tunnel.sender, fields)
+                await self._check_named(permission, tunnel.sender, fields)
                 await handler(tunnel, fields)
 
-    async def _check_owner(self, permission: Permission, sender: Sender, payload: object) -> None:
-        """Check that the group or query belongs to the sender's cluster, which becomes its owner if it had none."""
+    async def _check_named(self, permission: Permission, sender: Sender, payload: object) -> None:
+        """Check the sender's rights to what it names.  A group or query that had no owner belongs to it from now on."""
+        self._permissions.check_named(permission, sender, payload)
         kind = permission.owns
         if kind is None:
             return
@@ -305,7 +312,7 @@ class Operations:
         limit = None if fields.get("limit") is None else _number(fields, "limit")
         if limit == 0:
             raise RemoteError("bad_request", "limit is 0: use a whole number above it")
-        wanted = self._wanted(sender, fields)
+        wanted = self._wanted(fields)
         if self._polls[sender.cluster] >= self._config.bridge_polls_per_owner:
             timeout = 0
         self._polls[sender.cluster] += 1
@@ -325,17 +332,11 @@ class Operations:
             if shard in states
         }
 
-    def _wanted(self, sender: Sender, fields: Mapping[str, object]) -> TopicFilter:
-        """Return which topics a reader wants to hear of.
-
-        Raises:
-            NotAllowed: it may not.
-        """
+    def _wanted(self, fields: Mapping[str, object]) -> TopicFilter:
+        """Return which topics a reader wants to hear of."""
         topics, regex = _patterns({"topics": [], **fields}, "topics"), fields.get("regex")
         if regex is not None and (not isinstance(regex, str) or topics):
             raise RemoteError("bad_request", "regex is a text in the place of topics")
-        if topics or regex is not None:
-            self._permissions.check_topics(sender, topics)
         wanted = self._filter(tuple(topics), regex)
         if not wanted.is_linear:
             raise RemoteError("bad_request", f"regex is none that RE2 knows, of {MAX_REGEX} bytes at most")
@@ -345,10 +346,7 @@ class Operations:
         fields = _fields(payload)
         state = self._state(_text(fields, "shard"))
         start, end, skip = _number(fields, "start"), _number(fields, "end"), _number(fields, "skip")
-        topics = _patterns(fields, "topics")
-        if topics:
-            self._permissions.check_topics(sender, topics)
-        wanted = TopicFilter(topics)
+        wanted = TopicFilter(_patterns(fields, "topics"))
         found = [
             gap
             for gap in self._member.store.gaps()
@@ -359,11 +357,11 @@ class Operations:
         ]
         return [dataclasses.asdict(gap) for gap in found[skip : skip + GAPS_AT_ONCE]]
 
-    async def _damage(self, sender: Sender, payload: object) -> dict[str, Any]:
+    async def _damage(self, _sender: Sender, payload: object) -> dict[str, Any]:
         fields = _fields(payload)
         state = self._state(_text(fields, "shard"))
         start, end = _number(fields, "start"), _number(fields, "end")
-        count = partial(self._member.store.damage_between, state.number, start, end, self._wanted(sender, fields))
+        count = partial(self._member.store.damage_between, state.number, start, end, self._wanted(fields))
         found = await trio.to_thread.run_sync(count)
         return {
             "count": sum(count for _, count in found),
@@ -459,7 +457,7 @@ class Operations:
         state = self._state(_text(fields, "shard"))
         at, end = _number(fields, "start"), _number(fields, "end")
         _check_end(state, end)
-        wanted = self._wanted(tunnel.sender, fields)
+        wanted = self._wanted(fields)
         pass_damage = fields.get("pass_damage") is True
 
         def read() -> tuple[bytes, int]:
@@ -499,7 +497,7 @@ class Operations:
             start,
             end,
             max_bytes=_LOCATED_BYTES,
-            wanted=self._wanted(sender, fields),
+            wanted=self._wanted(fields),
         )
         try:
             return dataclasses.asdict(await trio.to_thread.run_sync(locate))
@@ -536,6 +534,10 @@ class Operations:
     async def _abort(self, _sender: Sender, payload: object) -> None:
         fields = _fields(payload)
         await self._intake.abort(_name(fields, "query"), _number(fields, "batch"))
+
+
+async def _unpacked(handler: RequestHandler, request: Request) -> object:
+    return await handler(request.sender, request.payload)
 
 
 @asynccontextmanager

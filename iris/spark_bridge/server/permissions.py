@@ -1,8 +1,10 @@
 """Permissions: who may call which operation of a bridge.  One table says it; docs/reference/spark.md prints it.
 
-Three things are checked, in this order: whether the bridge was started for certain readers only; what the certificate
-of the caller's cluster permits; and whether the named group or query belongs to the caller's cluster.  It belongs to
-the cluster that has named it first, and the log remembers that.
+Four things are checked, in this order: whether the bridge was started for certain readers only; what the certificate
+of the caller's cluster permits at all; whether the caller may have the events of the topics, or of the queue, that it
+names; and whether the named group or query belongs to the caller's cluster.  It belongs to the cluster that has named
+it first, and the log remembers that: so who is refused for its rights has claimed nothing.  An operation without a row
+is refused to everybody.
 
 A reader has to be permitted to subscribe to what it reads.  The option ``--reader`` of a bridge overrides that:
 clusters that are named so get all that is in its log.  The numbers, sizes and times of events are for every reader, as
@@ -13,19 +15,33 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
-from typing import Final, Literal, final
+from typing import Final, Literal, cast, final
 
 from iris.cluster.mesh import Peer
-from iris.kernel.errors import NotAllowed
-from iris.kernel.names import NodeId
+from iris.kernel.errors import NotAllowed, RemoteError
+from iris.kernel.names import NodeId, is_name
 from iris.node.node import Node
 from iris.patterns.messages import Sender
+from iris.patterns.pubsub.queues import GROUP
 from iris.spark_bridge.server.sink_commits import Writer
 
 Kind = Literal["group", "query"]
 """What belongs to a cluster; also the field of an operation's payload that names it."""
 
-Caller = Literal["reader", "subscriber", "writer", "bridge"]
+Caller = Literal["reader", "subscriber", "writer", "bridge", "member"]
+
+Topics = Literal["none", "named", "wanted", "queue", "written"]
+"""Which topics a caller needs rights to.
+
+- none: no events come or go by the operation.
+- named: those that it names, to subscribe; without any it learns numbers alone.
+- wanted: the same, and without any it wants all.
+- queue: that of the queue that it names, to subscribe.
+- written: those of the rows that it writes, to publish.
+
+Who owns a group by the operation needs the right to the topic of a queue besides, if it is the group of one
+(``queue/NAME``).
+"""
 
 
 @final
@@ -34,31 +50,32 @@ class Permission:
     """Permission for one operation: who may call it."""
 
     caller: Caller
+    topics: Topics = "none"
     owns: Kind | None = None
     """What the payload names under this word must belong to the caller's cluster, or to nobody: then it does now."""
 
 
 PERMISSIONS: Final[Mapping[str, Permission]] = {
     "shards": Permission("reader"),
-    "offsets": Permission("reader"),
-    "gaps": Permission("subscriber"),
-    "damage": Permission("reader"),
+    "offsets": Permission("reader", "named"),
+    "gaps": Permission("subscriber", "named"),
+    "damage": Permission("reader", "named"),
     "times": Permission("reader"),
     "status": Permission("reader"),
     "copies": Permission("reader"),
     "tier": Permission("reader"),
     "cursors": Permission("reader"),
-    "read": Permission("subscriber"),
-    "locate": Permission("subscriber"),
+    "read": Permission("subscriber", "wanted"),
+    "locate": Permission("subscriber", "wanted"),
     "pin": Permission("subscriber", owns="group"),
     "move": Permission("subscriber", owns="group"),
-    "take": Permission("subscriber", owns="group"),
-    "consume": Permission("subscriber", owns="group"),
-    "queue": Permission("reader"),
-    "peek": Permission("subscriber", owns="group"),
-    "purge": Permission("subscriber", owns="group"),
-    "stage": Permission("writer", owns="query"),
-    "commit": Permission("writer", owns="query"),
+    "consume": Permission("subscriber", "wanted", owns="group"),
+    "take": Permission("subscriber", "queue", owns="group"),
+    "queue": Permission("subscriber", "queue"),
+    "peek": Permission("subscriber", "queue", owns="group"),
+    "purge": Permission("subscriber", "queue", owns="group"),
+    "stage": Permission("writer", "written", owns="query"),
+    "commit": Permission("writer", "written", owns="query"),
     "abort": Permission("writer", owns="query"),
     "drop": Permission("bridge"),
     "transfer": Permission("bridge"),
@@ -66,8 +83,14 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "divide": Permission("bridge"),
     "windows": Permission("bridge"),
     "position": Permission("bridge"),
+    "lease": Permission("member"),
+    "renew": Permission("member"),
+    "release": Permission("member"),
+    "key.claim": Permission("member"),
+    "key.record": Permission("member", "written"),
+    "key.release": Permission("member"),
 }
-"""Every operation of ``iris.spark_bridge.server.operations``."""
+"""Every operation that a member of a bridge answers at the bridge's cluster and at its own."""
 
 
 @final
@@ -90,10 +113,14 @@ class Permissions:
         """Return the row of an operation, if a node may call it as far as that does not depend on what it names.
 
         Raises:
-            NotAllowed: it may not.
+            NotAllowed: it may not, or nobody may, as there is no row.
         """
-        permission = PERMISSIONS[operation]
+        permission = PERMISSIONS.get(operation)
+        if permission is None:
+            raise NotAllowed(f"nobody may call {operation!r} at a bridge: it is not said who")
         match permission.caller:
+            case "member":
+                pass  # of the cluster that the payload names
             case "reader":
                 self._check_reader(sender)
             case "subscriber":
@@ -107,6 +134,39 @@ class Permissions:
                         f"{sender.cluster!r}"
                     )
         return permission
+
+    def check_named(self, permission: Permission, sender: Sender, payload: object) -> None:
+        """Make sure that a node may have to do with what the payload of an operation names.
+
+        Raises:
+            NotAllowed: it may not.
+            RemoteError: a member's payload names no cluster.
+        """
+        fields = cast("dict[str, object]", payload) if isinstance(payload, dict) else {}
+        if permission.caller == "member":
+            cluster = fields.get("cluster")
+            if not isinstance(cluster, str) or not all(map(is_name, cluster.rsplit("/", 1))):
+                raise RemoteError("bad_request", f"cluster is {cluster!r:.100}: use a name")
+            if not self.speaks_for(sender, cluster):
+                what = "key" if "key" in fields else "lease"
+                raise NotAllowed(
+                    f"node {sender.node} of cluster {sender.cluster!r} asks for a {what} of {cluster!r:.100}, and is no"
+                    " member"
+                )
+        if permission.topics in ("named", "wanted"):
+            named = fields.get("topics")
+            listed = cast("list[object]", named) if isinstance(named, list) else []
+            topics = [topic for topic in listed if isinstance(topic, str)]
+            if topics or permission.topics == "wanted" or fields.get("regex") is not None:
+                self.check_topics(sender, topics)
+        group = fields.get("group") if permission.owns == "group" or permission.topics == "queue" else None
+        if isinstance(group, str) and group.startswith(GROUP):
+            queue = group.removeprefix(GROUP)
+            if not self.may_read(sender, queue):
+                raise NotAllowed(
+                    f"nodes of cluster {sender.cluster!r} may not subscribe to {queue!r}, and so have nothing to do "
+                    f"with the queue of that name at the bridge {self._bridge!r}"
+                )
 
     def _check_reader(self, sender: Sender) -> None:
         if self._readers is not None and sender.cluster not in self._readers:

@@ -17,9 +17,10 @@ from typing import final
 import pyarrow as pa
 
 from iris.kernel.errors import ConfigError
-from iris.spark_bridge.errors import LogDamaged
-from iris.spark_bridge.log import Store, TierObject
+from iris.spark_bridge.errors import DataLost, LogDamaged
+from iris.spark_bridge.log import SealedSegment, ShardState, Store, TierObject
 from iris.spark_bridge.tier.manifest import (
+    MAX_MANIFEST,
     Manifest,
     ManifestName,
     decode_manifest_untrusted,
@@ -27,6 +28,7 @@ from iris.spark_bridge.tier.manifest import (
     shard_folder,
     term_of,
 )
+from iris.spark_bridge.tier.parquet import encode_segment
 from iris.spark_bridge.tier.storage import UNFINISHED, Storage
 
 
@@ -69,7 +71,7 @@ class ShardTier:
         name = self._find_newest()
         while name is not None:
             try:
-                data = self._storage.get(f"{self._manifests}/{name}")
+                data = self._storage.get(f"{self._manifests}/{name}", most=MAX_MANIFEST)
             except LogDamaged:
                 missed, name = name, self._find_newest()
                 if name == missed:
@@ -154,12 +156,23 @@ class ShardTier:
         return orphans
 
 
+def _is_made_here(store: Store, state: ShardState, found: TierObject) -> bool:
+    """Tell whether an object is what the segment of the log on this disk makes."""
+    term = term_of(found.name)
+    segment = SealedSegment(shard=state.number, epoch=state.epoch, first=found.first, end=found.end, size=found.size)
+    try:
+        return term is not None and encode_segment(store.tiering.chunks(segment), term=term)[0] == found
+    except (DataLost, LogDamaged):
+        return False
+
+
 def reconcile(
     store: Store, shard: int, objects: Sequence[TierObject], *, forks: Callable[[int], Mapping[int, int]]
 ) -> list[TierObject]:
     """Let log and manifest say the same of a shard; return what the manifest has to name.
 
-    What a bridge has committed that died before it noted that is noted.  What was trimmed is left out, and so is what
+    What a bridge has committed that died before it noted that is noted, if it is what the log's own segment makes: a
+    manifest alone proves nothing.  Otherwise it is stored anew.  What was trimmed is left out, and so is what
     the log has otherwise on its own disk, and what was given up when a copy was promoted by force.
 
     Args:
@@ -179,7 +192,7 @@ def reconcile(
         term = term_of(found.name)
         if found.end <= state.earliest or (term is not None and found.end > forks(term).get(shard, found.end)):
             continue
-        if known.get(found.first) == found or store.tiering.note(shard, found):
+        if known.get(found.first) == found or (_is_made_here(store, state, found) and store.tiering.note(shard, found)):
             kept.append(found)
         elif found.end > state.next or not store.tiering.is_local(shard, found.first, found.end):
             raise ConfigError(

@@ -4,6 +4,9 @@ Each change is a new manifest under a name of its own, so that none is ever writ
 and number counts.  The name ends with the id of its writer, made anew each time a bridge opens the log.  A writer looks
 before and after it writes: if another one was at work, it takes its own manifest for void and stops.
 
+A manifest names the hashes of its objects.  It is believed in what the log knows as well, or finds out by making the
+object anew from its own segment: a program that can write to the storage can write a manifest, too.
+
 Layout below the URL of the tier::
 
     BRIDGE/shard=0@EPOCH/00000000000000000000-00000000000000065536-1.parquet    first offset, the one behind, term
@@ -19,8 +22,12 @@ from typing import Final, NamedTuple, Self, final
 
 import msgspec
 
+from iris.kernel.config import MIB
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.log import TierObject
+
+MAX_MANIFEST: Final = 256 * MIB
+"""Bytes of a manifest: of some 200,000 objects."""
 
 _MANIFEST_NAME: Final = re.compile(r"(\d{10})-(\d{10})-([0-9a-f]{8})\.json")
 _OBJECT_NAME: Final = re.compile(r"(\d{20})-(\d{20})-(\d+)\.parquet")
@@ -90,6 +97,8 @@ def decode_manifest_untrusted(data: bytes, *, shard: str, name: str) -> Manifest
             and found.size > 0
             and all(one < other for one, other in itertools.pairwise(ordered))
             and ordered[-1] == found.end
+            and len(found.parts) in (0, len(found.groups) + 1)
+            and all(0 <= part.start < part.start + part.size <= found.size for part in found.parts)
         ):
             raise LogDamaged(f"the manifest {name} of the tier names an object {found.name!r} that cannot be one")
     return manifest

@@ -1,11 +1,13 @@
 """Parquet: segments as files that anything reads, and row groups of them as events.
 
-The columns are those of ``iris.spark_bridge.events.schema``.  Pages have checksums, which this reader verifies: damage
-is found, as it is in a segment.
+The columns are those of ``iris.spark_bridge.events.schema``.  A program that can write to the storage can put another
+object in the place of one, whose pages have checksums that fit, and which takes a thousand times its size in memory.
+So each part that is read has a hash in the log and in the manifest, and is looked into when its bytes have it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import struct
 from collections.abc import Iterable
 from typing import Final, final
@@ -16,7 +18,7 @@ import pyarrow.parquet as pq
 from iris.kernel.config import KIB, MIB
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.events.schema import NO_EVENTS, SCHEMA, decode_events
-from iris.spark_bridge.log import Chunk, TierObject
+from iris.spark_bridge.log import Chunk, TierObject, TierPart
 from iris.spark_bridge.tier.manifest import object_name, shard_folder
 from iris.spark_bridge.tier.storage import Storage
 
@@ -29,6 +31,9 @@ _TAIL: Final = 64 * KIB
 _FOOTER: Final = struct.Struct("<I4s")
 _FOOTERS: Final = 128
 """That are remembered; some 10 KB each."""
+
+_FORMER_BYTES: Final = 256 * MIB
+"""Of the events of a row group that a former version wrote, of which no hash is known."""
 
 _REPEATING: Final = ["topic", "key", "partition", "timestampType", "headers.list.element.key"]
 """Columns that are worth a dictionary."""
@@ -75,8 +80,23 @@ def encode_segment(chunks: Iterable[Chunk], *, term: int) -> tuple[TierObject, p
         groups=groups,
         since=since,
         until=until,
+        parts=_parts(data),
     )
     return found, data
+
+
+def _parts(data: pa.Buffer) -> tuple[TierPart, ...]:
+    """Return the row groups of an object, and its footer."""
+    footer = pq.read_metadata(pa.BufferReader(data))
+    extents = [_extent(footer.row_group(group)) for group in range(footer.num_row_groups)]
+    view = memoryview(data)
+    length, _ = _FOOTER.unpack(view[-_FOOTER.size :])
+    extents.append((data.size - length - _FOOTER.size, data.size))
+    return tuple(TierPart(start, end - start, _digest(view[start:end])) for start, end in extents)
+
+
+def _digest(data: bytes | memoryview) -> bytes:
+    return hashlib.blake2b(data, digest_size=32).digest()
 
 
 def _write_group(writer: pq.ParquetWriter, batches: list[pa.RecordBatch]) -> None:
@@ -96,7 +116,7 @@ class TierReader:
     def __init__(self, storage: Storage, bridge: str) -> None:
         self._storage = storage
         self._bridge = bridge
-        self._footers: dict[tuple[str, int], pq.FileMetaData] = {}
+        self._footers: dict[tuple[str, bytes], pq.FileMetaData] = {}
 
     def read_group(self, shard: str, found: TierObject, group: int) -> pa.RecordBatch:
         """Return the events of a row group, verified.
@@ -107,14 +127,17 @@ class TierReader:
         """
         path = f"{shard_folder(self._bridge, shard)}/{found.name}"
         try:
-            footer = self._footer(path, found.size)
+            footer = self._footer(path, found)
             if footer.num_row_groups != len(found.groups) or footer.num_rows != found.rows:
                 raise LogDamaged(f"the object {path} in the tier {self._storage.url} holds other events")
             start, end = _extent(footer.row_group(group))
-            data = self._storage.get(path, start, end - start, size=found.size)
+            data = self._get(path, found, found.parts[group] if found.parts else TierPart(start, end - start, b""))
             window = pa.PythonFile(_RowGroupBytes(data, start, found.size), mode="r")
             file = pq.ParquetFile(window, metadata=footer, page_checksum_verification=True)
-            table = file.read_row_group(group, use_threads=False).cast(SCHEMA)
+            if found.parts:
+                table = file.read_row_group(group, use_threads=False).cast(SCHEMA)
+            else:
+                table = _bounded(file, group).cast(SCHEMA)
         except (pa.ArrowException, OSError, ValueError) as error:
             # The bytes have come: what is wrong with them is their own.
             reason = " ".join(str(error).split())
@@ -122,20 +145,47 @@ class TierReader:
         batches = table.combine_chunks().to_batches()
         return batches[0] if batches else NO_EVENTS
 
-    def _footer(self, path: str, size: int) -> pq.FileMetaData:
-        known = self._footers.get((path, size))
+    def _get(self, path: str, found: TierObject, part: TierPart) -> bytes:
+        data = self._storage.get(path, part.start, part.size, size=found.size)
+        # From here on it is looked into: nothing of it may be anybody's but the bridge's own.
+        if found.parts and _digest(data) != part.digest:
+            raise LogDamaged(
+                f"the object {path} in the tier {self._storage.url} is not what was written: its hash is another"
+            )
+        return data
+
+    def _footer(self, path: str, found: TierObject) -> pq.FileMetaData:
+        name = path, found.parts[-1].digest if found.parts else b""
+        known = self._footers.get(name)
         if known is None:
-            tail = self._storage.get(path, max(0, size - _TAIL), min(size, _TAIL), size=size)
-            length, magic = _FOOTER.unpack(tail[-_FOOTER.size :])
-            if magic != b"PAR1" or length + _FOOTER.size > size:
-                raise ValueError("no footer of Parquet is at its end")
-            if length + _FOOTER.size > len(tail):
-                tail = self._storage.get(path, size - length - _FOOTER.size, size=size)
-            known = pq.read_metadata(pa.BufferReader(tail))
+            data = self._get(path, found, found.parts[-1]) if found.parts else self._former_footer(path, found.size)
+            known = pq.read_metadata(pa.BufferReader(data))
             if len(self._footers) >= _FOOTERS:
                 self._footers.clear()
-            self._footers[path, size] = known
+            self._footers[name] = known
         return known
+
+    def _former_footer(self, path: str, size: int) -> bytes:
+        """Return the footer of an object that a former version wrote: where it begins is said by itself."""
+        tail = self._storage.get(path, max(0, size - _TAIL), min(size, _TAIL), size=size)
+        length, magic = _FOOTER.unpack(tail[-_FOOTER.size :])
+        if magic != b"PAR1" or length + _FOOTER.size > min(size, MIB):
+            raise ValueError("no footer of Parquet is at its end")
+        if length + _FOOTER.size > len(tail):
+            tail = self._storage.get(path, size - length - _FOOTER.size, size=size)
+        return tail
+
+
+def _bounded(file: pq.ParquetFile, group: int) -> pa.Table:
+    """Read a row group as far as its events have a size that they can have."""
+    batches: list[pa.RecordBatch] = []
+    size = 0
+    for batch in file.iter_batches(batch_size=1024, row_groups=[group], use_threads=False):
+        batches.append(batch)
+        size += batch.nbytes
+        if size > _FORMER_BYTES:
+            raise ValueError(f"its events have more than {_FORMER_BYTES // MIB} MiB")
+    return pa.Table.from_batches(batches, file.schema_arrow)
 
 
 def _extent(group: pq.RowGroupMetaData) -> tuple[int, int]:

@@ -126,7 +126,15 @@ class Storage:
         if size != len(memoryview(data)):
             raise TierUnreachable(f"the tier {self.url} has stored {size} of {len(memoryview(data))} bytes of {path}")
 
-    def get(self, path: str, start: int = 0, count: int | None = None, *, size: int | None = None) -> bytes:
+    def get(
+        self,
+        path: str,
+        start: int = 0,
+        count: int | None = None,
+        *,
+        size: int | None = None,
+        most: int | None = None,
+    ) -> bytes:
         """Return bytes of an object.
 
         Args:
@@ -134,6 +142,7 @@ class Storage:
             start: the first byte.
             count: how many; None: all that follow.
             size: how many bytes the object has to have.
+            most: how many it may have.
 
         Raises:
             LogDamaged: it is not there, or has another size.
@@ -144,6 +153,8 @@ class Storage:
                 found = file.size()
                 if size is not None and found != size:
                     raise LogDamaged(f"the object {path} in the tier {self.url} has {found} bytes, and had {size}")
+                if most is not None and found > most:
+                    raise LogDamaged(f"the object {path} in the tier {self.url} has {found} bytes, more than {most}")
                 wanted = found - start if count is None else count
                 data = file.read_at(wanted, start)
         except FileNotFoundError:

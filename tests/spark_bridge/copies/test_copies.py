@@ -152,6 +152,55 @@ async def test_a_primary_that_comes_back_is_nobodys_until_its_copy_has_met_it(tm
             nursery.cancel_scope.cancel()
 
 
+async def test_who_waits_for_a_bridge_that_is_gone_is_told_what_helps(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_network() as network, network.open_node("publisher") as publisher:
+        client = BridgeClient(publisher, "bridge", patience=1)
+        async with open_follower(network, tmp_path / "copy") as copy:
+            async with open_primary(network, tmp_path / "primary"):
+                await wait_copies(BridgeClient(publisher, "bridge", patience=5), copy="in step")
+                await publisher.publish("a", b"1", confirm=True, timeout=60)
+                await publisher.publish("a", b"2")
+                assert "is away" not in caplog.text
+            promotes = f"its copy at node {copy._node.id} go on .*: 'iris bridge promote bridge/0'"
+            with pytest.raises(RequestTimeout, match=promotes) as waited:
+                await publisher.publish("a", b"3", confirm=True, timeout=1)
+            with pytest.raises(BridgeUnreachable, match=promotes):
+                await client.shards()
+            assert "forget" not in str(waited.value), "that would give up what the copy has"
+        with pytest.raises(RequestTimeout, match="if it is not to come back, 'iris bridge forget bridge'"):
+            await publisher.publish("a", b"4", confirm=True, timeout=1)
+        with pytest.raises(BridgeUnreachable, match="is 'iris bridge --name bridge' running"):
+            await client.shards()
+
+
+async def test_a_plain_publish_that_is_stored_nowhere_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "iris")
+    async with open_network() as network, network.open_node("publisher") as publisher:
+        for _ in range(2):
+            caplog.clear()
+            async with (
+                network.open_node("bridge") as node,
+                open_bridge(node, topics=["a.>"], directory=tmp_path) as member,
+            ):
+                await publisher.publish("a.b", b"kept", confirm=True, timeout=60)
+                assert "is away" not in caplog.text
+                assert stored(member.store)
+            with trio.fail_after(10):
+                while publisher._pubsub.durable.known()[0].present:  # noqa: ASYNC110 -- nobody is told
+                    await trio.sleep(0.01)
+            caplog.clear()
+            for topic in ("a.b", "a.c", "a.b", "other"):
+                await publisher.publish(topic, b"lost")
+            (said,) = [record.message for record in caplog.records if "is away" in record.message]
+            assert said.startswith(
+                "durable subscriber bridge of cluster bridge is away: what this node publishes on a.b and other topics "
+            )
+
+
 async def test_a_log_that_is_a_copy_is_not_opened_as_another(tmp_path: Path) -> None:
     async with open_network() as network:
         async with open_follower(network, tmp_path / "copy"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -12,7 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from iris.kernel.config import MIB
 from iris.kernel.errors import ConfigError
+from iris.kernel.names import NodeId
+from iris.patterns.messages import Sender
+from iris.patterns.pubsub.subscribe import EventRun
 from iris.spark_bridge.admin import verify_log
 from iris.spark_bridge.errors import DataLost, LogDamaged
 from iris.spark_bridge.log.chunk_io import CHUNK_EVENTS
@@ -394,4 +398,61 @@ def test_a_log_is_a_list_that_forgets_its_beginning(
         for state in store.shards():
             assert (state.earliest, state.next) == (earliest[state.number], len(model[state.number]))
             assert stored(store, state.number) == model[state.number][state.earliest :]
+    store.close()
+
+
+def arrivals(publisher: int, *, cluster: str, numbers: Sequence[int]) -> list[EventRun]:
+    """Return events of a node of a cluster, with these numbers."""
+    node = NodeId(f"{publisher:032x}")
+    sender = Sender(cluster, node)
+    return [fake_event(b"x", sequence=number, publisher=node, sender=sender, first=number) for number in numbers]
+
+
+def publishers_of(store: Store, cluster: str) -> int:
+    with store.read_transaction() as view:
+        return view.quota("publishers").used(cluster)
+
+
+def test_what_is_known_of_publishers_is_counted_by_cluster_and_forgotten_of_those_silent_for_longest(
+    tmp_path: Path,
+) -> None:
+    store = make_store(tmp_path)
+    honest = arrivals(1, cluster="honest", numbers=range(1, 10))
+    store.append({0: honest}, now=1)
+    most = 0
+    wide = [1 + 4096 * block for block in range(200)]
+    for publisher in range(2, 60):
+        # Each uses as many blocks of its window as it can with few events.
+        store.append({0: arrivals(publisher, cluster="evil", numbers=wide)}, now=publisher)
+        most = max(most, publishers_of(store, "evil"))
+    assert 3 * MIB < most <= 4 * MIB, "a sixteenth of the 64 MiB of this log's index"
+    assert store.append({0: honest}, now=60).repeats == 9, "another cluster's are known"
+    assert store.append({0: arrivals(59, cluster="evil", numbers=wide)}, now=61).repeats == 200
+    assert store.append({0: arrivals(2, cluster="evil", numbers=wide[-1:])}, now=62).count == 1, "was forgotten"
+    store.forget_publishers(100)
+    assert publishers_of(store, "evil") == publishers_of(store, "honest") == 0
+    store.close()
+
+
+def test_topics_of_a_publisher_are_counted_too(tmp_path: Path) -> None:
+    store = make_store(tmp_path)
+    sender = Sender("many", NodeId("cd" * 16))
+    counted = 0
+    for turn in (1, 2):
+        runs = [
+            fake_event(
+                b"x", topic=f"t.{turn}.{n}", sequence=turn * 1000 + n, publisher="cd" * 16, sender=sender, first=1
+            )
+            for n in range(300)
+        ]
+        store.append({0: runs}, now=turn)
+        assert publishers_of(store, "many") - counted > 300 * 100
+        counted = publishers_of(store, "many")
+        store.close()
+        store = make_store(tmp_path)
+        assert publishers_of(store, "many") == counted
+    store.append({0: arrivals(int("cd" * 16, 16), cluster="many", numbers=[5000])}, now=3)
+    assert 0 < publishers_of(store, "many") - counted < 2000
+    store.forget_publishers(100)
+    assert publishers_of(store, "many") == 0
     store.close()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import gc
+import itertools
+import tracemalloc
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
+from iris.kernel.config import MIB
 from iris.patterns.pubsub.subscribe import EventRun
+from iris.patterns.service import MAX_OUTCOME
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.log import IndexView
 from iris.spark_bridge.outcomes.records import (
@@ -25,14 +30,14 @@ from iris.spark_bridge.outcomes.records import (
     Verdict,
     count_keys,
 )
-from tests.support.arrivals import fake_event, make_store, stored
+from tests.support.arrivals import fake_event, make_store, numbered, stored
 
 KEY, A, B, C = b"k" * 32, b"a" * 16, b"b" * 16, b"c" * 16
 DAY = 86_400_000_000
 
 
 def claim(holder: bytes, *, rerun: bool = False, **others: object) -> KeyClaim:
-    made = KeyClaim(KEY, "bank", b"f" * 16, holder, f"node {holder[:1].decode()}", 10.0, 60.0, rerun)
+    made = KeyClaim(KEY, "bank", "bank", b"f" * 16, holder, f"node {holder[:1].decode()}", 10.0, 60.0, rerun)
     return made._replace(**others)  # type: ignore[arg-type]
 
 
@@ -41,25 +46,31 @@ class Opened:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self.now, self.date = 100.0, DAY
+        self.now, self.date, self.opened = 100.0, DAY, 0
         self.open()
 
     def open(self) -> None:
         self.store = make_store(self.directory)
-        self.records = OutcomeRecords(self.now)
+        self.opened += 1
+        self.records = OutcomeRecords(self.now, bytes([self.opened]) * 8)
 
     def __call__(self, operation: Operation, *, may_forget: bool = True) -> Verdict:
+        return self.all([operation], may_forget=may_forget)[0]
+
+    def all(self, operations: Iterable[Operation], *, may_forget: bool = True) -> list[Verdict]:
+        """Do operations in one transaction."""
         verdicts: list[Verdict] = []
 
         def change(view: IndexView) -> dict[int, list[EventRun]]:
             runs: list[EventRun] = []
-            verdicts.append(
+            verdicts.extend(
                 self.records.apply(view, runs, operation, date=self.date, now=self.now, may_forget=may_forget)
+                for operation in operations
             )
             return {0: runs}
 
         self.store.append({}, now=1, change=change)
-        return verdicts[0]
+        return verdicts
 
     def sweep(self) -> int:
         swept: list[int] = []
@@ -74,6 +85,10 @@ class Opened:
     def count(self) -> int:
         with self.store.read_transaction() as view:
             return count_keys(view)
+
+    def kept(self, owner: str) -> int:
+        with self.store.read_transaction() as view:
+            return view.quota("keys").used(owner)
 
     def later(self, seconds: float) -> None:
         self.now += seconds
@@ -186,18 +201,99 @@ def test_an_outcome_is_kept_whose_claim_is_gone_with_its_disk(opened: Opened) ->
     assert opened(claim(B)) == Known(b"done")
 
 
-def test_keys_are_counted_by_cluster_and_bounded(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("iris.spark_bridge.outcomes.records.MAX_KEYS_OF_CLUSTER", 2)
-    names = [bytes([number]) * 32 for number in range(4)]
-    for name in names[:2]:
-        assert opened(claim(A, key=name)) == Granted(1)
-    refused = ClaimRefused("too_many_keys", "2 keys are remembered, 2 of 'bank'")
-    assert opened(claim(A, key=names[2])) == refused
-    assert opened(claim(A, key=names[2], cluster="shop")) == Granted(1)
-    assert opened(claim(B, key=names[0])) == Held(A, "node a", 10.0), "those that are known are served"
-    opened.later(61)
-    assert opened.sweep() == 3
-    assert opened(claim(A, key=names[3])) == Granted(1)
+def names(first: int = 0) -> Iterator[bytes]:
+    return (number.to_bytes(32) for number in itertools.count(first))
+
+
+def fill(opened: Opened, owner: str, size: int, *, first: int = 0) -> tuple[int, Verdict]:
+    """Claim keys for a cluster and record an outcome of each, until that is refused; return how many, and why."""
+    for count, name in enumerate(names(first)):
+        wanted = claim(A, key=name, owner=owner, keep=DAY / 1e6 * 366)
+        verdict = opened(wanted)
+        if verdict == Granted(1):
+            verdict = opened(KeyOutcome(wanted, 1, bytes(size)))
+        if not isinstance(verdict, Accepted):
+            return count, verdict
+    raise AssertionError
+
+
+@pytest.mark.parametrize("size", [MAX_OUTCOME, 50_000])
+def test_what_is_kept_for_a_cluster_is_counted_in_bytes_and_leaves_room_to_the_others(
+    opened: Opened, size: int
+) -> None:
+    kept, refused = fill(opened, "evil", size)
+    assert isinstance(refused, ClaimRefused)
+    assert refused.code == "too_many_keys"
+    assert refused.text.startswith("cluster 'evil' has 3.")
+    assert 3 * MIB < kept * size < opened.kept("evil") <= 4 * MIB, "a sixteenth of the 64 MiB of this log's index"
+    assert opened(claim(A, key=b"e" * 32, owner="evil", cluster="evil.other")) == refused, (
+        "of any cluster that it serves"
+    )
+    # The index has room for others: their keys, and numbered events.
+    assert opened(claim(B, key=b"h" * 32, owner="honest")) == Granted(1)
+    assert opened(KeyOutcome(claim(B, key=b"h" * 32, owner="honest"), 1, bytes(size))) == Accepted(new=True)
+    assert opened.store.append({0: numbered(1, 1000)}, now=1).count == 1000
+
+
+def test_clusters_together_leave_room_for_events(opened: Opened) -> None:
+    refused = [fill(opened, f"evil{turn}", MAX_OUTCOME, first=turn << 20)[1] for turn in range(6)][-1]
+    assert isinstance(refused, ClaimRefused)
+    assert refused.text.startswith("all clusters together have 15.")
+    assert opened.store.append({0: numbered(1, 1000)}, now=1).count == 1000
+
+
+def test_an_outcome_above_the_quota_is_refused_and_the_key_is_in_doubt(opened: Opened) -> None:
+    claims = [claim(A, key=name) for name in itertools.islice(names(), 20)]
+    assert {opened(one) for one in claims} == {Granted(1)}
+    verdicts = [opened(KeyOutcome(one, 1, bytes(MAX_OUTCOME))) for one in claims]
+    assert verdicts[:14] == [Accepted(new=True)] * 14
+    assert isinstance(verdicts[-1], ClaimRefused)
+    assert opened(KeyRelease(claims[-1].key, A, begun=True)) is True
+    assert opened(claims[-1]._replace(holder=B)) == Doubtful("node a", 1)
+
+
+def test_what_is_forgotten_is_counted_no_more(opened: Opened) -> None:
+    for end in ("swept", "released", "claimed anew"):
+        for name in itertools.islice(names(), 3):
+            opened(claim(A, key=name, owner="shop"))
+        assert opened.kept("shop") > 1000
+        for name in itertools.islice(names(), 3):
+            if end == "released":
+                assert opened(KeyRelease(name, A, begun=False)) is True
+            else:
+                opened(KeyOutcome(claim(A, key=name, owner="shop"), 1, b"done"))
+        if end != "released":
+            opened.later(61)
+        if end == "claimed anew":
+            for name in itertools.islice(names(), 3):
+                assert opened(claim(B, key=name, owner="other")) == Granted(1)
+            assert opened.kept("shop") == 0 < opened.kept("other")
+        else:
+            opened.sweep()
+            assert (opened.kept("shop"), opened.count()) == (0, 0)
+
+
+def test_keys_take_no_memory(opened: Opened) -> None:
+    """What is kept for a day is on the disk alone, also of what was released before it began."""
+    held = 600
+
+    def operations(first: int) -> Iterator[Operation]:
+        for turn, name in enumerate(itertools.islice(names(first), held)):
+            one = claim(A, key=name, keep=86_400.0)
+            yield one
+            if turn % 3 == 1:
+                yield KeyOutcome(one, 1, b"done")
+            elif turn % 3 == 2:
+                yield KeyRelease(name, A, begun=False)
+
+    opened.all(operations(1 << 20))
+    tracemalloc.start()
+    opened.all(operations(0))
+    gc.collect()
+    grown, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert opened.count() == 2 * (held - held // 3)
+    assert grown < 20 * held, "bytes of memory for each key"
 
 
 def test_events_of_an_outcome_are_stored_with_it_once(opened: Opened) -> None:

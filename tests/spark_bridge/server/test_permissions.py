@@ -2,77 +2,48 @@
 
 from __future__ import annotations
 
-import os
 import re
-import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import get_args
 
 import pytest
 import trio
 
-from iris.kernel.config import Config
 from iris.kernel.errors import IrisError, NotAllowed
 from iris.node.node import Node
 from iris.spark_bridge.client.client import BridgeClient
-from iris.spark_bridge.copies import LogState, PrimaryCopies, Settings
-from iris.spark_bridge.log.recovery import open_store
-from iris.spark_bridge.log.retention import Retention
-from iris.spark_bridge.queues import Queues
 from iris.spark_bridge.server.bridge import open_bridge
-from iris.spark_bridge.server.clock_check import MemberClock
-from iris.spark_bridge.server.group_commit import GroupLimits
-from iris.spark_bridge.server.member import BridgeMember
-from iris.spark_bridge.server.operations import Operations
-from iris.spark_bridge.server.permissions import PERMISSIONS, Caller, Permissions
-from iris.spark_bridge.server.sharding import Sharding
-from iris.spark_bridge.server.sink_commits import BatchCommitter
-from iris.spark_bridge.staging.staging import Staging
-from iris.spark_bridge.staging.usage import Usage
+from iris.spark_bridge.server.permissions import PERMISSIONS, Caller, Permission
 from iris.testing import Rights, open_network
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "reference" / "spark.md"
 TUNNELS = ("read", "stage", "take", "consume")
 
 
-async def tell_nobody(*_: object, **__: object) -> None:
-    """Stand in for ``node.publish``."""
-
-
 async def test_every_operation_has_a_row_and_every_row_an_operation(tmp_path: Path) -> None:
-    store = open_store(tmp_path, shards=[0], entropy=os.urandom)
-    clock = MemberClock(time.time, None)  # noqa: TID251 -- a date
-    copies = PrimaryCopies(store, LogState(), Settings(), bridge="bridge")
-    member = BridgeMember(
-        store,
-        shards=[0],
-        bridge="bridge",
-        limits=GroupLimits(),
-        retention=Retention(),
-        clock=clock,
-        copies=copies,
-    )
-    intake = BatchCommitter(
-        store,
-        Staging(tmp_path / "staged", Usage(most=1, most_of_owner=1)),
-        Sharding([0]),
-        bridge="bridge",
-        publish=tell_nobody,
-        committed=member.take_note,
-        clock=clock,
-    )
-    async with open_network() as network, network.open_node("bridge") as node, trio.open_nursery() as nursery:
-        permissions = Permissions(bridge="bridge", readers=None, node=node)
-        queues = Queues(member, nursery, may_publish=permissions.may_publish)
-        operations = Operations(
-            member, intake, queues=queues, permissions=permissions, config=Config(), address="bridge"
-        )
-        service = operations.service("bridge")
-    assert {*service.requests, *service.tunnels} == set(PERMISSIONS)
-    assert set(service.tunnels) == set(TUNNELS)
-    assert service.broadcasts == []
-    store.close()
+    async with (
+        open_network() as network,
+        network.open_node("bridge") as node,
+        open_bridge(node, topics=["t"], directory=tmp_path, member="one"),
+    ):
+        for cluster in ("bridge", "bridge.one"):
+            service = node._serving.memberships[cluster].service
+            assert {*service.requests, *service.tunnels} == set(PERMISSIONS)
+            assert set(service.tunnels) == set(TUNNELS)
+            assert service.broadcasts == []
+
+
+async def test_an_operation_without_a_row_is_refused_to_everybody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("bridge") as node,
+        open_bridge(node, topics=["t"], directory=tmp_path),
+    ):
+        monkeypatch.setattr("iris.spark_bridge.server.permissions.PERMISSIONS", {})
+        assert await refused(node, PERMISSIONS) == set(PERMISSIONS)
 
 
 def test_the_documentation_has_the_table() -> None:
@@ -84,7 +55,11 @@ def test_the_documentation_has_the_table() -> None:
         assert f"\n- *{caller}*: " in text
 
 
-async def refused(node: Node, operations: Collection[str]) -> set[str]:
+NAMED = {"topics": ["secret.a"], "group": "queue/secret.jobs", "query": "q", "cluster": "somebody", "shard": "0@ab"}
+"""A payload of which each operation reads its own part."""
+
+
+async def refused(node: Node, operations: Collection[str], payload: Mapping[str, object] = NAMED) -> set[str]:
     """Return those of the operations that a node may not call."""
     client = BridgeClient(node, "bridge", patience=5)
     found: set[str] = set()
@@ -92,17 +67,17 @@ async def refused(node: Node, operations: Collection[str]) -> set[str]:
         try:
             if operation in TUNNELS:
                 async with node.open_tunnel("bridge", operation=operation) as tunnel:
-                    await tunnel.send({})
+                    await tunnel.send(payload)
                     answer = await tunnel.receive()
                     assert isinstance(answer, dict)
-                    if answer["error"] == "NotAllowed":
+                    if answer.get("error") == "NotAllowed":
                         found.add(operation)
             else:
-                await client.ask("bridge", operation, {})
+                await client.ask("bridge", operation, payload)
         except NotAllowed:
             found.add(operation)
         except IrisError:
-            pass  # there was nothing in the payload
+            pass  # there was not enough in the payload
     return found
 
 
@@ -122,9 +97,84 @@ async def test_each_operation_is_refused_to_whom_the_table_does_not_name(tmp_pat
             network.open_node("writers") as writers,
         ):
             assert await refused(stranger, PERMISSIONS) == set(PERMISSIONS)
-            assert await refused(analysts, PERMISSIONS) == called_by("writer", "bridge")
-            assert await refused(writers, PERMISSIONS) == called_by("bridge")
-            assert await refused(node, PERMISSIONS) == set()
+            assert await refused(analysts, PERMISSIONS) == called_by("writer", "bridge", "member")
+            async with network.open_node("somebody"):
+                others = {**NAMED, "group": "g", "query": "r"}
+            assert await refused(writers, PERMISSIONS, others) == called_by("bridge", "member")
+            assert await refused(node, PERMISSIONS, {**NAMED, "group": "h", "query": "s"}) == called_by("member")
+
+
+RIGHTS = [
+    Rights(publishes=publishes, subscribes=subscribes)
+    for publishes, subscribes in (
+        ((), ()),
+        (None, ()),
+        (("public.>",), ("public.>",)),
+        ((), ("public.>",)),
+        ((), ("secret.*",)),
+        (None, None),
+    )
+]
+
+
+def permitted(permission: Permission, rights: Rights) -> bool:
+    """Tell whether a cluster with these rights may call an operation with ``NAMED``, by the columns of its row."""
+    match permission.caller:
+        case "bridge" | "member":
+            return False
+        case "writer":
+            return rights.publishes != ()
+        case "subscriber" if rights.subscribes == ():
+            return False
+        case _:
+            reads = permission.topics in ("named", "wanted", "queue") or permission.owns == "group"
+            return not reads or rights.may_subscribe("secret.a")
+
+
+async def test_each_operation_looks_at_the_rights_to_what_it_names_before_anything_is_claimed(tmp_path: Path) -> None:
+    async with open_network() as network:
+        for number, rights in enumerate(RIGHTS):
+            network.credential(f"c{number}", rights)
+        async with (
+            network.open_node("bridge") as node,
+            open_bridge(node, topics=["secret.>", "public.>"], directory=tmp_path) as bridge,
+        ):
+            for number, rights in enumerate(RIGHTS):
+                async with network.open_node(f"c{number}") as other:
+                    expected = {name for name, row in PERMISSIONS.items() if not permitted(row, rights)}
+                    assert await refused(other, PERMISSIONS) == expected, rights
+                if not rights.may_subscribe("secret.a"):
+                    assert bridge.store.owners("group") == {}
+                if rights.publishes == ():
+                    assert bridge.store.owners("query") == {}
+                for kind, name in (("group", NAMED["group"]), ("query", "q")):
+                    drop = bridge.store.drop_cursor if kind == "group" else bridge.store.drop_query
+                    drop(str(name))
+
+
+async def test_who_names_no_topics_gets_none_that_it_may_not_have(tmp_path: Path) -> None:
+    async with open_network() as network:
+        network.credential("public", Rights(subscribes=("public.>",)))
+        async with (
+            network.open_node("bridge") as node,
+            open_bridge(node, topics=["secret.>", "public.>"], directory=tmp_path) as bridge,
+            network.open_node("public") as other,
+        ):
+            await node.publish("secret.jobs", b"hidden", confirm=True)
+            (shard,) = bridge.states
+            span = {"shard": shard, "start": 0, "end": 1, "skip": 0, "topics": [], "machine": "here"}
+            wanting = {name for name, row in PERMISSIONS.items() if row.topics == "wanted"}
+            everything = {**span, "group": "g", "start": "earliest"}
+            assert await refused(other, wanting, everything) == wanting
+            by_regex = {**span, "regex": "secret", "known": {}, "timeout": 0}
+            assert await refused(other, {*wanting, "offsets", "damage"}, by_regex) == {*wanting, "offsets", "damage"}
+            group = {"group": "queue/secret.jobs", "start": {shard: 0}, "offsets": {shard: 1}, "topics": ["public.a"]}
+            named = {"pin", "move", "consume", "take", "queue", "peek", "purge"}
+            assert await refused(other, named, {**group, "most": 9}) == named, "also beside topics that it may have"
+            async with network.open_node("rightful") as rightful, rightful.queue("secret.jobs") as jobs:
+                with trio.fail_after(10):
+                    async with await anext(jobs.take()) as job:
+                        assert job.payload == b"hidden"
 
 
 @pytest.mark.parametrize("caller", get_args(Caller))

@@ -9,6 +9,8 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -19,9 +21,10 @@ from iris.spark_bridge.events.schema import SCHEMA, decode_events
 from iris.spark_bridge.log.retention import Retention
 from iris.spark_bridge.log.segments import SegmentFiles
 from iris.spark_bridge.log.store import Store
-from iris.spark_bridge.log.tiering import Tiering
+from iris.spark_bridge.log.tiering import Tiering, TierObject
 from iris.spark_bridge.log.topics.filter import TopicFilter
 from iris.spark_bridge.tier import parquet
+from iris.spark_bridge.tier.manifest import encode_manifest
 from iris.spark_bridge.tier.storage import UNFINISHED, Storage
 from iris.spark_bridge.tier.uploads import Tier
 from tests.support.arrivals import fake_event, fill, make_store, numbered, stored
@@ -506,6 +509,89 @@ async def test_a_flipped_bit_in_an_object_is_never_passed_on(tmp_path: Path) -> 
         finally:
             store.close()
     assert wrong > 40, "most of the bytes are pages, which have checksums"
+
+
+# -- objects that somebody else has written ---------------------------------------------------------------------
+
+
+def forge(path: Path, *, keeps_size: bool = True) -> None:
+    """Put other values into an object: the same row groups and numbers of rows, and pages whose checksums fit."""
+    before = pq.ParquetFile(str(path))
+    forged = pa.BufferOutputStream()
+    with pq.ParquetWriter(forged, SCHEMA, compression="zstd", write_page_checksum=True) as writer:
+        for group in range(before.metadata.num_row_groups):
+            rows = [{**row, "value": b"forged"} for row in before.read_row_group(group).to_pylist()]
+            table = pa.Table.from_batches([pa.RecordBatch.from_pylist(rows, SCHEMA)], SCHEMA)
+            writer.write_table(table, row_group_size=table.num_rows)
+    data = forged.getvalue().to_pybytes()
+    footer = int.from_bytes(data[-8:-4], "little") + 8
+    # Between the pages and the footer there may be anything.
+    room = path.stat().st_size - len(data) if keeps_size else 0
+    path.write_bytes(data[:-footer] + bytes(room) + data[-footer:])
+
+
+async def test_an_object_of_somebody_else_is_refused_before_it_is_looked_into_and_counted(
+    log: TieredLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events = [Random(number).randbytes(100) for number in range(200)]
+    for at in range(0, 200, 10):
+        log.store.append({0: [fake_event(value) for value in events[at : at + 10]]}, now=at)
+    await log.move_all()
+    (folder,) = shard_folders(tmp_path / "tier")
+    found = log.store.tiering.objects(0)[1]
+    forge(folder / found.name)
+    assert (folder / found.name).stat().st_size == found.size
+    rows = values(read_parquet(folder.parent))
+    assert rows.count(b"forged") == found.rows, "others take it for what it is not"
+    (state,) = log.store.shards()
+    log.store.tiering.attach(parquet.TierReader(Storage(str(tmp_path / "tier")), "bridge"))
+    with monkeypatch.context() as patch:
+        patch.delattr(pq, "ParquetFile")
+        patch.delattr(pq, "read_metadata")
+        with pytest.raises(LogDamaged, match="is not what was written: its hash is another"):
+            log.store.read(0, state.epoch, found.first, found.end, max_bytes=1)
+    with pytest.raises(LogDamaged, match="is not what was written"):
+        stored(log.store)
+    (damage,) = log.store.damage()
+    assert (damage.offset, damage.end) == (found.first, found.end)
+    passed = log.store.read(0, state.epoch, 0, state.next, max_bytes=10**9, pass_damage=True)
+    read = [value for chunk in passed for value in decode_events(chunk.data).column("value").to_pylist()]
+    assert read == events[: found.first] + events[found.end :]
+
+
+async def test_a_manifest_of_somebody_else_makes_no_event(tmp_path: Path) -> None:
+    with open_tiered(tmp_path / "log", tmp_path / "tier") as log:
+        events = fill(log.store, 10)
+        await log.move_all()
+    (folder,) = shard_folders(tmp_path / "tier")
+    manifest = read_manifest(folder)
+    forged: list[TierObject] = []
+    for found in manifest.objects:
+        path = folder / found.name
+        forge(path, keeps_size=False)
+        data = pa.py_buffer(path.read_bytes())
+        forged.append(msgspec.structs.replace(found, size=data.size, parts=parquet._parts(data)))
+    newest = max((folder / "_manifest").iterdir(), key=lambda path: path.name)
+    newest.write_bytes(encode_manifest(msgspec.structs.replace(manifest, objects=forged)))
+    # The same log, whose bridge has died before it noted anything of the tier.
+    with open_tiered(tmp_path / "another", tmp_path / "tier", writer=1) as other:
+        assert fill(other.store, 10) == events
+        await other.move_all()
+        assert stored(other.store) == events
+        assert local_segments(tmp_path / "another") == 0
+    assert values(read_parquet(tmp_path / "tier" / "bridge")) == events
+
+
+async def test_an_object_of_a_former_version_is_read_within_bounds(
+    log: TieredLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(parquet, "_parts", lambda _: ())
+    events = fill(log.store, 30)
+    await log.move_all()
+    assert stored(log.store) == events
+    monkeypatch.setattr(parquet, "_FORMER_BYTES", 1000)
+    with pytest.raises(LogDamaged, match="its events have more than"):
+        stored(log.store)
 
 
 async def test_a_directory_that_cannot_be_written_is_unreachable(tmp_path: Path) -> None:

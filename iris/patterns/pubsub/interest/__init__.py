@@ -4,6 +4,7 @@ Promises: a match costs work by the number of pattern shapes and not of patterns
 memory; a change that a full link did not take is sent again.  Not here: events.
 """
 
+from iris.patterns.pubsub.interest.copies import ServedClusters, copies_cluster, primary_cluster, promotion_advice
 from iris.patterns.pubsub.interest.durable_names import DurableRecord, NameId
 from iris.patterns.pubsub.interest.durable_subscribers import DurableSubscriber, DurableSubscribers
 from iris.patterns.pubsub.interest.retry import InterestRetry
@@ -16,7 +17,7 @@ from iris.patterns.pubsub.interest.topics import (
 
 __all__ = (
     "MAX_SHARDS", "DurableRecord", "DurableSubscriber", "DurableSubscribers", "InterestRetry", "InterestTable",
-    "Matcher", "Milestones", "NameId", "OwnInterest", "Shape", "ShardMap", "ShardMaps", "Share", "StartOffsets",
-    "Terms", "check_pattern", "check_share", "check_topic", "is_pattern", "is_topic", "milestones_untrusted",
-    "owed_from", "shape_of", "stable_hash",
+    "Matcher", "Milestones", "NameId", "OwnInterest", "ServedClusters", "Shape", "ShardMap", "ShardMaps", "Share",
+    "StartOffsets", "Terms", "check_pattern", "check_share", "check_topic", "copies_cluster", "is_pattern", "is_topic",
+    "milestones_untrusted", "owed_from", "primary_cluster", "promotion_advice", "shape_of", "stable_hash",
 )  # fmt: skip

@@ -10,6 +10,7 @@ forwards it to the nodes of its site.  A tombstone is forwarded once more at eac
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,6 +37,8 @@ from iris.patterns.pubsub.interest.durable_names import (
 )
 from iris.patterns.pubsub.interest.table import InterestTable
 from iris.security.identity import CLOCK_TOLERANCE, PeerIdentity, covers
+
+_log: Final = logging.getLogger("iris")
 
 _MESSAGE_BYTES: Final = 64 * KIB
 """Records in one message, as many as are begun before this size."""
@@ -111,6 +114,8 @@ class DurableSubscribers:
         self._seen: OrderedDict[bytes, None] = OrderedDict()
         self._left: dict[NameId, int] = {}
         """Those who are away: how many events had been published when they left, or became known."""
+        self._said: set[NameId] = set()
+        """Of those, whose absence was said."""
         self._away_since: dict[tuple[NodeId, str], int] = {}
         """The same as publishers say it of this node's own names."""
         self.names: Final = DurableNames(config.durable_bytes)
@@ -164,7 +169,24 @@ class DurableSubscribers:
         """Return those who are owed a topic and are away, with how many events had been published when they left."""
         if not self._left:
             return {}
-        return {record.id: self._left[record.id] for record in self.owed(topic) if record.id in self._left}
+        away = [record for record in self.owed(topic) if record.id in self._left]
+        for record in away:
+            self._say_away(record, topic)
+        return {record.id: self._left[record.id] for record in away}
+
+    def _say_away(self, record: DurableRecord, topic: str) -> None:
+        """Say once that this node publishes what is not stored where it is owed: nobody waits for plain events."""
+        if record.id in self._said:
+            return
+        self._said.add(record.id)
+        _log.warning(
+            "durable subscriber %s of cluster %s is away: what this node publishes on %s and other topics of it is not "
+            "stored there until it is back, unless it is published with confirm=True",
+            record.name,
+            record.id[0],
+            topic,
+            extra={"cluster": record.id[0], "topic": topic},
+        )
 
     def interest_changed(self, node: NodeId) -> None:
         """A node subscribes to something else now, or is gone: see whether a durable subscriber has come or left."""
@@ -173,6 +195,7 @@ class DurableSubscribers:
                 self._note_left(record)
             elif record.id in self._left:
                 self._tell_away(record, self._left.pop(record.id))
+                self._say_back(record)
             if node != self._mesh.node and not record.is_forgotten:
                 self._insist(record)  # of two nodes with one name this one has given in, and the other one has left
         if self._mesh.peer(node) is None:
@@ -182,8 +205,19 @@ class DurableSubscribers:
     def _note_left(self, record: DurableRecord) -> None:
         if record.is_forgotten:
             self._left.pop(record.id, None)
+            self._said.discard(record.id)
         elif not self.is_present(record):
             self._left.setdefault(record.id, self._published())
+
+    def _say_back(self, record: DurableRecord) -> None:
+        if record.id in self._said:
+            self._said.discard(record.id)
+            _log.info(
+                "durable subscriber %s of cluster %s is back",
+                record.name,
+                record.id[0],
+                extra={"cluster": record.id[0]},
+            )
 
     def _tell_away(self, record: DurableRecord, published: int) -> None:
         try:
@@ -335,6 +369,7 @@ class DurableSubscribers:
         """A certificate was revoked: records that were signed with it count no more."""
         if self.names.drop(self._is_believed):
             self._left = {name: count for name, count in self._left.items() if self.names.get(name) is not None}
+            self._said &= self._left.keys()
             self._tell_listeners()
 
     def _is_believed(self, identity: PeerIdentity) -> bool:

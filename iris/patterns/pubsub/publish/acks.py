@@ -24,7 +24,15 @@ from iris.kernel.errors import NotSent, RemoteProtocolError, RequestTimeout
 from iris.kernel.names import NodeId, check_key
 from iris.kernel.wire import kinds
 from iris.patterns.payloads import encoded
-from iris.patterns.pubsub.interest import DurableRecord, DurableSubscribers, InterestTable, Milestones, stable_hash
+from iris.patterns.pubsub.interest import (
+    DurableRecord,
+    DurableSubscribers,
+    InterestTable,
+    Milestones,
+    ServedClusters,
+    promotion_advice,
+    stable_hash,
+)
 from iris.patterns.pubsub.publish.publisher import STALLED, Publisher, Topic, envelope_size, group_id
 from iris.patterns.pubsub.sealed import Audience
 
@@ -130,12 +138,15 @@ class Acknowledgements:
         durable: DurableSubscribers,
         publishing: Publisher,
         config: Config,
+        roster: ServedClusters | None = None,
     ) -> None:
         self._mesh = mesh
         self._interest = interest
         self._durable = durable
         self._publishing = publishing
         self._config = config
+        self._roster = roster
+        """Tells of copies that could stand in for a bridge that is away."""
         self._number = 0
         self._waiting: dict[int, Unconfirmed] = {}
         self._owing: dict[NodeId, list[int]] = {}
@@ -348,10 +359,18 @@ class Acknowledgements:
             more = f" and {len(away) - 3} more" if len(away) > 3 else ""
             return (
                 f"durable subscriber {who}{more} of {run.topic!r} is away and has not come back within {timeout:g} s: "
-                "what is published meanwhile is not on its disk; if it is not to come back, 'iris bridge forget "
-                f"{away[0].name}' has publishers wait for it no more"
+                f"what is published meanwhile is not on its disk; {self._remedy(away[0])}"
             )
         return f"no durable subscriber of {run.topic!r} has confirmed within {timeout:g} s{self._reason(run)}"
+
+    def _remedy(self, away: DurableRecord) -> str:
+        advice = None
+        if self._roster is not None:
+            advice = promotion_advice(self._roster, away.id[0], away.share[1:])
+        return advice or (
+            f"start it again, or if it is not to come back, 'iris bridge forget {away.name}' has publishers wait for "
+            "it no more"
+        )
 
     def _reason(self, run: Unconfirmed) -> str:
         """Return what those who have not confirmed say of it."""
