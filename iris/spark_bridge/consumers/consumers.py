@@ -158,7 +158,14 @@ class _Reading:
         self._room.unpark_all()
         if not known:
             return
-        await self._move(known)
+        # A commit may be late: sent again by a consumer that was cut off, when another one has come further meanwhile.
+        next_ = {state.id: state.next for state in self._member.states.values()}
+        await self._move(
+            {
+                shard: max(min(offset, next_.get(shard, 0)), self._committed.get(shard, 0))
+                for shard, offset in known.items()
+            }
+        )
         await self._tunnel.send({"committed": known})
 
     async def _move(self, offsets: Mapping[str, int]) -> None:

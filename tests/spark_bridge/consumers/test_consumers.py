@@ -278,3 +278,47 @@ async def test_events_that_have_expired_are_left_out_and_counted(desk: tuple[Net
     async with node.consume("orders.>", group="billing") as orders:
         batch = await anext(orders)
         assert ([event.payload for event in batch], batch.expired) == ([2, 3], 1)
+
+
+async def test_a_late_commit_does_not_move_its_group_back(desk: tuple[Network, Node, BridgeMember]) -> None:
+    """A consumer was cut off with a commit that nobody had confirmed, and commits again behind another one."""
+    _, node, member = desk
+    await publish(node, range(3000))
+    (shard,) = member.states
+    async with node.consume("orders.>", group="billing") as orders:
+        await read(orders, 3000)
+    terms = {"group": "billing", "topics": ["orders.>"], "start": "earliest", "replay": False, "at": {shard: 1024}}
+    async with node.open_tunnel("bridge", operation="consume") as late:
+        await late.send(terms)
+        assert await late.receive() == {"at": {shard: 3000}}
+        await late.send({"commit": {shard: 1024}})
+        assert await late.receive() == {"committed": {shard: 1024}}, "so that it waits no longer"
+        await late.send({"commit": {shard: 10_000}})
+        assert await late.receive() == {"committed": {shard: 10_000}}, "of a log that was put back"
+    await publish(node, range(3000, 3005))
+    async with node.consume("orders.>", group="billing") as orders:
+        assert await read(orders, 5) == list(range(3000, 3005))
+
+
+async def test_a_commit_ends_with_the_error_of_a_consumer_that_has_failed_for_good(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("desk") as node,
+        node.consume("orders.>", group="billing") as orders,
+        trio.open_nursery() as nursery,
+    ):
+        async with bridge(network, tmp_path):
+            await node.wait_for("bridge")
+            await publish(node, range(3))
+            batch = await anext(orders)
+
+        async def commit() -> None:
+            with pytest.raises(NotAllowed, match="may not read"):
+                await batch.commit()
+
+        nursery.start_soon(commit)
+        async with bridge(network, tmp_path, readers=["others"]):
+            with pytest.raises(NotAllowed, match="may not read"), trio.fail_after(30):
+                await anext(orders)
+            with trio.fail_after(1), pytest.raises(NotAllowed, match="may not read"):
+                await batch.commit()

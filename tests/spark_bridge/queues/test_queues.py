@@ -533,3 +533,26 @@ async def test_a_queue_whose_names_are_too_many_or_bad_is_refused(desk: tuple[Ne
     for payload in (None, {"group": "queue/"}, {"group": 3}):
         with pytest.raises(RemoteError, match="bad_request"):
             await node.request("bridge", payload, operation="queue")
+
+
+async def test_a_commit_ends_with_the_error_of_a_queue_that_has_failed_for_good(tmp_path: Path) -> None:
+    async with open_network() as network, network.open_node("desk") as node, trio.open_nursery() as nursery:
+        async with node.queue("jobs") as jobs:
+            async with bridge(network, tmp_path):
+                await node.wait_for("bridge")
+                await jobs.put(1)
+                worker = jobs.take()
+                job = await anext(worker)
+
+            async def commit() -> None:
+                with pytest.raises(NotAllowed, match="may not read"):
+                    await job.commit()
+
+            nursery.start_soon(commit)
+            async with bridge(network, tmp_path, readers=["others"]):
+                with pytest.raises(NotAllowed, match="may not read"), trio.fail_after(30):
+                    await anext(worker)
+                with trio.fail_after(1), pytest.raises(NotAllowed, match="may not read"):
+                    await job.commit()
+            left = trio.current_time()
+        assert trio.current_time() - left < 4, "a queue that has failed has nothing to wait for when it is left"

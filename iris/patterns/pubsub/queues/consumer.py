@@ -99,10 +99,13 @@ class LogBatch(Sequence[LogEvent]):
     async def commit(self) -> None:
         """Have the group go on behind this batch, and wait until that is on the bridge's disk.
 
-        It waits for a bridge that is down.  Cancelling it takes nothing back.
+        It waits for a bridge that is down.  Cancelling it takes nothing back.  A group that has come further meanwhile,
+        by another consumer, stays where it is.
 
         Raises:
             trio.ClosedResourceError: the consumer's block has ended.
+            IrisError: the consumer has failed for good, as iterating over it says; it is not known whether the bridge
+                knows of the commit.
         """
         await self._link.commit(self.shard, self._end)
 
@@ -133,7 +136,8 @@ class _MemberReader:
         self._taken = self._told = 0
         """Batches that came through the present tunnel and that the program has taken; of these, what was told."""
         self._news = trio.lowlevel.ParkingLot()
-        self._is_closed = False
+        self._failure: Exception | None = None
+        """Why nothing is confirmed any more."""
 
     def hand(self, batch: LogBatch) -> None:
         """Note that the program has a batch, and have the member send another one."""
@@ -146,13 +150,13 @@ class _MemberReader:
         self._wanted[shard] = max(end, self._wanted.get(shard, 0))
         self._wakeup.wake()
         while self._committed.get(shard, 0) < end:
-            if self._is_closed:
-                raise trio.ClosedResourceError("the consumer was left before its bridge had confirmed")
+            if self._failure is not None:
+                raise self._failure
             await self._news.park()
 
-    def close(self) -> None:
-        """Wait for nothing more."""
-        self._is_closed = True
+    def end(self, error: Exception) -> None:
+        """Let nobody wait any more: this is the error of whoever does."""
+        self._failure = self._failure or error
         self._news.unpark_all()
 
     async def run(self, tunnel: Tunnel, terms: Mapping[str, Any]) -> None:
@@ -303,6 +307,7 @@ class Consumer:
         except* IrisError as group:
             self._failure = first_error(group)
             self._arrived.wake()
+            self._end(self._failure)
 
     async def _keep(self, reader: _MemberReader) -> None:
         """Read from one member, and again when it comes back."""
@@ -333,9 +338,9 @@ class Consumer:
             await trio.sleep(pause)
             pause = min(_LONGEST_PAUSE, 2 * pause)
 
-    def _close(self) -> None:
+    def _end(self, error: Exception) -> None:
         for reader in self._readers.values():
-            reader.close()
+            reader.end(error)
 
 
 @asynccontextmanager
@@ -353,7 +358,7 @@ async def open_consumer(
         try:
             yield consumer
         finally:
-            consumer._close()
+            consumer._end(trio.ClosedResourceError("the consumer was left before its bridge had confirmed"))
 
 
 def _start(start: Start) -> object:

@@ -103,6 +103,7 @@ class Job:
 
         Raises:
             trio.ClosedResourceError: the queue's block has ended, and it is not known whether the bridge knows.
+            IrisError: the worker has failed for good, as iterating over it says, and the same is not known.
         """
         self._decide(JobOutcome.DONE)
         await trio.lowlevel.checkpoint()

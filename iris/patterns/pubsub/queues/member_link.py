@@ -51,7 +51,9 @@ class MemberLink:
         self._asks = False
         self._wakeup = Wakeup()
         self._settled = trio.lowlevel.ParkingLot()
-        self._is_closed = self._is_connected = False
+        self._failure: Exception | None = None
+        """Why nothing is settled any more."""
+        self._is_connected = False
         self.is_leaving = False
         """Whether nothing more is to be taken."""
 
@@ -93,22 +95,22 @@ class MemberLink:
     async def wait_settled(self, job: Job) -> None:
         """See ``Reporting``."""
         while self.hand.get(job._place) is job:
-            if self._is_closed:
-                raise trio.ClosedResourceError(f"the queue {self._queue!r} was left before its bridge had confirmed")
+            if self._failure is not None:
+                raise self._failure
             await self._settled.park()
 
     async def leave(self) -> None:
         """Wait until every outcome is on the disk, then say goodbye: the member has the rest back."""
-        while any(job._outcome is not None for job in self.hand.values()):
+        while self._failure is None and any(job._outcome is not None for job in self.hand.values()):
             await self._settled.park()
         self.is_leaving = True
         self._wakeup.wake()
         while self._is_connected:
             await self._settled.park()
 
-    def close(self) -> None:
-        """Wait for nothing more."""
-        self._is_closed = True
+    def end(self, error: Exception) -> None:
+        """Let nobody wait any more: this is the error of whoever does."""
+        self._failure = self._failure or error
         self._settled.unpark_all()
 
     # -- what the bridge does -------------------------------------------------------------------------------

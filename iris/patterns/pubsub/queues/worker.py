@@ -143,6 +143,8 @@ class JobWorker:
     def _fail(self, group: BaseExceptionGroup[Exception]) -> None:
         self._failure = first_error(group)
         self._arrived.unpark_all()
+        for link in self._links.values():
+            link.end(self._failure)
 
     async def _finish(self) -> None:
         """Begin no more jobs, and wait until every outcome is on the disk."""
@@ -156,5 +158,6 @@ class JobWorker:
         """Wait for nothing more."""
         self._is_closing = True
         self._arrived.unpark_all()
+        closed = trio.ClosedResourceError(f"the queue {self._queue!r} was left before its bridge had confirmed")
         for link in self._links.values():
-            link.close()
+            link.end(closed)
