@@ -27,7 +27,7 @@ from iris.spark_bridge.errors import DataLost, LogDamaged, StoreFull, TierUnreac
 from iris.spark_bridge.log import IndexView, ShardState, Store, TopicFilter
 from iris.spark_bridge.queues.dead_letters import dead_letter
 from iris.spark_bridge.queues.machine import JobState, JobVerdict, Place, QueuedJob, QueueMachine, QueueWorker
-from iris.spark_bridge.queues.messages import JobReport, encode_jobs, encode_settled, read_report_untrusted
+from iris.spark_bridge.queues.messages import JobReport, encode_jobs, encode_places, read_report_untrusted
 from iris.spark_bridge.queues.progress import ShardProgress
 from iris.spark_bridge.queues.records import QueueRecord, Retry, change_of, read_record, write_changes
 from iris.spark_bridge.queues.rows import JobRow, rows_of
@@ -384,7 +384,7 @@ class OpenQueue:
             self._machine.expire(now)
             self._machine.assign(now)
             for worker, wakeup in self._wakeups.items():
-                if worker.assigned or worker.settled:
+                if worker.assigned or worker.settled or worker.confirmed:
                     wakeup.wake()
             if self._machine.outcomes:
                 self._dirty.wake()
@@ -459,10 +459,13 @@ class OpenQueue:
                 await self._send_all(worker, tunnel)
 
     async def _send_all(self, worker: QueueWorker, tunnel: Tunnel) -> None:
-        while worker.settled or worker.assigned:
+        while worker.settled or worker.assigned or worker.confirmed:
             if worker.settled:
                 settled, worker.settled = worker.settled, []
-                await tunnel.send(encode_settled(settled))
+                await tunnel.send(encode_places("settled", settled))
+            if worker.confirmed:
+                confirmed, worker.confirmed = worker.confirmed, []
+                await tunnel.send(encode_places("confirmed", confirmed))
             jobs, worker.assigned = worker.assigned, []
             rows = await self._rows(jobs)
             held = [job for job in jobs if job.worker is worker and job.state is JobState.HELD]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import logging
 import math
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -22,6 +23,7 @@ from iris.kernel.errors import ConfigError, NotAllowed, NotSent, RemoteError
 from iris.node.node import Node
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, open_network
+from tests.support.bridges import BridgeProcess
 
 
 @asynccontextmanager
@@ -556,3 +558,123 @@ async def test_a_commit_ends_with_the_error_of_a_queue_that_has_failed_for_good(
                     await job.commit()
             left = trio.current_time()
         assert trio.current_time() - left < 4, "a queue that has failed has nothing to wait for when it is left"
+
+
+@pytest.mark.parametrize("way", ["block", "group", "bare", "error"])
+async def test_a_job_that_ends_its_program_counts_an_attempt_and_dies_of_it(
+    desk: tuple[Network, Node], way: str
+) -> None:
+    """``sys.exit`` in its block, below a nursery there, without a block; and an error of a job without a block."""
+    network, node = desk
+
+    async def leave() -> None:
+        await trio.lowlevel.checkpoint()
+        raise SystemExit(3)
+
+    async def run_program() -> int:
+        """As if the program was started again; returns the attempt of the job."""
+        async with network.open_node("desk") as worker:
+            await worker.wait_for("bridge")
+            attempt = 0
+            try:
+                async with worker.queue("jobs", attempts=3, backoff=0.0) as jobs:
+                    job = await first(jobs.take(1))
+                    attempt = job.attempt
+                    if way == "bare":
+                        await leave()
+                    elif way == "error":
+                        raise KeyError
+                    async with job:
+                        if way == "block":
+                            await leave()
+                        async with trio.open_nursery() as nursery:
+                            nursery.start_soon(leave)
+            except (SystemExit, KeyError, BaseExceptionGroup):
+                return attempt
+            raise AssertionError("the error goes on")
+
+    async with node.queue("jobs") as jobs:
+        await jobs.put("bad")
+    assert [await run_program() for _ in range(3)] == [1, 2, 3]
+    assert (await until(node, dead=1))["waiting"] == 0
+
+
+async def test_a_job_that_was_never_begun_is_no_dead_letter(desk: tuple[Network, Node]) -> None:
+    """Its worker is lost with it in hand, once and again; then it is begun when the bridge knows of that."""
+    _, node = desk
+    terms = {"group": "queue/jobs", "limit": 4, "lease": 30.0, "attempts": 1, "dead": "jobs.dead", "backoff": 0.0}
+    async with node.queue("jobs", attempts=1) as jobs:
+        await jobs.put("good")
+        for turn in range(3):
+            with pytest.raises(KeyError):  # noqa: PT012 -- a block is what is tested
+                async with node.open_tunnel("bridge", operation="take") as tunnel:
+                    await tunnel.send({**terms, "held": []})
+                    assert "now" in await tunnel.receive()
+                    if turn:
+                        assert await tunnel.receive() == {"suspect": [0, 0]}
+                    assert len((await tunnel.receive())["jobs"]) == 1
+                    raise KeyError
+        job = await first(jobs.take())
+        assert (await status(node))["in_hand"] == 1
+        assert (job.payload, job.attempt) == ("good", 1)
+        await job.commit()
+    assert (await status(node)) | {"done": 1, "dead": 0, "lapsed": 0} == await status(node)
+
+
+async def test_a_suspect_that_is_waited_for_is_given_back_when_its_worker_is_cancelled(
+    desk: tuple[Network, Node],
+) -> None:
+    _, node = desk
+    async with node.queue("jobs", attempts=1) as jobs:
+        worker = jobs.take()
+        await jobs.put("good")
+        while not worker._ready:  # noqa: ASYNC110 -- nobody is told
+            await trio.sleep(0.01)
+        worker._ready[0]._is_suspect = True  # the bridge does not know that it is one, and confirms nothing
+        with trio.move_on_after(0.1) as scope:
+            await anext(worker)
+        assert scope.cancelled_caught
+        assert (await first(worker)).attempt == 1
+
+
+KILLED = """
+import os, sys, trio, iris
+
+async def main():
+    async with iris.open_node("desk") as node, node.queue("jobs", attempts=2, backoff=0.0) as jobs:
+        async for job in jobs.take(4):
+            print(job.payload, job.attempt, flush=True)
+            async with job:
+                if job.payload == "bad":
+                    os._exit(9)
+            await job.commit()
+            if job.payload == "last":
+                return
+
+trio.run(main)
+"""
+
+
+async def test_a_job_that_kills_its_process_is_dead_after_its_attempts_and_takes_no_other_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+    with BridgeProcess(tmp_path / "data"):
+        async with iris.open_node("desk") as node, node.queue("jobs") as jobs:
+            await node.wait_for("bridge")
+            for payload in ("bad", "good", "good", "last"):
+                await jobs.put(payload)
+        runs: list[str] = []
+        for _ in range(4):
+            done = await trio.run_process([sys.executable, "-c", KILLED], capture_stdout=True, check=False)
+            runs.append(done.stdout.decode())
+            if done.returncode != 9:
+                break
+        began = "".join(runs).split("\n")
+        assert began[-4:] == ["good 1", "good 1", "last 1", ""]
+        bad = [line for line in began if line.startswith("bad")]
+        assert bad[-1] == "bad 2"
+        assert bad in (["bad 1", "bad 2"], ["bad 1", "bad 1", "bad 2"]), "its first end may come before its report"
+        async with iris.open_node("desk") as node:
+            await node.wait_for("bridge")
+            await until(node, dead=1, done=3)

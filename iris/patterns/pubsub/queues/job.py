@@ -45,15 +45,16 @@ class Job:
     """A job that this worker has begun.  Made by iterating over ``WorkQueue.take``.
 
     Use it as a context manager: leaving the block reports the job as done.  An ``Exception`` in the block is logged and
-    goes no further: the job is tried again later, or becomes a dead letter.  Cancelling the block, or another
-    ``BaseException``, gives the job back at once, and no attempt is counted.
+    goes no further: the job is tried again later, or becomes a dead letter.  So it is after ``SystemExit``, which goes
+    on and ends the program.  Cancelling the block, or another ``BaseException``, gives the job back at once, and no
+    attempt is counted.
 
     Leaving the block does not wait for the bridge's disk.  The report is repeated until it is on it, as long as the
     queue's block is open, and the job counts as in hand so long.  ``commit`` waits.
     """
 
     __slots__ = (
-        "_deadline", "_failure", "_has_begun", "_outcome", "_place", "_reporting",
+        "_deadline", "_failure", "_has_begun", "_is_suspect", "_outcome", "_place", "_reporting",
         "attempt", "headers", "is_lost", "key", "payload", "queue", "sender", "timestamp",
     )  # fmt: skip
 
@@ -92,6 +93,8 @@ class Job:
         self._failure: tuple[str, bool] = ("", False)
         """Error, and whether it is permanent."""
         self._has_begun = False
+        self._is_suspect = False
+        """Whether it is begun only when the bridge has confirmed that it knows: it may have ended another worker."""
 
     def __repr__(self) -> str:
         return f"<Job {self._place[0]}:{self._place[1]} of {self.queue!r}, attempt {self.attempt}>"
@@ -150,7 +153,7 @@ class Job:
     def _leave(self, error: BaseException | None) -> bool:
         if error is None:
             self._decide(JobOutcome.DONE)
-        elif isinstance(error, Exception):
+        elif is_failure(error):
             if self._outcome is None:
                 _log.error(
                     "attempt %d of a job of queue %s has failed: %r",
@@ -158,7 +161,13 @@ class Job:
                     exc_info=error, extra={"queue": self.queue, "reason": repr(error), "count": self.attempt},
                 )  # fmt: skip
             self.fail(f"{type(error).__name__}: {error}")
-            return True
         else:
             self.release()
-        return False
+        return isinstance(error, Exception)
+
+
+def is_failure(error: BaseException) -> bool:
+    """Tell whether an error is an attempt that has failed: what ends the program is one, and to be cancelled is none."""
+    if isinstance(error, Exception | SystemExit):
+        return True
+    return isinstance(error, BaseExceptionGroup) and error.subgroup(SystemExit) is not None
