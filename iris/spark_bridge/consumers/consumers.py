@@ -20,6 +20,7 @@ their own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -212,8 +213,10 @@ class _Reading:
         except TierUnreachable:
             await trio.sleep(_TIER_PAUSE)  # the member's log says that
             return
-        now, read = self._member.now() / 1e6, len(rows)
-        rows = [row for row in rows if row.timestamp / 1e6 + row.expires > now]
+        now, read = trio.current_time(), len(rows)
+        rows = [
+            row for row in rows if math.isinf(row.expires) or self._member.moment(row.timestamp) + row.expires > now
+        ]
         self._expired += read - len(rows)
         for first in range(0, len(rows), _AT_ONCE):
             part = rows[first : first + _AT_ONCE]

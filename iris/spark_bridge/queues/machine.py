@@ -133,8 +133,8 @@ class QueueWorker:
     """
 
     __slots__ = (
-        "assigned", "attempts", "backoff", "begun", "confirmed", "dead", "hand", "is_stalled", "lease", "limit", "moved",
-        "settled", "turn",
+        "assigned", "attempts", "backoff", "begun", "confirmed", "dead", "hand", "is_stalled", "lease", "limit",
+        "moved", "settled", "turn",
     )  # fmt: skip
 
     def __init__(self, *, limit: int, lease: float, attempts: int, dead: str, backoff: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -322,3 +323,29 @@ async def test_a_commit_ends_with_the_error_of_a_consumer_that_has_failed_for_go
                 await anext(orders)
             with trio.fail_after(1), pytest.raises(NotAllowed, match="may not read"):
                 await batch.commit()
+
+
+@pytest.mark.parametrize("step", [-240.0, 240.0])
+async def test_a_clock_that_is_set_lets_no_event_expire(tmp_path: Path, step: float) -> None:
+    ahead = 0.0
+
+    def wall_clock() -> float:
+        return 1.8e9 + time.monotonic() + ahead
+
+    async with (
+        open_network() as network,
+        bridge(network, tmp_path, wall_clock=wall_clock),
+        network.open_node("desk") as node,
+    ):
+        await node.publish("orders.new", 1, expires=60.0, confirm=True)
+        ahead += step
+        await node.publish("orders.new", 2, expires=60.0, confirm=True)
+        await node.publish("orders.new", "gone", expires=0.2, confirm=True)
+        await trio.sleep(0.25)
+        await node.publish("orders.new", 3, expires=60.0, confirm=True)
+        async with node.consume("orders.>", group="billing") as orders:
+            found: list[iris.LogEvent] = []
+            while len(found) < 3:
+                found += await anext(orders)
+            assert [event.payload for event in found] == [1, 2, 3]
+            assert [event.timestamp for event in found] == sorted(event.timestamp for event in found)

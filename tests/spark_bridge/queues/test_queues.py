@@ -9,6 +9,7 @@ import errno
 import logging
 import math
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -678,3 +679,73 @@ async def test_a_job_that_kills_its_process_is_dead_after_its_attempts_and_takes
         async with iris.open_node("desk") as node:
             await node.wait_for("bridge")
             await until(node, dead=1, done=3)
+
+
+class Wall:
+    """A wall clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return 1.8e9 + time.monotonic() + self.ahead
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_a_clock_that_is_set_delays_no_job_and_lets_none_expire(tmp_path: Path, restart: bool) -> None:
+    """Set back, ahead, and back again; with a restart, or a copy on another machine, in between each time."""
+    wall = Wall()
+
+    async def serve(task_status: trio.TaskStatus[trio.CancelScope]) -> None:
+        with trio.CancelScope() as scope:
+            async with bridge(network, tmp_path, wall_clock=wall):
+                task_status.started(scope)
+                await trio.sleep_forever()
+        gone.set()
+
+    async with open_network() as network, network.open_node("desk") as node, trio.open_nursery() as nursery:
+        gone = trio.Event()
+        serving = await nursery.start(serve)
+        async with node.queue("jobs", backoff=0.2) as jobs:
+            await node.wait_for("bridge")
+            for number, step in enumerate((0.0, -240.0, 240.0, -480.0)):
+                wall.ahead += step
+                if restart:
+                    serving.cancel()
+                    await gone.wait()
+                    gone = trio.Event()
+                    serving = await nursery.start(serve)
+                    await node.wait_for("bridge")
+                await jobs.put(number, expires=None if number % 2 else 60.0)
+            async with node.queue("jobs", backoff=0.2) as others:
+                taken = others.take()
+                with trio.fail_after(20):
+                    for number in range(4):
+                        job = await anext(taken)
+                        assert (job.payload, job.attempt) == (number, 1)
+                        wall.ahead -= 1000
+                        job.fail("again")
+                    for number in range(4):
+                        job = await anext(taken)
+                        assert (job.payload, job.attempt) == (number, 2)
+                        await job.commit()
+        found = await status(node)
+        assert (found["done"], found["expired"], found["waiting"], found["delayed"]) == (4, 0, 0, 0)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_retry_is_due_in_time_after_a_start_with_a_clock_that_is_behind(tmp_path: Path) -> None:
+    """Nothing was stored for an hour before the job failed, so the events do not say how late it was."""
+    wall = Wall()
+    async with open_network() as network, network.open_node("desk") as node:
+        async with bridge(network, tmp_path, wall_clock=wall), node.queue("jobs", backoff=0.5) as jobs:
+            await node.wait_for("bridge")
+            await jobs.put(1)
+            wall.ahead += 3600
+            (await first(jobs.take())).fail()
+            await until(node, delayed=1)
+        wall.ahead -= 240
+        async with bridge(network, tmp_path, wall_clock=wall), node.queue("jobs") as jobs:
+            await node.wait_for("bridge")
+            with trio.fail_after(20):
+                assert (await anext(jobs.take())).attempt == 2

@@ -167,7 +167,7 @@ class Job:
 
 
 def is_failure(error: BaseException) -> bool:
-    """Tell whether an error is an attempt that has failed: what ends the program is one, and to be cancelled is none."""
+    """Tell whether an error makes an attempt fail: what ends the program does, and to be cancelled does not."""
     if isinstance(error, Exception | SystemExit):
         return True
     return isinstance(error, BaseExceptionGroup) and error.subgroup(SystemExit) is not None
