@@ -386,6 +386,12 @@ class Store:
         """Return the gaps, by shard and offset."""
         return sorted(self._gaps, key=lambda gap: (gap.shard, gap.offset, gap.topic))
 
+    def gaps_of(self, shard: int, start: int, end: int) -> list[Gap]:
+        """Return the gaps that a reader of the events from ``start`` up to but not including ``end`` comes by."""
+        if self._gaps.last(shard) < start:
+            return []
+        return [gap for gap in self._gaps if gap.shard == shard and gap.spans(start, end)]
+
     def _append_to(
         self,
         view: IndexView,

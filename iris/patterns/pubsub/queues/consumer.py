@@ -56,7 +56,7 @@ class LogBatch(Sequence[LogEvent]):
     Use it as a context manager: leaving the block commits it.  After an error in the block it is not committed.
     """
 
-    __slots__ = ("_end", "_events", "_link", "expired", "lag", "missed", "shard")
+    __slots__ = ("_end", "_events", "_link", "expired", "gaps", "lag", "missed", "shard")
 
     def __init__(
         self,
@@ -67,6 +67,7 @@ class LogBatch(Sequence[LogEvent]):
         end: int,
         lag: int,
         missed: int,
+        gaps: int,
         expired: int,
     ) -> None:
         self._link = link
@@ -77,6 +78,9 @@ class LogBatch(Sequence[LogEvent]):
         """Events of the shard that come behind it, on whatever topic."""
         self.missed: Final = missed
         """Events that were trimmed before it could be read."""
+        self.gaps: Final = gaps
+        """Events before its end, and behind the batch before, that the bridge never got: published while it was away or
+        lost on the way, and not with ``confirm=True``."""
         self.expired: Final = expired
         """Events before it that had expired."""
 
@@ -200,6 +204,7 @@ class _MemberReader:
                 "end": int(end),
                 "lag": int(lag),
                 "missed": int(missed),
+                "gaps": int(gaps),
                 "expired": int(expired),
                 "events": list() as rows,  # pyright: ignore[reportUnknownVariableType]
             }:
@@ -210,8 +215,14 @@ class _MemberReader:
                         missed, shard, self._consumer.group,
                         extra={"cluster": self.address, "count": missed},
                     )  # fmt: skip
+                if gaps:
+                    _log.warning(
+                        "%d events of shard %s never came to the bridge, and group %s goes on without them",
+                        gaps, shard, self._consumer.group,
+                        extra={"cluster": self.address, "count": gaps},
+                    )  # fmt: skip
                 self._consumer._offer(
-                    LogBatch(self, events, shard=shard, end=end, lag=lag, missed=missed, expired=expired)
+                    LogBatch(self, events, shard=shard, end=end, lag=lag, missed=missed, gaps=gaps, expired=expired)
                 )
             case _:
                 raise _not_understood()
