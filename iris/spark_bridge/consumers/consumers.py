@@ -206,7 +206,10 @@ class _Reading:
 
     async def _send_some(self, shard: str, state: ShardState) -> None:
         at = max(self._at[shard], state.earliest)
-        self._missed[shard] = self._missed.get(shard, 0) + at - self._at[shard]
+        if at > self._at[shard]:
+            # What went behind the last event on its topics that did is of others.
+            gone = min(at, self._member.store.earliest(state, self._filter))
+            self._missed[shard] = self._missed.get(shard, 0) + max(0, gone - self._at[shard])
         self._at[shard] = at
         if at >= state.next:
             return  # all that it had not read was trimmed

@@ -349,3 +349,28 @@ async def test_a_clock_that_is_set_lets_no_event_expire(tmp_path: Path, step: fl
                 found += await anext(orders)
             assert [event.payload for event in found] == [1, 2, 3]
             assert [event.timestamp for event in found] == sorted(event.timestamp for event in found)
+
+
+async def test_trimmed_events_on_other_topics_are_not_missed(
+    desk: tuple[Network, Node, BridgeMember],
+) -> None:
+    _, node, member = desk
+    await publish(node, range(20))
+    async with node.consume("orders.>", group="billing") as orders:
+        await read(orders, 20)
+    await publish(node, range(20, 25))
+    await publish(node, range(500), topic="else.where")
+    member.store.trim(0, 300)
+    member.refresh()
+    await publish(node, range(25, 27))
+    async with node.consume("orders.>", group="billing") as orders:
+        batch = await anext(orders)
+        assert ([event.payload for event in batch], batch.missed) == ([25, 26], 5)
+        await batch.commit()
+    await publish(node, range(500), topic="else.where")
+    member.store.trim(0, 900)
+    member.refresh()
+    await publish(node, range(27, 28))
+    async with node.consume("orders.>", group="billing") as orders:
+        batch = await anext(orders)
+        assert ([event.payload for event in batch], batch.missed) == ([27], 0)

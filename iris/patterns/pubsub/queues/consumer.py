@@ -77,7 +77,8 @@ class LogBatch(Sequence[LogEvent]):
         self.lag: Final = lag
         """Events of the shard that come behind it, on whatever topic."""
         self.missed: Final = missed
-        """Events that were trimmed before it could be read."""
+        """Events that were trimmed before it could be read: up to the last one on the consumer's topics that was, and 0
+        if none was."""
         self.gaps: Final = gaps
         """Events before its end, and behind the batch before, that the bridge never got: published while it was away or
         lost on the way, and not with ``confirm=True``."""
