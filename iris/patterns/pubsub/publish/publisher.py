@@ -397,7 +397,9 @@ class Publisher:
         payloads = [payload]
         sent = cast("tuple[wire.Payload, ...]", payloads)  # a list, to which ``extend`` appends
         size += envelope_size(topic, headers, key)
-        since = state.tell(state.milestones, sequence)
+        since = state.milestones
+        if state.unconfirmed or state.withdrawn:
+            since = state.tell(since, sequence)
         message = kinds.Events(topic, sequence, 0, None, headers, key, sent, since)
         run: _Run | None = None
         # Only a run for everybody may grow: a group chooses a member for each event, by turn, by key or by shard.
