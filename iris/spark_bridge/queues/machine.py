@@ -21,9 +21,9 @@ long as it begins or ends one job in each span of a lease.  Either ends when the
 when it has failed, and when its lease or its worker has ended after it had begun.
 
 Suspects.  A worker says that it begins a job and goes on at once, so a job that ends its process may do that before
-anybody hears that it was begun.  What a worker held when it was lost or stood still is suspect: whoever gets it next
-begins it only after the bridge has confirmed that it knows.  So no job counts an attempt that was not begun, and each
-job that ends its workers counts one from the second time on.
+anybody hears that it was begun.  What a worker held when it was lost or stood still is suspect: the worker that gets it
+next begins it only after the bridge has confirmed that it knows.  So no job counts an attempt that was not begun, and
+each job that ends its workers counts one from the second time on.
 
 Time is monotonic seconds.  Plain calls instead of effects: an assignment takes 3 us.
 """

@@ -160,7 +160,7 @@ class _MemberReader:
             await self._news.park()
 
     def end(self, error: Exception) -> None:
-        """Let nobody wait any more: this is the error of whoever does."""
+        """Let nobody wait any more: this is the error of those that do."""
         self._failure = self._failure or error
         self._news.unpark_all()
 

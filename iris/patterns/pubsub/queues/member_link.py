@@ -129,7 +129,7 @@ class MemberLink:
             await self._settled.park()
 
     def end(self, error: Exception) -> None:
-        """Let nobody wait any more: this is the error of whoever does."""
+        """Let nobody wait any more: this is the error of those that do."""
         self._failure = self._failure or error
         self._settled.unpark_all()
 
