@@ -6,7 +6,7 @@ import enum
 import logging
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, final
+from typing import Any, Final, Protocol, Self, cast, final
 
 import trio
 
@@ -170,4 +170,6 @@ def is_failure(error: BaseException) -> bool:
     """Tell whether an error makes an attempt fail: what ends the program does, and to be cancelled does not."""
     if isinstance(error, Exception | SystemExit):
         return True
-    return isinstance(error, BaseExceptionGroup) and error.subgroup(SystemExit) is not None
+    if not isinstance(error, BaseExceptionGroup):
+        return False
+    return cast("BaseExceptionGroup[BaseException]", error).subgroup(SystemExit) is not None
