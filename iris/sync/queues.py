@@ -83,6 +83,7 @@ class LogBatch(Handle[TrioBatch]):
     shard = Shown[str]()
     lag = Shown[int]()
     missed = Shown[int]()
+    gaps = Shown[int]()
     expired = Shown[int]()
     commit = awaited(TrioBatch.commit)
 

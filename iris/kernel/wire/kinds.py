@@ -445,7 +445,7 @@ class Events(Message, tag=0x42):
     headers: Headers
     key: Name | None
     payloads: Annotated[tuple[Payload, ...], Meta(min_length=1, max_length=MAX_ARRAY)]
-    milestones: Annotated[tuple[Count, ...], Meta(max_length=4)]
+    milestones: Annotated[tuple[Count, ...], Meta(max_length=36)]
 
 
 class Confirmed(Message, tag=0x43):

@@ -20,8 +20,8 @@ import trio
 from iris.kernel.errors import ConfigError
 from iris.kernel.tasks import open_background, protected_context
 from iris.kernel.token_bucket import TokenBucket
-from iris.node.telemetry.host_names import is_ours
 from iris.kernel.transport import keep_from_children
+from iris.node.telemetry.host_names import is_ours
 
 _log: Final = logging.getLogger("iris")
 

@@ -9,17 +9,18 @@ the group is served here: {at: {shard: offset}}, where it begins.
 consumer   {commit: {shard: offset}, taken: batches}: so far the group has come, and so many batches the program has
            taken from this tunnel; one of the two may be missing
 member     {committed: {shard: offset}}: that is on the disk
-member     {shard: id, end: offset, lag: events, missed: events, expired: events, events: a list of lists of offset,
-           topic, key, headers, sender, encoding, timestamp (microseconds since 1970), value}
+member     {shard: id, end: offset, lag: events, missed: events, gaps: events, expired: events, events: a list of
+           lists of offset, topic, key, headers, sender, encoding, timestamp (microseconds since 1970), value}
 ========== =========================================================================================
 
-``lag`` is how many events of the shard come behind, ``missed`` how many were trimmed before these could be read, and
-``expired`` how many had expired.  A value of more than 64 KiB is a number, its size; the bytes follow as messages of
-their own.
+``lag`` is how many events of the shard come behind, ``missed`` how many were trimmed before these could be read,
+``gaps`` how many the bridge never got, and ``expired`` how many had expired.  A value of more than 64 KiB is a number,
+its size; the bytes follow as messages of their own.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -94,6 +95,10 @@ class _Reading:
         """By shard, events that were trimmed, and of which the consumer was not told."""
         self._expired = 0
         """Events that had expired, and of which the consumer was not told."""
+        self._told: dict[str, int] = {}
+        """By shard, up to where the consumer was told of gaps."""
+        self._gaps: dict[tuple[int, int, str, str], int] = {}
+        """By gap, how many events of it the consumer was told of: one that was put together with others grows."""
 
     async def run(self, fields: Mapping[str, object]) -> None:
         """Read until the consumer leaves."""
@@ -113,7 +118,7 @@ class _Reading:
             shard: min(max(offset, since.get(shard, 0)), states[shard].next)
             for shard, offset in self._committed.items()
         }
-        self._sent = dict(self._committed)
+        self._sent, self._told = dict(self._committed), dict(self._at)
         await self._tunnel.send({"at": self._at})
         async with open_background() as nursery:
             nursery.start_soon(self._send)
@@ -151,7 +156,14 @@ class _Reading:
         self._room.unpark_all()
         if not known:
             return
-        await self._move(known)
+        # A commit may be late: sent again by a consumer that was cut off, when another one has come further meanwhile.
+        next_ = {state.id: state.next for state in self._member.states.values()}
+        await self._move(
+            {
+                shard: max(min(offset, next_.get(shard, 0)), self._committed.get(shard, 0))
+                for shard, offset in known.items()
+            }
+        )
         await self._tunnel.send({"committed": known})
 
     async def _move(self, offsets: Mapping[str, int]) -> None:
@@ -187,7 +199,10 @@ class _Reading:
 
     async def _send_some(self, shard: str, state: ShardState) -> None:
         at = max(self._at[shard], state.earliest)
-        self._missed[shard] = self._missed.get(shard, 0) + at - self._at[shard]
+        if at > self._at[shard]:
+            # What went behind the last event on its topics that did is of others.
+            gone = min(at, self._member.store.earliest(state, self._filter))
+            self._missed[shard] = self._missed.get(shard, 0) + max(0, gone - self._at[shard])
         self._at[shard] = at
         if at >= state.next:
             return  # all that it had not read was trimmed
@@ -198,8 +213,10 @@ class _Reading:
         except TierUnreachable:
             await trio.sleep(_TIER_PAUSE)  # the member's log says that
             return
-        now, read = self._member.now() / 1e6, len(rows)
-        rows = [row for row in rows if row.timestamp / 1e6 + row.expires > now]
+        now, read = trio.current_time(), len(rows)
+        rows = [
+            row for row in rows if math.isinf(row.expires) or self._member.moment(row.timestamp) + row.expires > now
+        ]
         self._expired += read - len(rows)
         for first in range(0, len(rows), _AT_ONCE):
             part = rows[first : first + _AT_ONCE]
@@ -214,16 +231,28 @@ class _Reading:
                     "end": last,
                     "lag": state.next - last,
                     "missed": self._missed.pop(shard, 0),
+                    "gaps": self._count_gaps(state.number, self._told.get(shard, at), last),
                     "expired": self._expired,
                     "events": [_event(row) for row in part],
                 }
             )
             self._expired = 0
+            self._told[shard] = last
             for row in part:
                 if len(row.value) > _LARGE:
                     for begin in range(0, len(row.value), _PIECE):
                         await self._tunnel.send(row.value[begin : begin + _PIECE])
         self._at[shard] = end
+
+    def _count_gaps(self, shard: int, start: int, end: int) -> int:
+        """Return how many events of its topics the bridge never got there, of those it was not told of."""
+        count = 0
+        for gap in self._member.store.gaps_of(shard, start, end):
+            if self._filter.wants(gap.topic):
+                key = (shard, gap.offset, gap.topic, gap.cluster)
+                count += gap.count - self._gaps.get(key, 0)
+                self._gaps[key] = gap.count
+        return count
 
     def _read(self, state: ShardState, at: int) -> tuple[list[JobRow], int]:
         chunks = self._member.store.read(

@@ -261,6 +261,11 @@ class BridgeCopy:
                 await self._learn(data(fields, "state"), term)
                 await self._confirm(tunnel)
                 continue
+            if "asked" in fields:
+                # A promise that is on its way to the disk is not given yet: no promotion is before this answer.
+                if self._state.promised <= term:
+                    await tunnel.send({"follows": number(fields, "asked")})
+                continue
             change = await receive_change(tunnel, fields)
             self._pending.append(change)
             self._size += change.size

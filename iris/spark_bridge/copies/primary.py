@@ -95,6 +95,10 @@ class _Follower:
         """Why the scope is cancelled."""
         self.state: bytes | None = None
         """What it is to learn besides changes."""
+        self.asked = 0
+        """Number of the last question whether it follows that was sent to it."""
+        self.follows = 0
+        """Number of the last one that it has answered."""
 
     def add(self, change: LogChange) -> None:
         """Queue a change."""
@@ -152,6 +156,8 @@ class PrimaryCopies:
         self._next: dict[str, Mapping[int, int]] = {}
         self._revisions: dict[str, int] = {}
         self._copied = 0
+        self._asked = 0
+        """Number of the last question to all copies whether they follow this primary."""
         self._news = trio.Event()
         self._writing = trio.Lock()
         self._listening = trio.Lock()
@@ -231,6 +237,24 @@ class PrimaryCopies:
                 await self.wait_news()
         if self.copied < number:
             raise NotCopied(f"the log of bridge {self._bridge!r} has it, and too few copies do: {self.describe()}")
+
+    async def wait_followed(self) -> None:
+        """Wait until enough copies have said, asked after this call, that they follow this primary.
+
+        So none of them was promoted before this call: each promotion needs the promise of one of these copies.  Of a
+        log that needs no copies this is not known, and it does not wait.  Cancelling leaves nothing behind.
+        """
+        if not self._settings.min_copies:
+            return
+        self._asked += 1
+        number = self._asked
+        for follower in self._all():
+            follower.queued.wake()
+        while self._count_following(number) < self._settings.min_copies:
+            await self.wait_news()
+
+    def _count_following(self, number: int) -> int:
+        return sum(follower.follows >= number for follower in self._all() if follower.name in self._state.counted)
 
     async def wait_room(self, before: int) -> None:
         """Wait while a copy that takes part has too much to write, or those that are needed have not ``before``.
@@ -455,8 +479,11 @@ class PrimaryCopies:
             nursery.start_soon(self._watch_progress, follower)
             await self._catch_up(follower, term, held)
             while True:
-                while follower.state is None and not follower.queue:
+                while follower.state is None and not follower.queue and follower.asked == self._asked:
                     await follower.queued.wait()
+                if follower.asked != self._asked:
+                    follower.asked = self._asked
+                    await follower.tunnel.send({"asked": follower.asked})
                 if follower.state is not None:
                     state, follower.state = follower.state, None
                     await follower.tunnel.send({"state": state})
@@ -497,6 +524,10 @@ class PrimaryCopies:
             fields = await receive_fields(follower.tunnel)
             if "promised" in fields:
                 self._deposed = max(self._deposed, number(fields, "promised"))
+                self._tell()
+                continue
+            if "follows" in fields:
+                follower.follows = min(number(fields, "follows"), follower.asked)
                 self._tell()
                 continue
             confirmed, revision = number(fields, "number"), number(fields, "revision")

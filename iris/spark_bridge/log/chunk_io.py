@@ -61,6 +61,7 @@ class ShardAppend:
         number: int,
         *,
         now: int,
+        date: int,
         finished: list[FinishedSegment],
         topics: dict[int, SegmentTopics],
         begin: bool = False,
@@ -74,7 +75,7 @@ class ShardAppend:
         self._finished = finished
         self._now = now
         # Never backwards, whatever the wall clock does: the search by time is a binary search.
-        self._timestamp = max(now, shard.timestamp)
+        self._timestamp = max(date, shard.timestamp)
         self._first = shard.next
         self._size = shard.size
         self._segment = view.last_segment(number)

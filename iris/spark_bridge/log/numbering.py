@@ -6,7 +6,8 @@ numbers are kept in the log with the events themselves, and outlive the bridge's
 
 A number that is skipped is a *hole*.  A hole may still be filled: an event that waits for confirmation is sent again
 after a loss, behind later ones.  The publisher announces from which number on it may send something again.  What is
-missing below that number is a *gap* and stays one.
+missing below that number is a *gap* and stays one, but for what its publisher has withdrawn: it was not confirmed in
+time, and who published it was told so.  If it was published anew, it is in the log under another number.
 
 No gap is reported where nothing is missing.  Numbering begins with the first event that a publisher owes to this
 bridge, see ``iris.patterns.pubsub.interest.start_offsets``.  A publisher that restarts is another one.  A publisher
@@ -21,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, final
 
 from iris.kernel.wire import MAX_NUMBER
-from iris.patterns.pubsub.interest import Milestones
+from iris.patterns.pubsub.interest import Milestones, withdrawn_of
 from iris.spark_bridge.log.checked_table import record_size
 
 MAX_HOLES: Final = 64
@@ -88,6 +89,9 @@ class Numbering:
             self.holes.append(Hole(self.next, first - 1, shard, offset))
         elif self.holes and first < self.next:
             self.holes = [part for hole in self.holes for part in _without(hole, first, end)]
+        if self.holes:
+            for begin, last in withdrawn_of(milestones):
+                self.holes = [part for hole in self.holes for part in _without(hole, begin, last + 1)]
         if end > self.next:
             self.next = end
             # The last word of the publisher counts: what is repeated may carry an older one.

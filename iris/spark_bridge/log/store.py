@@ -237,6 +237,7 @@ class Store:
         events: Mapping[int, Sequence[EventRun]],
         *,
         now: int,
+        date: int | None = None,
         judged: Callable[[str], bool] = lambda _: True,
         change: Change = lambda _: {},
     ) -> Appended:
@@ -248,6 +249,7 @@ class Store:
         Args:
             events: in the order in which they are to stand.
             now: microseconds since 1970.
+            date: what the events are dated with, in the same way, if the wall clock is not what dates them.
             judged: tells of which publishers all events come here, so that what is missing is a gap.
             change: is called first; its events stand behind the others.
 
@@ -263,7 +265,7 @@ class Store:
                 with self._index.write() as view:
                     more = change(view)
                     events = {number: (*events.get(number, ()), *more.get(number, ())) for number in {**events, **more}}
-                    appended = self._append(view, events, now, judged, finished)
+                    appended = self._append(view, events, now, now if date is None else date, judged, finished)
             except BaseException:
                 # They count what was not stored; the truth is in the index.
                 self._windows.clear()
@@ -285,6 +287,7 @@ class Store:
         view: IndexView,
         events: Mapping[int, Sequence[EventRun]],
         now: int,
+        date: int,
         judged: Callable[[str], bool],
         finished: list[FinishedSegment],
     ) -> Appended:
@@ -309,7 +312,7 @@ class Store:
             repeats += repeated
             stale += late
             if new:
-                at = begins[number] = self._append_to(view, number, new, now, finished)
+                at = begins[number] = self._append_to(view, number, new, now, date, finished)
                 publisher, numberings = "", None
                 for run in new:
                     if run.first:
@@ -413,23 +416,38 @@ class Store:
         """Return the gaps, by shard and offset."""
         return sorted(self._gaps, key=lambda gap: (gap.shard, gap.offset, gap.topic))
 
+    def gaps_of(self, shard: int, start: int, end: int) -> list[Gap]:
+        """Return the gaps that a reader of the events from ``start`` up to but not including ``end`` comes by."""
+        if self._gaps.last(shard) < start:
+            return []
+        return [gap for gap in self._gaps if gap.shard == shard and gap.spans(start, end)]
+
     def _append_to(
-        self, view: IndexView, number: int, events: Sequence[EventRun], now: int, finished: list[FinishedSegment]
+        self,
+        view: IndexView,
+        number: int,
+        events: Sequence[EventRun],
+        now: int,
+        date: int,
+        finished: list[FinishedSegment],
     ) -> int:
         """Append events to a shard; return the offset of the first one."""
-        append = self._begin_append(view, number, now, finished)
+        append = self._begin_append(view, number, now, date, finished)
         first = append.next
         for part in cut_runs(events, max_events=CHUNK_EVENTS, max_bytes=ROOM):
             append.add(count_topics(part), partial(encode_events, part, shard=number))
         append.finish()
         return first
 
-    def _begin_append(self, view: IndexView, number: int, now: int, finished: list[FinishedSegment]) -> ShardAppend:
+    def _begin_append(
+        self, view: IndexView, number: int, now: int, date: int, finished: list[FinishedSegment]
+    ) -> ShardAppend:
         return ShardAppend(
             view,
             self._files,
             number,
             now=now,
+            date=date,
             finished=finished,
             topics=self._topics,
             begin=number in self._ended,
@@ -458,6 +476,7 @@ class Store:
         sender: str,
         split: Callable[[pa.RecordBatch], Mapping[int, pa.RecordBatch]],
         now: int,
+        date: int | None = None,
     ) -> int | None:
         """Store a batch that Spark has written, once: with it goes the note that it is in the log.
 
@@ -468,6 +487,7 @@ class Store:
             sender: the cluster that wrote them.
             split: divides rows by number of shard.
             now: microseconds since 1970.
+            date: as for ``append``.
 
         Returns:
             How many rows were stored; None if this batch of the query was the last one and is in the log already.
@@ -499,7 +519,9 @@ class Store:
                 for part in rows:
                     for number, own in split(part).items():
                         if number not in appends:
-                            appends[number] = self._begin_append(view, number, now, finished)
+                            appends[number] = self._begin_append(
+                                view, number, now, now if date is None else date, finished
+                            )
                         counts = Counter[str](own.column("topic").to_pylist())
                         appends[number].add(counts, partial(place_rows, own, sender=sender, shard=number))
                         topics.setdefault(number, set()).update(counts)

@@ -8,8 +8,9 @@ keeps what is done (iris.spark_bridge.log).
 
 from iris.spark_bridge.queues.queue import LogMember, QueueStatus
 from iris.spark_bridge.queues.queues import Queues
+from iris.spark_bridge.queues.records import read_date
 from iris.spark_bridge.queues.rows import JobRow, rows_of
 
 __all__ = (
-    "JobRow", "LogMember", "QueueStatus", "Queues", "rows_of",
+    "JobRow", "LogMember", "QueueStatus", "Queues", "read_date", "rows_of",
 )  # fmt: skip

@@ -18,7 +18,12 @@ before is on the disk, also while that is to be tried again.  A delayed job take
 
 Leases.  The lease of a job runs from when its worker begins it.  What a worker holds beside that stays with it for as
 long as it begins or ends one job in each span of a lease.  Either ends when the worker is gone.  An attempt is counted
-when it has failed, and when its lease or its worker has ended.
+when it has failed, and when its lease or its worker has ended after it had begun.
+
+Suspects.  A worker says that it begins a job and goes on at once, so a job that ends its process may do that before
+anybody hears that it was begun.  What a worker held when it was lost or stood still is suspect: the worker that gets it
+next begins it only after the bridge has confirmed that it knows.  So no job counts an attempt that was not begun, and
+each job that ends its workers counts one from the second time on.
 
 Time is monotonic seconds.  Plain calls instead of effects: an assignment takes 3 us.
 """
@@ -83,6 +88,7 @@ class QueuedJob:
         "rank",
         "row",
         "state",
+        "suspect",
         "verdict",
         "worker",
     )
@@ -107,6 +113,8 @@ class QueuedJob:
         self.deadline = math.inf
         self.rank = 0
         self.chained = False
+        self.suspect = False
+        """Whether it may have ended a worker before that had said that it began it."""
 
     def __repr__(self) -> str:
         return f"<QueuedJob {self.place.shard}:{self.place.offset} {self.state.value}>"
@@ -125,8 +133,8 @@ class QueueWorker:
     """
 
     __slots__ = (
-        "assigned", "attempts", "backoff", "begun", "dead", "hand", "is_stalled", "lease", "limit", "moved", "settled",
-        "turn",
+        "assigned", "attempts", "backoff", "begun", "confirmed", "dead", "hand", "is_stalled", "lease", "limit",
+        "moved", "settled", "turn",
     )  # fmt: skip
 
     def __init__(self, *, limit: int, lease: float, attempts: int, dead: str, backoff: float) -> None:
@@ -143,6 +151,8 @@ class QueueWorker:
         """What has still to be sent to it."""
         self.settled: list[Place] = []
         """What has still to be reported to it: outcomes that are on the disk."""
+        self.confirmed: list[Place] = []
+        """What has still to be reported to it as well: suspects that are known to be begun."""
         self.moved = -math.inf
         """When it began or ended a job last, or got one and had none."""
         self.turn = 0
@@ -251,14 +261,12 @@ class QueueMachine:
     def close(self, worker: QueueWorker, now: float, *, lost: bool) -> None:
         """A worker has gone; it was ``lost``, or has left in order: then no attempt has failed."""
         self.workers.remove(worker)
-        hand = [job for job in worker.hand.values() if job.state is not JobState.SETTLING]
-        # Of a worker that dies in the moment in which it begins a job nobody has heard that: it was the next one.
-        culprits = [job for job in hand if job.state is JobState.BEGUN] or hand[:1]
-        for job in hand:
-            if lost and job in culprits:
+        for job in [job for job in worker.hand.values() if job.state is not JobState.SETTLING]:
+            if lost and job.state is JobState.BEGUN:
                 self.lapsed += 1
                 self._fail(job, worker, "its worker was lost", now)
             else:
+                job.suspect = job.suspect or lost
                 self._give_back(job, now)
         worker.hand.clear()
         worker.begun.clear()
@@ -336,6 +344,8 @@ class QueueMachine:
         job = worker.hand.get(place)
         if job is not None and job.state is JobState.HELD:
             self._begin(job, worker, now)
+            if job.suspect:
+                worker.confirmed.append(place)
 
     def _begin(self, job: QueuedJob, worker: QueueWorker, now: float) -> None:
         job.state = JobState.BEGUN
@@ -383,9 +393,11 @@ class QueueMachine:
         """A worker gives a job back, undone; no attempt is counted."""
         self._moved(worker, now)
         job = worker.hand.get(place)
-        if job is not None and job.state in (JobState.HELD, JobState.BEGUN):
+        if job is not None and job.state is JobState.SETTLING:
+            return
+        if job is not None:
             self._give_back(job, now)
-            worker.settled.append(place)
+        worker.settled.append(place)  # also of one whose lease has run out: it waits for that
 
     def look(self, worker: QueueWorker, now: float) -> None:
         """A worker says that it waits for jobs."""
@@ -484,6 +496,7 @@ class QueueMachine:
                 worker.is_stalled = bool(held)
                 worker.moved = now
                 for job in held:
+                    job.suspect = True
                     self._give_back(job, now)
                     worker.settled.append(job.place)
 

@@ -19,6 +19,8 @@ extended  places of jobs whose lease begins anew
 bridge    content
 ========= ==========================================================================================
 settled   places of jobs that the worker need not remember any more
+suspect   places of jobs that come next, of which each is begun only when that is confirmed
+confirmed places of suspects that are known to be begun
 jobs      lists of shard, offset, attempt, expires (seconds of the bridge's clock, or None), key, headers,
           sender, encoding, timestamp (microseconds since 1970), value
 ========= ==========================================================================================
@@ -121,15 +123,17 @@ def _not_understood() -> RemoteError:
     return RemoteError("bad_request", "a worker's report is not understood: see iris.spark_bridge.queues.messages")
 
 
-def encode_settled(places: Sequence[Place]) -> Mapping[str, list[int]]:
-    """Make the message that tells a worker which outcomes are on the disk."""
-    return {"settled": [number for place in places for number in place]}
+def encode_places(name: str, places: Sequence[Place]) -> Mapping[str, list[int]]:
+    """Make a message of places; see above for its names."""
+    return {name: [number for place in places for number in place]}
 
 
 def encode_jobs(jobs: Sequence[tuple[QueuedJob, JobRow]]) -> Iterator[object]:
     """Make the messages that bring jobs to a worker."""
     entries: list[list[Any]] = []
     size = 0
+    if suspects := [job.place for job, _ in jobs if job.suspect]:
+        yield encode_places("suspect", suspects)
     for job, row in jobs:
         large = len(row.value) > _LARGE
         entries.append(

@@ -27,7 +27,7 @@ from iris.spark_bridge.errors import DataLost, LogDamaged, StoreFull, TierUnreac
 from iris.spark_bridge.log import IndexView, ShardState, Store, TopicFilter
 from iris.spark_bridge.queues.dead_letters import dead_letter
 from iris.spark_bridge.queues.machine import JobState, JobVerdict, Place, QueuedJob, QueueMachine, QueueWorker
-from iris.spark_bridge.queues.messages import JobReport, encode_jobs, encode_settled, read_report_untrusted
+from iris.spark_bridge.queues.messages import JobReport, encode_jobs, encode_places, read_report_untrusted
 from iris.spark_bridge.queues.progress import ShardProgress
 from iris.spark_bridge.queues.records import QueueRecord, Retry, change_of, read_record, write_changes
 from iris.spark_bridge.queues.rows import JobRow, rows_of
@@ -71,6 +71,14 @@ class LogMember(Protocol):
 
     def now(self) -> int:
         """Return microseconds since 1970."""
+        ...
+
+    def date(self) -> int:
+        """Return the date for what is written now, in microseconds since 1970."""
+        ...
+
+    def moment(self, date: int) -> float:
+        """Return when something was dated so, in seconds of the clock that nobody sets; also what is to come."""
         ...
 
     def owns(self, key: str | None, publisher: str, topic: str) -> bool:
@@ -352,13 +360,12 @@ class OpenQueue:
             await trio.sleep(_DAMAGED)
             return True
         shard.progress.mark(shard.progress.floor, state.earliest)
-        now, wall = trio.current_time(), self._member.now() / 1e6
         at = start
         for row in rows:
             shard.progress.mark(at, row.offset)
             at = row.offset + 1
             if not shard.progress.is_done(row.offset):
-                self._machine.add(self._job(shard, state.number, row, now - wall), now)
+                self._machine.add(self._job(shard, state.number, row), trio.current_time())
         shard.progress.mark(at, end)
         shard.scanned = end
         return True
@@ -370,14 +377,13 @@ class OpenQueue:
         rows = [row for chunk in chunks for row in rows_of(chunk, self._topic.wants, start, state.next)]
         return rows, min(chunks[-1].end, state.next)
 
-    def _job(self, shard: _Shard, number: int, row: JobRow, offset: float) -> QueuedJob:
-        """Make a job; ``offset`` is what to add to seconds since 1970."""
-        stored = row.timestamp / 1e6 + offset
+    def _job(self, shard: _Shard, number: int, row: JobRow) -> QueuedJob:
+        stored = self._member.moment(row.timestamp)
         retry = shard.record.retries.get(row.offset)
         return QueuedJob(
             Place(number, row.offset),
             row,
-            due=stored + row.delay if retry is None else retry.due / 1e6 + offset,
+            due=stored + row.delay if retry is None else self._member.moment(retry.due),
             expires=stored + row.expires,
             attempts=0 if retry is None else retry.attempts,
             error="" if retry is None else retry.error,
@@ -422,7 +428,7 @@ class OpenQueue:
             self._machine.expire(now)
             self._machine.assign(now)
             for worker, wakeup in self._wakeups.items():
-                if worker.assigned or worker.settled:
+                if worker.assigned or worker.settled or worker.confirmed:
                     wakeup.wake()
             if self._machine.outcomes:
                 self._dirty.wake()
@@ -499,10 +505,13 @@ class OpenQueue:
                 await self._send_all(worker, tunnel)
 
     async def _send_all(self, worker: QueueWorker, tunnel: Tunnel) -> None:
-        while worker.settled or worker.assigned:
+        while worker.settled or worker.assigned or worker.confirmed:
             if worker.settled:
                 settled, worker.settled = worker.settled, []
-                await tunnel.send(encode_settled(settled))
+                await tunnel.send(encode_places("settled", settled))
+            if worker.confirmed:
+                confirmed, worker.confirmed = worker.confirmed, []
+                await tunnel.send(encode_places("confirmed", confirmed))
             jobs, worker.assigned = worker.assigned, []
             rows = await self._rows(jobs)
             held = [job for job in jobs if job.worker is worker and job.state is JobState.HELD]
@@ -540,7 +549,7 @@ class OpenQueue:
             self._is_writing = False
 
     def _mark(self, outcomes: Sequence[QueuedJob]) -> None:
-        now, wall = trio.current_time(), self._member.now()
+        now, date = trio.current_time(), self._member.date()
         for job in outcomes:
             number, offset = job.place
             shard = self._shards[number]
@@ -548,7 +557,7 @@ class OpenQueue:
             if shard.progress.is_done(offset):
                 continue  # the queue was purged meanwhile
             if job.verdict is JobVerdict.RETRY:
-                shard.retries[offset] = Retry(job.attempts, wall + int((job.due - now) * 1e6), job.error)
+                shard.retries[offset] = Retry(job.attempts, date + int((job.due - now) * 1e6), job.error)
                 continue
             shard.progress.mark(offset, offset + 1)
             if known:
@@ -569,9 +578,10 @@ class OpenQueue:
                 else:
                     shard.record.retries[offset] = retry
             shard.retries = {}
+        date = self._member.date()
 
         def write(view: IndexView, runs: list[EventRun]) -> None:
-            write_changes(view, self.name, changes)
+            write_changes(view, self.name, changes, date)
             runs += letters
 
         while True:

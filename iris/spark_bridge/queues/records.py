@@ -10,6 +10,7 @@ prefix key behind it                           value
 ``f``  queue, shard, epoch                     the floor, and counts of done, dead-lettered and expired jobs
 ``b``  queue, shard, epoch, block              512 bytes of bits; none if the block is done in full
 ``a``  queue, shard, epoch, offset             failed attempts, not before (microseconds since 1970), last error
+``c``                                          the date of the last of these writes, microseconds since 1970
 ====== ======================================= ==================================================================
 
 A queue is named by a digest of its name, a shard by number and epoch: of a log that was wiped nothing is known.
@@ -30,6 +31,7 @@ _FLOOR: Final = struct.Struct(">QQQQ")
 _NUMBER: Final = struct.Struct(">Q")
 _ATTEMPTS: Final = struct.Struct(">Hq")
 _SHARD: Final = struct.Struct(">I")
+_DATE: Final = b"c"
 
 _MAX_ERROR: Final = 1024
 """Bytes of the error that a job failed with; the rest is cut off."""
@@ -103,9 +105,23 @@ def change_of(record: QueueRecord, retries: Mapping[int, Retry | None]) -> Shard
     return change
 
 
-def write_changes(view: IndexView, queue: str, shards: Mapping[tuple[int, str], ShardChange]) -> None:
-    """Write what has changed, by number and epoch of the shard."""
+def read_date(view: IndexView) -> int:
+    """Return when something of queues was written last, in microseconds since 1970; 0: never.
+
+    Raises:
+        LogDamaged: the record is not what was written.
+    """
+    found = view.table("queues").get(_DATE)
+    return 0 if found is None else int(_NUMBER.unpack(found)[0])
+
+
+def write_changes(view: IndexView, queue: str, shards: Mapping[tuple[int, str], ShardChange], date: int) -> None:
+    """Write what has changed, by number and epoch of the shard.
+
+    Retries say when they are due, and a clock may be behind at the next start: so it is noted which date it was.
+    """
     table = view.table("queues")
+    table.put(_DATE, _NUMBER.pack(date))
     for (shard, epoch), change in shards.items():
         scope = _scope(queue, shard, epoch)
         table.put(b"f" + scope, _FLOOR.pack(change.floor, change.done, change.dead, change.expired))

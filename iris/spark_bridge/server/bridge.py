@@ -22,7 +22,7 @@ from iris.spark_bridge.copies import LogState, PrimaryCopies, Settings, read_sta
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.log import Retention, Store, existing_store, open_store
 from iris.spark_bridge.outcomes import OutcomeKeeper
-from iris.spark_bridge.queues import Queues
+from iris.spark_bridge.queues import Queues, read_date
 from iris.spark_bridge.server.clock_check import MemberClock
 from iris.spark_bridge.server.collector import gathering_service
 from iris.spark_bridge.server.group_commit import GroupLimits
@@ -372,7 +372,9 @@ def _look(store: Store, staging: Staging) -> None:
 
 
 def _newest(store: Store, staging: Staging) -> float | None:
-    """Return when the newest event was stored, or the last rows staged."""
+    """Return when the newest event was stored, an outcome of a job written, or the last rows staged."""
     times = [state.timestamp / 1e6 for state in store.shards() if state.timestamp]
+    with store.read_transaction() as view:
+        times += [date / 1e6 for date in [read_date(view)] if date]
     staged = staging.newest()
     return max(times if staged is None else [*times, staged], default=None)

@@ -1,8 +1,14 @@
-"""Clock check: whether the wall clock is trusted when it makes something old enough to be removed."""
+"""Clocks of a bridge's member: what dates its log, and whether the wall clock is trusted when it makes something old.
+
+One rule for all that a log keeps a date of: how long ago that was, and how long something lasts, is measured by the
+clock that nobody sets.  ``LogClock`` dates what is written, and knows when that was.  The wall clock alone says what
+day it is, for retention and for people.
+"""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import Final, final
 
@@ -10,6 +16,60 @@ import trio
 
 _JUMP: Final = 60.0
 _SETTLING: Final = 3600.0
+
+_STEP: Final = 0.05
+"""Seconds between two clocks from which on one was set; less is what it takes to read them."""
+_MOST_PARTS: Final = 64
+_SLOW: Final = 0.5
+
+
+@final
+class LogClock:
+    """Dates what a log holds: never backwards and never standing still.  Sans-IO.
+
+    It follows the wall clock.  When that is set ahead it jumps.  When that is set back, or is behind the log at the
+    start, it goes at half speed until the wall clock has caught up.  When something was dated is known exactly for what
+    was dated since the start; before that both clocks are taken to have run evenly.
+
+    Args:
+        newest: seconds since 1970 of the newest date in the log; None: there is none.
+        wall: seconds since 1970.
+        monotonic: seconds of a clock that nobody sets.
+    """
+
+    def __init__(self, newest: float | None, wall: float, monotonic: float) -> None:
+        self._parts = [(wall if newest is None else max(wall, newest), monotonic, 1.0)]
+        """From a date on: when that was, and how fast the dates go from there."""
+
+    def read(self, wall: float, monotonic: float) -> float:
+        """Return the date now, in seconds since 1970."""
+        date, begun, rate = self._parts[-1]
+        now = date + rate * (monotonic - begun)
+        if wall > now + _STEP or (rate == _SLOW and wall >= now):
+            now = self._begin(wall, monotonic, 1.0)
+        elif wall < now - _STEP and rate == 1.0:
+            self._begin(now, monotonic, _SLOW)
+        return now
+
+    def _begin(self, date: float, monotonic: float, rate: float) -> float:
+        self._parts.append((date, monotonic, rate))
+        del self._parts[:-_MOST_PARTS]
+        return date
+
+    def moment(self, date: float, now: float, monotonic: float) -> float:
+        """Return when, on the clock that nobody sets, something was dated so, or is due that is to come.
+
+        Args:
+            date: seconds since 1970.
+            now: what was read at ``monotonic``.
+            monotonic: seconds.
+        """
+        if date >= now:
+            return monotonic + date - now
+        at = max(0, bisect_right(self._parts, date, key=lambda part: part[0]) - 1)
+        first, begun, rate = self._parts[at]
+        until = self._parts[at + 1][1] if at + 1 < len(self._parts) else monotonic
+        return min(until, begun + (date - first) / (rate if date >= first else 1.0))
 
 
 @final
@@ -61,6 +121,7 @@ class MemberClock:
     def __init__(self, wall_clock: Callable[[], float], newest: float | None) -> None:
         self._wall_clock = wall_clock
         self._check = ClockCheck(newest)
+        self._log_clock = LogClock(newest, wall_clock(), trio.current_time())
         self.is_believed()
 
     def __repr__(self) -> str:
@@ -73,6 +134,16 @@ class MemberClock:
     def now(self) -> int:
         """Return microseconds since 1970."""
         return int(self._wall_clock() * 1_000_000)
+
+    def date(self) -> int:
+        """Return the date for what is written to the log now, in microseconds since 1970; see ``LogClock``."""
+        return int(self._log_clock.read(self._wall_clock(), trio.current_time()) * 1_000_000)
+
+    def moment(self, date: int) -> float:
+        """Return when something was dated so, or is due, in seconds of the clock that nobody sets."""
+        monotonic = trio.current_time()
+        now = self._log_clock.read(self._wall_clock(), monotonic)
+        return self._log_clock.moment(date / 1_000_000, now, monotonic)
 
     def is_believed(self) -> bool:
         """Tell whether what the clock calls old may be removed now."""

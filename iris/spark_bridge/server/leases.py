@@ -13,6 +13,8 @@ release   {name, cluster, holder}                        whether the caller had 
 One member of a bridge grants them: the one that has shard 0, of which there is one (``ShardClaim``).  A table of its
 log has the last token and who holds what; a lease is told when that is on the disk, and on as many copies as it takes.
 Renewals are kept in memory: a member that starts takes each lease that the log has for one that was renewed just now.
+A member whose log needs copies renews nothing before enough of them have said that they still follow it.  So one that
+is cut off renews nothing, and what it has granted is over before a promoted copy grants it.
 
 A token is greater than all before it.  A member begins with no less than the date in microseconds: so tokens grow also
 where the log was lost with its disk, unless the clock is behind where it was.  The time of a lease is measured by a
@@ -252,6 +254,10 @@ class Leases:
         fields = _fields(request.payload)
         name, holder = _whole_name(fields), _holder(fields)
         await trio.lowlevel.checkpoint()
+        # A primary that was cut off from its copies may have a successor, which gives each lease its time from when it
+        # was promoted.  That was not before the holder asked, if enough copies still follow this one: so the holder's
+        # time, which begins when it asks, is over first.
+        await self._member.copies.wait_followed()
         return self._table.renew(name, holder, trio.current_time())
 
     async def _release(self, request: Request) -> bool:

@@ -361,6 +361,14 @@ class BridgeMember:
         """Return the wall clock in microseconds since 1970."""
         return self._clock.now()
 
+    def date(self) -> int:
+        """Return the date for what is written now, in microseconds since 1970."""
+        return self._clock.date()
+
+    def moment(self, date: int) -> float:
+        """Return when something was dated so, in seconds of the clock that nobody sets; also what is to come."""
+        return self._clock.moment(date)
+
     def is_clock_believed(self) -> bool:
         """Tell whether anything may be forgotten for its age."""
         return self._clock.is_believed()
@@ -692,7 +700,9 @@ class BridgeMember:
             self._keep(more, kept)
             return kept
 
-        append = partial(self.store.append, parts, now=self.now(), judged=self._is_judged, change=change)
+        append = partial(
+            self.store.append, parts, now=self.now(), date=self.date(), judged=self._is_judged, change=change
+        )
         appended = await trio.to_thread.run_sync(append, limiter=self._disk)
         for waiting in changes:
             if waiting.error is not None:

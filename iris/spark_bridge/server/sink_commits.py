@@ -177,6 +177,7 @@ class BatchCommitter:
                 sender=writer.cluster,
                 split=partial(split_rows, self._sharding, query),
                 now=self._clock.now(),
+                date=self._clock.date(),
             )
             async with self._appending:
                 count = await trio.to_thread.run_sync(append)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -278,3 +279,98 @@ async def test_events_that_have_expired_are_left_out_and_counted(desk: tuple[Net
     async with node.consume("orders.>", group="billing") as orders:
         batch = await anext(orders)
         assert ([event.payload for event in batch], batch.expired) == ([2, 3], 1)
+
+
+async def test_a_late_commit_does_not_move_its_group_back(desk: tuple[Network, Node, BridgeMember]) -> None:
+    """A consumer was cut off with a commit that nobody had confirmed, and commits again behind another one."""
+    _, node, member = desk
+    await publish(node, range(3000))
+    (shard,) = member.states
+    async with node.consume("orders.>", group="billing") as orders:
+        await read(orders, 3000)
+    terms = {"group": "billing", "topics": ["orders.>"], "start": "earliest", "replay": False, "at": {shard: 1024}}
+    async with node.open_tunnel("bridge", operation="consume") as late:
+        await late.send(terms)
+        assert await late.receive() == {"at": {shard: 3000}}
+        await late.send({"commit": {shard: 1024}})
+        assert await late.receive() == {"committed": {shard: 1024}}, "so that it waits no longer"
+        await late.send({"commit": {shard: 10_000}})
+        assert await late.receive() == {"committed": {shard: 10_000}}, "of a log that was put back"
+    await publish(node, range(3000, 3005))
+    async with node.consume("orders.>", group="billing") as orders:
+        assert await read(orders, 5) == list(range(3000, 3005))
+
+
+async def test_a_commit_ends_with_the_error_of_a_consumer_that_has_failed_for_good(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("desk") as node,
+        node.consume("orders.>", group="billing") as orders,
+        trio.open_nursery() as nursery,
+    ):
+        async with bridge(network, tmp_path):
+            await node.wait_for("bridge")
+            await publish(node, range(3))
+            batch = await anext(orders)
+
+        async def commit() -> None:
+            with pytest.raises(NotAllowed, match="may not read"):
+                await batch.commit()
+
+        nursery.start_soon(commit)
+        async with bridge(network, tmp_path, readers=["others"]):
+            with pytest.raises(NotAllowed, match="may not read"), trio.fail_after(30):
+                await anext(orders)
+            with trio.fail_after(1), pytest.raises(NotAllowed, match="may not read"):
+                await batch.commit()
+
+
+@pytest.mark.parametrize("step", [-240.0, 240.0])
+async def test_a_clock_that_is_set_lets_no_event_expire(tmp_path: Path, step: float) -> None:
+    ahead = 0.0
+
+    def wall_clock() -> float:
+        return 1.8e9 + time.monotonic() + ahead
+
+    async with (
+        open_network() as network,
+        bridge(network, tmp_path, wall_clock=wall_clock),
+        network.open_node("desk") as node,
+    ):
+        await node.publish("orders.new", 1, expires=60.0, confirm=True)
+        ahead += step
+        await node.publish("orders.new", 2, expires=60.0, confirm=True)
+        await node.publish("orders.new", "gone", expires=0.2, confirm=True)
+        await trio.sleep(0.25)
+        await node.publish("orders.new", 3, expires=60.0, confirm=True)
+        async with node.consume("orders.>", group="billing") as orders:
+            found: list[iris.LogEvent] = []
+            while len(found) < 3:
+                found += await anext(orders)
+            assert [event.payload for event in found] == [1, 2, 3]
+            assert [event.timestamp for event in found] == sorted(event.timestamp for event in found)
+
+
+async def test_trimmed_events_on_other_topics_are_not_missed(
+    desk: tuple[Network, Node, BridgeMember],
+) -> None:
+    _, node, member = desk
+    await publish(node, range(20))
+    async with node.consume("orders.>", group="billing") as orders:
+        await read(orders, 20)
+    await publish(node, range(20, 25))
+    await publish(node, range(500), topic="else.where")
+    member.store.trim(0, 300)
+    member.refresh()
+    await publish(node, range(25, 27))
+    async with node.consume("orders.>", group="billing") as orders:
+        batch = await anext(orders)
+        assert ([event.payload for event in batch], batch.missed) == ([25, 26], 5)
+        await batch.commit()
+    await publish(node, range(500), topic="else.where")
+    member.store.trim(0, 900)
+    member.refresh()
+    await publish(node, range(27, 28))
+    async with node.consume("orders.>", group="billing") as orders:
+        batch = await anext(orders)
+        assert ([event.payload for event in batch], batch.missed) == ([27], 0)

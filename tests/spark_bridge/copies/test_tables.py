@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -20,12 +20,15 @@ from iris.spark_bridge.server.successor import reopen
 from iris.testing import Network, open_network
 from tests.support.copies import open_follower, open_primary, wait_copies
 
-FailOver = Callable[[], Awaitable[None]]
+FailOver = Callable[..., Awaitable[None]]
 
 
 @asynccontextmanager
 async def open_pair(network: Network, directory: Path) -> AsyncIterator[FailOver]:
-    """A primary and its copy; what is yielded kills the primary and promotes the copy."""
+    """A primary and its copy; what is yielded kills the primary and promotes the copy.
+
+    Given hosts that are cut off from the others together with the primary, it goes on there instead.
+    """
     scope, reopened = trio.CancelScope(), trio.Event()
 
     async def be_primary(task_status: trio.TaskStatus[None]) -> None:
@@ -41,15 +44,18 @@ async def open_pair(network: Network, directory: Path) -> AsyncIterator[FailOver
             reopened.set()
             await trio.sleep_forever()
 
-    async def fail_over() -> None:
-        network.memory.crash("primary")
-        scope.cancel()
+    async def fail_over(cut: Sequence[str] = (), others: Sequence[str] = ()) -> None:
+        if cut:
+            network.memory.partition(["primary", *cut], ["copy", "operator", *others])
+        else:
+            network.memory.crash("primary")
+            scope.cancel()
         await promote(operator, "bridge", 0, min_copies=0)
         await reopened.wait()
 
     async with (
-        network.open_node("bridge") as node,
-        network.open_node("bridge") as operator,
+        network.open_node("bridge", host="copy") as node,
+        network.open_node("bridge", host="operator") as operator,
         trio.open_nursery() as nursery,
     ):
         await nursery.start(be_primary)
@@ -180,3 +186,33 @@ async def test_nothing_is_told_of_a_key_a_lease_or_a_purge_that_no_copy_has(tmp_
         async with open_follower(network, tmp_path / "copy"):
             assert await bank.request("bridge", claim, operation="key.claim", timeout=60) == {"attempt": 1}
             assert (await bank.request("bridge", lease, operation="lease", timeout=60))["at"] == "bridge"
+
+
+async def test_a_primary_that_is_cut_off_renews_no_lease(tmp_path: Path) -> None:
+    """It and the holder reach each other, and the promoted copy grants the lease to somebody else."""
+    ended = trio.Event()
+
+    async def hold(node: iris.Node, task_status: trio.TaskStatus[iris.Lease]) -> None:
+        with pytest.raises(iris.LeaseLost):  # noqa: PT012 -- a block is what is tested
+            async with node.lease("scheduler", ttl=1) as lease:
+                task_status.started(lease)
+                await trio.sleep_forever()
+        ended.set()
+
+    async with (
+        open_network() as network,
+        open_pair(network, tmp_path) as fail_over,
+        network.open_node("workers", host="one") as one,
+        network.open_node("workers", host="two") as two,
+        trio.open_nursery() as nursery,
+    ):
+        lease = await nursery.start(hold, one)
+        await two.wait_for("bridge")
+        await trio.sleep(1.5)
+        assert lease.left > 0, "renewed as long as the copy follows"
+        await fail_over(["one"], ["two"])
+        async with two.lease("scheduler", ttl=1, timeout=20) as later:
+            assert later.token > lease.token
+            assert lease.left == 0
+            with trio.fail_after(1):
+                await ended.wait()

@@ -18,9 +18,18 @@ class Log:
         self.offset = 0
         self.begin = 0
 
-    def take(self, first: int, count: int = 1, *, began: int = 0, held: int = 0, owed: int = 0) -> None:
+    def take(
+        self,
+        first: int,
+        count: int = 1,
+        *,
+        began: int = 0,
+        held: int = 0,
+        owed: int = 0,
+        withdrawn: tuple[int, ...] = (),
+    ) -> None:
         """Store events; ``held`` is the first one that the publisher may still send again."""
-        milestones = (began,) if not held else (began, began, began, held)
+        milestones = (began,) if not held else (began, began, began, held, *withdrawn)
         self.numbering.arrive(first, count, owed=owed, milestones=milestones, shard=0, offset=self.offset)
         self.offset += count
 
@@ -188,3 +197,23 @@ def test_a_publisher_of_many_topics_is_remembered_by_the_latest(monkeypatch: pyt
 
 def test_a_hole_says_how_many_events_are_missing() -> None:
     assert Hole(3, 7, 0, 0).size == 5
+
+
+def test_what_was_withdrawn_is_not_missing_and_what_lies_between_is() -> None:
+    log = Log()
+    log.take(1, 5)
+    log.take(12, held=12, withdrawn=(6, 7, 9, 10))
+    assert log.settle() == [(8, 8, 5), (11, 11, 5)]
+    log.take(15, held=13)
+    log.take(20, held=20, withdrawn=(13, 14, 16, 19))
+    assert log.settle() == []
+    log.restart()
+    log.take(21, held=21, withdrawn=(13, 14, 16, 19))
+    assert log.settle() == []
+
+
+def test_what_was_withdrawn_and_had_come_is_counted_once() -> None:
+    log = Log()
+    log.take(1, 5)
+    log.take(8, held=8, withdrawn=(4, 6))
+    assert log.settle() == [(7, 7, 5)]

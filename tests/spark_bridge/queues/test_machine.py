@@ -164,18 +164,34 @@ def test_a_worker_that_had_nothing_to_do_for_longer_than_a_lease_does_not_stand_
 
 
 @pytest.mark.parametrize("begun", [True, False])
-def test_a_lost_worker_costs_an_attempt_of_what_it_worked_on_and_else_of_the_next_one(begun: bool) -> None:
+def test_a_lost_worker_costs_an_attempt_of_what_it_had_begun_and_what_waited_in_it_is_suspect(begun: bool) -> None:
     desk = Desk()
-    worker = desk.worker(backoff=0.0)
+    worker = desk.worker(backoff=0.0, attempts=1)
     for _ in range(3):
         desk.put()
     desk.machine.assign(desk.now)
     if begun:
         desk.machine.begin(worker, Place(0, 1), desk.now)
     desk.machine.close(worker, desk.now, lost=True)
-    assert desk.write() == [(1 if begun else 0, JobVerdict.RETRY)]
+    assert desk.write() == ([(1, JobVerdict.DEAD)] if begun else [])
     other = desk.worker()
-    assert sorted(desk.give(other)[0]) == [0, 1, 2]
+    left = [0, 2] if begun else [0, 1, 2]
+    assert sorted(desk.give(other)[0]) == left
+    assert sorted(place.offset for place in other.confirmed) == left, "each is begun when that is known"
+    desk.machine.close(other, desk.now, lost=True)
+    assert sorted(desk.write()) == [(offset, JobVerdict.RETRY) for offset in left]
+
+
+def test_what_a_worker_that_stands_still_had_in_hand_is_suspect() -> None:
+    desk = Desk()
+    worker = desk.worker(lease=10.0)
+    desk.put()
+    desk.machine.assign(desk.now)
+    desk.now += 10
+    desk.machine.expire(desk.now)
+    other = desk.worker()
+    assert desk.give(other) == [[0]]
+    assert (worker.confirmed, other.confirmed) == ([], [Place(0, 0)])
 
 
 def test_a_worker_that_leaves_in_order_costs_none() -> None:

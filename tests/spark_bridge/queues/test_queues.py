@@ -8,6 +8,8 @@ from __future__ import annotations
 import errno
 import logging
 import math
+import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -22,6 +24,7 @@ from iris.kernel.errors import ConfigError, NotAllowed, NotSent, RemoteError
 from iris.node.node import Node
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, open_network
+from tests.support.bridges import BridgeProcess
 
 
 @asynccontextmanager
@@ -533,3 +536,216 @@ async def test_a_queue_whose_names_are_too_many_or_bad_is_refused(desk: tuple[Ne
     for payload in (None, {"group": "queue/"}, {"group": 3}):
         with pytest.raises(RemoteError, match="bad_request"):
             await node.request("bridge", payload, operation="queue")
+
+
+async def test_a_commit_ends_with_the_error_of_a_queue_that_has_failed_for_good(tmp_path: Path) -> None:
+    async with open_network() as network, network.open_node("desk") as node, trio.open_nursery() as nursery:
+        async with node.queue("jobs") as jobs:
+            async with bridge(network, tmp_path):
+                await node.wait_for("bridge")
+                await jobs.put(1)
+                worker = jobs.take()
+                job = await anext(worker)
+
+            async def commit() -> None:
+                with pytest.raises(NotAllowed, match="may not read"):
+                    await job.commit()
+
+            nursery.start_soon(commit)
+            async with bridge(network, tmp_path, readers=["others"]):
+                with pytest.raises(NotAllowed, match="may not read"), trio.fail_after(30):
+                    await anext(worker)
+                with trio.fail_after(1), pytest.raises(NotAllowed, match="may not read"):
+                    await job.commit()
+            left = trio.current_time()
+        assert trio.current_time() - left < 4, "a queue that has failed has nothing to wait for when it is left"
+
+
+@pytest.mark.parametrize("way", ["block", "group", "bare", "error"])
+async def test_a_job_that_ends_its_program_counts_an_attempt_and_dies_of_it(
+    desk: tuple[Network, Node], way: str
+) -> None:
+    """``sys.exit`` in its block, below a nursery there, without a block; and an error of a job without a block."""
+    network, node = desk
+
+    async def leave() -> None:
+        await trio.lowlevel.checkpoint()
+        raise SystemExit(3)
+
+    async def run_program() -> int:
+        """As if the program was started again; returns the attempt of the job."""
+        async with network.open_node("desk") as worker:
+            await worker.wait_for("bridge")
+            attempt = 0
+            try:
+                async with worker.queue("jobs", attempts=3, backoff=0.0) as jobs:
+                    job = await first(jobs.take(1))
+                    attempt = job.attempt
+                    if way == "bare":
+                        await leave()
+                    elif way == "error":
+                        raise KeyError
+                    async with job:
+                        if way == "block":
+                            await leave()
+                        async with trio.open_nursery() as nursery:
+                            nursery.start_soon(leave)
+            except (SystemExit, KeyError, BaseExceptionGroup):
+                return attempt
+            raise AssertionError("the error goes on")
+
+    async with node.queue("jobs") as jobs:
+        await jobs.put("bad")
+    assert [await run_program() for _ in range(3)] == [1, 2, 3]
+    assert (await until(node, dead=1))["waiting"] == 0
+
+
+async def test_a_job_that_was_never_begun_is_no_dead_letter(desk: tuple[Network, Node]) -> None:
+    """Its worker is lost with it in hand, once and again; then it is begun when the bridge knows of that."""
+    _, node = desk
+    terms = {"group": "queue/jobs", "limit": 4, "lease": 30.0, "attempts": 1, "dead": "jobs.dead", "backoff": 0.0}
+    async with node.queue("jobs", attempts=1) as jobs:
+        await jobs.put("good")
+        for turn in range(3):
+            with pytest.raises(KeyError):  # noqa: PT012 -- a block is what is tested
+                async with node.open_tunnel("bridge", operation="take") as tunnel:
+                    await tunnel.send({**terms, "held": []})
+                    assert "now" in await tunnel.receive()
+                    if turn:
+                        assert await tunnel.receive() == {"suspect": [0, 0]}
+                    assert len((await tunnel.receive())["jobs"]) == 1
+                    raise KeyError
+        job = await first(jobs.take())
+        assert (await status(node))["in_hand"] == 1
+        assert (job.payload, job.attempt) == ("good", 1)
+        await job.commit()
+    assert (await status(node)) | {"done": 1, "dead": 0, "lapsed": 0} == await status(node)
+
+
+async def test_a_suspect_that_is_waited_for_is_given_back_when_its_worker_is_cancelled(
+    desk: tuple[Network, Node],
+) -> None:
+    _, node = desk
+    async with node.queue("jobs", attempts=1) as jobs:
+        worker = jobs.take()
+        await jobs.put("good")
+        while not worker._ready:  # noqa: ASYNC110 -- nobody is told
+            await trio.sleep(0.01)
+        worker._ready[0]._is_suspect = True  # the bridge does not know that it is one, and confirms nothing
+        with trio.move_on_after(0.1) as scope:
+            await anext(worker)
+        assert scope.cancelled_caught
+        assert (await first(worker)).attempt == 1
+
+
+KILLED = """
+import os, sys, trio, iris
+
+async def main():
+    async with iris.open_node("desk") as node, node.queue("jobs", attempts=2, backoff=0.0) as jobs:
+        async for job in jobs.take(4):
+            print(job.payload, job.attempt, flush=True)
+            async with job:
+                if job.payload == "bad":
+                    os._exit(9)
+            await job.commit()
+            if job.payload == "last":
+                return
+
+trio.run(main)
+"""
+
+
+async def test_a_job_that_kills_its_process_is_dead_after_its_attempts_and_takes_no_other_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+    with BridgeProcess(tmp_path / "data"):
+        async with iris.open_node("desk") as node, node.queue("jobs") as jobs:
+            await node.wait_for("bridge")
+            for payload in ("bad", "good", "good", "last"):
+                await jobs.put(payload)
+        runs: list[str] = []
+        for _ in range(4):
+            done = await trio.run_process([sys.executable, "-c", KILLED], capture_stdout=True, check=False)
+            runs.append(done.stdout.decode())
+            if done.returncode != 9:
+                break
+        began = "".join(runs).split("\n")
+        assert began[-4:] == ["good 1", "good 1", "last 1", ""]
+        bad = [line for line in began if line.startswith("bad")]
+        assert bad[-1] == "bad 2"
+        assert bad in (["bad 1", "bad 2"], ["bad 1", "bad 1", "bad 2"]), "its first end may come before its report"
+        async with iris.open_node("desk") as node:
+            await node.wait_for("bridge")
+            await until(node, dead=1, done=3)
+
+
+class Wall:
+    """A wall clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return 1.8e9 + time.monotonic() + self.ahead
+
+
+@pytest.mark.parametrize("restart", [False, True])
+async def test_a_clock_that_is_set_delays_no_job_and_lets_none_expire(tmp_path: Path, restart: bool) -> None:
+    """Set back, ahead, and back again; with a restart, or a copy on another machine, in between each time."""
+    wall = Wall()
+
+    async def serve(task_status: trio.TaskStatus[trio.CancelScope]) -> None:
+        with trio.CancelScope() as scope:
+            async with bridge(network, tmp_path, wall_clock=wall):
+                task_status.started(scope)
+                await trio.sleep_forever()
+        gone.set()
+
+    async with open_network() as network, network.open_node("desk") as node, trio.open_nursery() as nursery:
+        gone = trio.Event()
+        serving = await nursery.start(serve)
+        async with node.queue("jobs", backoff=0.2) as jobs:
+            await node.wait_for("bridge")
+            for number, step in enumerate((0.0, -240.0, 240.0, -480.0)):
+                wall.ahead += step
+                if restart:
+                    serving.cancel()
+                    await gone.wait()
+                    gone = trio.Event()
+                    serving = await nursery.start(serve)
+                    await node.wait_for("bridge")
+                await jobs.put(number, expires=None if number % 2 else 60.0)
+            async with node.queue("jobs", backoff=0.2) as others:
+                taken = others.take()
+                with trio.fail_after(20):
+                    for number in range(4):
+                        job = await anext(taken)
+                        assert (job.payload, job.attempt) == (number, 1)
+                        wall.ahead -= 1000
+                        job.fail("again")
+                    for number in range(4):
+                        job = await anext(taken)
+                        assert (job.payload, job.attempt) == (number, 2)
+                        await job.commit()
+        found = await status(node)
+        assert (found["done"], found["expired"], found["waiting"], found["delayed"]) == (4, 0, 0, 0)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_retry_is_due_in_time_after_a_start_with_a_clock_that_is_behind(tmp_path: Path) -> None:
+    """Nothing was stored for an hour before the job failed, so the events do not say how late it was."""
+    wall = Wall()
+    async with open_network() as network, network.open_node("desk") as node:
+        async with bridge(network, tmp_path, wall_clock=wall), node.queue("jobs", backoff=0.5) as jobs:
+            await node.wait_for("bridge")
+            await jobs.put(1)
+            wall.ahead += 3600
+            (await first(jobs.take())).fail()
+            await until(node, delayed=1)
+        wall.ahead -= 240
+        async with bridge(network, tmp_path, wall_clock=wall), node.queue("jobs") as jobs:
+            await node.wait_for("bridge")
+            with trio.fail_after(20):
+                assert (await anext(jobs.take())).attempt == 2

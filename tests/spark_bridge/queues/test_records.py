@@ -18,7 +18,7 @@ def test_a_record_that_is_not_what_was_written_is_noticed(tmp_path: Path) -> Non
     change = ShardChange(floor=3, done=3, dead=0, expired=0, blocks={}, retries=retries)
 
     def write(view: IndexView) -> dict[int, list[EventRun]]:
-        write_changes(view, "jobs", {(0, "00" * 8): change})
+        write_changes(view, "jobs", {(0, "00" * 8): change}, 7)
         return {}
 
     store = make_store(tmp_path)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
-from iris.spark_bridge.server.clock_check import ClockCheck
+from iris.spark_bridge.server.clock_check import ClockCheck, LogClock
 
 HOUR = 3600.0
 
@@ -39,3 +41,40 @@ def test_a_bridge_that_starts_after_its_newest_event_waits_an_hour(newest: float
     check = ClockCheck(newest)
     assert check.is_believed(100 * HOUR, 7.0) is believed
     assert check.is_believed(101 * HOUR, 7.0 + HOUR)
+
+
+def test_a_log_goes_on_with_its_dates_whatever_is_done_to_the_wall_clock() -> None:
+    """Dates never go back nor stand still, come back to the wall clock, and say when each of them was."""
+    random = Random(1)
+    for _ in range(50):
+        wall_offset, monotonic = 1e6, 100.0
+        clock = LogClock(None, wall_offset + monotonic, monotonic)
+        dated: list[tuple[float, float]] = []
+        before = 0.0
+        for _ in range(60):
+            passed = random.choice((0.001, 0.3, 5.0, 100.0))
+            monotonic += passed
+            if random.random() < 0.2:
+                wall_offset += random.choice((-240.0, 240.0, -3600.0, 0.01, 30 * 24 * HOUR, -30 * 24 * HOUR))
+            now = clock.read(wall_offset + monotonic, monotonic)
+            assert now >= before + 0.49 * passed or now == wall_offset + monotonic
+            before = now
+            dated.append((now, monotonic))
+            for date, moment in dated:
+                assert clock.moment(date, now, monotonic) == pytest.approx(moment, abs=0.001)
+            assert clock.moment(now + 60, now, monotonic) == pytest.approx(monotonic + 60)
+        monotonic += 10_000 * 24 * HOUR
+        clock.read(wall_offset + monotonic, monotonic)
+        assert clock.read(wall_offset + monotonic + 1, monotonic + 1) == pytest.approx(
+            wall_offset + monotonic + 1, abs=0.1
+        )
+
+
+def test_a_log_that_is_ahead_of_the_wall_clock_at_the_start_goes_on_from_its_newest_date() -> None:
+    clock = LogClock(1000.0, 760.0, 50.0)
+    assert clock.read(760.0, 50.0) == 1000.0
+    assert clock.read(770.0, 60.0) == 1005.0
+    assert clock.moment(990.0, 1005.0, 60.0) == 40.0, "10 s before the start, as far as can be known"
+    assert clock.moment(1002.0, 1005.0, 60.0) == 54.0
+    assert clock.read(1240.0, 530.0) == 1240.0
+    assert clock.read(1250.0, 540.0) == 1250.0

@@ -15,12 +15,16 @@ arrives.
 
 While a publisher waits for confirmations on the topic, a last milestone names the first event that it may still send
 again.  An event missing below that one, or anywhere if there is no such milestone, does not arrive any more.
+
+Behind it may stand ranges of events that were *withdrawn*: they were not confirmed in time, and who published them was
+told that.  A durable subscriber that does not have them has lost nothing that anybody counts on.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Final, final
 
 from iris.kernel.errors import RemoteProtocolError
@@ -28,7 +32,11 @@ from iris.kernel.names import NodeId
 
 Milestones = tuple[int, ...]
 """Events published in all when the topic began; then perhaps, for a later moment, the same and the topic's last number;
-then perhaps the number of the first event that is not confirmed yet.  Empty: not sent."""
+then perhaps the number of the first event that is not confirmed yet; then perhaps, for each range of events that were
+withdrawn, its first and its last number.  Empty: not sent."""
+
+MAX_WITHDRAWN: Final = 16
+"""Ranges of events that were withdrawn; when there are more, the oldest are counted as missing."""
 
 _CONFIRMATIONS: Final = 64
 """Confirmations remembered of one publisher; when there are more, every other one is forgotten."""
@@ -44,11 +52,18 @@ def milestones_untrusted(numbers: Milestones, sequence: int) -> None:
         RemoteProtocolError: they do not fit it.
     """
     if len(numbers) == 2:
-        raise RemoteProtocolError("milestones are none, one number, three or four")
+        raise RemoteProtocolError("milestones are none, one number, three, four or more in pairs")
     if numbers and (numbers[0] >= sequence or (len(numbers) > 1 and numbers[2] >= sequence)):
         raise RemoteProtocolError("a milestone lies before the events that follow it")
     if len(numbers) > 3 and not numbers[0] < numbers[3] <= sequence:
         raise RemoteProtocolError("the first event that is not confirmed is none that follows")
+    if len(numbers) % 2 and len(numbers) > 3:
+        raise RemoteProtocolError("what was withdrawn has a first and a last number")
+
+
+def withdrawn_of(numbers: Milestones) -> Iterable[tuple[int, int]]:
+    """Return the ranges of events that were withdrawn: the first and the last number of each."""
+    return zip(numbers[4::2], numbers[5::2], strict=True)
 
 
 def owed_from(milestones: Milestones, published: int | None, first: int) -> int:

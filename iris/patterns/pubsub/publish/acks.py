@@ -66,6 +66,8 @@ class Unconfirmed:
         first: number of the first event among all that this node wants confirmed.
         size: bytes on the wire.
         pending: for each node, the events that it has confirmed, as bits.
+        is_confirmed: whether every durable subscriber has all of it.
+        told: what was withdrawn when it was sent first.
     """
 
     __slots__ = (
@@ -76,6 +78,7 @@ class Unconfirmed:
         "everything",
         "first",
         "headers",
+        "is_confirmed",
         "key",
         "milestones",
         "news",
@@ -84,6 +87,7 @@ class Unconfirmed:
         "sequence",
         "size",
         "state",
+        "told",
         "topic",
     )
 
@@ -104,11 +108,16 @@ class Unconfirmed:
         self.asked: dict[_Key, NodeId] = {}
         self.attempts: Counter[_Key] = Counter()
         self.confirmed: set[_Key] = set()
+        self.is_confirmed = False
+        self.told: tuple[tuple[int, int], ...] | None = None
         self.news = trio.Event()
 
     def message(self, group: str | None) -> kinds.Events:
         """Return the events as they travel."""
-        since = self.milestones if self.state is None else self.state.tell(self.milestones)
+        since = self.milestones
+        if self.state is not None:
+            since = self.state.tell(since, self.sequence)
+            self.told = self.state.withdrawn if self.told is None else self.told
         return kinds.Events(self.topic, self.sequence, self.first, group, self.headers, self.key, self.payloads, since)
 
     def confirm(self, node: NodeId, first: int, last: int) -> bool:
@@ -244,6 +253,10 @@ class Acknowledgements:
                     del self._owing[node]
             if run.state is not None:
                 run.state.release(run.sequence)
+                if not run.is_confirmed:
+                    run.state.withdraw(run.sequence, run.sequence + len(run.payloads) - 1)
+                elif run.told:
+                    run.state.withdrawn = tuple(each for each in run.state.withdrawn if each not in run.told)
 
     def _expect(self, run: Unconfirmed, node: NodeId) -> None:
         """Wait for a node to confirm events that it was sent."""
@@ -264,6 +277,7 @@ class Acknowledgements:
             # From here every durable subscriber has the events on disk. At least one confirmation is needed: nobody
             # outstanding may also mean that the only subscriber has just left.
             if not outstanding and run.confirmed:
+                run.is_confirmed = True
                 return
             # A subscriber whose link had no room is tried again soon; all else comes with news.
             stuck = any(one.members and run.asked.get(name) not in run.pending for name, one in outstanding.items())

@@ -11,6 +11,7 @@ seconds does not slow its publisher; events for it are dropped and counted, and 
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -29,6 +30,7 @@ from iris.kernel.wire import kinds
 from iris.patterns.books import Crowd, SendLedger, Tally
 from iris.patterns.payloads import encoded
 from iris.patterns.pubsub.interest import (
+    MAX_WITHDRAWN,
     InterestTable,
     Matcher,
     Milestones,
@@ -87,6 +89,8 @@ class Topic:
         held: nodes that have asked for a pause, and that no other one can stand in for.
         resting: all nodes that have asked for one: they have no turns in groups.
         unconfirmed: the numbers with which runs of events begin that wait to be confirmed, in order; None: none did.
+        withdrawn: the first and the last number of ranges of events that were not confirmed in time, in order; until
+            every durable subscriber knows.
         away: durable subscribers that were away when this was last looked up.
         patient: links to nodes that want publishers to wait, however slow they are.
         lost: events that links did not take, or that subscribers have reported as dropped or refused.
@@ -112,6 +116,7 @@ class Topic:
         "shared",
         "unconfirmed",
         "version",
+        "withdrawn",
     )
 
     def __init__(self, published: int = 0) -> None:
@@ -129,6 +134,7 @@ class Topic:
         self.lost = self.raised = 0
         self.had_durable = False
         self.unconfirmed: OrderedDict[int, None] | None = None
+        self.withdrawn: tuple[tuple[int, int], ...] = ()
         self.away: frozenset[NameId] = _NOBODY_AWAY
 
     def hold(self, sequence: int) -> None:
@@ -142,12 +148,21 @@ class Topic:
         if self.unconfirmed is not None:
             self.unconfirmed.pop(sequence, None)
 
-    def tell(self, milestones: Milestones) -> Milestones:
-        """Return the milestones of an event, with what is not confirmed when it is sent."""
-        if not self.unconfirmed:
+    def withdraw(self, first: int, last: int) -> None:
+        """Note that events were not confirmed in time, which who published them is told: they are not missing."""
+        merged: list[tuple[int, int]] = []
+        for begin, end in sorted((*self.withdrawn, (first, last))):
+            follows = merged and begin == merged[-1][1] + 1
+            merged.append((merged.pop()[0] if follows else begin, end))
+        self.withdrawn = tuple(merged[-MAX_WITHDRAWN:])
+
+    def tell(self, milestones: Milestones, sequence: int) -> Milestones:
+        """Return the milestones of the event ``sequence``, with what is not confirmed when it is sent, or withdrawn."""
+        if not self.unconfirmed and not self.withdrawn:
             return milestones
         began, *came = milestones
-        return (began, *(came or (began, began)), next(iter(self.unconfirmed)))
+        unconfirmed = next(iter(self.unconfirmed)) if self.unconfirmed else sequence
+        return (began, *(came or (began, began)), unconfirmed, *itertools.chain(*self.withdrawn))
 
     def note_receivers(self, before: tuple[Outlet, ...], published: int, left: Mapping[NameId, int]) -> None:
         """Set a milestone where receivers have come, or a durable subscriber has left.
@@ -382,7 +397,9 @@ class Publisher:
         payloads = [payload]
         sent = cast("tuple[wire.Payload, ...]", payloads)  # a list, to which ``extend`` appends
         size += envelope_size(topic, headers, key)
-        since = state.tell(state.milestones) if state.unconfirmed else state.milestones
+        since = state.milestones
+        if state.unconfirmed or state.withdrawn:
+            since = state.tell(since, sequence)
         message = kinds.Events(topic, sequence, 0, None, headers, key, sent, since)
         run: _Run | None = None
         # Only a run for everybody may grow: a group chooses a member for each event, by turn, by key or by shard.

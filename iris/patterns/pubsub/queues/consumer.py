@@ -56,7 +56,7 @@ class LogBatch(Sequence[LogEvent]):
     Use it as a context manager: leaving the block commits it.  After an error in the block it is not committed.
     """
 
-    __slots__ = ("_end", "_events", "_link", "expired", "lag", "missed", "shard")
+    __slots__ = ("_end", "_events", "_link", "expired", "gaps", "lag", "missed", "shard")
 
     def __init__(
         self,
@@ -67,6 +67,7 @@ class LogBatch(Sequence[LogEvent]):
         end: int,
         lag: int,
         missed: int,
+        gaps: int,
         expired: int,
     ) -> None:
         self._link = link
@@ -76,7 +77,11 @@ class LogBatch(Sequence[LogEvent]):
         self.lag: Final = lag
         """Events of the shard that come behind it, on whatever topic."""
         self.missed: Final = missed
-        """Events that were trimmed before it could be read."""
+        """Events that were trimmed before it could be read: up to the last one on the consumer's topics that was, and 0
+        if none was."""
+        self.gaps: Final = gaps
+        """Events before its end, and behind the batch before, that the bridge never got: published while it was away or
+        lost on the way, and not with ``confirm=True``."""
         self.expired: Final = expired
         """Events before it that had expired."""
 
@@ -99,10 +104,13 @@ class LogBatch(Sequence[LogEvent]):
     async def commit(self) -> None:
         """Have the group go on behind this batch, and wait until that is on the bridge's disk.
 
-        It waits for a bridge that is down.  Cancelling it takes nothing back.
+        It waits for a bridge that is down.  Cancelling it takes nothing back.  A group that has come further meanwhile,
+        by another consumer, stays where it is.
 
         Raises:
             trio.ClosedResourceError: the consumer's block has ended.
+            IrisError: the consumer has failed for good, as iterating over it says; it is not known whether the bridge
+                knows of the commit.
         """
         await self._link.commit(self.shard, self._end)
 
@@ -133,7 +141,8 @@ class _MemberReader:
         self._taken = self._told = 0
         """Batches that came through the present tunnel and that the program has taken; of these, what was told."""
         self._news = trio.lowlevel.ParkingLot()
-        self._is_closed = False
+        self._failure: Exception | None = None
+        """Why nothing is confirmed any more."""
 
     def hand(self, batch: LogBatch) -> None:
         """Note that the program has a batch, and have the member send another one."""
@@ -146,13 +155,13 @@ class _MemberReader:
         self._wanted[shard] = max(end, self._wanted.get(shard, 0))
         self._wakeup.wake()
         while self._committed.get(shard, 0) < end:
-            if self._is_closed:
-                raise trio.ClosedResourceError("the consumer was left before its bridge had confirmed")
+            if self._failure is not None:
+                raise self._failure
             await self._news.park()
 
-    def close(self) -> None:
-        """Wait for nothing more."""
-        self._is_closed = True
+    def end(self, error: Exception) -> None:
+        """Let nobody wait any more: this is the error of those that do."""
+        self._failure = self._failure or error
         self._news.unpark_all()
 
     async def run(self, tunnel: Tunnel, terms: Mapping[str, Any]) -> None:
@@ -196,6 +205,7 @@ class _MemberReader:
                 "end": int(end),
                 "lag": int(lag),
                 "missed": int(missed),
+                "gaps": int(gaps),
                 "expired": int(expired),
                 "events": list() as rows,  # pyright: ignore[reportUnknownVariableType]
             }:
@@ -206,8 +216,14 @@ class _MemberReader:
                         missed, shard, self._consumer.group,
                         extra={"cluster": self.address, "count": missed},
                     )  # fmt: skip
+                if gaps:
+                    _log.warning(
+                        "%d events of shard %s never came to the bridge, and group %s goes on without them",
+                        gaps, shard, self._consumer.group,
+                        extra={"cluster": self.address, "count": gaps},
+                    )  # fmt: skip
                 self._consumer._offer(
-                    LogBatch(self, events, shard=shard, end=end, lag=lag, missed=missed, expired=expired)
+                    LogBatch(self, events, shard=shard, end=end, lag=lag, missed=missed, gaps=gaps, expired=expired)
                 )
             case _:
                 raise _not_understood()
@@ -303,6 +319,7 @@ class Consumer:
         except* IrisError as group:
             self._failure = first_error(group)
             self._arrived.wake()
+            self._end(self._failure)
 
     async def _keep(self, reader: _MemberReader) -> None:
         """Read from one member, and again when it comes back."""
@@ -333,9 +350,9 @@ class Consumer:
             await trio.sleep(pause)
             pause = min(_LONGEST_PAUSE, 2 * pause)
 
-    def _close(self) -> None:
+    def _end(self, error: Exception) -> None:
         for reader in self._readers.values():
-            reader.close()
+            reader.end(error)
 
 
 @asynccontextmanager
@@ -353,7 +370,7 @@ async def open_consumer(
         try:
             yield consumer
         finally:
-            consumer._close()
+            consumer._end(trio.ClosedResourceError("the consumer was left before its bridge had confirmed"))
 
 
 def _start(start: Start) -> object:

@@ -6,7 +6,7 @@ import enum
 import logging
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Final, Protocol, Self, final
+from typing import Any, Final, Protocol, Self, cast, final
 
 import trio
 
@@ -45,15 +45,16 @@ class Job:
     """A job that this worker has begun.  Made by iterating over ``WorkQueue.take``.
 
     Use it as a context manager: leaving the block reports the job as done.  An ``Exception`` in the block is logged and
-    goes no further: the job is tried again later, or becomes a dead letter.  Cancelling the block, or another
-    ``BaseException``, gives the job back at once, and no attempt is counted.
+    goes no further: the job is tried again later, or becomes a dead letter.  So it is after ``SystemExit``, which goes
+    on and ends the program.  Cancelling the block, or another ``BaseException``, gives the job back at once, and no
+    attempt is counted.
 
     Leaving the block does not wait for the bridge's disk.  The report is repeated until it is on it, as long as the
     queue's block is open, and the job counts as in hand so long.  ``commit`` waits.
     """
 
     __slots__ = (
-        "_deadline", "_failure", "_has_begun", "_outcome", "_place", "_reporting",
+        "_deadline", "_failure", "_has_begun", "_is_suspect", "_outcome", "_place", "_reporting",
         "attempt", "headers", "is_lost", "key", "payload", "queue", "sender", "timestamp",
     )  # fmt: skip
 
@@ -92,6 +93,8 @@ class Job:
         self._failure: tuple[str, bool] = ("", False)
         """Error, and whether it is permanent."""
         self._has_begun = False
+        self._is_suspect = False
+        """Whether it is begun only when the bridge has confirmed that it knows: it may have ended another worker."""
 
     def __repr__(self) -> str:
         return f"<Job {self._place[0]}:{self._place[1]} of {self.queue!r}, attempt {self.attempt}>"
@@ -103,6 +106,7 @@ class Job:
 
         Raises:
             trio.ClosedResourceError: the queue's block has ended, and it is not known whether the bridge knows.
+            IrisError: the worker has failed for good, as iterating over it says, and the same is not known.
         """
         self._decide(JobOutcome.DONE)
         await trio.lowlevel.checkpoint()
@@ -149,7 +153,7 @@ class Job:
     def _leave(self, error: BaseException | None) -> bool:
         if error is None:
             self._decide(JobOutcome.DONE)
-        elif isinstance(error, Exception):
+        elif is_failure(error):
             if self._outcome is None:
                 _log.error(
                     "attempt %d of a job of queue %s has failed: %r",
@@ -157,7 +161,15 @@ class Job:
                     exc_info=error, extra={"queue": self.queue, "reason": repr(error), "count": self.attempt},
                 )  # fmt: skip
             self.fail(f"{type(error).__name__}: {error}")
-            return True
         else:
             self.release()
+        return isinstance(error, Exception)
+
+
+def is_failure(error: BaseException) -> bool:
+    """Tell whether an error makes an attempt fail: what ends the program does, and to be cancelled does not."""
+    if isinstance(error, Exception | SystemExit):
+        return True
+    if not isinstance(error, BaseExceptionGroup):
         return False
+    return cast("BaseExceptionGroup[BaseException]", error).subgroup(SystemExit) is not None

@@ -46,12 +46,16 @@ class MemberLink:
         self._reported: list[Job] = []
         self._extended: list[Place] = []
         self._expired: list[Place] = []
+        self._suspects: set[Place] = set()
+        """Of the jobs that come next."""
         self._is_forgotten = False
         """Whether jobs were taken back that nobody has begun: no others come before this worker says a word."""
         self._asks = False
         self._wakeup = Wakeup()
         self._settled = trio.lowlevel.ParkingLot()
-        self._is_closed = self._is_connected = False
+        self._failure: Exception | None = None
+        """Why nothing is settled any more."""
+        self._is_connected = False
         self.is_leaving = False
         """Whether nothing more is to be taken."""
 
@@ -60,17 +64,34 @@ class MemberLink:
 
     # -- what the program does ------------------------------------------------------------------------------
 
-    def begin(self, job: Job) -> bool:
-        """Begin a job, if it is still this worker's and has not expired."""
+    async def begin(self, job: Job) -> bool:
+        """Begin a job, if it is still this worker's and has not expired.
+
+        Cancelled, it has not begun.
+        """
         if self.hand.get(job._place) is not job:
             return False
+        self._wakeup.wake()
         if job._deadline <= trio.current_time():
             self._expired.append(job._place)
-        else:
-            job._has_begun = True
-            self._begun.append(job._place)
-        self._wakeup.wake()
-        return job._has_begun
+            return False
+        self._begun.append(job._place)
+        if job._is_suspect:
+            try:
+                while self._is_asked(job):
+                    await self._settled.park()
+            except BaseException:
+                job.release()
+                raise
+            return job._has_begun
+        job._has_begun = True
+        # Its report goes out before the job begins: of one that ends this process the bridge knows it then, mostly.
+        await trio.lowlevel.cancel_shielded_checkpoint()
+        return True
+
+    def _is_asked(self, job: Job) -> bool:
+        here = self.hand.get(job._place) is job and not self.is_leaving and self._failure is None
+        return here and not job._has_begun
 
     def ask(self) -> None:
         """Let jobs come again, when the program waits for them."""
@@ -93,22 +114,23 @@ class MemberLink:
     async def wait_settled(self, job: Job) -> None:
         """See ``Reporting``."""
         while self.hand.get(job._place) is job:
-            if self._is_closed:
-                raise trio.ClosedResourceError(f"the queue {self._queue!r} was left before its bridge had confirmed")
+            if self._failure is not None:
+                raise self._failure
             await self._settled.park()
 
     async def leave(self) -> None:
         """Wait until every outcome is on the disk, then say goodbye: the member has the rest back."""
-        while any(job._outcome is not None for job in self.hand.values()):
+        while self._failure is None and any(job._outcome is not None for job in self.hand.values()):
             await self._settled.park()
         self.is_leaving = True
         self._wakeup.wake()
+        self._settled.unpark_all()
         while self._is_connected:
             await self._settled.park()
 
-    def close(self) -> None:
-        """Wait for nothing more."""
-        self._is_closed = True
+    def end(self, error: Exception) -> None:
+        """Let nobody wait any more: this is the error of those that do."""
+        self._failure = self._failure or error
         self._settled.unpark_all()
 
     # -- what the bridge does -------------------------------------------------------------------------------
@@ -145,6 +167,8 @@ class MemberLink:
             if not job._has_begun:
                 del self.hand[place]
         self._begun, self._extended, self._expired = [], [], []
+        self._suspects.clear()
+        self._settled.unpark_all()
         self._is_forgotten = False
         self._reported = [job for job in self.hand.values() if job._outcome is not None]
         if self._reported:
@@ -185,6 +209,12 @@ class MemberLink:
             fields = cast("dict[str, Any]", message)
             for place in _places_untrusted(fields.get("settled")):
                 self._settle(place)
+            for place in _places_untrusted(fields.get("confirmed")):
+                job = self.hand.get(place)
+                if job is not None:
+                    job._has_begun = True
+                self._settled.unpark_all()
+            self._suspects.update(_places_untrusted(fields.get("suspect")))
             entries = fields.get("jobs")
             if entries is not None:
                 self._take([await self._job_untrusted(entry, offset, tunnel) for entry in _entries_untrusted(entries)])
@@ -210,6 +240,8 @@ class MemberLink:
                     self._reported.append(known)
                 self._wakeup.wake()
                 continue
+            job._is_suspect = job._place in self._suspects
+            self._suspects.discard(job._place)
             self.hand[job._place] = job
             fresh.append(job)
         self._arrived(fresh)

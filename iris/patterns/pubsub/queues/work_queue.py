@@ -12,6 +12,7 @@ from iris.kernel.errors import ConfigError
 from iris.kernel.tasks import open_background
 from iris.kernel.topic_syntax import is_topic
 from iris.patterns.pubsub.queues.bridge_members import BridgeMembers
+from iris.patterns.pubsub.queues.job import is_failure
 from iris.patterns.pubsub.queues.terms import (
     DEAD_SUFFIX,
     DELAY,
@@ -113,6 +114,12 @@ class WorkQueue:
         self._nursery.start_soon(worker._run)
         return worker
 
+    def _fail_begun(self, error: BaseException) -> None:
+        """Count an attempt of each job that was begun and not reported, if the program is ended by an error."""
+        if is_failure(error):
+            for worker in self._workers:
+                worker._fail_begun(f"{type(error).__name__}: {error}")
+
     async def _finish(self) -> None:
         with trio.CancelScope(shield=True), trio.move_on_after(_GOODBYE):
             async with trio.open_nursery() as nursery:
@@ -151,5 +158,8 @@ async def open_work_queue(
         queue = WorkQueue(name, members, publish, nursery, terms)
         try:
             yield queue
+        except BaseException as error:
+            queue._fail_begun(error)
+            raise
         finally:
             await queue._finish()

@@ -69,9 +69,7 @@ class JobWorker:
                 raise StopAsyncIteration
             while self._ready:
                 job = self._ready.popleft()
-                if cast("MemberLink", job._reporting).begin(job):
-                    # Its report goes out before the job begins: of one that ends this process the bridge knows it.
-                    await trio.lowlevel.cancel_shielded_checkpoint()
+                if await cast("MemberLink", job._reporting).begin(job):
                     return job
             for link in self._links.values():
                 link.ask()
@@ -143,6 +141,14 @@ class JobWorker:
     def _fail(self, group: BaseExceptionGroup[Exception]) -> None:
         self._failure = first_error(group)
         self._arrived.unpark_all()
+        for link in self._links.values():
+            link.end(self._failure)
+
+    def _fail_begun(self, error: str) -> None:
+        for link in self._links.values():
+            for job in tuple(link.hand.values()):
+                if job._has_begun and job._outcome is None:
+                    job.fail(error)
 
     async def _finish(self) -> None:
         """Begin no more jobs, and wait until every outcome is on the disk."""
@@ -156,5 +162,6 @@ class JobWorker:
         """Wait for nothing more."""
         self._is_closing = True
         self._arrived.unpark_all()
+        closed = trio.ClosedResourceError(f"the queue {self._queue!r} was left before its bridge had confirmed")
         for link in self._links.values():
-            link.close()
+            link.end(closed)

@@ -114,6 +114,7 @@ def test_a_topic_is_checked_where_it_is_met_for_the_first_time() -> None:
         {"payloads": ((b"x",),)},
         {"milestones": (1,)},
         {"milestones": (0, 5, 1)},
+        {"milestones": (0, 0, 0, 1, 2)},
     ],
     ids=named,
 )

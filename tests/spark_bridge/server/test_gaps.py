@@ -1,0 +1,91 @@
+"""Gaps of a bridge among nodes: what it never got and nobody was told of, and never an event that is in the log."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from iris.kernel.errors import RequestTimeout
+from iris.node.node import Node
+from iris.spark_bridge.server.bridge import open_bridge
+from iris.spark_bridge.server.member import BridgeMember
+from iris.testing import Network, open_network
+from tests.support.arrivals import stored
+
+
+@asynccontextmanager
+async def bridge(network: Network, directory: Path) -> AsyncIterator[BridgeMember]:
+    async with network.open_node("bridge") as node, open_bridge(node, topics=[">"], directory=directory) as member:
+        yield member
+
+
+async def publish_until_stored(node: Node, number: int) -> int:
+    """Publish an event again after each error; return how often it was in vain."""
+    vain = 0
+    while True:
+        try:
+            await node.publish("orders", b"%d" % number, confirm=True, timeout=0.1)
+        except RequestTimeout:
+            vain += 1
+        else:
+            return vain
+
+
+async def test_events_that_are_confirmed_at_the_second_attempt_are_no_gaps(tmp_path: Path) -> None:
+    done = 0
+
+    async def publish(number: int) -> None:
+        nonlocal done
+        await publish_until_stored(node, number)
+        done += 1
+
+    async with open_network() as network, network.open_node("shop") as node:
+        async with bridge(network, tmp_path):
+            await node.wait_for("bridge")
+            await publish(0)
+        async with trio.open_nursery() as nursery:
+            for number in range(1, 21):
+                nursery.start_soon(publish, number)
+                await trio.sleep(0.01)
+            async with bridge(network, tmp_path) as member:
+                while done < 21:  # noqa: ASYNC110 -- nobody is told
+                    await trio.sleep(0.01)
+                assert set(stored(member.store)) == {b"%d" % number for number in range(21)}
+                assert member.store.gaps() == []
+                await publish(21)
+                assert member.store.gaps() == []
+                assert member.statistics().missed == 0
+        assert not node._parts.pubsub.publishing.look_up("orders").withdrawn, "every bridge knows by now"
+
+
+async def test_what_nobody_was_told_of_is_a_gap_and_a_consumer_is_told_of_it(tmp_path: Path) -> None:
+    async with open_network() as network, network.open_node("shop") as node:
+        async with bridge(network, tmp_path):
+            await node.wait_for("bridge")
+            await publish_until_stored(node, 0)
+            await node.publish("other", b"first", confirm=True)
+        try:
+            await node.publish("orders", b"in vain", confirm=True, timeout=0.05)
+        except RequestTimeout:
+            for _ in range(3):
+                await node.publish("orders", b"lost")
+                await node.publish("other", b"lost")
+        async with bridge(network, tmp_path) as member:
+            await node.wait_for("bridge")
+            await publish_until_stored(node, 1)
+            await node.publish("other", b"last", confirm=True)
+            assert {gap.topic: gap.count for gap in member.store.gaps()} == {"orders": 3, "other": 3}
+            async with node.consume("orders", group="billing") as orders:
+                gaps = count = 0
+                while count < 2:
+                    async with await anext(orders) as batch:
+                        gaps += batch.gaps
+                        count += len(batch)
+                assert gaps == 3
+                await publish_until_stored(node, 2)
+                assert (await anext(orders)).gaps == 0
+            async with node.consume("orders", group="billing") as orders:
+                assert (await anext(orders)).gaps == 0
