@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
-from typing import Any, Final, final
+from typing import Any, Final, NoReturn, final
 
 import pyarrow as pa
 import trio
@@ -116,23 +116,28 @@ class IrisSource(DataSource):
         """Return the reader of a table."""
         return IrisReader(_with_schema(parse_source_options(self._given, streaming=False), schema))
 
-    @errors_alone()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 -- Spark's name
-        """Return the reader of a stream, or have Spark ask for a simple one."""
+        """Return the reader of a stream, or have Spark ask for a simple one.
+
+        What is wrong is raised by the reader that is returned: where Spark gets none it stops the reader that it does
+        not have, and shows the error of that in the place of this one.
+        """
         reader, inline_rows = self._stream_reader(schema)
         return super().streamReader(schema) if inline_rows else reader
 
-    @errors_alone()
     def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:  # noqa: N802 -- Spark's name
-        """Return the reader of a stream whose batches need no worker."""
+        """Return the reader of a stream whose batches need no worker; errors are raised by it."""
         return InlineStreamReader(*self._stream_reader(schema))
 
-    def _stream_reader(self, schema: StructType) -> tuple[IrisStreamReader, int]:
-        options = _with_schema(parse_source_options(self._given, streaming=True), schema)
-        rows = options.inline_rows
-        if rows and options.max_offsets is not None:
-            rows = min(rows, options.max_offsets)
-        return IrisStreamReader(options), rows
+    def _stream_reader(self, schema: StructType) -> tuple[IrisStreamReader | FailingStreamReader, int]:
+        try:
+            options = _with_schema(parse_source_options(self._given, streaming=True), schema)
+            rows = options.inline_rows
+            if rows and options.max_offsets is not None:
+                rows = min(rows, options.max_offsets)
+            return IrisStreamReader(options), rows
+        except Exception as error:  # noqa: BLE001 -- Spark would show another one instead, see streamReader
+            return FailingStreamReader(error), 0
 
     @errors_alone()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -291,6 +296,54 @@ def _behind(position: Mapping[str, int], extents: Mapping[str, Extent]) -> dict[
         shard: max(0, extent.next - max(position.get(shard, 0), extent.first or extent.earliest))
         for shard, extent in extents.items()
     }
+
+
+@final
+class FailingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Stands for a reader that could not be made: whatever Spark asks of it first raises why.
+
+    Args:
+        error: the reason.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    @errors_alone()
+    def _fail(self) -> NoReturn:
+        raise self._error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's name
+        """Raise the error."""
+        self._fail()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 -- Spark's name
+        """Raise the error."""
+        self._fail()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's name
+        """Raise the error."""
+        self._fail()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802 -- Spark's
+        """Raise the error."""
+        self._fail()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 -- Spark's name
+        """Raise the error."""
+        self._fail()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:  # noqa: ARG002
+        """Raise the error."""
+        self._fail()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        """Raise the error."""
+        self._fail()
+
+    def commit(self, end: dict[str, Any]) -> None:  # noqa: ARG002
+        """Raise the error."""
+        self._fail()
 
 
 @final
