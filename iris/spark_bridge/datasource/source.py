@@ -436,16 +436,15 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @errors_alone()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 -- Spark's name
         """Return the end of the next batch; waits for up to 8 s if there is nothing to read."""
-        position = parse_offsets(start)
-        self._expect(position)
-        lost = saturated(position.lost + self._damage_behind(position))
-        if position.topics not in (None, self._topics) and not self._known:
+        begun = parse_offsets(start)
+        self._expect(begun)
+        if not self._known and (begun.before or begun.topics not in (None, self._topics)):
             self._look()
-        position = position.go_back(self._topics, self._watch.extents)
+        position = begun.go_back(self._topics, self._watch.extents)
         if position.before:
             end = self._read_past(position, limit)
             if end is not None:
-                return self._plan(position, end, lost)
+                return self._plan(begun, position, end)
             position = position.caught_up()
         poll = self._poll if self._target is None else 0.0
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -469,17 +468,18 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         end = advance(position, extents, fail_on_data_loss=self._options.fail_on_data_loss)
         idle = end is position
         if not idle:
-            return self._plan(position, end, lost)
+            return self._plan(begun, position, end)
         # Nothing that the group wants is unread up to there, so nothing has to be kept for it.
         self._move({shard: max(at, self._watch.passed.get(shard, 0)) for shard, at in position.next.items()})
         self._read_to = end.next
-        self._lost = lost
+        self._lost = saturated(begun.lost + self._damage_behind(begun))
         self._poll = min(2 * self._poll, _LONGEST_POLL)
         return start
 
-    def _plan(self, position: Offsets, end: Offsets, lost: int) -> dict[str, Any]:
-        """Return the end of a batch as Spark stores it."""
+    def _plan(self, begun: Offsets, position: Offsets, end: Offsets) -> dict[str, Any]:
+        """Return the end of a batch as Spark stores it: the batch before ended at ``begun``."""
         options = _options_of(self._options, end)
+        lost = saturated(begun.lost + self._damage_behind(begun))
         lost = saturated(lost + count_missing(options, self._portal, self._watch, ranges_between(position, end)))
         end = dataclasses.replace(end, lost=lost)
         if not options.fail_on_data_loss:
