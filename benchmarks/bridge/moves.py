@@ -79,6 +79,11 @@ class _Bridge:
         for child in self.members.values():
             child.wait_ready()
 
+    def end(self) -> None:
+        """End all of them."""
+        for child in self.members.values():
+            child.end()
+
     def kill(self, shard: int) -> None:
         """Kill a member and start it again."""
         self.members[shard].end()
@@ -131,7 +136,7 @@ def run_moves(
     began = time.monotonic()
     with open_realm() as directory, contextlib.ExitStack() as stack:
         bridge = _Bridge(directory)
-        stack.callback(lambda: [child.end() for child in bridge.members.values()])
+        stack.callback(bridge.end)
         bridge.start()
         trio.run(_publish, range(events // 2))
         command = [sys.executable, "-m", "benchmarks.bridge.kill_driver", "local[2]", str(directory)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,9 +29,9 @@ class Query:
         self.rows: list[str] = []
         self.batches: list[list[str]] = []
 
-    def run(self, *, most: int = 100, repeat: bool = False, **given: str) -> None:
+    def run(self, given: Mapping[str, str], *, most: int = 100, repeat: bool = False) -> None:
         """Start anew, as after a change of the options, and read what is there; ``most`` batches."""
-        stream = IrisStreamReader(parse_source_options(given, streaming=True))
+        stream = IrisStreamReader(parse_source_options({**given, "localFiles": "false"}, streaming=True))
         if not self.checkpoint:
             self.checkpoint.append(stream.initialOffset())
         if repeat:
@@ -110,16 +111,16 @@ async def test_what_was_stored_on_it_before_is_read_once(
 
     async def act(publish: Any) -> None:
         await publish("a", "b", "b", "a", "b")
-        await trio.to_thread.run_sync(lambda: query.run(**before, **limit, localFiles="false"))
+        await trio.to_thread.run_sync(lambda: query.run(before | limit))
         old = 0 if "startingOffsets" in before else 2
         assert query.rows == ["a1", "a2"][:old]
         await publish("b", "a", "b")
         # The last batch is repeated with the topics that it had, and the next ones have all.
         again = bool(query.batches)
-        run = lambda: query.run(repeat=again, **after, **limit, localFiles="false")  # noqa: E731
+        run = lambda: query.run(after | limit, repeat=again)  # noqa: E731
         await trio.to_thread.run_sync(run)
         await publish("a", "b")
-        await trio.to_thread.run_sync(lambda: query.run(repeat=True, **after, **limit, localFiles="false"))
+        await trio.to_thread.run_sync(lambda: query.run(after | limit, repeat=True))
         wanted = [f"b{n}" for n in range(1, 7)] + [f"a{n}" for n in range(3 - old, 5)]
         assert Counter(query.rows) == Counter(wanted)
         if limit:
@@ -135,14 +136,14 @@ async def test_topics_that_are_added_while_others_are_still_read_behind(
     query = Query()
 
     async def act(publish: Any) -> None:
-        options = {"maxOffsetsPerTrigger": "1", "localFiles": "false"}
+        options = {"maxOffsetsPerTrigger": "1"}
         await publish(*"abcabcabc")
-        await trio.to_thread.run_sync(lambda: query.run(subscribe="a", **options))
-        await trio.to_thread.run_sync(lambda: query.run(most=1, subscribe="a,b", **options))
+        await trio.to_thread.run_sync(lambda: query.run({"subscribe": "a"} | options))
+        await trio.to_thread.run_sync(lambda: query.run({"subscribe": "a,b"} | options, most=1))
         assert query.rows == ["a1", "a2", "a3", "b1"]
-        await trio.to_thread.run_sync(lambda: query.run(most=1, repeat=True, subscribe="a,b,c", **options))
+        await trio.to_thread.run_sync(lambda: query.run({"subscribe": "a,b,c"} | options, most=1, repeat=True))
         await publish(*"abc")
-        await trio.to_thread.run_sync(lambda: query.run(repeat=True, subscribe="a,b,c", **options))
+        await trio.to_thread.run_sync(lambda: query.run({"subscribe": "a,b,c"} | options, repeat=True))
         assert Counter(query.rows) == Counter(f"{topic}{n}" for topic in "abc" for n in range(1, 5))
 
     await scene(tmp_path, monkeypatch, act)
@@ -155,13 +156,13 @@ async def test_fewer_topics_and_a_checkpoint_of_before_this_go_on_where_they_are
 
     async def act(publish: Any) -> None:
         await publish("a", "b")
-        await trio.to_thread.run_sync(lambda: query.run(subscribe="a,b", localFiles="false"))
+        await trio.to_thread.run_sync(lambda: query.run({"subscribe": "a,b"}))
         await publish("a", "b")
-        await trio.to_thread.run_sync(lambda: query.run(subscribe="b", localFiles="false"))
+        await trio.to_thread.run_sync(lambda: query.run({"subscribe": "b"}))
         assert query.rows == ["a1", "b1", "b2"]
         query.checkpoint[-1].pop("topics")
         await publish("a", "b")
-        await trio.to_thread.run_sync(lambda: query.run(subscribe="a,b", localFiles="false"))
+        await trio.to_thread.run_sync(lambda: query.run({"subscribe": "a,b"}))
         assert query.rows == ["a1", "b1", "b2", "a3", "b3"]
 
     await scene(tmp_path, monkeypatch, act)

@@ -19,6 +19,7 @@ from iris.spark_bridge.datasource.options import SinkOptions
 from iris.spark_bridge.datasource.payloads import typed_columns
 from iris.spark_bridge.datasource.sink import DriverRows, commit_parts, publish_rows, to_rows
 from iris.spark_bridge.events.schema import SINK_SCHEMA, decode_events
+from iris.spark_bridge.log import TopicFilter
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
 from iris.spark_bridge.staging import new_part, write_rows
@@ -40,8 +41,8 @@ async def open_pair(network: Network, directory: Path) -> AsyncIterator[tuple[Br
 def events_on(bridge: BridgeMember, topic: str) -> pa.Table:
     (state,) = bridge.store.shards()
     chunks = bridge.store.read(0, state.epoch, state.earliest, state.next, max_bytes=2**24)
-    table = pa.Table.from_batches([decode_events(chunk.data) for chunk in chunks])
-    return table.filter(pa.compute.equal(table.column("topic"), topic))
+    wanted = TopicFilter((topic,))
+    return pa.Table.from_batches([wanted.keep(decode_events(chunk.data)) for chunk in chunks])
 
 
 async def copy(bridge: BridgeMember, client: BridgeClient, delivery: str) -> None:
