@@ -1,4 +1,4 @@
-"""``python -m benchmarks.bridge kills|rates|latency|topics|first``: figures of docs/explanation/measured/spark.md."""
+"""``python -m benchmarks.bridge kills|moves|rates|latency|topics|first``: the figures of measured/spark.md."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import argparse
 import os
 import subprocess
 import sys
+from functools import partial
 
 from benchmarks.bridge.kills import choose_victims, run_kills
+from benchmarks.bridge.moves import run_moves
 from benchmarks.bridge.rates import opening, publishing, row
 
 
@@ -21,6 +23,10 @@ def main() -> None:
     kills.add_argument("--pause", type=float, default=4.0, help="mean seconds between two kills")
     kills.add_argument("--costly", type=int, help="of so many drivers and executors each, instead of a quarter")
     kills.add_argument("--rate", type=float, default=1000.0, help="events per second")
+    moves = verbs.add_parser("moves", help="kill drivers and members while the bridge grows and one is renamed")
+    moves.add_argument("--events", type=int, default=100_000)
+    moves.add_argument("--kills", type=int, default=18)
+    moves.add_argument("--seed", type=int, default=0)
     rates = verbs.add_parser("rates", help="events and rows per second, latency, memory")
     rates.add_argument("--events", type=int, default=300_000, help="in each round")
     rates.add_argument("--without-spark", action="store_true", help="only what needs no session")
@@ -37,6 +43,10 @@ def main() -> None:
     given = parser.parse_args()
     if given.verb == "kills":
         sys.exit(_kill(given))
+    if given.verb == "moves":
+        moved = run_moves(given.events, given.kills, seed=given.seed, say=partial(print, file=sys.stderr, flush=True))
+        print(moved)
+        sys.exit(bool(moved.lost or moved.doubled))
     if given.verb == "latency":
         from benchmarks.bridge.latency import main as measure_latency
 

@@ -1,6 +1,6 @@
-"""The driver of the kills: ``python -m benchmarks.bridge.kill_driver MASTER DIRECTORY SETTINGS``.
+"""The driver of the kills: ``python -m benchmarks.bridge.kill_driver MASTER DIRECTORY SETTINGS [ROWS]``.
 
-Reads the topic ``in`` and publishes every event on ``out``, through Spark, until it is killed.
+Reads the topic ``in`` and publishes every event on ``out``, through Spark, until it is killed; ROWS in a micro-batch.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from iris import spark_bridge
 
 
-def main(master: str, directory: Path, settings: dict[str, str]) -> None:
+def main(master: str, directory: Path, settings: dict[str, str], *rows: str) -> None:
     """Run the query."""
     builder = SparkSession.builder.master(master).appName("kills")
     own = {
@@ -29,7 +29,8 @@ def main(master: str, directory: Path, settings: dict[str, str]) -> None:
         builder = builder.config(name, value)
     spark = spark_bridge.configure(builder, latency=True).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    events = spark.readStream.format("iris").options(subscribe="in", minPartitions="2").load()
+    limits = {"maxOffsetsPerTrigger": rows[0]} if rows else {}
+    events = spark.readStream.format("iris").options(subscribe="in", minPartitions="2", **limits).load()
     query = (
         events.select("value")
         .writeStream.format("iris")
@@ -42,4 +43,4 @@ def main(master: str, directory: Path, settings: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]))
+    main(sys.argv[1], Path(sys.argv[2]), json.loads(sys.argv[3]), *sys.argv[4:])

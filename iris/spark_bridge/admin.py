@@ -35,7 +35,7 @@ from iris.spark_bridge.client import (
 from iris.spark_bridge.datasource import SourceOptions, to_batches
 from iris.spark_bridge.events.damage import Damage
 from iris.spark_bridge.events.gaps import Gap
-from iris.spark_bridge.events.schema import HEADER_ENCODING, PACKED
+from iris.spark_bridge.events.schema import HEADER_ENCODING, PACKED, key_text
 from iris.spark_bridge.log import TopicFilter, open_store
 from iris.spark_bridge.tier import Storage, TierReader, TierStatus
 
@@ -216,14 +216,16 @@ def as_objects(batch: pa.RecordBatch, shard: str) -> Iterator[dict[str, Any]]:
             "offset": row["offset"],
             "timestamp": row["timestamp"].isoformat(),
             "topic": row["topic"],
-            "key": None if row["key"] is None else row["key"].decode("utf-8", "replace"),
+            "key": key_text(row["key"]),
             "headers": headers,
         }
         yield event | value_of(row["value"], packed=headers.get(HEADER_ENCODING) == PACKED)
 
 
-def value_of(value: bytes, *, packed: bool) -> dict[str, Any]:
+def value_of(value: bytes | None, *, packed: bool) -> dict[str, Any]:
     """Return the part of an event's object that holds its payload."""
+    if value is None:
+        return {"value": None}
     if packed:
         with suppress(RemoteProtocolError, RecursionError):
             return {"value": _plain(decode_payload_untrusted(join_payload(value, packed=True)))}

@@ -48,6 +48,11 @@ def test_an_error_is_its_message(spark: SparkSession, realm: Path, tmp_path: Pat
         with pytest.raises(StreamingQueryException) as plan:
             query.processAllAvailable()
         texts["option startingOffsets says 99"] = str(plan.value)
+        typed = spark.readStream.format("iris").schema(FIELDS).option("endingOffsets", "latest").load().writeStream
+        query = typed.format("noop").option("checkpointLocation", str(tmp_path / "typed")).start()
+        with pytest.raises(StreamingQueryException) as options:
+            query.processAllAvailable()
+        texts["option endingOffsets is for a batch read"] = str(options.value)
     for wanted, text in texts.items():
         assert wanted in text
     assert [wanted for wanted, text in texts.items() if "Traceback" in text or 'File "' in text] == []

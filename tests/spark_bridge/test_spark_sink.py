@@ -166,8 +166,8 @@ def test_the_driver_publishes_topics_keys_and_headers(spark: SparkSession, bridg
     first, second = spark.read.format("iris").load().collect()
     assert (bytes(first.key), bytes(first.value), first.topic) == (b"k", b"x", "t.1")
     assert {header.key: bytes(header.value) for header in second.headers}["h"] == b"v"
-    with pytest.raises(ConfigError, match="column value is null in 1 rows"):
-        publish_inline(rows.selectExpr("string(null) value", "topic"), 0, query="q", rows=1, given={})
+    with pytest.raises(ConfigError, match="column topic is null in 1 rows"):
+        publish_inline(rows.selectExpr("value", "string(null) topic"), 0, query="q", rows=1, given={})
     with pytest.raises(ConfigError, match="column key is bigint"):
         publish_inline(rows.selectExpr("value", "topic", "1L key"), 0, query="q", rows=1, given={})
     with pytest.raises(ConfigError, match="column value is there more than once"):
@@ -211,7 +211,7 @@ def test_whoever_listens_hears_what_is_committed(spark: SparkSession, bridge: Br
         ("'x' value, 'h' headers", {"topic": "t"}, "column headers is string"),
         ("'x' value", {"topic": "a b"}, "option topic"),
         ("'x' value, 'a b' topic", {}, "'a b' is not a topic"),
-        ("cast(null as string) value", {"topic": "t"}, "column value is null in 1 rows"),
+        ("'x' value, cast(null as string) topic", {}, "column topic is null in 1 rows"),
         ("'x' value", {"topic": "t", "delivery": "twice"}, "option delivery"),
         ("'x' value", {"topic": "t", "batch": "1"}, "query and batch"),
         ("'x' value", {"topic": "t", "tpoic": "t"}, "did you mean topic"),

@@ -9,13 +9,13 @@ from iris.spark_bridge.client.bridge_watch import BridgeWatch
 from iris.spark_bridge.client.client import BridgeClient, RemoteShard, check_chunk, one_error, shards_untrusted
 from iris.spark_bridge.client.connection import Connection
 from iris.spark_bridge.client.offsets import (
-    EARLIEST, LATEST, Extent, Offsets, Position, Range, Where, advance, check_order, number_of,
-    parse_offsets, place, ranges_before, ranges_between, split_ranges, with_beginnings,
+    EARLIEST, LATEST, Extent, Offsets, Position, Range, TopicSelection, Where, advance, check_order,
+    cut_ranges, number_of, parse_offsets, place, ranges_before, ranges_between, split_ranges, with_beginnings,
 )  # fmt: skip
 
 __all__ = (
     "EARLIEST", "LATEST", "BlockingPortal", "BridgeClient", "BridgeWatch", "Connection", "Extent", "Offsets",
-    "Position", "Range", "RemoteShard", "Where", "advance", "check_chunk", "check_order", "number_of", "one_error",
-    "parse_offsets", "place", "portal_to", "ranges_before", "ranges_between", "shards_untrusted", "split_ranges",
-    "with_beginnings",
+    "Position", "Range", "RemoteShard", "TopicSelection", "Where", "advance", "check_chunk", "check_order",
+    "cut_ranges", "number_of", "one_error", "parse_offsets", "place", "portal_to", "ranges_before", "ranges_between",
+    "shards_untrusted", "split_ranges", "with_beginnings",
 )  # fmt: skip

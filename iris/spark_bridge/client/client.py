@@ -42,7 +42,7 @@ from iris.spark_bridge.errors import (
 )
 from iris.spark_bridge.events.damage import Damage
 from iris.spark_bridge.events.gaps import GAPS_AT_ONCE, Gap
-from iris.spark_bridge.events.schema import header_texts, key_text
+from iris.spark_bridge.events.schema import check_texts, encoding_of, header_texts, key_text, payload_of
 from iris.spark_bridge.log import (
     EVERYTHING,
     HEADER_SIZE,
@@ -147,6 +147,21 @@ class BridgeClient:
             as ``shards``.
         """
         return tuple(sorted({shard.address for shard in await self._known_shards()}))
+
+    async def home_of(self, number: int) -> str:
+        """Return the member that has the shard on which a number falls, of those with which the bridge began.
+
+        Growth adds shards behind these.  A member that is started under another name, or promoted, has the same shards
+        and the same log.  So what is noted there is found again, whatever has become of the bridge meanwhile.  If the
+        members do not divide the events, the shards that are there now stand for those of the beginning.
+
+        They are asked, and errors are, as by ``addresses``.
+        """
+        shards = await self._known_shards()
+        began = min(shard.grown[0] if shard.grown else shard.of for shard in shards)
+        if not began:
+            return shards[number % len(shards)].address
+        return next(shard.address for shard in shards if shard.number == number % began)
 
     async def is_counted(self) -> bool:
         """Tell whether a member that is away would be missed: they divide the events, or there is only one.
@@ -393,10 +408,16 @@ class BridgeClient:
         await self._ask(address, "abort", {"query": query, "batch": batch})
 
     async def publish(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Publish rows of SINK_SCHEMA, each confirmed by every durable subscriber."""
+        """Publish rows of SINK_SCHEMA, each confirmed by every durable subscriber.
+
+        Raises:
+            ConfigError: a key or a header is not UTF-8, as those of events are; nothing was published.
+        """
+        rows = list(rows)
+        check_texts(rows)
         room = trio.Semaphore(_UNCONFIRMED)
 
-        async def one(topic: str, value: bytes, key: str | None, headers: Mapping[str, str]) -> None:
+        async def one(topic: str, value: object, key: str | None, headers: Mapping[str, str]) -> None:
             try:
                 await self._retry(
                     partial(
@@ -417,7 +438,8 @@ class BridgeClient:
                 for row in rows:
                     await room.acquire()
                     texts = key_text(row["key"]), header_texts(row["headers"])
-                    nursery.start_soon(one, row["topic"], row["value"], *texts)
+                    payload = payload_of(row["value"], encoding_of(row["headers"]))
+                    nursery.start_soon(one, row["topic"], payload, *texts)
 
     async def ask(self, address: str, operation: str, payload: Any = None) -> Any:
         """Ask one member anything; see ``iris.spark_bridge.server.operations``."""

@@ -14,7 +14,11 @@ fit the new one.  Two further keys stand in the offsets around the first batch:
   A query that goes on without what is damaged has all of them there: damage is counted behind the batch that met it.
 
 Shards that an offset does not name are read from their earliest event: nothing that was published is skipped because
-a shard is new.
+a shard is new.  So it is with topics, for which two more keys stand there:
+
+- ``topics``: the patterns, or the regular expression, of the topics that were read up to here, if these are not all.
+- ``before``: pairs of such topics, and of the offsets below which these had been read before topics were added.  The
+  query has gone back to the earliest events, and reads up to these offsets what is on the added topics alone.
 """
 
 from __future__ import annotations
@@ -43,6 +47,41 @@ Position = Where | Mapping[str, int]
 _INITIAL: Final = "initial"
 _FROM: Final = "from"
 _LOST: Final = "lost"
+_TOPICS: Final = "topics"
+_BEFORE: Final = "before"
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TopicSelection:
+    """The topics that a query reads: all, if there are neither patterns nor an expression."""
+
+    patterns: tuple[str, ...] = ()
+    regex: str | None = None
+
+    def added_to(self, others: Sequence[TopicSelection]) -> TopicSelection | None:
+        """Return what of this is not in each of the others, or more of it; None: nothing, as far as patterns say so."""
+        if not self.patterns or not all(other.patterns for other in others):
+            return self
+        added = [pattern for pattern in self.patterns if not all(pattern in other.patterns for other in others)]
+        return TopicSelection(patterns=tuple(added)) if added else None
+
+    def to_json(self) -> list[str] | str:
+        """Return what stands in a checkpoint."""
+        return [*self.patterns] if self.regex is None else self.regex
+
+
+def _selection(value: object) -> TopicSelection | None:
+    if isinstance(value, str):
+        return TopicSelection(regex=value)
+    patterns = cast("list[object]", value) if isinstance(value, list) else [None]
+    if not all(isinstance(pattern, str) for pattern in patterns):
+        return None
+    return TopicSelection(patterns=tuple(cast("list[str]", patterns)))
+
+
+Before = tuple[TopicSelection, Mapping[str, int]]
+"""Topics, and the offsets below which these were read."""
 
 
 @final
@@ -55,6 +94,37 @@ class Offsets:
     began: Mapping[str, int] = dataclasses.field(default_factory=dict[str, int])
     lost: int = 0
     """Events that were missing from the log up to here, as far as the query went on without them."""
+    topics: TopicSelection | None = None
+    """Those that were read; None: all, or an earlier version has written the checkpoint."""
+    before: tuple[Before, ...] = ()
+    """What had been read when topics were added that are still read behind."""
+
+    @property
+    def marks(self) -> dict[str, int]:
+        """By shard, the offset from which on nothing had been read when topics were added."""
+        marks: dict[str, int] = {}
+        for _, offsets in self.before:
+            for shard, offset in offsets.items():
+                marks[shard] = max(offset, marks.get(shard, 0))
+        return marks
+
+    def go_back(self, topics: TopicSelection, extents: Mapping[str, Extent]) -> Offsets:
+        """Return the position from which a query reads that goes on here with other topics."""
+        changed = dataclasses.replace(self, topics=topics)
+        if self.topics in (None, topics):
+            return changed
+        before = (*self.before, (self.topics, self.next))
+        if topics.added_to([selection for selection, _ in before]) is None:
+            return changed
+        earliest = {shard: extent.earliest for shard, extent in extents.items()}
+        following = {shard: min(at, earliest.get(shard, at)) for shard, at in self.next.items()}
+        return dataclasses.replace(changed, next=following, initial=True, before=before)
+
+    def caught_up(self) -> Offsets:
+        """Return the position behind all that was read before topics were added."""
+        marks = self.marks
+        following = {shard: max(at, marks.get(shard, 0)) for shard, at in self.next.items()}
+        return dataclasses.replace(self, next=following, initial=True, before=())
 
     def to_json(self) -> dict[str, Any]:
         """Return what Spark stores."""
@@ -65,6 +135,10 @@ class Offsets:
             value[_FROM] = dict(self.began)
         if self.lost:
             value[_LOST] = self.lost
+        if self.topics not in (None, TopicSelection()):
+            value[_TOPICS] = self.topics.to_json()
+        if self.before:
+            value[_BEFORE] = [[topics.to_json(), dict(offsets)] for topics, offsets in self.before]
         return value
 
 
@@ -74,15 +148,25 @@ def parse_offsets(value: Mapping[str, Any]) -> Offsets:
     Raises:
         ConfigError: it was not written by ``Offsets.to_json``.
     """
-    following = {shard: offset for shard, offset in value.items() if shard not in (_INITIAL, _FROM, _LOST)}
+    others = (_INITIAL, _FROM, _LOST, _TOPICS, _BEFORE)
+    following = {shard: offset for shard, offset in value.items() if shard not in others}
     began, lost = value.get(_FROM, {}), value.get(_LOST, 0)
-    if not _are_offsets(following) or not _are_offsets(began) or type(lost) is not int or lost < 0:
+    topics = _selection(value[_TOPICS]) if _TOPICS in value else None
+    pairs = [(_selection(one), offsets) for one, offsets in value.get(_BEFORE, [])]
+    before = tuple((one, offsets) for one, offsets in pairs if one is not None and _are_offsets(offsets))
+    if (
+        not (_are_offsets(following) and _are_offsets(began) and type(lost) is int and lost >= 0)
+        or (topics is None and _TOPICS in value)
+        or len(before) < len(pairs)
+    ):
         raise ConfigError(f"the checkpoint holds {dict(value)!r}, no offsets of a bridge: is it another query's?")
     return Offsets(
         next=cast("dict[str, int]", following),
         initial=value.get(_INITIAL) is True,
         began=cast("dict[str, int]", began),
         lost=lost,
+        topics=topics,
+        before=before,
     )
 
 
@@ -231,7 +315,7 @@ def advance(start: Offsets, extents: Mapping[str, Extent], *, fail_on_data_loss:
     behind = any(began[shard] < offset for shard, offset in start.next.items() if shard in began)
     if not waiting and not behind:
         return start
-    return Offsets(next=ends, began=began, lost=start.lost)
+    return Offsets(next=ends, began=began, lost=start.lost, topics=start.topics, before=start.before)
 
 
 def _end(extent: Extent | None, offset: int) -> int:
@@ -279,6 +363,16 @@ def ranges_between(start: Offsets, end: Offsets) -> list[Range]:
         if begin < offset:
             ranges.append(Range(shard=shard, start=begin, end=offset))
     return ranges
+
+
+def cut_ranges(ranges: Sequence[Range], marks: Sequence[Mapping[str, int]]) -> list[Range]:
+    """Return ranges none of which holds one of these offsets of its shard between its first event and its last."""
+    pieces: list[Range] = []
+    for found in ranges:
+        inner = {offsets.get(found.shard, 0) for offsets in marks}
+        cuts = [found.start, *sorted(at for at in inner if found.start < at < found.end), found.end]
+        pieces += [Range(shard=found.shard, start=begin, end=end) for begin, end in itertools.pairwise(cuts)]
+    return pieces
 
 
 def split_ranges(ranges: Sequence[Range], partitions: int | None, most: int | None = None) -> list[Range]:

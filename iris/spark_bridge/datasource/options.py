@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, cast, final
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
 from iris.patterns.pubsub.interest import check_pattern, check_topic
-from iris.spark_bridge.client import EARLIEST, LATEST, Connection, Position, Where
+from iris.spark_bridge.client import EARLIEST, LATEST, Connection, Position, TopicSelection, Where
 from iris.spark_bridge.datasource.payloads import (
     CORRUPT,
     MODES,
@@ -55,6 +55,8 @@ class SourceOptions:
     topics: tuple[str, ...] = ()
     """Patterns of topics; empty: not chosen by these."""
     topic_regex: str | None = None
+    passed: tuple[TopicSelection, ...] = ()
+    """Topics whose events are left out of a range, because the query read them there before others were added."""
     shards: tuple[int, ...] | None = None
     """Numbers of the shards to read; None: all."""
     starting: Position = "earliest"

@@ -150,6 +150,7 @@ def _wanted_batches(
     chunks: Iterator[Chunk], options: SourceOptions, *, start: int, end: int
 ) -> Iterator[pa.RecordBatch]:
     wanted = TopicFilter(options.topics, options.topic_regex)
+    passed = [TopicFilter(topics.patterns, topics.regex) for topics in options.passed]
     small: list[pa.RecordBatch] = []
     rows = size = 0
     for chunk in chunks:
@@ -158,6 +159,8 @@ def _wanted_batches(
         if last - first < chunk.count:
             batch = _between(batch, chunk, first, last)
         batch = wanted.keep(batch)
+        for one in passed:
+            batch = one.drop(batch)
         if not options.include_headers and options.typed is None:
             batch = batch.select(COLUMNS_WITHOUT_HEADERS)
         large = batch.num_rows >= _FEW_ROWS or batch.nbytes >= _FEW_BYTES

@@ -150,21 +150,28 @@ async def stage_part(client: BridgeClient, *, part: StagedPart, file: Any) -> st
     return address
 
 
-async def _address(client: BridgeClient, query: str) -> str:
-    """Return the member that commits all batches of a query: which one depends on the query alone.
+async def _address(client: BridgeClient, query: str, staged: Sequence[Staged] = ()) -> str:
+    """Return the member that commits all batches of a query, wherever the shard is now that the query determines.
+
+    A job's rows are committed where they are staged, if the members do not say how many they are: nobody repeats it.
 
     Raises:
         ConfigError: nobody knows how many members there are, so one that is away would not be missed, and a batch that
             it has in its log would be committed again, by another one.
     """
-    addresses = await client.addresses()
-    if not query.startswith(JOB_PREFIX) and not await client.is_counted():
+    address = await client.home_of(hash_of(query))
+    if await client.is_counted():
+        return address
+    if not query.startswith(JOB_PREFIX):
         raise ConfigError(
             f"the members of bridge {client.bridge!r} do not say how many they are, so a batch that Spark repeats "
             "could be in the log twice: start them with --of, or a single one without --member, or write with option "
             "delivery at-least-once"
         )
-    return addresses[hash_of(query) % len(addresses)]
+    if len({message.address for message in staged}) > 1:
+        # One member commits the whole batch in one transaction; over two members there is no such step.
+        raise RemoteError("misconfigured", "the members of the bridge changed while a batch was staged: run it again")
+    return staged[0].address if staged else address
 
 
 def hash_of(query: str) -> int:
@@ -178,9 +185,6 @@ def _commit(messages: Sequence[WriterCommitMessage | None], options: SinkOptions
     carried = [message for message in messages if isinstance(message, DriverRows)]
     if not staged and not carried:
         return
-    # One member commits the whole batch in one transaction; over two members there is no such step.
-    if len({message.address for message in staged}) > 1:
-        raise RemoteError("misconfigured", "the members of the bridge changed while a batch was staged: run it again")
     portal_to(options.connection).call(partial(commit_parts, staged=staged, carried=carried))
 
 
@@ -193,7 +197,7 @@ async def commit_parts(client: BridgeClient, *, staged: Sequence[Staged], carrie
     """
     parts = [message.part for message in staged]
     query, batch = (staged or carried)[0].part.query, (staged or carried)[0].part.batch
-    address = staged[0].address if staged else await _address(client, query)
+    address = await _address(client, query, staged)
     with ExitStack() as stack:
         rows_of = {message.part: message.rows for message in carried}
         if len(carried) > 1:
@@ -242,7 +246,7 @@ async def abort_parts(client: BridgeClient, *, staged: Sequence[Staged], carried
     if not staged and sum(len(message.rows) for message in carried) <= _MOST_BYTES:
         return  # it is nowhere
     part = (staged or carried)[0].part
-    address = staged[0].address if staged else await _address(client, part.query)
+    address = await _address(client, part.query, staged)
     await client.abort(address, part.query, part.batch)
 
 

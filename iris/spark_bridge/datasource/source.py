@@ -16,7 +16,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
-from typing import Any, Final, final
+from typing import Any, Final, NoReturn, final
 
 import pyarrow as pa
 import trio
@@ -47,8 +47,10 @@ from iris.spark_bridge.client import (
     Extent,
     Offsets,
     Range,
+    TopicSelection,
     advance,
     check_order,
+    cut_ranges,
     number_of,
     parse_offsets,
     place,
@@ -116,23 +118,28 @@ class IrisSource(DataSource):
         """Return the reader of a table."""
         return IrisReader(_with_schema(parse_source_options(self._given, streaming=False), schema))
 
-    @errors_alone()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 -- Spark's name
-        """Return the reader of a stream, or have Spark ask for a simple one."""
+        """Return the reader of a stream, or have Spark ask for a simple one.
+
+        What is wrong is raised by the reader that is returned: where Spark gets none it stops the reader that it does
+        not have, and shows the error of that in the place of this one.
+        """
         reader, inline_rows = self._stream_reader(schema)
         return super().streamReader(schema) if inline_rows else reader
 
-    @errors_alone()
     def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:  # noqa: N802 -- Spark's name
-        """Return the reader of a stream whose batches need no worker."""
+        """Return the reader of a stream whose batches need no worker; errors are raised by it."""
         return InlineStreamReader(*self._stream_reader(schema))
 
-    def _stream_reader(self, schema: StructType) -> tuple[IrisStreamReader, int]:
-        options = _with_schema(parse_source_options(self._given, streaming=True), schema)
-        rows = options.inline_rows
-        if rows and options.max_offsets is not None:
-            rows = min(rows, options.max_offsets)
-        return IrisStreamReader(options), rows
+    def _stream_reader(self, schema: StructType) -> tuple[IrisStreamReader | FailingStreamReader, int]:
+        try:
+            options = _with_schema(parse_source_options(self._given, streaming=True), schema)
+            rows = options.inline_rows
+            if rows and options.max_offsets is not None:
+                rows = min(rows, options.max_offsets)
+            return IrisStreamReader(options), rows
+        except Exception as error:  # noqa: BLE001 -- Spark would show another one instead, see streamReader
+            return FailingStreamReader(error), 0
 
     @errors_alone()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -174,18 +181,34 @@ def _with_schema(options: SourceOptions, schema: StructType) -> SourceOptions:
 class BridgePartition(InputPartition):
     """A range of one shard, for one task."""
 
-    def __init__(self, *, address: str, found: Range, slot: int) -> None:
+    def __init__(self, *, address: str, found: Range, slot: int, position: Offsets | None = None) -> None:
         super().__init__(f"{found.shard}: {found.start} to {found.end}")
         self.address = address
         self.range = found
         self.slot = slot
         """Number of the range among those of its shard."""
+        self.position = position
+        """Where the batch ends, which says what topics it has; None: it is no batch of a stream."""
+
+
+def _options_of(options: SourceOptions, position: Offsets, found: Range | None = None) -> SourceOptions:
+    """Return the options with the topics that a batch has: those of the time when it was planned."""
+    topics, before = position.topics, position.before
+    if before:
+        topics = topics or TopicSelection()
+        topics = topics.added_to([one for one, _ in before]) or topics
+    if topics is None:
+        return options
+    passed = () if found is None else tuple(one for one, marks in before if marks.get(found.shard, 0) >= found.end)
+    return dataclasses.replace(options, topics=topics.patterns, topic_regex=topics.regex, passed=passed)
 
 
 def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     if not isinstance(partition, BridgePartition):
         return  # Spark makes one without a range when there is none
     found = partition.range
+    if partition.position is not None:
+        options = _options_of(options, partition.position, found)
     read = partial(read_range, options, address=partition.address, shard=found.shard, start=found.start, end=found.end)
     with errors_alone():
         if options.bad_topic is None:
@@ -195,14 +218,17 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
                 yield from read(take_unfit=letters.take)
 
 
-def _partitions(options: SourceOptions, watch: BridgeWatch, ranges: Sequence[Range]) -> list[InputPartition]:
+def _partitions(
+    options: SourceOptions, watch: BridgeWatch, ranges: Sequence[Range], position: Offsets | None = None
+) -> list[InputPartition]:
     partitions: list[InputPartition] = []
     slots: Counter[str] = Counter()
     for found in split_ranges(ranges, options.min_partitions, options.max_rows_per_partition):
         slots[found.shard] += 1
         address = watch.address(found.shard)
         if address is not None:
-            partitions.append(BridgePartition(address=address, found=found, slot=slots[found.shard]))
+            slot = slots[found.shard]
+            partitions.append(BridgePartition(address=address, found=found, slot=slot, position=position))
         elif options.fail_on_data_loss:
             raise DataLost(
                 f"shard {found.shard} is not there: the log was wiped, or the bridge was told to forget the shard. Set "
@@ -294,12 +320,63 @@ def _behind(position: Mapping[str, int], extents: Mapping[str, Extent]) -> dict[
 
 
 @final
+class FailingStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Stands for a reader that could not be made: whatever Spark asks of it first raises why.
+
+    Args:
+        error: the reason.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    @errors_alone()
+    def _fail(self) -> NoReturn:
+        raise self._error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802 -- Spark's name
+        """Raise the error."""
+        self._fail()
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 -- Spark's name
+        """Raise the error."""
+        self._fail()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 -- Spark's name
+        """Raise the error."""
+        self._fail()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: ARG002, N802 -- Spark's
+        """Raise the error."""
+        self._fail()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 -- Spark's name
+        """Raise the error."""
+        self._fail()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:  # noqa: ARG002
+        """Raise the error."""
+        self._fail()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # noqa: ARG002
+        """Raise the error."""
+        self._fail()
+
+    def commit(self, end: dict[str, Any]) -> None:  # noqa: ARG002
+        """Raise the error."""
+        self._fail()
+
+
+@final
 class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads what arrives at a bridge."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._watch = BridgeWatch(options.shards, TopicFilter(options.topics, options.topic_regex))
+        self._topics = TopicSelection(patterns=options.topics, regex=options.topic_regex)
+        self._past: BridgeWatch | None = None
+        """For the topics that were added, below where the others were when that was."""
         self._moved: Mapping[str, int] = {}
         """The offsets that the bridge has of the group."""
         self._initial: Offsets | None = None
@@ -327,7 +404,7 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             start = _starting(self._options, self._portal, self._watch)
             if self._options.group is not None:
                 start = self._pin(self._options.group, start)
-            self._initial = Offsets(next=start, initial=True)
+            self._initial = Offsets(next=start, initial=True, topics=self._topics)
         return self._initial.to_json()
 
     def _look(self) -> None:
@@ -359,8 +436,16 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @errors_alone()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 -- Spark's name
         """Return the end of the next batch; waits for up to 8 s if there is nothing to read."""
-        position = parse_offsets(start)
-        self._expect(position)
+        begun = parse_offsets(start)
+        self._expect(begun)
+        if not self._known and (begun.before or begun.topics not in (None, self._topics)):
+            self._look()
+        position = begun.go_back(self._topics, self._watch.extents)
+        if position.before:
+            end = self._read_past(position, limit)
+            if end is not None:
+                return self._plan(begun, position, end)
+            position = position.caught_up()
         poll = self._poll if self._target is None else 0.0
         rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         self._portal.call(lambda client: self._watch.wait(client, position.next, poll, rows))
@@ -382,28 +467,48 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             }
         end = advance(position, extents, fail_on_data_loss=self._options.fail_on_data_loss)
         idle = end is position
-        lost = saturated(position.lost + self._damage_behind(position))
         if not idle:
-            missing = count_missing(self._options, self._portal, self._watch, ranges_between(position, end))
-            lost = saturated(lost + missing)
-            end = dataclasses.replace(end, lost=lost)
-            if not self._options.fail_on_data_loss:
-                end = with_beginnings(position, end)
-            self._planned = time.monotonic()
-        else:
-            # Nothing that the group wants is unread up to there, so nothing has to be kept for it.
-            self._move({shard: max(at, self._watch.passed.get(shard, 0)) for shard, at in position.next.items()})
+            return self._plan(begun, position, end)
+        # Nothing that the group wants is unread up to there, so nothing has to be kept for it.
+        self._move({shard: max(at, self._watch.passed.get(shard, 0)) for shard, at in position.next.items()})
         self._read_to = end.next
-        self._lost = lost
-        self._poll = min(2 * self._poll, _LONGEST_POLL) if idle else _FIRST_POLL
-        return start if idle else end.to_json()
+        self._lost = saturated(begun.lost + self._damage_behind(begun))
+        self._poll = min(2 * self._poll, _LONGEST_POLL)
+        return start
+
+    def _plan(self, begun: Offsets, position: Offsets, end: Offsets) -> dict[str, Any]:
+        """Return the end of a batch as Spark stores it: the batch before ended at ``begun``."""
+        options = _options_of(self._options, end)
+        lost = saturated(begun.lost + self._damage_behind(begun))
+        lost = saturated(lost + count_missing(options, self._portal, self._watch, ranges_between(position, end)))
+        end = dataclasses.replace(end, lost=lost)
+        if not options.fail_on_data_loss:
+            end = with_beginnings(position, end)
+        self._planned = time.monotonic()
+        self._read_to, self._lost, self._poll = end.next, lost, _FIRST_POLL
+        return end.to_json()
+
+    def _read_past(self, position: Offsets, limit: ReadLimit) -> Offsets | None:
+        """Return the end of the next batch of what was stored on topics before they were added; None: it is read."""
+        options, marks = _options_of(self._options, position), position.marks
+        if self._past is None:
+            self._past = BridgeWatch(options.shards, TopicFilter(options.topics, options.topic_regex))
+        watch, rows = self._past, limit.max_rows if isinstance(limit, ReadMaxRows) else None
+        self._portal.call(lambda client: watch.wait(client, position.next, 0.0, rows))
+        extents = {
+            shard: dataclasses.replace(extent, next=min(extent.next, marks[shard]))
+            for shard, extent in watch.extents.items()
+            if shard in marks
+        }
+        end = advance(position, extents, fail_on_data_loss=options.fail_on_data_loss)
+        return None if end is position else end
 
     def _damage_behind(self, position: Offsets) -> int:
         """Return how many damaged events the batch that ended here went on without: only its tasks came by them."""
         if self._damage_counted[0] != position:
             self._damage_counted = (
                 position,
-                count_damaged(self._options, self._portal, self._watch, ranges_before(position)),
+                count_damaged(_options_of(self._options, position), self._portal, self._watch, ranges_before(position)),
             )
         return self._damage_counted[1]
 
@@ -449,8 +554,8 @@ class IrisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._expect(stop)
         if not self._known:
             self._look()  # after a restart the first batch is repeated, and nobody has looked yet
-        ranges = ranges_between(begin, stop)
-        return _partitions(self._options, self._watch, ranges)
+        ranges = cut_ranges(ranges_between(begin, stop), [marks for _, marks in stop.before])
+        return _partitions(self._options, self._watch, ranges, stop)
 
     @errors_alone()
     def commit(self, end: dict[str, Any]) -> None:

@@ -4,7 +4,7 @@
 column     Spark type              content
 ========== ======================= ==========================================================================
 key        binary                  the publisher's ``key=`` in UTF-8, or null
-value      binary                  the payload; a text in UTF-8, other payloads that were not bytes in msgpack
+value      binary                  the payload; a text in UTF-8, None as null, others that were not bytes in msgpack
 topic      string                  the topic
 partition  int                     number of the shard
 offset     bigint                  position in the shard: 0, 1, 2, ... without gaps
@@ -15,7 +15,11 @@ headers    array<struct<key,value>> the publisher's headers, and those that star
 
 Headers added by the bridge: ``iris-sender`` (verified name of the publisher's cluster) and, for payloads that were
 not bytes, ``iris-encoding`` with the value ``utf-8`` or ``msgpack``.  Names that a publisher gives and that start with
-``iris-`` are dropped, so that these can be believed.
+``iris-`` are dropped, so that these can be believed.  Of what Spark writes ``iris-encoding`` stays where it is true of
+the value: what a query has read is the same event when it writes it.
+
+An event whose value is null is a *tombstone*: where only the last event of each key is kept, it says that the key is
+gone (``iris.spark_bridge.log.topics.compaction``).
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ import pyarrow.compute as pc
 from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.names import MAX_KEY
+from iris.kernel.wire import decode_payload_untrusted, join_payload
 from iris.patterns.pubsub.interest import check_topic
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.spark_bridge.errors import LogDamaged
@@ -97,7 +102,7 @@ def encode_events(runs: Sequence[EventRun], *, shard: int, first: int, timestamp
         first: offset of the first event.
         timestamp: microseconds since 1970, one for all of them.
     """
-    values: list[bytes] = []
+    values: list[bytes | None] = []
     encodings: list[str | None] | None = None
     for run in runs:
         payloads = run.payloads
@@ -125,11 +130,17 @@ def encode_events(runs: Sequence[EventRun], *, shard: int, first: int, timestamp
     )
 
 
-def _stored(payload: Any) -> tuple[bytes, str | None]:
+NIL: Final = b"\xc0"
+"""None, packed."""
+
+
+def _stored(payload: Any) -> tuple[bytes | None, str | None]:
     """Return the value of a payload and how it is encoded, if it was not bytes."""
     if type(payload) is bytes:
         return payload, None
     data: bytes = payload.data
+    if data == NIL:
+        return None, None
     text = _text_untrusted(data)
     return (data, PACKED) if text is None else (text, TEXT)
 
@@ -158,11 +169,10 @@ def check_rows(rows: pa.RecordBatch) -> None:
     """Make sure that rows of SINK_SCHEMA can be published.
 
     Raises:
-        ConfigError: a value or topic is null, a topic is malformed, or something is too large for an event.
+        ConfigError: a topic is null or malformed, or something is too large for an event.
     """
-    for name in ("value", "topic"):
-        if rows.column(name).null_count:
-            raise ConfigError(f"column {name} is null in {rows.column(name).null_count} rows: it must not be")
+    if nulls := rows.column("topic").null_count:
+        raise ConfigError(f"column topic is null in {nulls} rows: it must not be")
     for topic in set(rows.column("topic").to_pylist()):
         check_topic(topic)
     for name, limit in (("value", MAX_VALUE), ("key", MAX_KEY)):
@@ -278,9 +288,12 @@ def _row_headers(rows: pa.RecordBatch, sender: str) -> pa.Array[Any]:
     names: list[str] = []
     values: list[bytes | None] = []
     ends = array("i", [0])
-    for given in rows.column("headers").to_pylist():
+    for at, given in enumerate(rows.column("headers").to_pylist()):
         names.append(HEADER_SENDER)
         values.append(name)
+        if given and (encoding := encoding_of(given)) and _is_encoded(rows.column("value")[at].as_py(), encoding):
+            names.append(HEADER_ENCODING)
+            values.append(encoding.encode())
         for pair in given or ():
             if pair is not None and pair["key"] is not None and not pair["key"].startswith(RESERVED):
                 names.append(pair["key"])
@@ -294,9 +307,52 @@ def _header_lists(names: pa.Array[Any], values: pa.Array[Any], ends: array[int])
     return pa.Array.from_buffers(_HEADERS, len(ends) - 1, [None, pa.py_buffer(memoryview(ends))], 0, children=[pairs])
 
 
+def encoding_of(pairs: Sequence[Mapping[str, Any] | None] | None) -> str | None:
+    """Return how headers of the log say that the value is encoded; None: it is bytes."""
+    for pair in pairs or ():
+        if pair is not None and pair["key"] == HEADER_ENCODING:
+            return next((encoding for encoding in (TEXT, PACKED) if pair["value"] == encoding.encode()), None)
+    return None
+
+
+def _is_encoded(value: bytes | None, encoding: str) -> bool:
+    """Tell whether a value is what Spark says of it: others believe it."""
+    return value is not None and type(payload_of(value, encoding)) is not bytes
+
+
+def payload_of(value: bytes | None, encoding: str | None) -> Any:
+    """Return the payload of which a log holds this value; the bytes, where they are not encoded so."""
+    if value is None:
+        return None
+    try:
+        if encoding == TEXT:
+            return value.decode()
+        return decode_payload_untrusted(join_payload(value, packed=True)) if encoding == PACKED else value
+    except (UnicodeDecodeError, RemoteProtocolError):
+        return value
+
+
 def key_text(key: bytes | None) -> str | None:
-    """Return a key of the log as publishers give it."""
-    return None if key is None else key.decode("utf-8", "replace")
+    """Return a key of the log as publishers give it; bytes that are not UTF-8 in hexadecimal: keys stay different."""
+    return None if key is None else key.decode("utf-8", "backslashreplace")
+
+
+def check_texts(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Make sure that rows of SINK_SCHEMA can be published as they are, where keys and headers are text.
+
+    Raises:
+        ConfigError: one of these is not UTF-8.
+    """
+    for row in rows:
+        pairs = [pair for pair in row["headers"] or () if pair is not None]
+        for name, value in (("key", row["key"]), *(("headers", pair["value"]) for pair in pairs)):
+            try:
+                (value or b"").decode()
+            except UnicodeDecodeError:
+                raise ConfigError(
+                    f"column {name} has {value!r} in a row, which is not UTF-8 and would not arrive as it is: leave "
+                    "out option delivery, which takes any bytes, or encode it, as by base64(...)"
+                ) from None
 
 
 def header_texts(pairs: Sequence[Mapping[str, Any] | None] | None) -> dict[str, str]:

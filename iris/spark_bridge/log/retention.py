@@ -94,14 +94,16 @@ class Retention:
     """Keep what a known group has not read yet, whatever the limits say."""
     rules: tuple[TopicRetention, ...] = ()
     """Of topics; the first that matches counts.  The limits above are for the other topics then."""
+    tombstones: float = 86_400.0
+    """Seconds for which a last value that is null stays at least, so that readers learn that its key is gone."""
 
     def without_ages(self) -> Retention:
         """Return the same without what depends on the clock."""
         rules = tuple(dataclasses.replace(rule, max_age=None) for rule in self.rules)
-        return dataclasses.replace(self, max_age=None, rules=rules)
+        return dataclasses.replace(self, max_age=None, rules=rules, tombstones=math.inf)
 
     def __post_init__(self) -> None:
-        for name in ("max_age", "max_bytes"):
+        for name in ("max_age", "max_bytes", "tombstones"):
             value = getattr(self, name)
             if value is not None and not value > 0:
                 raise ConfigError(f"retention: {name} is {value!r}: use a number above 0, or None for no limit")
@@ -125,6 +127,7 @@ class TopicRules:
     def __init__(self, retention: Retention) -> None:
         others = TopicRetention(pattern=">", max_age=retention.max_age, max_bytes=retention.max_bytes)
         self.rules: Final = (*retention.rules, others)
+        self.tombstones: Final = retention.tombstones
         self._filters = [TopicFilter([rule.pattern]) for rule in retention.rules]
         self._numbers: dict[str, int] = {}
 
@@ -145,6 +148,7 @@ class TopicRules:
     def span(self) -> float:
         """Seconds after which a segment is not to grow any more; inf: that does not matter."""
         ages = [rule.max_age for rule in self.rules if rule.max_age is not None]
+        ages += [self.tombstones for rule in self.rules if rule.last_value]
         return max(min(ages) / _MOST_PARTS, _SHORTEST) if ages else math.inf
 
 

@@ -23,7 +23,15 @@ import pyarrow.compute as pc
 
 from iris.patterns.pubsub.queues import DELAY, MAX_PRIORITY, PRIORITY
 from iris.patterns.pubsub.subscribe import expires_after
-from iris.spark_bridge.events.schema import HEADER_ENCODING, HEADER_SENDER, RESERVED, decode_events
+from iris.spark_bridge.events.schema import (
+    HEADER_ENCODING,
+    HEADER_SENDER,
+    NIL,
+    PACKED,
+    RESERVED,
+    decode_events,
+    key_text,
+)
 from iris.spark_bridge.log import Chunk
 
 
@@ -110,7 +118,7 @@ _OWN: Final = (HEADER_SENDER, HEADER_ENCODING)
 
 
 def _row(
-    offset: int, topic: str, key: bytes | None, value: bytes, pairs: dict[str, bytes | None], timestamp: int
+    offset: int, topic: str, key: bytes | None, value: bytes | None, pairs: dict[str, bytes | None], timestamp: int
 ) -> JobRow:
     told = [(pairs.pop(name, None) or b"").decode("utf-8", "replace") for name in _OWN]
     headers = {
@@ -119,9 +127,9 @@ def _row(
     return JobRow(
         offset=offset,
         topic=topic,
-        key=None if key is None else key.decode("utf-8", "replace"),
-        value=value,
-        encoding=told[1],
+        key=key_text(key),
+        value=NIL if value is None else value,
+        encoding=PACKED if value is None else told[1],
         sender=told[0],
         headers=headers,
         timestamp=timestamp,

@@ -24,7 +24,7 @@ from iris.kernel.errors import IrisError, NotAllowed, RemoteError
 from iris.kernel.names import NodeId
 from iris.patterns.messages import Sender
 from iris.patterns.tunnel import Tunnel
-from iris.spark_bridge.events.schema import HEADER_BRIDGE, HEADER_SINK, header_texts, key_text
+from iris.spark_bridge.events.schema import HEADER_BRIDGE, HEADER_SINK, encoding_of, header_texts, key_text, payload_of
 from iris.spark_bridge.log import Store
 from iris.spark_bridge.server.clock_check import MemberClock
 from iris.spark_bridge.server.sharding import Sharding
@@ -208,8 +208,9 @@ class BatchCommitter:
                         break
                     for row in rows.to_pylist():
                         headers = {**own, **header_texts(row["headers"])}
+                        payload = payload_of(row["value"], encoding_of(row["headers"]))
                         with suppress(IrisError):
-                            await self._publish(row["topic"], row["value"], key=key_text(row["key"]), headers=headers)
+                            await self._publish(row["topic"], payload, key=key_text(row["key"]), headers=headers)
                             told += 1
         finally:
             self._committed(count - told)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Literal, cast, final, get_args
 
 import pyarrow as pa
@@ -62,8 +62,7 @@ class TypedColumns:
             PayloadUnfit: a payload does not fit, and that is to be an error.
         """
         fields = _payload_fields(self.schema, self.corrupt)
-        values = cast("list[bytes]", batch.column("value").to_pylist())
-        found, unfit = payload_decoder(fields, self.formats, self.framing).read(values, _are_packed(batch))
+        found, unfit = self._read(batch, fields)
         if unfit and self.mode == "FAILFAST":
             row = min(unfit)
             place = {name: batch.column(name)[row].as_py() for name in ("partition", "offset", "topic")}
@@ -87,6 +86,27 @@ class TypedColumns:
         if unfit and self.mode == "DROPMALFORMED":
             rows = rows.filter(pa.array([row not in unfit for row in range(rows.num_rows)]))
         return rows
+
+    def _read(self, batch: pa.RecordBatch, fields: pa.Schema) -> tuple[Sequence[pa.Array[Any]], Mapping[int, str]]:
+        """Return the columns of payloads, and what does not fit, by row.  Where there is no payload all are null."""
+        decoder = payload_decoder(fields, self.formats, self.framing)
+        values, packed = batch.column("value"), _are_packed(batch)
+        if not values.null_count:
+            return decoder.read(values.to_pylist(), packed)
+        given: list[bytes | None] = values.to_pylist()
+        rows = [row for row, value in enumerate(given) if value is not None]
+        there = [value for value in given if value is not None]
+        found, unfit = decoder.read(there, packed if isinstance(packed, bool) else [packed[row] for row in rows])
+        spread = [_spread(column, rows, batch.num_rows) for column in found]
+        return spread, {rows[at]: reason for at, reason in unfit.items()}
+
+
+def _spread(column: pa.Array[Any], rows: Sequence[int], count: int) -> pa.Array[Any]:
+    """Return a column of ``count`` rows that has the values of one at these, and nulls elsewhere."""
+    places: list[int | None] = [None] * count
+    for at, row in enumerate(rows):
+        places[row] = at
+    return column.take(pa.array(places, pa.int64()))
 
 
 def typed_columns(

@@ -4,6 +4,9 @@
   chunks that hold none, so reading goes on at the next event.
 - A segment that may still grow is never written anew, but what stands in it counts: an event is superseded by a later
   one of the same topic and key, wherever that is.  An event without a key has that of its topic alone.
+- A key is forgotten by a *tombstone*, an event whose value is null: what stands before it goes, however little of its
+  segment that is, and the tombstone itself goes a day later.  It does not go before what it supersedes: then the former
+  value would be the last one again.
 - Nothing is lost by a crash.  The new file is on the disk before the transaction that names it in the place of the old
   one, and the old one goes behind that.  Whatever file the index does not name is removed when the log is opened.
 
@@ -17,11 +20,13 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import logging
+import math
 import threading
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from typing import Final, final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from iris.spark_bridge.errors import LogDamaged, StoreFull
 from iris.spark_bridge.events.schema import decode_events
@@ -53,6 +58,19 @@ class NewestKeys:
     """By topic and key."""
     end: int
     """Up to this offset all events were looked at."""
+    tombstones: Mapping[bytes, int]
+    """The timestamps of those that are tombstones."""
+
+
+@final
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Tombstones:
+    """What is known of the tombstones of a shard."""
+
+    below: int = 0
+    """Up to this offset nothing is left of what they supersede."""
+    oldest: float = math.inf
+    """Timestamp of the oldest one there."""
 
 
 def find_newest(
@@ -64,6 +82,7 @@ def find_newest(
         LogDamaged: what is stored is not what was written.
     """
     newest: dict[bytes, int] = {}
+    tombstones: dict[bytes, int] = {}
     at = start
     while at < end and len(newest) < MOST_KEYS:
         with index.read() as view:
@@ -74,9 +93,15 @@ def find_newest(
         (chunk,) = read_places(files, shard, epoch, [found.place])
         events = wanted.keep(decode_events(chunk.data))
         offsets: list[int] = events.column("offset").to_pylist()
-        newest.update(zip(_keys(events), offsets, strict=True))
+        nulls: list[bool] = pc.is_null(events.column("value")).to_pylist()
+        for key, offset, is_null in zip(_keys(events), offsets, nulls, strict=True):
+            newest[key] = offset
+            if is_null:
+                tombstones[key] = chunk.timestamp
+            else:
+                tombstones.pop(key, None)
         at = chunk.end
-    return NewestKeys(offsets=newest, end=at)
+    return NewestKeys(offsets=newest, end=at, tombstones=tombstones)
 
 
 def _keys(events: pa.RecordBatch) -> Iterator[bytes]:
@@ -111,6 +136,8 @@ class SegmentCleaner:
         rules: of topics.
         expired: numbers of the rules whose events in this segment go.
         newest: what supersedes events of rules that keep the last value of each key; None: nothing does.
+        below: tombstones before this offset go
+        before: if their timestamp is less than this.
     """
 
     def __init__(
@@ -124,6 +151,8 @@ class SegmentCleaner:
         rules: TopicRules,
         expired: Collection[int],
         newest: NewestKeys | None,
+        below: int = 0,
+        before: float = 0,
     ) -> None:
         self._files = files
         self._shard = shard
@@ -133,6 +162,12 @@ class SegmentCleaner:
         self._rules = rules
         self._expired = expired
         self._newest = newest
+        self._below = below
+        self._before = before
+        self.forgets = False
+        """Whether something of what goes belongs to a key that is gone: then the segment is written in any case."""
+        self.oldest_tombstone = math.inf
+        """Timestamp of the oldest one before ``below`` that stays."""
         self.kept: Final[list[KeptChunk]] = []
         """What ``frames`` has yielded, without the bytes."""
 
@@ -204,18 +239,34 @@ class SegmentCleaner:
         going = {topic for topic, rule in rules.items() if rule in self._expired}
         compacted = {topic for topic, rule in rules.items() if self._rules.keeps_last(rule)}
         superseded: Sequence[bool] = ()
-        if self._newest is not None and compacted:
-            newest = self._newest.offsets
-            offsets: list[int] = events.column("offset").to_pylist()
-            superseded = [newest.get(key, -1) > offset for key, offset in zip(_keys(events), offsets, strict=True)]
+        if compacted and (self._newest is not None or place.first < self._below):
+            superseded = [
+                topic in compacted and self._is_superseded(key, offset, chunk.timestamp, is_tombstone)
+                for topic, key, offset, is_tombstone in zip(
+                    topics,
+                    _keys(events),
+                    events.column("offset").to_pylist(),
+                    pc.is_null(events.column("value")).to_pylist(),
+                    strict=True,
+                )
+            ]
         elif not going:
             return chunk, events, None
-        keep = [
-            at
-            for at, topic in enumerate(topics)
-            if topic not in going and not (superseded and topic in compacted and superseded[at])
-        ]
+        keep = [at for at, topic in enumerate(topics) if topic not in going and not (superseded and superseded[at])]
         return chunk, events, None if len(keep) == len(topics) else keep
+
+    def _is_superseded(self, key: bytes, offset: int, timestamp: int, is_tombstone: bool) -> bool:
+        """Tell whether an event of a rule that keeps the last value of each key is to go."""
+        if self._newest is not None and self._newest.offsets.get(key, -1) > offset:
+            self.forgets = self.forgets or key in self._newest.tombstones
+            return True
+        if not is_tombstone or offset >= self._below:
+            return False
+        if timestamp < self._before:
+            self.forgets = True
+            return True
+        self.oldest_tombstone = min(self.oldest_tombstone, timestamp)
+        return False
 
 
 @final
@@ -251,6 +302,8 @@ class LogCleaner:
         """Of segments that do not grow any more, what they hold of the topics of each rule."""
         self._cleaned: dict[int, int] = {}
         """By shard, the offset up to which superseded events were looked for."""
+        self._tombstones: dict[int, Tombstones] = {}
+        """By shard."""
         self._said: set[str] = set()
 
     def retain(self, number: int, rules: TopicRules, *, now: int, unread: int) -> int:
@@ -281,7 +334,13 @@ class LogCleaner:
         expired = choose_rules(segments, shares, rules, now=now)
         closed = segments if number in self._ended else segments[:-1]
         closed = [segment for segment in closed if segment.end <= unread]
-        newest = self._find_superseded(shard, closed, shares, rules)
+        start = max(self._cleaned.get(number, 0), shard.earliest)
+        newest = self._find_superseded(shard, closed, shares, rules, start)
+        tombstones = self._tombstones.get(number, Tombstones())
+        buried = now - rules.tombstones * 1_000_000
+        below = tombstones.below if newest is not None or tombstones.oldest < buried else 0
+        oldest = math.inf if below else tombstones.oldest
+        is_whole = all(share.is_known for share in shares.values())
         gone, before, is_first = 0, shard.earliest, True
         for segment in closed:
             share, going = shares[segment.first], expired[segment.first]
@@ -293,15 +352,33 @@ class LogCleaner:
             going = {rule for rule in going if share.events[rule]}
             older = newest if newest is not None and segment.first < newest.end and _of_last(share, rules) else None
             cleaned = 0
-            if share.is_known and (going or older is not None):
-                cleaned = self._clean(shard, segment, rules, going, older)
+            if share.is_known and (going or older is not None or (segment.first < below and _of_last(share, rules))):
+                places = self._places_of(shard, segment)
+                cleaner = SegmentCleaner(
+                    *(self._files, shard.number, shard.epoch, segment, places or ()),
+                    rules=rules,
+                    expired=going,
+                    newest=older,
+                    below=below,
+                    before=buried,
+                )
+                done = None if places is None else self._clean(shard, segment, cleaner, places, expired=bool(going))
+                cleaned = done or 0
+                is_whole = is_whole and done is not None
+                oldest = min(oldest, cleaner.oldest_tombstone)
             gone += cleaned
             is_first = is_first and cleaned == held
             before = segment.end if is_first else before
         if before > shard.earliest:
             self._trim(number, before)
         if newest is not None:
-            self._cleaned[number] = min(newest.end, closed[-1].end)
+            upto = self._cleaned[number] = min(newest.end, closed[-1].end)
+            found = (at for key, at in newest.tombstones.items() if newest.offsets[key] < upto)
+            is_whole = is_whole and start <= max(tombstones.below, shard.earliest)
+            tombstones = Tombstones(below=upto if is_whole else tombstones.below, oldest=min(oldest, *found, math.inf))
+        else:
+            tombstones = dataclasses.replace(tombstones, oldest=oldest)
+        self._tombstones[number] = tombstones
         return gone
 
     def _end_segment(self, number: int, span: float, now: int) -> None:
@@ -318,6 +395,7 @@ class LogCleaner:
         closed: Sequence[SegmentRecord],
         shares: Mapping[int, SegmentShares],
         rules: TopicRules,
+        start: int,
     ) -> NewestKeys | None:
         """Return by what events are superseded, if it is time to look at them."""
         cleaned = self._cleaned.get(shard.number, 0)
@@ -326,46 +404,46 @@ class LogCleaner:
         if not dirty or dirty < clean:
             return None
         wanted = TopicFilter([rule.pattern for rule in rules.rules if rule.last_value])
-        start = max(cleaned, shard.earliest)
         try:
             return find_newest(self._index, self._files, shard.number, shard.epoch, start, shard.next, wanted)
         except LogDamaged as error:
             self._say_damage(shard, error)
             return None
 
+    def _places_of(self, shard: ShardRecord, segment: SegmentRecord) -> Sequence[ChunkPlace] | None:
+        """Return where the chunks of a segment are; None: it was trimmed meanwhile."""
+        with self._index.read() as view:
+            if next(view.segments_from(shard.number, segment.first), None) != segment:
+                return None
+            return places_of(view, shard.number, segment)
+
     def _clean(
         self,
         shard: ShardRecord,
         segment: SegmentRecord,
-        rules: TopicRules,
-        expired: Collection[int],
-        newest: NewestKeys | None,
-    ) -> int:
-        """Write a segment anew without what is to go; return how many events are gone."""
-        with self._index.read() as view:
-            if next(view.segments_from(shard.number, segment.first), None) != segment:
-                return 0  # trimmed meanwhile
-            places = places_of(view, shard.number, segment)
-        cleaner = SegmentCleaner(
-            self._files, shard.number, shard.epoch, segment, places, rules=rules, expired=expired, newest=newest
-        )
+        cleaner: SegmentCleaner,
+        places: Sequence[ChunkPlace],
+        *,
+        expired: bool,
+    ) -> int | None:
+        """Write a segment anew without what is to go; return how many events are gone, None if that failed."""
         try:
             gone, held = cleaner.count()
-            if not gone or (not expired and gone * _WORTH_WRITING < held):
+            if not gone or not (expired or cleaner.forgets or gone * _WORTH_WRITING >= held):
                 return 0
             revision = segment.revision + 1
             where = (shard.number, shard.epoch, segment.first)
             self._files.rewrite(*where, revision, cleaner.frames(), most=segment.size)
         except LogDamaged as error:
             self._say_damage(shard, error)
-            return 0
+            return None
         except StoreFull:
-            return 0  # next time; what goes as a whole gives room back
+            return None  # next time; what goes as a whole gives room back
         # Behind this line the new file is on the disk. Until the transaction commits nothing names it; from then on
         # nothing names the old one. Of either the next start removes what a crash has left.
         if not self._replace(shard, segment, cleaner.kept, places):
             self._files.remove(*where, revision)
-            return 0
+            return None
         self._files.remove(*where, segment.revision)
         return gone
 

@@ -99,6 +99,12 @@ class TopicFilter:
             return batch.slice(0, 0)
         return batch.filter(pc.is_in(column, value_set=pa.array(wanted, pa.string())))
 
+    def drop(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Return the rows that it does not want."""
+        column = batch.column("topic")
+        wanted = pa.array(self.choose(pc.unique(column).to_pylist()), pa.string())
+        return batch.filter(pc.invert(pc.is_in(column, value_set=wanted)))
+
     def wants(self, topic: str) -> bool:
         """Tell whether events of a topic are wanted."""
         return self.is_everything or bool(self.choose((topic,)))

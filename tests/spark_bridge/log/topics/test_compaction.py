@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from iris.kernel.errors import ConfigError
+from iris.kernel.wire import encode_payload
 from iris.spark_bridge.errors import DataLost, LogDamaged, StoreFull
 from iris.spark_bridge.events.schema import decode_events
 from iris.spark_bridge.log.retention import Retention, TopicRetention, parse_rule
@@ -448,3 +449,88 @@ def test_a_log_that_compacts_never_loses_the_last_value_of_a_key(
         assert {at for at in needed if at >= state.earliest} <= left.keys()
         assert state.next == len(model)
     store.close()
+
+
+DAY = 86_400 * SECOND
+
+
+def values_of(store: Store, key: str) -> list[bytes | None]:
+    return [value for _, found, value in rows_of(store).values() if found == key]
+
+
+def end_segment(store: Store, turns: int = 60) -> None:
+    """Append so much of other keys that what stands before is in a segment that does not grow any more."""
+    fill(store, turns)
+
+
+def forget(store: Store, key: str, *, now: int = 0) -> None:
+    append(store, [("state.x", key, cast("bytes", encode_payload(None, 16)))], now=now)
+
+
+def test_a_null_value_forgets_its_key_and_is_itself_forgotten_a_day_later(store: Store) -> None:
+    append(store, [("state.x", "gone", b"1"), ("state.x", "stays", b"2")])
+    end_segment(store)
+    forget(store, "gone")
+    end_segment(store)
+    store.retain(LAST, now=0)
+    assert values_of(store, "gone") == [None], "readers learn of it"
+    for turn in range(3):
+        store.retain(LAST, now=DAY - SECOND)
+        assert values_of(store, "gone") == [None], turn
+    store.retain(LAST, now=DAY + SECOND)
+    assert values_of(store, "gone") == []
+    assert values_of(store, "stays") == [b"2"]
+    assert store.retain(LAST, now=2 * DAY) == 0
+
+
+def test_a_log_that_was_opened_again_forgets_as_well_and_never_the_tombstone_first(tmp_path: Path) -> None:
+    for turn in range(6):
+        store = make_store(tmp_path, segment_bytes=SMALL_SEGMENT)
+        if not turn:
+            append(store, [("state.x", "gone", b"1")])
+            end_segment(store)
+            forget(store, "gone")
+            end_segment(store)
+        store.retain(LAST, now=3 * DAY)
+        assert values_of(store, "gone") in ([None], []), turn
+        store.retain(LAST, now=3 * DAY)
+        assert values_of(store, "gone") == []
+        store.close()
+
+
+def test_a_key_that_comes_back_stays(store: Store) -> None:
+    append(store, [("state.x", "k", b"1")])
+    end_segment(store)
+    forget(store, "k")
+    append(store, [("state.x", "k", b"2")])
+    end_segment(store)
+    for day in range(4):
+        store.retain(LAST, now=day * DAY)
+    assert values_of(store, "k") == [b"2"]
+
+
+def test_a_tombstone_stays_while_what_it_supersedes_cannot_go(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    append(store, [("state.x", "gone", b"1")])
+    end_segment(store)
+    forget(store, "gone")
+    end_segment(store)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise StoreFull("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SegmentFiles, "rewrite", refuse)
+        store.retain(LAST, now=0)
+    for day in range(1, 4):
+        store.retain(LAST, now=day * DAY)
+        assert values_of(store, "gone")[-1:] == [None], "without it the former value would be the last one"
+    store.retain(LAST.without_ages(), now=9 * DAY)
+    assert values_of(store, "gone")[-1:] == [None]
+
+
+def test_other_topics_keep_events_without_a_value(store: Store) -> None:
+    append(store, [("other", "k", b"1"), ("other", "k", cast("bytes", encode_payload(None, 16)))])
+    end_segment(store)
+    for day in range(3):
+        store.retain(LAST, now=day * DAY)
+    assert values_of(store, "k") == [b"1", None]

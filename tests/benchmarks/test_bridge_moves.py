@@ -1,0 +1,15 @@
+"""A driver dies, the bridge grows, a member gets another name: few of what docs/explanation/measured/spark.md has."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.bridge.moves import run_moves
+
+
+@pytest.mark.parametrize(("events", "kills"), [(2_000, 1), pytest.param(100_000, 14, marks=pytest.mark.long)])
+def test_each_event_is_out_once_wherever_the_notes_of_batches_are_looked_for(events: int, kills: int) -> None:
+    moved = run_moves(events, kills)
+    assert (moved.lost, moved.doubled) == (0, 0), moved
+    assert moved.drivers + moved.members == kills
+    assert moved.moves == ["grown from 2 to 3 shards", "member of shard 1 renamed"]
