@@ -24,8 +24,8 @@ from iris.patterns.pubsub.interest.topics import (
 
 __all__ = (
     "MAX_SHARDS", "MAX_WITHDRAWN", "DurableRecord", "DurableSubscriber", "DurableSubscribers", "InterestRetry",
-    "InterestTable", "Matcher", "Milestones", "NameId", "OwnInterest", "ServedClusters", "Shape", "ShardMap", "ShardMaps",
-    "Share", "StartOffsets", "Terms", "check_pattern", "check_share", "check_topic", "copies_cluster", "is_pattern",
-    "is_topic", "milestones_untrusted", "owed_from", "primary_cluster", "promotion_advice", "shape_of", "stable_hash",
-    "withdrawn_of",
+    "InterestTable", "Matcher", "Milestones", "NameId", "OwnInterest", "ServedClusters", "Shape", "ShardMap",
+    "ShardMaps", "Share", "StartOffsets", "Terms", "check_pattern", "check_share", "check_topic", "copies_cluster",
+    "is_pattern", "is_topic", "milestones_untrusted", "owed_from", "primary_cluster", "promotion_advice",
+    "shape_of", "stable_hash", "withdrawn_of",
 )  # fmt: skip
