@@ -172,7 +172,7 @@ class Gateway:
 
     async def wait_for_site(self, site: str) -> None:
         """Wait until a site can be reached; one of another realm is ``REALM/SITE``."""
-        while self._sites.foreigners.site_named(site) not in self._directory.sites():
+        while not self._directory.reaches(self._sites.foreigners.site_named(site)):
             await self._membership.wait_news()
 
     # -- the directory --------------------------------------------------------------------------------------
@@ -282,7 +282,7 @@ class Gateway:
         self._reports.untold(self._advertising.left_out, self._advertising.cut)
         if self._follows:
             self._follows = False
-            self._sites.changed()
+            self._sites.follow()
 
     def _tell_neighbour(self, neighbour: NodeId, changed: set[Hop] | None) -> None:
         """Advertise to it what has changed, or all."""
