@@ -124,8 +124,8 @@ class Gateway:
             self._near,
             between,
             sites,
-            partial(self._lists.is_exported, self._advertising.exported),
-            self._advertising.exported,
+            partial(self._lists.is_exported, self._advertising.exported, self._advertising.index),
+            self._advertising.index,
             is_settled=self._is_settled,
             is_gone=self._is_gone,
             transit=policy.transit,
@@ -138,11 +138,14 @@ class Gateway:
         self._stale: set[NodeId] = set()
         self._wakeup = Wakeup()
         self._follows = True
+        self._interest = 0
+        self._exported_for: tuple[object, ...] = ()
+        """The state of this site that is exported."""
         self._lost = trio.lowlevel.ParkingLot()
         self._directory.permit(self._lists.may_import)
         self._allowed = kinds.Allowed(policy.exports, policy.export_topics, policy.import_topics)
         sites.border.receive_untrusted(self._near.node, self._allowed)
-        self._pubsub.interest_changed = self.news
+        self._pubsub.interest_changed = self._interest_changed
         for mesh in (self._near, between):
             mesh.register(kinds.ExportsWanted, self._receive_wanted)
         between.register(kinds.Route, self._receive_route)
@@ -247,6 +250,10 @@ class Gateway:
         self._follows = True
         self._wakeup.wake()
 
+    def _interest_changed(self) -> None:
+        self._interest += 1
+        self.news()
+
     async def run(self, nursery: trio.Nursery) -> None:
         """Keep neighbours informed."""
         nursery.start_soon(self._carrying.pressure.run)
@@ -265,13 +272,7 @@ class Gateway:
 
     def _tell(self) -> None:
         own = self._directory.own
-        members = {name: nodes for name, nodes in self._membership.serving().items() if self._policy.may_export(name)}
-        companions = {
-            Export(COMPANION, "", node) for node in self._directory.neighbours if self._directory.is_local(node)
-        }
-        wanted = ((node, self._lists.wanted(pattern)) for node, pattern in self._pubsub.wanted())
-        topics = [(node, pattern) for node, pattern in wanted if pattern is not None]
-        self._advertising.export(exports_of(members, topics) | companions)
+        self._export()
         changed = {own, *self._directory.changed}
         self._directory.changed.clear()
         stale, self._stale = self._stale, set()
@@ -283,6 +284,19 @@ class Gateway:
         if self._follows:
             self._follows = False
             self._sites.follow()
+
+    def _export(self) -> None:
+        """Take what this site exports now, if it may have changed: there may be very much."""
+        local = frozenset(filter(self._directory.is_local, self._directory.neighbours))
+        state = (self._membership.version, self._interest, self._near.identity, local)
+        if state == self._exported_for:
+            return
+        self._exported_for = state
+        members = {name: nodes for name, nodes in self._membership.serving().items() if self._policy.may_export(name)}
+        companions = {Export(COMPANION, "", node) for node in local}
+        wanted = ((node, self._lists.wanted(pattern)) for node, pattern in self._pubsub.wanted())
+        topics = [(node, pattern) for node, pattern in wanted if pattern is not None]
+        self._advertising.export(exports_of(members, topics) | companions)
 
     def _tell_neighbour(self, neighbour: NodeId, changed: set[Hop] | None) -> None:
         """Advertise to it what has changed, or all."""

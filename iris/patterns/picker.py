@@ -15,6 +15,8 @@ from iris.kernel.names import NodeId, split_address
 _MOST_COMPARED: Final = 256
 """Names that a mistyped one is compared with, about 1 us each; a program may ask in a loop."""
 _MOST_NAMED: Final = 5
+_MOST_LISTED: Final = 1024
+"""Clusters of other sites that an error looks through: these decide how many they export."""
 _RESERVED: Final = "iris."
 
 
@@ -66,8 +68,12 @@ class MemberDirectory(Protocol):
         """Wait until something may have changed in who serves what."""
         ...
 
-    def clusters(self) -> Sequence[str]:
-        """Return the name of every cluster that this node may ask and that has members, sorted."""
+    def clusters(self, at_most: int | None = None) -> Sequence[str]:
+        """Return the name of every cluster that this node may ask and that has members, sorted.
+
+        Args:
+            at_most: clusters of other sites; None: all.
+        """
         ...
 
     def member_ids(self, cluster: str) -> Sequence[NodeId]:
@@ -89,7 +95,7 @@ def nobody_serves(cluster: str, mesh: Mesh, directory: MemberDirectory) -> NoSuc
         return NoSuchCluster(f"realm {alias!r} does not export the cluster {name!r}, or it is not imported here")
     trouble = mesh.trouble()
     error = NoSuchCluster(f"no reachable member serves the cluster {cluster!r}{trouble}")
-    hint = "" if trouble else known_instead(cluster.partition("@")[0], directory.clusters())
+    hint = "" if trouble else known_instead(cluster.partition("@")[0], directory.clusters(_MOST_LISTED))
     if hint:
         error.add_note(hint)
     return error

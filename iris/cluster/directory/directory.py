@@ -400,11 +400,11 @@ class SiteDirectory:
 
     def lists(self, site: str, node: NodeId) -> bool:
         """Tell whether a site says that a node is a member of some cluster."""
-        return any(export.kind == CLUSTER for export in self._index.of_node(site, node))
+        return bool(self._index.memberships(site, node))
 
     def listing(self, site: str, node: NodeId) -> Iterator[Hop]:
         """Yield the gateways of a site that say so."""
-        memberships = [export for export in self._index.of_node(site, node) if export.kind == CLUSTER]
+        memberships = self._index.memberships(site, node)
         for origin in self._accepted.get(site, ()) if memberships else ():
             entries = self._contents[origin].entries
             if any(export in entries for export in memberships):
@@ -412,7 +412,7 @@ class SiteDirectory:
 
     def memberships(self, site: str, node: NodeId) -> set[tuple[str, bytes]]:
         """Return the clusters that a site says a node is a member of, each with its proofs."""
-        return {(one.name, one.proof) for one in self._index.of_node(site, node) if one.kind == CLUSTER}
+        return {(export.name, export.proof) for export in self._index.memberships(site, node)}
 
     def subscribes(self, site: str, node: NodeId, realm_id: str = "") -> bool:
         """Tell whether a site says that a node wants events of a realm; empty: of this one."""

@@ -140,6 +140,8 @@ class Sites:
         self._subscribing: Counter[NodeId] = Counter()
         """To how many patterns each node of another site subscribes."""
         self._resubscribed = False
+        self._resubscriptions: dict[RemoteSubscriber, bool] = {}
+        """Who wants events since the last question, or does no more."""
         self.directory.resubscribed = self._note_subscriber
         self._withdrawn: set[NodeId] = set()
         """Those that are none any more, as far as their sites have told."""
@@ -330,12 +332,21 @@ class Sites:
     def _note_subscriber(self, found: RemoteSubscriber, wants: bool) -> None:
         """Follow who wants events: there may be very many, and each change is one."""
         self._resubscribed = True
+        if self._resubscriptions.get(found, wants) != wants:
+            del self._resubscriptions[found]  # as it was
+        else:
+            self._resubscriptions[found] = wants
         self._subscribing[found.node] += 1 if wants else -1
         if self._subscribing[found.node]:
             self._withdrawn.discard(found.node)
         else:
             del self._subscribing[found.node]
             self._withdrawn.add(found.node)
+
+    def resubscriptions(self) -> dict[RemoteSubscriber, bool]:
+        """Return who at other sites wants events that did not at the last call (True), and the other way round."""
+        changes, self._resubscriptions = self._resubscriptions, {}
+        return changes
 
     def _is_gone(self, site: str, node: NodeId) -> bool:
         """Tell whether a site has taken a member back: a gateway that has named it, or all after they have settled."""

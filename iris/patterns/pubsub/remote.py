@@ -89,7 +89,8 @@ class RemoteSubscribers:
         self._mesh = mesh
         self._unlinked = unlinked
         self._matcher: Matcher[RemoteSubscriber] = Matcher()
-        self._known: set[RemoteSubscriber] = set()
+        self._known: dict[RemoteSubscriber, RemoteSubscriber] = {}
+        """The objects that stand in the matcher, which tells its values apart by identity."""
         self._refused: set[RemoteSubscriber] = set()
         """Those of the known ones that no event is published for."""
         self._shapes: dict[str, Counter[Shape]] = {}
@@ -141,20 +142,19 @@ class RemoteSubscribers:
     def _nodes(self, topic: str) -> set[tuple[str, NodeId]]:
         version = self._sites.subscribers_version
         if version != self._version:
-            self._update(self._sites.directory.subscribers())
+            self._update(self._sites.resubscriptions())
             self._version = version
         return {(found.site, found.node) for found in self._matcher.match(topic)}
 
-    def _update(self, present: set[RemoteSubscriber]) -> None:
-        for gone in self._known - present:
-            self._known.discard(gone)
+    def _update(self, changes: dict[RemoteSubscriber, bool]) -> None:
+        for gone in [self._known.pop(found) for found, wants in changes.items() if not wants]:
             if gone in self._refused:
                 self._refused.discard(gone)
             else:
                 self._matcher.remove(gone.pattern, gone)
                 self._count(gone, -1)
-        for found in present - self._known:
-            self._known.add(found)
+        for found in (found for found, wants in changes.items() if wants):
+            self._known[found] = found
             if self._may_add(found):
                 self._matcher.add(found.pattern, found)
                 self._count(found, 1)
