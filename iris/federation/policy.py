@@ -51,6 +51,11 @@ class Policy(Struct, frozen=True, kw_only=True):
                         f"gateway: {pattern!r} in {what} is not a pattern: use tokens joined by dots, '*' for one, a "
                         "last '>' for the rest"
                     )
+                if what in ("exports", "imports") and ("/" in pattern or "@" in pattern):
+                    raise ConfigError(
+                        f"gateway: {pattern!r} in {what} names no cluster: use the names that clusters have in their "
+                        "own realm, with no realm or site"
+                    )
 
     @staticmethod
     def imports_everything() -> tuple[str, ...]:

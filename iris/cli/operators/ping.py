@@ -13,7 +13,7 @@ from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.operators.top import seconds
 from iris.cli.terminal import POSITIVE, Lines, open_lines, takes_output, takes_wait
 from iris.kernel.errors import IrisError
-from iris.kernel.names import NodeId, check_address
+from iris.kernel.names import NodeId, check_address, split_address
 from iris.node.report import PING
 
 _NODE_PREFIX: Final = 4
@@ -64,7 +64,11 @@ async def _targets(node: iris.Node, target: str, wait: float) -> list[NodeId]:
             return found
         if found:
             raise click.ClickException(f"{len(found)} nodes have an id that begins with {target}: give more of it")
-    check_address(target)
+    if split_address(check_address(target)).realm:
+        raise click.ClickException(
+            f"{target} is a cluster of another realm, and 'iris ping' asks nodes of this site: for the way there use "
+            f"'iris trace {target}'"
+        )
     if wait:
         await node.wait_for(target, timeout=wait)
     members = [member.node for member in node.members(target) if member.node in known]
