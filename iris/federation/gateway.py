@@ -62,6 +62,10 @@ _BUSY_TURNS: Final = 10
 _PAUSES: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
 """Seconds between attempts to reach a gateway of another site; the last one repeats."""
 
+_SENT_AWAY: Final = (
+    "ends each link as soon as it is up: its log says why; its clock may differ by more than 300 s from the one here"
+)
+
 _RIVAL_PATIENCE: Final = 5.0
 """Seconds after which gateways of one site have named each other at the latest."""
 
@@ -88,6 +92,10 @@ class GatewayStatistics:
     carried_bytes: int
     refused: Mapping[str, int]
     """Frames that were not carried, by reason."""
+    rejected: Mapping[str, int]
+    """Frames, messages and handshakes of other gateways that were forged, malformed or out of date, by reason."""
+    unreached: Mapping[str, str]
+    """Gateways that this one dials and is not linked to, by address, each with the reason."""
     sites: tuple[str, ...]
     """Other sites that can be reached; those of other realms as ``REALM/SITE``."""
     neighbours: Mapping[NodeId, str]
@@ -135,6 +143,7 @@ class Gateway:
         self._told = self._told_bytes = 0
         self._flooded: dict[NodeId, float] = {}
         self._reports = ReportSchedule()
+        self._unreached: dict[str, str] = {}
         self._stale: set[NodeId] = set()
         self._wakeup = Wakeup()
         self._follows = True
@@ -166,6 +175,8 @@ class Gateway:
             carried=self._carrying.carried,
             carried_bytes=self._carrying.carried_bytes,
             refused=dict(self._carrying.refused),
+            rejected=dict(self._between.refusals),
+            unreached=dict(self._unreached),
             sites=tuple(sorted(map(self._sites.foreigners.name_of, self._directory.sites()))),
             neighbours={node: self._sites.foreigners.name_of(peer.site) for node, peer in self._between.peers.items()},
             told=self._told,
@@ -366,6 +377,7 @@ class Gateway:
             try:
                 peer = await self._between.connect([url], realm_id=trusted_id(self._near.identity, alias))
             except (NotSent, AuthenticationError, ConfigError) as error:
+                self._unreached[url] = str(error)
                 if not warned:
                     warned = True
                     _log.warning("%s; trying again", error, extra={"address": url, "reason": type(error).__name__})
@@ -373,14 +385,22 @@ class Gateway:
                 attempt += 1
                 continue
             warned = False
-            linked = trio.current_time()
-            while self._between.peers.get(peer.node) is peer:
-                await self._lost.park()
-            if trio.current_time() - linked >= _PAUSES[-1]:
+            with trio.move_on_after(_PAUSES[-1]):
+                await self._wait_lost(peer)
+            if self._between.peers.get(peer.node) is peer:
                 attempt = 0
+                self._unreached.pop(url, None)
+                await self._wait_lost(peer)
             else:  # it lets others in and sends them away
+                if url not in self._unreached:
+                    _log.warning("gateway at %s %s; trying again", url, _SENT_AWAY, extra={"address": url})
+                self._unreached[url] = f"it {_SENT_AWAY}"
                 await trio.sleep(_PAUSES[min(attempt, len(_PAUSES) - 1)])
                 attempt += 1
+
+    async def _wait_lost(self, peer: Peer) -> None:
+        while self._between.peers.get(peer.node) is peer:
+            await self._lost.park()
 
     def neighbour_up(self, peer: Peer, *, near: bool) -> None:
         """A node or gateway is linked: it gets everything."""

@@ -19,6 +19,11 @@ _MOST_LISTED: Final = 1024
 """Clusters of other sites that an error looks through: these decide how many they export."""
 _RESERVED: Final = "iris."
 
+_NOT_LINKED: Final = (
+    "if no cluster of that realm can be reached, its gateways and those of this site are not linked: the logs of both, "
+    "and 'iris gateway --status', say why; the clocks of the two may differ by more than 300 s"
+)
+
 
 class Picker(Protocol):
     """Picks among the members of one cluster, by the outcomes of earlier requests."""
@@ -95,6 +100,9 @@ def nobody_serves(cluster: str, mesh: Mesh, directory: MemberDirectory) -> NoSuc
         return NoSuchCluster(f"realm {alias!r} does not export the cluster {name!r}, or it is not imported here")
     trouble = mesh.trouble()
     error = NoSuchCluster(f"no reachable member serves the cluster {cluster!r}{trouble}")
+    if realm is not None:
+        error.add_note(_NOT_LINKED)
+        return error
     hint = "" if trouble else known_instead(cluster.partition("@")[0], directory.clusters(_MOST_LISTED))
     if hint:
         error.add_note(hint)

@@ -35,6 +35,12 @@ def ping(
     A round trip goes through link and event loop of the node, and through no handler of its programs. The exit status
     is 1 if an answer is missing. Needs the same right as 'iris top'.
     """
+    if "/" in target:
+        alias = split_address(check_address(target)).realm
+        raise click.UsageError(
+            f"'iris ping' asks nodes of this site, and realm {alias!r} is another one: 'iris trace {target}' shows "
+            "the way there"
+        )
 
     async def ask() -> int:
         async with connection.open() as node:
@@ -64,11 +70,7 @@ async def _targets(node: iris.Node, target: str, wait: float) -> list[NodeId]:
             return found
         if found:
             raise click.ClickException(f"{len(found)} nodes have an id that begins with {target}: give more of it")
-    if split_address(check_address(target)).realm:
-        raise click.ClickException(
-            f"{target} is a cluster of another realm, and 'iris ping' asks nodes of this site: for the way there use "
-            f"'iris trace {target}'"
-        )
+    check_address(target)
     if wait:
         await node.wait_for(target, timeout=wait)
     members = [member.node for member in node.members(target) if member.node in known]
