@@ -18,7 +18,7 @@ from iris.cluster.mesh import Mesh
 from iris.cluster.sites import Sites
 from iris.kernel.errors import ConfigError, NotAllowed
 from iris.kernel.names import NodeId, qualified
-from iris.patterns.pubsub.interest import Matcher, Shape, check_topic, is_pattern, shape_of
+from iris.patterns.pubsub.interest import Matcher, Shape, check_topic, check_wildcards, is_pattern, shape_of
 from iris.security.identity import ForeignRealm, NodeIdentity
 
 _TOPICS: Final = 65_536
@@ -57,6 +57,7 @@ def check_foreign(pattern: str, realm: ForeignRealm, *, at_site: bool, plain: bo
         NotAllowed: the two owners have not agreed on them.
     """
     theirs = pattern.partition("/")[2]
+    check_wildcards(theirs)
     if not is_pattern(theirs) or theirs[0] in "*>" or not is_pattern(qualified(realm.id, theirs)):
         raise ConfigError(
             f"{pattern!r} is no pattern of topics of another realm: use {realm.alias}/TOKEN, perhaps with further "

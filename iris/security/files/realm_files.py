@@ -32,6 +32,8 @@ from iris.security.identity import (
 
 SORT: Final = "realm"
 _KIND: Final = "root"
+_USED: Final = "use"
+"""The last step of a rotation that is under way: of two gate secrets the new one is the first."""
 
 
 def load_realm(path: Path | str, *, passphrase: str | None = None) -> RealmRoot:
@@ -57,6 +59,7 @@ def load_realm(path: Path | str, *, passphrase: str | None = None) -> RealmRoot:
         return RealmRoot(
             key=SigningKey(fields.secret("root_key", 32)),
             gate_secrets=fields.binaries("gate_secrets", GATE_SECRET_SIZE),
+            is_new_used="gate_step" in fields and fields.text("gate_step") == _USED,
             generations=generations,
             revocation_number=fields.number("revocation_number"),
             revoked_clusters=revoked_clusters,
@@ -88,6 +91,7 @@ def save_realm(
             "fingerprint": realm.fingerprint,
             "root_key": encode_binary(realm.key.private_bytes()),
             "gate_secrets": [encode_binary(secret) for secret in realm.gate_secrets],
+            "gate_step": _USED if realm.is_new_used else "",
             "generations": dict(realm.generations),
             "revocation_number": realm.revocation_number,
             "revoked_clusters": dict(realm.revoked_clusters),

@@ -11,12 +11,12 @@ from iris.patterns.pubsub.interest.shards import MAX_SHARDS, ShardMap, ShardMaps
 from iris.patterns.pubsub.interest.start_offsets import Milestones, StartOffsets, milestones_untrusted, owed_from
 from iris.patterns.pubsub.interest.table import InterestTable, OwnInterest, Terms
 from iris.patterns.pubsub.interest.topics import (
-    Matcher, Shape, check_pattern, check_topic, is_pattern, is_topic, shape_of,
+    Matcher, Shape, check_pattern, check_topic, check_wildcards, is_pattern, is_topic, shape_of,
 )  # fmt: skip
 
 __all__ = (
     "MAX_SHARDS", "DurableRecord", "DurableSubscriber", "DurableSubscribers", "InterestRetry", "InterestTable",
     "Matcher", "Milestones", "NameId", "OwnInterest", "Shape", "ShardMap", "ShardMaps", "Share", "StartOffsets",
-    "Terms", "check_pattern", "check_share", "check_topic", "is_pattern", "is_topic", "milestones_untrusted",
-    "owed_from", "shape_of", "stable_hash",
+    "Terms", "check_pattern", "check_share", "check_topic", "check_wildcards", "is_pattern", "is_topic",
+    "milestones_untrusted", "owed_from", "shape_of", "stable_hash",
 )  # fmt: skip
