@@ -286,6 +286,7 @@ class SiteDirectory:
         for origin in origins:
             if origin not in accepted:
                 accepted[origin] = None
+                self._touch(origin)  # neighbours are told of it only from now on
                 self._count(origin, self._contents[origin].entries, ())
 
     def _count(self, origin: Hop, more: Iterable[Export], less: Iterable[Export]) -> None:

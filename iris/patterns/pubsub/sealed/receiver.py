@@ -1,13 +1,14 @@
 """Sender keys, receiving side: opens events that were sealed once under a publisher's sender key.
 
-The key arrives over the session, the frames by another route.  Frames that arrive before their key wait for it, and
-frames that follow queue behind them, so nothing is delivered out of order.  A frame that costs more work than the bound
-for one frame waits likewise.
+The key arrives over the session, the frames by another route, or by two while routes change.  Frames that arrive before
+their key, or before the frame that they follow, wait for it, and later frames queue behind them, so nothing is
+delivered out of order.  A frame that costs more work than the bound for one frame waits likewise.
 """
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
+from heapq import heappop, heappush
 from typing import Final, final
 
 import trio
@@ -38,8 +39,12 @@ MAX_IN_ALL: Final = 32 * MIB
 _OVERHEAD: Final = 256
 """Bytes of memory that a frame takes while it waits, beside its own."""
 
+_LATE: Final = 0.25
+"""Seconds for which a frame waits for the one before it.  When a gateway leaves, frames on the old way arrive after
+those on the new one, by as much as waits for that gateway."""
+
 PATIENCE: Final = 5.0
-"""Seconds for which a frame waits for its key, and ``_ASK_AGAIN`` longer at most."""
+"""Seconds for which a frame waits for its key, and ``_LATE`` longer at most."""
 
 _ASK_AGAIN: Final = 1.0
 _GATHER: Final = 0.05
@@ -51,12 +56,15 @@ _LEAST: Final = 12
 
 @final
 class _Publisher:
-    __slots__ = ("asked", "asked_at", "keys", "last", "owner", "size", "waiting")
+    __slots__ = ("asked", "asked_at", "began", "keys", "last", "owner", "size", "waiting")
 
     def __init__(self, owner: str) -> None:
         self.owner: Final = owner
         self.keys: OrderedDict[int, ReceiverKey] = OrderedDict()
-        self.waiting: deque[tuple[float, CopyHeader, bytes]] = deque()
+        self.waiting: list[tuple[int, float, CopyHeader, bytes]] = []
+        """Frames that wait: a heap by their numbers, each with when it came."""
+        self.began = 0.0
+        """When none waited for the last time."""
         self.size = 0
         self.last = 0
         self.asked = 0
@@ -142,9 +150,12 @@ class SealedReceiver:
             self._mesh.refusals["AuthenticationError"] += 1
             return
         known = self._publishers.setdefault(source, _Publisher(peer.identity.owner))
-        if known.waiting or header.key not in known.keys or not self._may_open(frame):
+        key = known.keys.get(header.key)
+        if known.waiting or key is None or header.before > key.last or not self._may_open(frame):
             if self._has_room(known, len(frame) + _OVERHEAD):
-                known.waiting.append((trio.current_time(), header, frame))
+                now = trio.current_time()
+                known.began = known.began if known.waiting else now
+                heappush(known.waiting, (header.number, now, header, frame))
                 self._count(known, len(frame) + _OVERHEAD)
                 self._waiting[source] = None
                 self._begun.wake()
@@ -171,15 +182,20 @@ class SealedReceiver:
         """Open waiting frames in order, as far as their keys are here."""
         now = trio.current_time()
         while known.waiting:
-            since, header, frame = known.waiting[0]
-            if header.key not in known.keys and now - since < PATIENCE:
+            _, since, header, frame = known.waiting[0]
+            key = known.keys.get(header.key)
+            # A gateway that brings ever lower numbers, under whatever keys, holds up the others for no longer.
+            is_patient = now - known.began < PATIENCE
+            if key is None and is_patient and now - since < PATIENCE:
                 self._ask(peer, known, header.key)
                 return
-            if header.key in known.keys and not self._may_open(frame):
+            if key is not None and header.before > key.last and is_patient and now - since < _LATE:
+                return
+            if key is not None and not self._may_open(frame):
                 self._behind[peer.node] = None
                 self._more.wake()
                 return
-            known.waiting.popleft()
+            heappop(known.waiting)
             self._count(known, -len(frame) - _OVERHEAD)
             if header.key in known.keys:
                 self._open(peer, known, header, frame)
@@ -215,7 +231,7 @@ class SealedReceiver:
         while True:
             await self._begun.wait()
             while self._waiting:
-                await trio.sleep(_ASK_AGAIN)
+                await trio.sleep(_LATE)
                 self._behind.update(self._waiting)
                 self._more.wake()
 
