@@ -32,6 +32,8 @@ _NOTHING_YET: Final = GatewayStatistics(
     carried=0,
     carried_bytes=0,
     refused={},
+    rejected={},
+    unreached={},
     sites=(),
     neighbours={},
     told=0,
@@ -179,7 +181,7 @@ async def _keep_status(opened: Gateway, file: Path) -> None:
 def _write_status(file: Path, counters: GatewayStatistics) -> None:
     """Write the counters; the file is whole at any time, and as it was if this fails."""
     told = {field.name: getattr(counters, field.name) for field in dataclasses.fields(counters)}
-    told |= {name: dict(told[name]) for name in ("refused", "neighbours")}
+    told |= {name: dict(told[name]) for name in ("refused", "rejected", "unreached", "neighbours")}
     draft = file.with_name(f".{file.name[:64]}.{secrets.token_hex(8)}")
     try:
         # Readable by all, as counters are, and written by this user only, whatever the umask.

@@ -33,6 +33,7 @@ from iris.cluster.directory import (
     UPDATE_RATE,
     UPDATES,
     Export,
+    ExportIndex,
     ExportTable,
     Hop,
     RouteAdvertisement,
@@ -123,6 +124,8 @@ class Advertiser:
         self._chosen_version = (-1, -1)
         self.exported: Final = ExportTable(self._own)
         """What this gateway exports of its own site."""
+        self.index: Final = ExportIndex()
+        """The same, by node."""
         self._sites: dict[NodeId, str] = {}
         self._questions: dict[NodeId, TokenBucket] = {}
         self._pace: dict[NodeId, TokenBucket] = {}
@@ -183,7 +186,10 @@ class Advertiser:
         wanted = self._within_bounds(set(entries))
         if wanted == self.exported.entries and self.exported.version:
             return False
-        self.exported.replace(self.exported.version + 1, wanted)
+        more, less = self.exported.replace(self.exported.version + 1, wanted)
+        for exports, change in ((more, 1), (less, -1)):
+            for export in exports:
+                self.index.count(self._own.site, export, change)
         return True
 
     def _within_bounds(self, entries: set[Export]) -> set[Export]:
@@ -243,9 +249,13 @@ class Advertiser:
         told = self._told[neighbour]
         site = self._sites[neighbour]
         realm = realm_of_site(site)
-        everything = {*self._directory.origins(), *told, self._own}
-        behind = [origin for origin in self._behind.pop(neighbour, ()) if origin in everything]
-        fresh = everything if origins is None else everything.intersection(origins)
+
+        def matters(origin: Hop) -> bool:
+            return origin in told or origin == self._own or self._directory.is_accepted(origin)
+
+        behind = list(filter(matters, self._behind.pop(neighbour, ())))
+        everything = (*self._directory.origins(), *told, self._own) if origins is None else origins
+        fresh = set(filter(matters, everything))
         order = (*behind, *sorted(fresh.difference(behind)))
         for at, origin in enumerate(order):
             news: list[kinds.Route | kinds.Exports] = []
@@ -272,9 +282,10 @@ class Advertiser:
                 told[origin] = (path, contents.version)
             elif known is not None:
                 told[origin] = ((), 0)  # kept: should the withdrawal be lost, ``repeat`` sends it again
-        gone = [origin for origin, (path, _) in told.items() if not path]
-        for origin in gone[:-MAX_ORIGINS]:
-            del told[origin]
+        if len(told) > MAX_ORIGINS:
+            gone = [origin for origin, (path, _) in told.items() if not path]
+            for origin in gone[:-MAX_ORIGINS]:
+                del told[origin]
 
     def _may_tell(self, neighbour: NodeId, messages: int, now: float) -> bool:
         pace = self._pace.get(neighbour)

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, final
 import trio
 from msgspec.structs import replace
 
-from iris.cluster.directory import ExportTable, SitePath
+from iris.cluster.directory import ExportIndex, SitePath
 from iris.cluster.mesh import Mesh, Peer
 from iris.cluster.routes import (
     ANYBODY,
@@ -45,7 +45,7 @@ from iris.kernel import wire
 from iris.kernel.buffer_pool import LARGE
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.link import Link
-from iris.kernel.names import NodeId, is_site, realm_of_site, realm_of_topic
+from iris.kernel.names import NodeId, is_site, realm_of_site
 from iris.kernel.wire import kinds, node_of
 
 _CODES: Final = MappingProxyType({"gone": GONE, checkpoint.NOT_EXPORTED: NOT_EXPORTED, "no route": NO_ROUTE})
@@ -66,6 +66,10 @@ class _Passage(NamedTuple):
 
     peer: Peer
     """From whom they come."""
+    site: str
+    """Where they go."""
+    way: SitePath | None
+    """The route there; None at this gateway's own site."""
     link: Link
     companion: bool
     """Whether they may because they come from another gateway of this site."""
@@ -79,7 +83,7 @@ class Forwarding:
         near: the mesh of its own site.
         between: the mesh of gateways.
         is_exported: whether a node of this site serves something that this gateway exports to another site.
-        exported: what it exports.
+        own_exports: what it exports, by node.
         is_settled: whether this gateway and those of another site have been there long enough to know their sites.
         is_gone: whether a node of this site is known to have gone; None if it is not known at all.
         transit: whether frames between other sites pass.
@@ -92,7 +96,7 @@ class Forwarding:
         between: Mesh,
         sites: Sites,
         is_exported: Callable[[NodeId, str], bool],
-        exported: ExportTable,
+        own_exports: ExportIndex,
         *,
         is_settled: Callable[[str], bool],
         is_gone: Callable[[NodeId], bool | None],
@@ -106,20 +110,16 @@ class Forwarding:
         self._between = between
         self._sites = sites
         self._directory = sites.directory
-        self._exported = exported
+        self._own_exports = own_exports
         self._is_settled = is_settled
         self._is_gone = is_gone
         self._realm_id = near.identity.realm_id
         self._transit = transit
         self._slowed: dict[FrameFlow, float] = {}
-        self._ways: dict[str, SitePath] = {}
-        self._ways_version = -1
         self.pressure: Final = Backpressure(near.config.link_bytes, self._tell_pressure)
         self.checkpoint: Final = Firewall(is_exported, self._directory.offers, rate)
         self._near_flows: Flows[_Passage] = Flows()
         self._far_flows: Flows[_Passage] = Flows()
-        self._flows_version = -1
-        self._hearing: tuple[tuple[int, int], dict[tuple[str, str], set[bytes]]] = ((-1, -1), {})
         sites.forward = self._forward_near
         sites.divide = self._divide_near
         sites.link_to = self._own_link_to
@@ -221,7 +221,7 @@ class Forwarding:
 
     def _named_onward(self, site: str, source_site: str) -> str | None:
         """Return what the site that a frame is from is called on its next link; None if it may not go there."""
-        way = self._way(site) if realm_of_site(site) else None
+        way = self._directory.way(site) if realm_of_site(site) else None
         peer = None if way is None else self._between.peers.get(way.neighbour)
         if peer is None or not peer.other_realm:
             return source_site
@@ -230,7 +230,7 @@ class Forwarding:
     def _next_link(self, site: str, target: NodeId) -> Link | None:
         """Return the link over which a frame leaves, if there is one."""
         if site != self._directory.own.site:
-            way = self._way(site)
+            way = self._directory.way(site)
             return None if way is None else self.link_to(way.neighbour)
         peer = self._near.peer(target)
         return None if peer is None or peer.foreign else peer.link
@@ -248,10 +248,6 @@ class Forwarding:
 
         It is large, or the next link is idle.  Otherwise it is decoded, and refused, carried or counted as ever.
         """
-        if self._flows_version != self._directory.version:
-            self._flows_version = self._directory.version
-            self._near_flows.clear()
-            self._far_flows.clear()
         found = flows.look(batch)
         if found is None:
             return False
@@ -259,7 +255,7 @@ class Forwarding:
         # Data of sessions only: the first frame of a handshake takes the slow path, where the firewall examines it.
         if batch[begin : begin + 1] != _DATA or not 0 < batch[HOPS_AT] <= HOPS:
             return False
-        if passage is None or passage.peer is not peer:
+        if passage is None or passage.peer is not peer or self._directory.way(passage.site) != passage.way:
             passage = self._passage(peer, envelope, near=near)
             if passage is None:
                 return False
@@ -312,7 +308,7 @@ class Forwarding:
         elif told.source_site == own.site or self.checkpoint.is_limited or not (self._transit or told.site == own.site):
             return None
         link = self._next_link(told.site, NodeId(told.target.hex()))
-        return None if link is None else _Passage(peer, link, companion)
+        return None if link is None else _Passage(peer, told.site, self._directory.way(told.site), link, companion)
 
     # -- copies of events -----------------------------------------------------------------------------------
 
@@ -353,24 +349,9 @@ class Forwarding:
 
     def _hearers(self, site: str, nodes: bytes, realm_id: str = "") -> bytes:
         """Return those of some nodes that want events of a realm, as far as that may be known at the other site."""
-        version = (self._directory.version, self._exported.version)
-        if self._hearing[0] != version:
-            self._hearing = (version, {})
-        known = self._hearing[1].get((site, realm_id))
-        if known is None:
-            origins = self._directory.gateways(site)
-            contents = [self._exported] if site == self._directory.own.site else map(self._directory.contents, origins)
-            known = {
-                bytes.fromhex(node)
-                for told in contents
-                if told
-                for pattern, wanting in told.topics.items()
-                if realm_of_topic(pattern) == realm_id
-                for node in wanting
-            }
-            if known:  # nodes name any number of sites that do not exist
-                self._hearing[1][site, realm_id] = known
-        passed = b"".join(node for node in split_nodes(nodes) if node in known)
+        own = site == self._directory.own.site
+        subscribes = self._own_exports.subscribes if own else self._directory.subscribes
+        passed = b"".join(node for node in split_nodes(nodes) if subscribes(site, node_of(node), realm_id))
         if len(passed) != len(nodes):
             self.checkpoint.refused[checkpoint.NOT_EXPORTED] += 1
             self.refused[checkpoint.NOT_EXPORTED] += (len(nodes) - len(passed)) // NODE
@@ -387,7 +368,7 @@ class Forwarding:
             if site == own.site:
                 self._hand_out(message, nodes)
                 continue
-            way = self._way(site)
+            way = self._directory.way(site)
             link = None if way is None else self.link_to(way.neighbour)
             named = self._named_onward(site, message.source_site)
             if link is None:
@@ -436,18 +417,6 @@ class Forwarding:
             self.pressure.hold(link, flow, trio.current_time())
 
     # -- inside ---------------------------------------------------------------------------------------------
-
-    def _way(self, site: str) -> SitePath | None:
-        """Return the best route to a site; working it out takes 6 us in a mesh of six."""
-        if self._ways_version != self._directory.version:
-            self._ways_version = self._directory.version
-            self._ways.clear()
-        way = self._ways.get(site)
-        if way is None:
-            way = self._directory.way(site)
-            if way is not None:  # neighbours name any number of sites that do not exist
-                self._ways[site] = way
-        return way
 
     def _slow_down(self, flow: FrameFlow) -> None:
         """Count a frame that is beyond the rate, and have its sender pause: what it sends meanwhile would be lost."""

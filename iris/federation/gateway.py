@@ -62,6 +62,10 @@ _BUSY_TURNS: Final = 10
 _PAUSES: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
 """Seconds between attempts to reach a gateway of another site; the last one repeats."""
 
+_SENT_AWAY: Final = (
+    "ends each link as soon as it is up: its log says why; its clock may differ by more than 300 s from the one here"
+)
+
 _RIVAL_PATIENCE: Final = 5.0
 """Seconds after which gateways of one site have named each other at the latest."""
 
@@ -88,6 +92,10 @@ class GatewayStatistics:
     carried_bytes: int
     refused: Mapping[str, int]
     """Frames that were not carried, by reason."""
+    rejected: Mapping[str, int]
+    """Frames, messages and handshakes of other gateways that were forged, malformed or out of date, by reason."""
+    unreached: Mapping[str, str]
+    """Gateways that this one dials and is not linked to, by address, each with the reason."""
     sites: tuple[str, ...]
     """Other sites that can be reached; those of other realms as ``REALM/SITE``."""
     neighbours: Mapping[NodeId, str]
@@ -124,8 +132,8 @@ class Gateway:
             self._near,
             between,
             sites,
-            partial(self._lists.is_exported, self._advertising.exported),
-            self._advertising.exported,
+            partial(self._lists.is_exported, self._advertising.exported, self._advertising.index),
+            self._advertising.index,
             is_settled=self._is_settled,
             is_gone=self._is_gone,
             transit=policy.transit,
@@ -135,14 +143,18 @@ class Gateway:
         self._told = self._told_bytes = 0
         self._flooded: dict[NodeId, float] = {}
         self._reports = ReportSchedule()
+        self._unreached: dict[str, str] = {}
         self._stale: set[NodeId] = set()
         self._wakeup = Wakeup()
         self._follows = True
+        self._interest = 0
+        self._exported_for: tuple[object, ...] = ()
+        """The state of this site that is exported."""
         self._lost = trio.lowlevel.ParkingLot()
         self._directory.permit(self._lists.may_import)
         self._allowed = kinds.Allowed(policy.exports, policy.export_topics, policy.import_topics)
         sites.border.receive_untrusted(self._near.node, self._allowed)
-        self._pubsub.interest_changed = self.news
+        self._pubsub.interest_changed = self._interest_changed
         for mesh in (self._near, between):
             mesh.register(kinds.ExportsWanted, self._receive_wanted)
         between.register(kinds.Route, self._receive_route)
@@ -161,6 +173,8 @@ class Gateway:
             carried=self._carrying.carried,
             carried_bytes=self._carrying.carried_bytes,
             refused=dict(self._carrying.refused),
+            rejected=dict(self._between.refusals),
+            unreached=dict(self._unreached),
             sites=tuple(sorted(map(self._sites.foreigners.name_of, self._directory.sites()))),
             neighbours={node: self._sites.foreigners.name_of(peer.site) for node, peer in self._between.peers.items()},
             told=self._told,
@@ -170,7 +184,7 @@ class Gateway:
 
     async def wait_for_site(self, site: str) -> None:
         """Wait until a site can be reached; one of another realm is ``REALM/SITE``."""
-        while self._sites.foreigners.site_named(site) not in self._directory.sites():
+        while not self._directory.reaches(self._sites.foreigners.site_named(site)):
             await self._membership.wait_news()
 
     # -- the directory --------------------------------------------------------------------------------------
@@ -245,6 +259,10 @@ class Gateway:
         self._follows = True
         self._wakeup.wake()
 
+    def _interest_changed(self) -> None:
+        self._interest += 1
+        self.news()
+
     async def run(self, nursery: trio.Nursery) -> None:
         """Keep neighbours informed."""
         nursery.start_soon(self._carrying.pressure.run)
@@ -263,13 +281,7 @@ class Gateway:
 
     def _tell(self) -> None:
         own = self._directory.own
-        members = {name: nodes for name, nodes in self._membership.serving().items() if self._policy.may_export(name)}
-        companions = {
-            Export(COMPANION, "", node) for node in self._directory.neighbours if self._directory.is_local(node)
-        }
-        wanted = ((node, self._lists.wanted(pattern)) for node, pattern in self._pubsub.wanted())
-        topics = [(node, pattern) for node, pattern in wanted if pattern is not None]
-        self._advertising.export(exports_of(members, topics) | companions)
+        self._export()
         changed = {own, *self._directory.changed}
         self._directory.changed.clear()
         stale, self._stale = self._stale, set()
@@ -280,7 +292,20 @@ class Gateway:
         self._reports.untold(self._advertising.left_out, self._advertising.cut)
         if self._follows:
             self._follows = False
-            self._sites.changed()
+            self._sites.follow()
+
+    def _export(self) -> None:
+        """Take what this site exports now, if it may have changed: there may be very much."""
+        local = frozenset(filter(self._directory.is_local, self._directory.neighbours))
+        state = (self._membership.version, self._interest, self._near.identity, local)
+        if state == self._exported_for:
+            return
+        self._exported_for = state
+        members = {name: nodes for name, nodes in self._membership.serving().items() if self._policy.may_export(name)}
+        companions = {Export(COMPANION, "", node) for node in local}
+        wanted = ((node, self._lists.wanted(pattern)) for node, pattern in self._pubsub.wanted())
+        topics = [(node, pattern) for node, pattern in wanted if pattern is not None]
+        self._advertising.export(exports_of(members, topics) | companions)
 
     def _tell_neighbour(self, neighbour: NodeId, changed: set[Hop] | None) -> None:
         """Advertise to it what has changed, or all."""
@@ -350,6 +375,7 @@ class Gateway:
             try:
                 peer = await self._between.connect([url], realm_id=trusted_id(self._near.identity, alias))
             except (NotSent, AuthenticationError, ConfigError) as error:
+                self._unreached[url] = str(error)
                 if not warned:
                     warned = True
                     _log.warning("%s; trying again", error, extra={"address": url, "reason": type(error).__name__})
@@ -357,14 +383,22 @@ class Gateway:
                 attempt += 1
                 continue
             warned = False
-            linked = trio.current_time()
-            while self._between.peers.get(peer.node) is peer:
-                await self._lost.park()
-            if trio.current_time() - linked >= _PAUSES[-1]:
+            with trio.move_on_after(_PAUSES[-1]):
+                await self._wait_lost(peer)
+            if self._between.peers.get(peer.node) is peer:
                 attempt = 0
+                self._unreached.pop(url, None)
+                await self._wait_lost(peer)
             else:  # it lets others in and sends them away
+                if url not in self._unreached:
+                    _log.warning("gateway at %s %s; trying again", url, _SENT_AWAY, extra={"address": url})
+                self._unreached[url] = f"it {_SENT_AWAY}"
                 await trio.sleep(_PAUSES[min(attempt, len(_PAUSES) - 1)])
                 attempt += 1
+
+    async def _wait_lost(self, peer: Peer) -> None:
+        while self._between.peers.get(peer.node) is peer:
+            await self._lost.park()
 
     def neighbour_up(self, peer: Peer, *, near: bool) -> None:
         """A node or gateway is linked: it gets everything."""

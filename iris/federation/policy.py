@@ -10,7 +10,7 @@ from typing import Final, final
 
 from msgspec import Struct
 
-from iris.cluster.directory import CLUSTER, COMPANION, TOPIC, Export, ExportTable, SiteDirectory
+from iris.cluster.directory import CLUSTER, COMPANION, TOPIC, Export, ExportIndex, ExportTable, SiteDirectory
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.names import NodeId, qualified, realm_of_site, realm_of_topic
 from iris.kernel.wire import Message
@@ -50,6 +50,11 @@ class Policy(Struct, frozen=True, kw_only=True):
                     raise ConfigError(
                         f"gateway: {pattern!r} in {what} is not a pattern: use tokens joined by dots, '*' for one, a "
                         "last '>' for the rest"
+                    )
+                if what in ("exports", "imports") and ("/" in pattern or "@" in pattern):
+                    raise ConfigError(
+                        f"gateway: {pattern!r} in {what} names no cluster: use the names that clusters have in their "
+                        "own realm, with no realm or site"
                     )
 
     @staticmethod
@@ -93,6 +98,10 @@ class Lists:
         self._policy = policy
         self._identity = identity
         self._agreed = self._realms()
+        self._reaching: dict[tuple[str, NodeId], bool] = {}
+        """Whether a realm may reach something that a node of this site serves."""
+        self._reaching_for: tuple[int, object] = (-1, None)
+        """The exports, and the trusted realms, for which that is so."""
 
     def _realms(self) -> dict[str, ForeignRealm]:
         return {trusted.realm.id: trusted.realm for trusted in self._identity().trusted}
@@ -115,15 +124,35 @@ class Lists:
             except NotSent:
                 self._agreed = {}  # the next time
 
-    def is_exported(self, exported: ExportTable, node: NodeId, site: str) -> bool:
-        """Tell whether a node of this site serves, or subscribes to, something that another site may use."""
+    def is_exported(self, exported: ExportTable, index: ExportIndex, node: NodeId, site: str) -> bool:
+        """Tell whether a node of this site serves, or subscribes to, something that another site may use.
+
+        It is asked for each frame that begins a session, with any node's id, by whoever sends one.
+
+        Args:
+            exported: what this gateway exports.
+            index: the same, by node.
+            node: of this site.
+            site: the other one.
+        """
         realm_id = realm_of_site(site)
         realm = self._identity().foreign(realm_id) if realm_id else None
         if realm_id and realm is None:
             return False
-        if any(node in nodes for pattern, nodes in exported.topics.items() if realm_of_topic(pattern) == realm_id):
+        own = exported.origin.site
+        if index.subscribes(own, node, realm_id):
             return True
-        return any(node in nodes for name, nodes in exported.clusters.items() if realm is None or realm.may_reach(name))
+        memberships = index.memberships(own, node)
+        if realm is None or not memberships:
+            return bool(memberships)
+        state = (exported.version, self._identity().trusted)
+        if self._reaching_for != state:
+            self._reaching_for = state
+            self._reaching.clear()
+        known = self._reaching.get((realm_id, node))
+        if known is None:
+            known = self._reaching[realm_id, node] = any(realm.may_reach(export.name) for export in memberships)
+        return known
 
     def wanted(self, pattern: str) -> str | None:
         """Return a pattern that is subscribed to here as the directory names it; None if no other site is to know."""

@@ -15,7 +15,14 @@ from iris.kernel.names import NodeId, split_address
 _MOST_COMPARED: Final = 256
 """Names that a mistyped one is compared with, about 1 us each; a program may ask in a loop."""
 _MOST_NAMED: Final = 5
+_MOST_LISTED: Final = 1024
+"""Clusters of other sites that an error looks through: these decide how many they export."""
 _RESERVED: Final = "iris."
+
+_NOT_LINKED: Final = (
+    "if no cluster of that realm can be reached, its gateways and those of this site are not linked: the logs of both, "
+    "and 'iris gateway --status', say why; the clocks of the two may differ by more than 300 s"
+)
 
 
 class Picker(Protocol):
@@ -66,8 +73,12 @@ class MemberDirectory(Protocol):
         """Wait until something may have changed in who serves what."""
         ...
 
-    def clusters(self) -> Sequence[str]:
-        """Return the name of every cluster that this node may ask and that has members, sorted."""
+    def clusters(self, at_most: int | None = None) -> Sequence[str]:
+        """Return the name of every cluster that this node may ask and that has members, sorted.
+
+        Args:
+            at_most: clusters of other sites; None: all.
+        """
         ...
 
     def member_ids(self, cluster: str) -> Sequence[NodeId]:
@@ -89,7 +100,10 @@ def nobody_serves(cluster: str, mesh: Mesh, directory: MemberDirectory) -> NoSuc
         return NoSuchCluster(f"realm {alias!r} does not export the cluster {name!r}, or it is not imported here")
     trouble = mesh.trouble()
     error = NoSuchCluster(f"no reachable member serves the cluster {cluster!r}{trouble}")
-    hint = "" if trouble else known_instead(cluster.partition("@")[0], directory.clusters())
+    if realm is not None:
+        error.add_note(_NOT_LINKED)
+        return error
+    hint = "" if trouble else known_instead(cluster.partition("@")[0], directory.clusters(_MOST_LISTED))
     if hint:
         error.add_note(hint)
     return error

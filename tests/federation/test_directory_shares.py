@@ -95,7 +95,7 @@ def test_what_one_neighbour_tells_beyond_its_share_is_not_taken_and_harms_nobody
 
 
 def test_a_change_that_never_ends_takes_no_more_than_the_share() -> None:
-    directory = listening(max_weight=100 * KIB)
+    directory = listening(max_weight=125 * KIB)
     origin = Hop("far", B)
     lead(directory, B, "far", origin)
     tell(directory, B, origin, members("first", range(10)))
@@ -112,7 +112,7 @@ def test_a_change_that_never_ends_takes_no_more_than_the_share() -> None:
 
 def test_who_tells_all_anew_has_use_for_its_share_once() -> None:
     """After a reset all comes again: what was there before is still there until the last part has come."""
-    directory = listening(max_weight=100 * KIB)
+    directory = listening(max_weight=125 * KIB)
     origin = Hop("far", B)
     lead(directory, B, "far", origin)
     for version in range(1, 10):

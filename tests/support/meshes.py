@@ -97,7 +97,7 @@ class StaticDirectory:
     async def wait_news(self) -> None:
         await trio.sleep_forever()
 
-    def clusters(self) -> Sequence[str]:
+    def clusters(self, at_most: int | None = None) -> Sequence[str]:
         return sorted(self.members)
 
     def member_ids(self, cluster: str) -> Sequence[NodeId]:

@@ -199,6 +199,11 @@ def rotate(realm_file: Path, step: str, asks: bool) -> None:
             root = keyring.drop_old_gate_secret(root)
     keep(realm_file, root, passphrase)
     note(f"now refresh every credential of realm {root.fingerprint}: iris keys refresh {realm_file} CREDENTIAL...")
+    following = {"add": "use", "use": "drop"}.get(step)
+    if following is None:
+        note("that is the last step: with it nodes no longer accept the old gate secret")
+    else:
+        note(f"the old gate secret is still accepted; the next step: iris keys rotate {realm_file} {following}")
 
 
 @keys.command()

@@ -13,7 +13,7 @@ from iris.cli.connection import NodeOptions, connected, run_until_done
 from iris.cli.operators.top import seconds
 from iris.cli.terminal import POSITIVE, Lines, open_lines, takes_output, takes_wait
 from iris.kernel.errors import IrisError
-from iris.kernel.names import NodeId, check_address
+from iris.kernel.names import NodeId, check_address, split_address
 from iris.node.report import PING
 
 _NODE_PREFIX: Final = 4
@@ -35,6 +35,12 @@ def ping(
     A round trip goes through link and event loop of the node, and through no handler of its programs. The exit status
     is 1 if an answer is missing. Needs the same right as 'iris top'.
     """
+    if "/" in target:
+        alias = split_address(check_address(target)).realm
+        raise click.UsageError(
+            f"'iris ping' asks nodes of this site, and realm {alias!r} is another one: 'iris trace {target}' shows "
+            "the way there"
+        )
 
     async def ask() -> int:
         async with connection.open() as node:

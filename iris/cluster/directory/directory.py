@@ -17,10 +17,11 @@ Rules of this file:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, KeysView
 from functools import partial
 from typing import Final, NamedTuple, final
 
+from iris.cluster.directory.export_index import ExportIndex
 from iris.cluster.directory.exports import ExportTable
 from iris.cluster.directory.messages import CLUSTER, TOPIC, Export, Hop, exports_untrusted, route_untrusted, wanted
 from iris.cluster.directory.neighbour_table import MAX_ORIGINS, MAX_WEIGHT, UPDATES, NeighbourTable, Owner, StaleUpdate
@@ -92,6 +93,14 @@ class SiteDirectory:
         """The origins of each site by their gateways, in the order in which they became known."""
         self._accepted: dict[str, dict[Hop, None]] = {}
         """Those of them that speak for the site."""
+        self._index: Final = ExportIndex()
+        """What those export that speak for their sites."""
+        self._ways: dict[str, dict[str, SitePath | None]] = {}
+        """The best route to each site by salt, as long as no gateway of that site changes."""
+        self._settled: dict[str, float] = {}
+        """When the gateways of each site were all known, as long as none changes."""
+        self._revisions: dict[str, int] = {}
+        """The version in which something of a site changed last, as long as the site can be reached."""
 
     def __repr__(self) -> str:
         return f"<SiteDirectory of {self.own.site!r}: {len(self._accepted)} sites, {len(self._neighbours)} neighbours>"
@@ -211,6 +220,7 @@ class SiteDirectory:
     def _touch(self, origin: Hop) -> None:
         self.version += 1
         self.changed.add(origin)
+        self._revisions[origin.site] = self.version
 
     # -- whom to believe ------------------------------------------------------------------------------------
 
@@ -243,6 +253,8 @@ class SiteDirectory:
         looked at when it changes and when it is accepted, and no others.
         """
         site = origin.site
+        self._ways.pop(site, None)
+        self._settled.pop(site, None)
         present = self._present.get(site, {})
         accepted = self._accepted.setdefault(site, {})
         if not self._has_route(origin):
@@ -268,19 +280,22 @@ class SiteDirectory:
             waiting += more
         if not accepted:
             del self._accepted[site]
+            self._revisions.pop(site, None)
 
     def _accept(self, accepted: dict[Hop, None], origins: Iterable[Hop]) -> None:
         for origin in origins:
             if origin not in accepted:
                 accepted[origin] = None
+                self._touch(origin)  # neighbours are told of it only from now on
                 self._count(origin, self._contents[origin].entries, ())
 
     def _count(self, origin: Hop, more: Iterable[Export], less: Iterable[Export]) -> None:
-        """Count who wants events, as far as an origin speaks for its site."""
+        """Count what an origin exports, and who wants events, as far as it speaks for its site."""
         if not self.is_accepted(origin):
             return
         for sign, exports in ((1, more), (-1, less)):
             for export in exports:
+                self._index.count(origin.site, export, sign)
                 if export.kind == TOPIC and not realm_of_topic(export.name):
                     found = RemoteSubscriber(origin.site, NodeId(export.node), export.name)
                     before = self._wanting.get(found, 0)
@@ -331,6 +346,10 @@ class SiteDirectory:
         """Return the other sites that can be reached, sorted."""
         return tuple(sorted(self._accepted))
 
+    def reaches(self, site: str) -> bool:
+        """Tell whether another site can be reached."""
+        return site in self._accepted
+
     def contents(self, origin: Hop) -> ExportTable | None:
         """Return what an origin exports."""
         return self._contents.get(origin)
@@ -344,8 +363,13 @@ class SiteDirectory:
 
     def way(self, site: str, *, salt: str = "") -> SitePath | None:
         """Return the best route to a site: the shortest; ``salt`` spreads askers over equal ones."""
-        ways = [way for origin in self._accepted.get(site, ()) for way in self.ways_to(origin)]
-        return min(ways, key=lambda way: _cost(way, salt), default=None)
+        if site not in self._accepted:  # nodes name any number of sites that do not exist
+            return None
+        known = self._ways.setdefault(site, {})
+        if salt not in known:
+            ways = (way for origin in self._accepted[site] for way in self.ways_to(origin))
+            known[salt] = min(ways, key=lambda way: _cost(way, salt), default=None)
+        return known[salt]
 
     def best(self, origin: Hop) -> SitePath | None:
         """Return the best route to one gateway of a site."""
@@ -354,6 +378,8 @@ class SiteDirectory:
     def members(self, cluster: str, realm_id: str = "") -> list[RemoteMember]:
         """Return the members of a cluster at all other sites of a realm, the nearest first."""
         found: dict[NodeId, RemoteMember] = {}
+        if cluster not in self._index.clusters(realm_id):
+            return []
         for site, accepted in self._accepted.items():
             if realm_of_site(site) != realm_id:
                 continue
@@ -365,10 +391,9 @@ class SiteDirectory:
                         found.setdefault(node, RemoteMember(site, node, proof, len(way.path)))
         return sorted(found.values(), key=lambda foreign: (foreign.distance, foreign.site, foreign.node))
 
-    def clusters(self, realm_id: str = "") -> set[str]:
-        """Return the name of every cluster that another site of a realm exports."""
-        origins = [origin for origin in self.origins() if realm_of_site(origin.site) == realm_id]
-        return {name for origin in origins for name in self._contents[origin].clusters}
+    def clusters(self, realm_id: str = "") -> KeysView[str]:
+        """Return the name of every cluster that another site of a realm exports, now and later; it costs nothing."""
+        return self._index.clusters(realm_id)
 
     def subscribers(self) -> set[RemoteSubscriber]:
         """Return who at other sites wants events of this realm."""
@@ -376,13 +401,27 @@ class SiteDirectory:
 
     def lists(self, site: str, node: NodeId) -> bool:
         """Tell whether a site says that a node is a member of some cluster."""
-        return any(True for _ in self.listing(site, node))
+        return bool(self._index.memberships(site, node))
 
     def listing(self, site: str, node: NodeId) -> Iterator[Hop]:
         """Yield the gateways of a site that say so."""
-        for origin in self._accepted.get(site, ()):
-            if any(node in members for members in self._contents[origin].clusters.values()):
+        memberships = self._index.memberships(site, node)
+        for origin in self._accepted.get(site, ()) if memberships else ():
+            entries = self._contents[origin].entries
+            if any(export in entries for export in memberships):
                 yield origin
+
+    def memberships(self, site: str, node: NodeId) -> set[tuple[str, bytes]]:
+        """Return the clusters that a site says a node is a member of, each with its proofs."""
+        return {(export.name, export.proof) for export in self._index.memberships(site, node)}
+
+    def subscribes(self, site: str, node: NodeId, realm_id: str = "") -> bool:
+        """Tell whether a site says that a node wants events of a realm; empty: of this one."""
+        return self._index.subscribes(site, node, realm_id)
+
+    def has_changed(self, site: str, since: int) -> bool:
+        """Tell whether something of a site is another than in an earlier version, or it can be reached no more."""
+        return self._revisions.get(site, self.version) > since
 
     def is_told(self, site: str) -> bool:
         """Tell whether all that the gateways of a site export is known here: a route comes before its exports."""
@@ -394,16 +433,18 @@ class SiteDirectory:
         That is when each of them has told its exports and been known for ``settling`` seconds: one that has just come
         back exports what it has found of its site so far.
         """
-        accepted = self._accepted.get(site, ())
-        if not accepted or not self.is_told(site):
-            return math.inf
-        return max(self._since[origin] for origin in accepted) + settling
+        known = self._settled.get(site)
+        if known is None:
+            accepted = self._accepted.get(site, ())
+            if not accepted:
+                return math.inf
+            known = max(self._since[origin] for origin in accepted) if self.is_told(site) else math.inf
+            self._settled[site] = known
+        return known + settling
 
     def offers(self, site: str, node: NodeId) -> bool:
         """Tell whether a session may be begun with a node: it is a member of a cluster, or wants events."""
-        return self.lists(site, node) or any(
-            node in nodes for origin in self._accepted.get(site, ()) for nodes in self._contents[origin].topics.values()
-        )
+        return self._index.names(site, node)
 
 
 def exports_of(members: dict[str, dict[NodeId, bytes]], topics: Iterable[tuple[NodeId, str]]) -> set[Export]:

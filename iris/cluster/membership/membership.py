@@ -8,9 +8,10 @@ A member can be asked when it is seen alive *and* linked: every balancer holds t
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from random import Random
 from typing import Final, assert_never, final, get_args
 
@@ -104,11 +105,13 @@ class Membership:
         self._emptied: dict[str, float] = {}
         """When clusters lost their last members, the longest ago first."""
         self._records: dict[NodeId, NodeRecord] = {}
+        self.version = 0
+        """Grows whenever ``serving`` may return something else."""
         self._foreign: dict[NodeId, tuple[str, int]] = {}
         """Linked members at other sites, with how far these are."""
         self.listed: Callable[[str], Collection[NodeId]] = lambda _: ()
         """Returns the members that a cluster has at other sites, linked or not."""
-        self.exported: Callable[[], Collection[str]] = lambda: ()
+        self.exported: Callable[[], Iterable[str]] = lambda: ()
         """Returns the clusters that other sites export."""
         self.is_unanswered: Callable[[str], bool] = lambda _: False
         """Tells whether nobody has said yet who serves a cluster: of a client."""
@@ -235,10 +238,9 @@ class Membership:
 
     # -- for users ------------------------------------------------------------------------------------------
 
-    def clusters(self) -> tuple[str, ...]:
-        """See ``Node.clusters``."""
-        here, elsewhere = self._roster.clusters(), self.exported()
-        return tuple(sorted({*here, *elsewhere})) if elsewhere else here
+    def clusters(self, at_most: int | None = None) -> tuple[str, ...]:
+        """See ``Node.clusters``; of those at other sites, which name any number, perhaps only so many."""
+        return tuple(sorted({*self._roster.clusters(), *itertools.islice(self.exported(), at_most)}))
 
     def members(self, cluster: str) -> tuple[Member, ...]:
         """See ``Node.members``."""
@@ -487,6 +489,7 @@ class Membership:
                 )
             )
         self._report(self._roster.apply(changed))
+        self.version += 1
         if gone:
             self._records.pop(node, None)
             self._closed_routes.discard(node)

@@ -51,12 +51,15 @@ from iris.kernel.transport import OutgoingConnection, Transport
 from iris.kernel.unexpected import note_unexpected
 from iris.kernel.wire import Message, kinds
 from iris.security.channel import Established, Session
-from iris.security.identity import NodeIdentity, PeerIdentity
+from iris.security.identity import NodeDelegation, NodeIdentity, OutOfDate, PeerIdentity
 
 _log: Final = logging.getLogger("iris")
 
 _LOGGED_AGAIN: Final = 10.0
 """Seconds after which an unexpected error of one kind is logged once more."""
+
+_MAX_REPORTED: Final = 100
+"""Clusters of which it is logged, each once, that a node is refused because of a date."""
 
 _MAX_SESSIONS: Final = 8
 """Sessions of one peer that frames may arrive in.  Two are in use while one replaces the other."""
@@ -94,6 +97,7 @@ class Mesh:
         self.wall_clock: Final = wall_clock
         self.refusals: Counter[str] = Counter()
         """Frames and messages that were refused, by reason."""
+        self._out_of_date: set[str] = set()
         self._transport = transport
         self._nursery = nursery
         self.rules: Final = rules or AddressRules()
@@ -486,10 +490,22 @@ class Mesh:
             self._receive(frame)
         except (RemoteProtocolError, AuthenticationError) as error:
             self.refusals[type(error).__name__] += 1
+            if isinstance(error, OutOfDate):
+                self._report_out_of_date(error)
             self._inbound.refused()
         except Exception as error:  # noqa: BLE001 -- the sender is not known, or gone
             self.note_unexpected("frame of a stranger", error)
             self._inbound.refused()
+
+    def _report_out_of_date(self, error: OutOfDate) -> None:
+        """Log, once for each cluster, that a node with a genuine certificate is not let in because of a date."""
+        document = error.document
+        cluster = document.cluster if isinstance(document, NodeDelegation) else document.name
+        if cluster not in self._out_of_date and len(self._out_of_date) < _MAX_REPORTED:
+            self._out_of_date.add(cluster)
+            _log.warning(
+                "a node of cluster %r has dialled and is not linked: %s", cluster, error, extra={"cluster": cluster}
+            )
 
     def note_unexpected(self, what: str, error: Exception) -> None:
         """Count and log an unexpected error in what others have brought about.

@@ -6,7 +6,7 @@ credential gives them; what it does not trust does not appear.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import final
 
 from iris.cluster.balancing import SiteOrder
@@ -15,7 +15,6 @@ from iris.cluster.membership import Member
 from iris.cluster.mesh import Mesh
 from iris.cluster.routes import site_url
 from iris.kernel.names import NodeId, is_node_id, qualified, realm_of_site, split_address
-from iris.security.identity import TrustedRealm
 
 
 @final
@@ -30,24 +29,24 @@ class RemoteMembers:
         self._mesh = mesh
         self._directory = directory
         self._order = order
-        self._known: frozenset[str] = frozenset()
-        self._version = -1
-        self._trusted: tuple[TrustedRealm, ...] = ()
 
     def __repr__(self) -> str:
-        return f"<RemoteMembers: {len(self.clusters())} clusters>"
+        return f"<RemoteMembers of {len(self._directory.sites())} sites>"
 
-    def clusters(self) -> frozenset[str]:
-        """Return the address of every cluster that another site exports; no look at the directory if nothing is new."""
-        trusted = self._mesh.identity.trusted
-        if self._version != self._directory.version or self._trusted is not trusted:
-            self._version, self._trusted = self._directory.version, trusted
-            known = self._directory.clusters()
-            for realm in (entry.realm for entry in trusted):
-                theirs = filter(realm.may_use, self._directory.clusters(realm.id))
-                known.update(qualified(realm.alias, name) for name in theirs)
-            self._known = frozenset(known)
-        return self._known
+    def clusters(self) -> Iterator[str]:
+        """Yield the address of every cluster that another site exports."""
+        yield from self._directory.clusters()
+        for realm in (entry.realm for entry in self._mesh.identity.trusted):
+            for name in filter(realm.may_use, self._directory.clusters(realm.id)):
+                yield qualified(realm.alias, name)
+
+    def has(self, address: str) -> bool:
+        """Tell whether another site exports a cluster, by look-ups only: it is asked for each request."""
+        alias, slash, name = address.rpartition("/")
+        if not slash:
+            return address in self._directory.clusters()
+        realm = self._mesh.identity.alias(alias)
+        return realm is not None and name in self._directory.clusters(realm.id) and realm.may_use(name)
 
     def find(self, address: str) -> list[RemoteMember]:
         """Return the members that a cluster has at other sites, those that are asked first in front."""

@@ -126,18 +126,22 @@ class Sites:
         self.subscribers_version = 0
         """Grows when subscribers at other sites, or the links to them, may have changed."""
         self._ways: list[GatewayRoute] = []
-        self._routes: dict[str, SitePath | None] = {}
-        self._routes_version = -1
         self._clusters: dict[NodeId, set[str]] = {}
         """What each linked member serves, as far as its site exports that."""
         self._listed: dict[NodeId, frozenset[Hop]] = {}
         """The gateways that have named each of them as a member of some cluster."""
+        self._followed = -1
+        """The version of the directory up to which this node has followed it; -1: all is looked at."""
+        self._identity = mesh.identity
+        """Who this node was then, and so whom it trusted."""
         self._settles = math.inf
         """When gateways that came lately are next to know their site."""
         self._doubts: Final = ExportDoubts()
         self._subscribing: Counter[NodeId] = Counter()
         """To how many patterns each node of another site subscribes."""
         self._resubscribed = False
+        self._resubscriptions: dict[RemoteSubscriber, bool] = {}
+        """Who wants events since the last question, or does no more."""
         self.directory.resubscribed = self._note_subscriber
         self._withdrawn: set[NodeId] = set()
         """Those that are none any more, as far as their sites have told."""
@@ -175,7 +179,7 @@ class Sites:
 
     def matters(self, address: str) -> bool:
         """Tell whether other sites have to be looked at before a cluster is asked; costs two look-ups."""
-        if address not in self.foreigners.clusters() and "@" not in address:
+        if not self.foreigners.has(address) and "@" not in address:
             return False
         return bool(self._broken) or self._reached.get(address) != self.directory.version
 
@@ -244,12 +248,7 @@ class Sites:
         return carried
 
     def _way(self, site: str) -> SitePath | None:
-        if self._routes_version != self.directory.version:
-            self._routes_version = self.directory.version
-            self._routes.clear()
-        if site not in self._routes:
-            self._routes[site] = self.directory.way(site, salt=self._mesh.node)
-        return self._routes[site]
+        return self.directory.way(site, salt=self._mesh.node)
 
     def _first_link(self, neighbour: NodeId) -> Link | None:
         return self.link_to(neighbour)
@@ -275,7 +274,9 @@ class Sites:
         while True:
             with trio.move_on_at(self._settles):
                 await self._wakeup.wait()
-            self._settles = math.inf
+            if trio.current_time() >= self._settles:
+                self._followed = -1
+                self._settles = math.inf
             with self._mesh.survive("directory of sites"):
                 self._follow()
 
@@ -283,14 +284,24 @@ class Sites:
         self._news.unpark_all()
 
     def changed(self) -> None:
-        """The directory may have changed."""
+        """Whom to believe, or who may serve what, may have changed."""
+        self._followed = -1
+        self._wakeup.wake()
+
+    def follow(self) -> None:
+        """The directory may have changed: what has changed in it is looked at, and nothing else."""
         self._wakeup.wake()
 
     def _follow(self) -> None:
         """Break connections whose route is gone, and give up members that their site no longer has."""
         directory = self.directory
+        if self._identity is not self._mesh.identity:
+            self._identity, self._followed = self._mesh.identity, -1
+        followed, self._followed = self._followed, directory.version
         for way in list(self._ways):
             site = way.target[0]
+            if not directory.has_changed(site, followed):
+                continue
             origins = directory.gateways(site)
             if not any(way.way in directory.ways_to(origin) for origin in origins):
                 peer = self._mesh.peers.get(way.target[1])
@@ -299,7 +310,7 @@ class Sites:
                 way.break_off()
         for node, clusters in list(self._clusters.items()):
             peer = self._mesh.peers.get(node)
-            if peer is None or peer.site not in directory.sites():
+            if peer is None or not (directory.reaches(peer.site) and directory.has_changed(peer.site, followed)):
                 continue
             if clusters and self._is_gone(peer.site, node):
                 self._mesh.drop(node, f"site {peer.site!r} says that it is gone")
@@ -312,7 +323,7 @@ class Sites:
             peer = self._mesh.peers.get(node)
             if peer is None or not peer.foreign:
                 self._withdrawn.discard(node)
-            elif peer.site in directory.sites() and directory.is_told(peer.site):
+            elif directory.reaches(peer.site) and directory.is_told(peer.site):
                 self._withdrawn.discard(node)
                 self._nursery.start_soon(self._see_to, peer)
         self._membership.news()
@@ -321,12 +332,21 @@ class Sites:
     def _note_subscriber(self, found: RemoteSubscriber, wants: bool) -> None:
         """Follow who wants events: there may be very many, and each change is one."""
         self._resubscribed = True
+        if self._resubscriptions.get(found, wants) != wants:
+            del self._resubscriptions[found]  # as it was
+        else:
+            self._resubscriptions[found] = wants
         self._subscribing[found.node] += 1 if wants else -1
         if self._subscribing[found.node]:
             self._withdrawn.discard(found.node)
         else:
             del self._subscribing[found.node]
             self._withdrawn.add(found.node)
+
+    def resubscriptions(self) -> dict[RemoteSubscriber, bool]:
+        """Return who at other sites wants events that did not at the last call (True), and the other way round."""
+        changes, self._resubscriptions = self._resubscriptions, {}
+        return changes
 
     def _is_gone(self, site: str, node: NodeId) -> bool:
         """Tell whether a site has taken a member back: a gateway that has named it, or all after they have settled."""
@@ -354,13 +374,7 @@ class Sites:
         if listing:
             self._listed[peer.node] = listing
         way = self.directory.way(peer.site)
-        exported = {
-            (name, members[peer.node])
-            for origin in self.directory.gateways(peer.site)
-            if (contents := self.directory.contents(origin)) is not None
-            for name, members in contents.clusters.items()
-            if peer.node in members
-        }
+        exported = self.directory.memberships(peer.site, peer.node)
         clusters = {name for name, proof in exported if self._may_serve(peer.identity, name, proof)}
         doubted = self._doubts.note(peer.site, peer.node, {name for name, _ in exported} - clusters)
         if doubted:

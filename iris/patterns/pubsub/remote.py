@@ -18,7 +18,7 @@ from iris.cluster.mesh import Mesh
 from iris.cluster.sites import Sites
 from iris.kernel.errors import ConfigError, NotAllowed
 from iris.kernel.names import NodeId, qualified
-from iris.patterns.pubsub.interest import Matcher, Shape, check_topic, is_pattern, shape_of
+from iris.patterns.pubsub.interest import Matcher, Shape, check_topic, check_wildcards, is_pattern, shape_of
 from iris.security.identity import ForeignRealm, NodeIdentity
 
 _TOPICS: Final = 65_536
@@ -57,6 +57,7 @@ def check_foreign(pattern: str, realm: ForeignRealm, *, at_site: bool, plain: bo
         NotAllowed: the two owners have not agreed on them.
     """
     theirs = pattern.partition("/")[2]
+    check_wildcards(theirs)
     if not is_pattern(theirs) or theirs[0] in "*>" or not is_pattern(qualified(realm.id, theirs)):
         raise ConfigError(
             f"{pattern!r} is no pattern of topics of another realm: use {realm.alias}/TOKEN, perhaps with further "
@@ -89,7 +90,8 @@ class RemoteSubscribers:
         self._mesh = mesh
         self._unlinked = unlinked
         self._matcher: Matcher[RemoteSubscriber] = Matcher()
-        self._known: set[RemoteSubscriber] = set()
+        self._known: dict[RemoteSubscriber, RemoteSubscriber] = {}
+        """The objects that stand in the matcher, which tells its values apart by identity."""
         self._refused: set[RemoteSubscriber] = set()
         """Those of the known ones that no event is published for."""
         self._shapes: dict[str, Counter[Shape]] = {}
@@ -141,20 +143,19 @@ class RemoteSubscribers:
     def _nodes(self, topic: str) -> set[tuple[str, NodeId]]:
         version = self._sites.subscribers_version
         if version != self._version:
-            self._update(self._sites.directory.subscribers())
+            self._update(self._sites.resubscriptions())
             self._version = version
         return {(found.site, found.node) for found in self._matcher.match(topic)}
 
-    def _update(self, present: set[RemoteSubscriber]) -> None:
-        for gone in self._known - present:
-            self._known.discard(gone)
+    def _update(self, changes: dict[RemoteSubscriber, bool]) -> None:
+        for gone in [self._known.pop(found) for found, wants in changes.items() if not wants]:
             if gone in self._refused:
                 self._refused.discard(gone)
             else:
                 self._matcher.remove(gone.pattern, gone)
                 self._count(gone, -1)
-        for found in present - self._known:
-            self._known.add(found)
+        for found in (found for found, wants in changes.items() if wants):
+            self._known[found] = found
             if self._may_add(found):
                 self._matcher.add(found.pattern, found)
                 self._count(found, 1)

@@ -150,10 +150,14 @@ class Server:
         idempotent = bool(flags & IDEMPOTENT)
         if idempotent and self._answer_again(peer, identifier, membership, request.budget / 1000):
             return  # also while draining: told that it did not run here, the caller would have it run elsewhere, too
+        # First: whether a cluster that is not exported is served here does not show in the answer.
+        if not peer.may_ask(cluster):
+            self._fail(peer, identifier, NOT_ALLOWED, refusal_text(cluster, peer))
+            return
         if membership is None or membership.draining:
             self._fail(peer, identifier, NOT_A_MEMBER if membership is None else DRAINING, "")
             return
-        if not (membership.service.allows(peer.identity) and peer.may_ask(cluster)):
+        if not membership.service.allows(peer.identity):
             self._fail(peer, identifier, NOT_ALLOWED, refusal_text(cluster, peer))
             return
         if membership.is_paused():
@@ -226,11 +230,15 @@ class Server:
         decoded, price = wire.decode_headers_untrusted(headers), cost(payload, headers)
         account = self._account(peer.node, BROADCAST, cluster, relayed=relayed)
         account.arrived += 1
+        if not peer.may_ask(cluster):  # the same whether it is served here or not, and no credit
+            account.refused += 1
+            self._mesh.refusals["broadcast not allowed"] += 1
+            return
         if membership is None:  # its sender does not know yet that this node has left
             account.ended += 1
             self._mesh.refusals["broadcast for a cluster that is not served here"] += 1
             return
-        if not (membership.service.allows(peer.identity) and peer.may_ask(cluster)):
+        if not membership.service.allows(peer.identity):
             self._mesh.refusals["broadcast not allowed"] += 1
             membership.broadcasts.refuse(peer.node, account, begin + price)
             return
@@ -249,7 +257,9 @@ class Server:
 
     def _receive_credit_wanted(self, peer: Peer, wanted: kinds.BroadcastCreditWanted) -> None:
         membership = self.memberships.get(wanted.cluster)
-        if membership is not None:  # else the sender learns soon that this node has left
+        if membership is not None and peer.may_ask(
+            wanted.cluster
+        ):  # else the sender learns soon that this node has left
             membership.broadcasts.ask(peer.node, wanted.end)
 
     # -- answering ------------------------------------------------------------------------------------------

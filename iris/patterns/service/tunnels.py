@@ -180,10 +180,13 @@ class Tunnels:
 
     def _accept(self, opening: kinds.TunnelOpen, end: TunnelEndpoint) -> Refusal | None:
         membership = self._serving.memberships.get(opening.cluster)
+        peer = self._mesh.peer(end.node)
+        # First: whether a cluster that is not exported is served here does not show in the answer.
+        if peer is not None and not peer.may_ask(opening.cluster):
+            return Refusal(code=NOT_ALLOWED, text=refusal_text(opening.cluster, peer))
         if membership is None or membership.draining:
             return Refusal(code=NOT_A_MEMBER if membership is None else DRAINING)
-        peer = self._mesh.peer(end.node)
-        if peer is None or not (membership.service.allows(peer.identity) and peer.may_ask(opening.cluster)):
+        if peer is None or not membership.service.allows(peer.identity):
             text = "the caller is unknown" if peer is None else refusal_text(opening.cluster, peer)
             return Refusal(code=NOT_ALLOWED, text=text)
         if membership.is_paused():

@@ -121,29 +121,36 @@ def add_gate_secret(realm: RealmRoot, entropy: Entropy) -> RealmRoot:
     """
     if len(realm.gate_secrets) > 1:
         raise ConfigError("the gate secret is being rotated already: finish that first")
-    return structs.replace(realm, gate_secrets=(*realm.gate_secrets, entropy(GATE_SECRET_SIZE)))
+    return structs.replace(realm, gate_secrets=(*realm.gate_secrets, entropy(GATE_SECRET_SIZE)), is_new_used=False)
 
 
 def use_new_gate_secret(realm: RealmRoot) -> RealmRoot:
     """Second step, when all nodes accept both: the new one is used.
 
     Raises:
-        ConfigError: no rotation is under way.
+        ConfigError: no rotation is under way, or the new one is used already.
     """
     if len(realm.gate_secrets) != 2:
         raise ConfigError("no gate secret has been added: begin the rotation first")
-    return structs.replace(realm, gate_secrets=(realm.gate_secrets[1], realm.gate_secrets[0]))
+    if realm.is_new_used:
+        raise ConfigError("the new gate secret is used already: once every credential is refreshed, drop the old one")
+    return structs.replace(realm, gate_secrets=(realm.gate_secrets[1], realm.gate_secrets[0]), is_new_used=True)
 
 
 def drop_old_gate_secret(realm: RealmRoot) -> RealmRoot:
     """Third step, when all nodes use the new one: the old one is not accepted any more.
 
     Raises:
-        ConfigError: no rotation is under way.
+        ConfigError: no rotation is under way, or the new one is not used yet.
     """
     if len(realm.gate_secrets) != 2:
         raise ConfigError("no gate secret has been added: begin the rotation first")
-    return structs.replace(realm, gate_secrets=realm.gate_secrets[:1])
+    if not realm.is_new_used:
+        raise ConfigError(
+            "the new gate secret is not used yet, and the old one would stay: take the step 'use' first, and refresh "
+            "every credential; nothing was changed"
+        )
+    return structs.replace(realm, gate_secrets=realm.gate_secrets[:1], is_new_used=False)
 
 
 def revoke_cluster(

@@ -24,6 +24,7 @@ class RealmRoot(Redacted, frozen=True, kw_only=True):
     Args:
         key: signs certificates and revocation lists.
         gate_secrets: one, or two while they change; new credentials get them in this order.
+        is_new_used: of two gate secrets, whether the new one is the first, and so in use.
         generations: the newest generation of each cluster certified so far.
         revocation_number: of the newest revocation list; 0 before the first.
         revoked_clusters: name to the lowest generation that is still accepted.
@@ -39,6 +40,7 @@ class RealmRoot(Redacted, frozen=True, kw_only=True):
 
     key: SigningKey
     gate_secrets: tuple[bytes, ...]
+    is_new_used: bool = False
     generations: Mapping[str, int] = field(default_factory=dict[str, int])
     revocation_number: int = 0
     revoked_clusters: Mapping[str, int] = field(default_factory=dict[str, int])

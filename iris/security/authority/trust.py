@@ -20,6 +20,7 @@ from iris.security.identity import (
     TrustedRealm,
     check_patterns,
     issue_bundle,
+    overlap,
     pair_secret,
 )
 
@@ -39,8 +40,9 @@ def issue_realm_bundle(
         The realm, and the bundle for other owners.
 
     Raises:
-        ConfigError: see ``issue_bundle``.
+        ConfigError: see ``issue_bundle``, or what is to be exported can be no cluster.
     """
+    _check_clusters(exports, "of this realm")
     bundle = issue_bundle(
         realm.key,
         name=name,
@@ -80,8 +82,9 @@ def trust_realm(
         import_topics: topics of it to be heard; None: as before, at first all that its bundle lists.
 
     Raises:
-        ConfigError: of this very realm, not valid now, older than one that was taken, the alias is taken or none, or
-            more than ``MAX_REALMS`` are trusted.
+        ConfigError: of this very realm, not valid now, older than one that was taken, the alias is taken or none,
+            more than ``MAX_REALMS`` are trusted, or a list names what cannot be: something that its bundle does not
+            export, or a cluster with the name of a realm before it.
     """
     if bundle.realm == realm.key.public:
         raise ConfigError("bundle: it is of this very realm: take the one that the other owner sent")
@@ -111,6 +114,9 @@ def trust_realm(
         topics=realm.topics,
         import_topics=_list(import_topics, EVERYTHING if former is None else former.import_topics, "topics"),
     )
+    _check_clusters((*(imports or ()), *(callers or ())), f"of realm {alias!r}")
+    _check_exported(imports, bundle.exports, alias, "clusters")
+    _check_exported(import_topics, bundle.topics, alias, "topics")
     trusted = TrustedRealm(realm=foreign, pair_secret=pair_secret(realm.key, bundle))
     serials = {**realm.trusted_serials, bundle.fingerprint: bundle.serial}
     return structs.replace(realm, trusted=(*others, trusted), trusted_serials=serials)
@@ -134,6 +140,23 @@ def _list(given: tuple[str, ...] | None, otherwise: tuple[str, ...], what: str) 
         return otherwise
     check_patterns(given, "trust", what)
     return given
+
+
+def _check_exported(wanted: tuple[str, ...] | None, exported: tuple[str, ...], alias: str, what: str) -> None:
+    for pattern in wanted or ():
+        if not any(overlap(pattern, one) for one in exported):
+            raise ConfigError(
+                f"{pattern!r} is nothing that realm {alias!r} exports: of its {what} that is "
+                f"{', '.join(exported) or 'none'}"
+            )
+
+
+def _check_clusters(patterns: tuple[str, ...], of: str) -> None:
+    for pattern in patterns:
+        if "/" in pattern or "@" in pattern:
+            raise ConfigError(
+                f"{pattern!r} is no pattern of clusters {of}: use their names as they are there, with no realm or site"
+            )
 
 
 def _check_alias(alias: str, others: tuple[TrustedRealm, ...]) -> None:

@@ -141,6 +141,11 @@ class ReceiverKey:
     def __reduce__(self) -> str:
         raise TypeError("a sender key is not copied or pickled")
 
+    @property
+    def last(self) -> int:
+        """The number of the last frame that was opened; 0 before the first."""
+        return self._last
+
     def open_untrusted(self, frame: bytes, verify: Callable[[bytes, bytes], None]) -> bytes:
         """Return the body of a frame; ``verify`` takes a claim and its signature, and raises what this does.
 

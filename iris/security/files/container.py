@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Mapping
 from typing import Final, NoReturn, cast, final
 
@@ -35,6 +36,15 @@ _LOG_N_RANGE: Final = range(14, 21)
 
 _SALT_SIZE: Final = 16
 _UNREADABLE: Final = object()
+
+
+_SORT: Final = re.compile(rb'\s*\{\s*"iris"\s*:\s*"([a-z_]{1,32})"')
+
+
+def sort_of(data: bytes) -> str:
+    """Return what a file says that it is, wrapped or not; empty if it is none of these files."""
+    found = _SORT.match(data)
+    return "" if found is None else found[1].decode()
 
 
 @final

@@ -14,7 +14,7 @@ from typing import Final
 from iris.kernel.errors import AuthenticationError, ConfigError
 from iris.kernel.names import Entropy, is_name, is_node_id
 from iris.security.authority import RealmRoot
-from iris.security.files.container import encode_binary, encode_container, open_container, wrap
+from iris.security.files.container import encode_binary, encode_container, open_container, sort_of, wrap
 from iris.security.files.private_files import prepared_private, read_private, write_private
 from iris.security.identity import (
     GATE_SECRET_SIZE,
@@ -32,6 +32,8 @@ from iris.security.identity import (
 
 SORT: Final = "realm"
 _KIND: Final = "root"
+_USED: Final = "use"
+"""The last step of a rotation that is under way: of two gate secrets the new one is the first."""
 
 
 def load_realm(path: Path | str, *, passphrase: str | None = None) -> RealmRoot:
@@ -57,6 +59,7 @@ def load_realm(path: Path | str, *, passphrase: str | None = None) -> RealmRoot:
         return RealmRoot(
             key=SigningKey(fields.secret("root_key", 32)),
             gate_secrets=fields.binaries("gate_secrets", GATE_SECRET_SIZE),
+            is_new_used="gate_step" in fields and fields.text("gate_step") == _USED,
             generations=generations,
             revocation_number=fields.number("revocation_number"),
             revoked_clusters=revoked_clusters,
@@ -88,6 +91,7 @@ def save_realm(
             "fingerprint": realm.fingerprint,
             "root_key": encode_binary(realm.key.private_bytes()),
             "gate_secrets": [encode_binary(secret) for secret in realm.gate_secrets],
+            "gate_step": _USED if realm.is_new_used else "",
             "generations": dict(realm.generations),
             "revocation_number": realm.revocation_number,
             "revoked_clusters": dict(realm.revoked_clusters),
@@ -115,11 +119,30 @@ def load_bundle(path: Path) -> RealmBundle:
     """
     try:
         with path.open("rb") as file:
-            return read_bundle_untrusted(file.read(MAX_BUNDLE + 1))
+            data = file.read(MAX_BUNDLE + 1)
     except OSError as error:
         raise ConfigError(f"{_WHAT} {path}: cannot be read: {error.strerror}") from None
+    other = _no_bundle(data)
+    if other:
+        raise ConfigError(
+            f"{_WHAT} {path}: this is {other}; the owner of a realm makes its bundle by 'iris keys bundle'"
+        )
+    try:
+        return read_bundle_untrusted(data)
     except AuthenticationError as error:
         raise ConfigError(f"{_WHAT} {path}: {error}; have its owner send it again") from None
+
+
+def _no_bundle(data: bytes) -> str:
+    """Return what a file is that people take for a bundle; empty if nothing is known of it."""
+    sort = sort_of(data)
+    if sort == SORT:
+        return "a realm file, with the secret key of a realm: whoever else has got it is that realm's owner"
+    if sort:
+        return f"a {sort} file, and may hold secrets: send it to nobody"
+    if data.lstrip().startswith(b"-----BEGIN "):
+        return "a key or certificate in PEM, which Iris does not use between realms"
+    return ""
 
 
 def prepared_bundle(path: Path, bundle: RealmBundle) -> AbstractContextManager[None]:

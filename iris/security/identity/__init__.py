@@ -15,7 +15,7 @@ from iris.security.identity.credential import (
 from iris.security.identity.identity import (
     NodeIdentity, PeerIdentity, read_peer_untrusted, realm_fingerprint, verify_peer_untrusted,
 )  # fmt: skip
-from iris.security.identity.permissions import MAX_PATTERNS, Patterns, Rights, check_patterns, covers
+from iris.security.identity.permissions import MAX_PATTERNS, Patterns, Rights, check_patterns, covers, overlap
 from iris.security.identity.realm_bundle import (
     EVERYTHING, MAX_BUNDLE, MAX_REALMS, PAIR_SECRET_SIZE, ForeignRealm, RealmBundle, TrustedRealm, encode_foreign,
     issue_bundle, join_trusted, pair_secret, read_bundle_untrusted,
@@ -30,7 +30,8 @@ __all__ = (
     "MAX_REALMS", "MAX_SIGNED", "PAIR_SECRET_SIZE", "WHAT", "ClusterCertificate", "Credential", "ForeignRealm",
     "NodeDelegation", "NodeIdentity", "OutOfDate", "Patterns", "PeerIdentity", "RealmBundle", "RevocationList",
     "NewestRevocations", "Rights", "SealedKeys", "SigningKey", "TrustedRealm", "check_patterns", "check_validity",
-    "covers", "encode_foreign", "issue_bundle", "issue_certificate", "issue_revocations", "join_trusted", "pair_secret",
+    "covers", "encode_foreign", "issue_bundle", "issue_certificate", "issue_revocations", "join_trusted",
+    "overlap", "pair_secret",
     "read_bundle_untrusted", "read_certificate_untrusted", "read_delegation_untrusted", "read_peer_untrusted",
     "read_revocations_untrusted", "realm_fingerprint", "seal_credential", "verify_peer_untrusted",
 )  # fmt: skip

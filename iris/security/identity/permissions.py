@@ -38,6 +38,17 @@ def covers(allowed: str, wanted: str) -> bool:
     return len(tokens) == len(others)
 
 
+def overlap(one: str, other: str) -> bool:
+    """Tell whether some topic or name matches both of two patterns."""
+    mine, theirs = one.split("."), other.split(".")
+    for token, match in zip(mine, theirs, strict=False):
+        if ">" in (token, match):
+            return True
+        if token != match and "*" not in (token, match):
+            return False
+    return len(mine) == len(theirs)
+
+
 @final
 class Rights(Struct, frozen=True, kw_only=True):
     """What the nodes of a cluster may do.  By default: serve their own name, publish and subscribe to anything.

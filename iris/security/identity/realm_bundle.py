@@ -141,11 +141,11 @@ class ForeignRealm(Struct, frozen=True, kw_only=True):
         Raises:
             AuthenticationError: it is not, or not yet.
         """
-        if not self.bundle.not_before <= wall_now < self.bundle.not_after:
-            raise AuthenticationError(
-                f"the bundle of realm {self.alias!r} (serial {self.bundle.serial}) is not valid now: have its owner "
-                "send a new one"
-            )
+        what = f"the bundle of realm {self.alias!r} (serial {self.bundle.serial}) is not valid now"
+        if wall_now < self.bundle.not_before:
+            raise AuthenticationError(f"{what}, only in {self.bundle.not_before - wall_now:.0f} s; check the clocks")
+        if wall_now >= self.bundle.not_after:
+            raise AuthenticationError(f"{what}: have its owner send a new one")
 
 
 @final

@@ -10,6 +10,7 @@ import pytest
 from iris.cli.main import FAILED, MISUSED, run_command
 from iris.cli.terminal import VARIABLE
 from iris.security.files.credential_file import load_credential
+from iris.security.files.realm_files import load_realm
 
 Captured = pytest.CaptureFixture[str]
 
@@ -159,6 +160,22 @@ def test_a_realm_that_is_wrapped_needs_its_passphrase_and_stays_wrapped(
     assert run_command(["keys", "cluster", "wrapped.key", "b", "--out", "b.iris"]) == MISUSED
     assert "passphrase" in capsys.readouterr().err
     assert run_command(["keys", "show", "a.iris"]) == 0, "a credential is not wrapped with the passphrase of its realm"
+
+
+@pytest.mark.usefixtures("realm")
+def test_a_rotation_without_its_second_step_is_not_finished_and_says_what_is_missing(capsys: Captured) -> None:
+    before = load_realm(Path("realm.key")).gate_secrets
+    assert run_command(["keys", "rotate", "realm.key", "add"]) == 0
+    assert "the next step: iris keys rotate realm.key use" in capsys.readouterr().err
+    assert run_command(["keys", "rotate", "realm.key", "drop"]) == MISUSED
+    assert "the new gate secret is not used yet, and the old one would stay" in capsys.readouterr().err
+    assert len(load_realm(Path("realm.key")).gate_secrets) == 2
+    assert run_command(["keys", "rotate", "realm.key", "use"]) == 0
+    assert "the next step: iris keys rotate realm.key drop" in capsys.readouterr().err
+    assert run_command(["keys", "rotate", "realm.key", "use"]) == MISUSED
+    assert run_command(["keys", "rotate", "realm.key", "drop"]) == 0
+    assert "that is the last step" in capsys.readouterr().err
+    assert set(before).isdisjoint(load_realm(Path("realm.key")).gate_secrets)
 
 
 @pytest.mark.usefixtures("realm")

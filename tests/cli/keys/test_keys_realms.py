@@ -148,3 +148,58 @@ def test_an_older_bundle_is_refused_and_says_which_counts(capsys: Captured) -> N
     capsys.readouterr()
     assert run_command(["keys", "trust", "ours.key", "acme.bundle"]) == MISUSED
     assert "its serial is 1, and 2 was taken before" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (("--allow", "b/p2"), "'b/p2' is no pattern of clusters of realm 'acme'"),
+        (("--allow", "p2@eu"), "'p2@eu' is no pattern of clusters of realm 'acme'"),
+        (("--import", "acme/store"), "'acme/store' is no pattern of clusters of realm 'acme'"),
+        (("--import", "nope"), "'nope' is nothing that realm 'acme' exports: of its clusters that is store, logs.>"),
+        (("--import", "store", "--import", "*.x.y"), None),
+        (("--import", "store.*"), "'store.*' is nothing that realm 'acme' exports"),
+        (
+            ("--import-topic", "stock.>"),
+            "'stock.>' is nothing that realm 'acme' exports: of its topics that is orders.>",
+        ),
+        (("--import-topic", "*.new"), None),
+    ],
+)
+def test_lists_that_can_never_match_are_refused(
+    capsys: Captured, options: tuple[str, ...], complaint: str | None
+) -> None:
+    status = run_command(["keys", "trust", "ours.key", "acme.bundle", *options])
+    said = capsys.readouterr().err
+    assert (status, load_realm(Path("ours.key")).trusted == ()) == (
+        (0, False) if complaint is None else (MISUSED, True)
+    )
+    assert (complaint or "is 'acme' here") in said
+
+
+def test_a_bundle_that_exports_clusters_of_another_realm_is_not_made(capsys: Captured) -> None:
+    made = run_command(["keys", "bundle", "acme.key", "--name", "acme", "--export", "x/store", "--out", "next.bundle"])
+    assert (made, Path("next.bundle").exists()) == (MISUSED, False)
+    assert "'x/store' is no pattern of clusters of this realm" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("file", "what"),
+    [
+        ("acme.key", "this is a realm file, with the secret key of a realm"),
+        ("store.iris", "this is a credential file, and may hold secrets: send it to nobody"),
+        ("wrapped.iris", "this is a credential file"),
+        ("tls.pem", "this is a key or certificate in PEM"),
+    ],
+)
+def test_another_file_in_place_of_a_bundle_is_called_what_it_is(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch, file: str, what: str
+) -> None:
+    Path("tls.pem").write_text("-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2Vw\n-----END PRIVATE KEY-----\n")
+    monkeypatch.setenv(VARIABLE, "open sesame")
+    run("keys", "cluster", "acme.key", "other", "--out", "wrapped.iris", "--passphrase")
+    capsys.readouterr()
+    assert run_command(["keys", "trust", "ours.key", file]) == MISUSED
+    said = capsys.readouterr().err
+    assert said.startswith(f"iris: bundle {file}: {what}")
+    assert "'iris keys bundle'" in said

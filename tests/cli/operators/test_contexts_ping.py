@@ -7,7 +7,11 @@ import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pytest
+
+from iris.cli.main import MISUSED
 from tests.support.command import PATIENCE, Terminal, open_terminal
+from tests.support.desk import Desk
 from tests.support.store_realm import open_store_realm
 
 
@@ -25,6 +29,13 @@ def _credential(terminal: Terminal) -> Path:
     _lines(terminal.run("keys", "realm", "realm.key"))
     _lines(terminal.run("keys", "cluster", "realm.key", "ops", "--out", "ops.iris", "--serve", "iris.nodes"))
     return terminal.directory / "ops.iris"
+
+
+@pytest.mark.parametrize("wait", [(), ("--wait", "60")])
+def test_a_cluster_of_another_realm_is_not_pinged_and_nothing_is_waited_for(desk: Desk, wait: tuple[str, ...]) -> None:
+    done = desk.run("ping", "acme/prices", *wait)
+    assert done.status == MISUSED
+    assert done.complaint.startswith("'iris ping' asks nodes of this site, and realm 'acme' is another one")
 
 
 def test_ping_reaches_every_member_of_a_cluster_and_one_node_by_how_its_id_begins() -> None:

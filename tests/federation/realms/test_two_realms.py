@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import trio
@@ -11,6 +12,8 @@ from trio.testing import MockClock
 import iris
 from iris.federation.policy import Policy
 from iris.kernel.errors import ConfigError, NoSuchCluster, NotAllowed
+from iris.kernel.link import Link
+from iris.kernel.wire import Message, kinds
 from tests.support.federations import echo, expect_mirror, hearing
 from tests.support.two_realms import Realms, open_realms
 
@@ -135,6 +138,46 @@ async def test_a_member_of_something_else_there_does_not_answer_for_what_is_not_
         assert await shop.request("acme/databases", 1) == 1
         with pytest.raises(NotAllowed, match="does not serve cluster 'shop' of realm"):
             await shop._requests.request(shop._requests.call("secrets", b"", timeout=5, member=member.id))
+
+
+async def test_a_cluster_that_is_not_exported_cannot_be_told_from_one_that_is_not_there(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_realms() as realms:
+        realms.introduce(theirs=("databases",))
+        await realms.link()
+        shop = await realms.shop(echo("databases"))
+        member = realms.theirs.nodes["acme-eu-databases"]
+        await realms.theirs.enter(member.join("secrets", echo("secrets")))
+        assert await shop.request("acme/databases", 1) == 1
+        answers: dict[str, list[str]] = {"secrets": [], "nothing": []}
+        to_member, to_shop = shop._parts.mesh.peers[member.id].link, member._parts.mesh.peers[shop.id].link
+        came: list[str] = []
+        post = Link.post
+
+        def note(link: Link, message: Message, *args: Any, **options: Any) -> None:
+            if link is to_shop:
+                came.append(str(message.names if isinstance(message, kinds.Received) else message))
+            post(link, message, *args, **options)
+
+        monkeypatch.setattr(Link, "post", note)
+        for tunnel, (cluster, seen) in enumerate(answers.items(), 1_000):
+            for message in (
+                kinds.Request(2**40, cluster, None, 1000, 0, None, b""),
+                kinds.Broadcast(cluster, None, b"", 0),
+                kinds.BroadcastCreditWanted(cluster, 10**9),
+                kinds.ReceivedWanted(7),
+                kinds.TunnelOpen(tunnel, cluster, None, None, 65536, 65536),
+            ):
+                came.clear()
+                to_member.post(message, 64)
+                await trio.sleep(5)
+                seen += [
+                    answer.replace(cluster, "X").replace(f"id={tunnel}", "id=0").replace(f"id=-{tunnel}", "id=0")
+                    for answer in came
+                ]
+        assert len(answers["secrets"]) >= 3
+        assert answers["secrets"] == answers["nothing"]
 
 
 async def test_what_is_not_imported_is_not_seen(autojump_clock: MockClock) -> None:

@@ -17,7 +17,8 @@ from iris.cluster.routes.copies import Targets, copy_message, targets_untrusted
 from iris.federation.policy import Policy
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, RemoteProtocolError
-from iris.kernel.wire import kinds
+from iris.kernel.wire import COPY, HEADER, VERSION, kinds
+from iris.patterns.pubsub.sealed import receiver as opening
 from iris.patterns.pubsub.sealed import sender as casting
 from iris.patterns.pubsub.sealed.receiver import PATIENCE
 from iris.patterns.pubsub.sealed.sender import SealedSender
@@ -33,6 +34,11 @@ def _ignore(*_: object) -> None:
 def copies_of(node: iris.Node) -> SealedSender:
     assert node._parts.pubsub.publishing.abroad is not None
     return node._parts.pubsub.publishing.abroad
+
+
+def unknown_frame(size: int) -> bytes:
+    """Return a frame under a key that nobody has."""
+    return (HEADER.pack(COPY, VERSION, 0, 2**31, 2**31) + bytes(size))[:size]
 
 
 def capture(federation: Federation, host: str) -> list[kinds.Copy]:
@@ -232,6 +238,40 @@ async def test_a_key_that_never_comes_holds_up_the_others_for_a_moment(autojump_
         await trio.sleep(1)
         assert [(event.payload, event.missed) for event in heard] == [("with another", 0)]
         assert ear._parts.mesh.refusals["copy without its key"] == 1
+
+
+async def test_frames_under_a_key_that_never_comes_go_though_nothing_follows(autojump_clock: MockClock) -> None:
+    async with publisher_and_ears(1) as (_, publisher, (ear,), __):
+        heard = ear._parts.pubsub.heard
+        heard.take("us", publisher.id, unknown_frame(size=1000))
+        assert heard.waiting_bytes >= 1000
+        await trio.sleep(PATIENCE + 1.5)
+        assert heard.waiting_bytes == 0
+        assert ear._parts.mesh.refusals["copy without its key"] == 1
+
+
+async def test_what_waits_for_keys_is_bounded_for_all_publishers_of_one_owner(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "MAX_OF_OWNER", 30_000)
+    async with publisher_and_ears(1) as (federation, _, (ear,), __):
+        heard = ear._parts.pubsub.heard
+        publishers: list[iris.Node] = []
+        for number in range(4):
+            host = f"us-many-{number}"
+            publishers.append(await federation.enter(federation.network.open_node("many", host=host, site="us")))
+        await trio.sleep(1)
+        for publisher in publishers:
+            await publisher.publish("orders.new", 1)
+            await trio.sleep(1)
+        for publisher in publishers:
+            for _ in range(20):
+                heard.take("us", publisher.id, unknown_frame(size=1000))
+        assert 20_000 < heard.waiting_bytes <= 30_000
+        assert ear._parts.mesh.refusals["copy without its key"] > 50
+        await trio.sleep(PATIENCE + 1.5)
+        assert heard.waiting_bytes == 0
+        assert ear._parts.mesh.refusals["copy without its key"] == 80
 
 
 async def test_a_copy_that_is_lost_shows_as_missed_and_is_repeated_where_that_was_promised(

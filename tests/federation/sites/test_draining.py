@@ -79,3 +79,59 @@ async def test_no_request_fails_when_gateways_are_restarted_one_after_the_other(
             ending.set()
     assert set(outcomes) == {"reply"}
     assert outcomes["reply"] > 100
+
+
+@pytest.mark.parametrize("site", ["us", "eu"])
+async def test_no_event_is_lost_when_gateways_are_restarted_one_after_the_other(
+    site: str, autojump_clock: MockClock
+) -> None:
+    over = trio.Event()
+    heard: list[int] = []
+    missed: list[int] = []
+    published = 0
+    async with open_network(seed=3) as network, trio.open_nursery() as nursery:
+        network.memory.latency = (0.001, 0.1)
+        endings = {(at, number): trio.Event() for at in ("us", "eu") for number in (1, 2)}
+        for (at, number), ending in endings.items():
+            await nursery.start(be_gateway, network, at, number, ending)
+        async with (
+            network.open_node("ear", site="eu") as ear,
+            ear.subscribe("orders.>") as events,
+            network.open_node("other", site="eu") as other,
+            other.subscribe("orders.>") as others,
+            network.open_node("till", site="us") as till,
+        ):
+            await trio.sleep(3)
+
+            async def listen(subscription: iris.Subscription) -> None:
+                async for event in subscription:
+                    heard.append(event.payload)
+                    missed.append(event.missed)
+
+            async with trio.open_nursery() as listening:
+                listening.start_soon(listen, events)
+                listening.start_soon(listen, others)
+
+                async def publish() -> None:
+                    nonlocal published
+                    while not over.is_set():
+                        await till.publish("orders.new", published)
+                        published += 1
+                        await trio.sleep(0.01)
+
+                listening.start_soon(publish)
+                for number in (1, 2):
+                    await trio.sleep(0.5)
+                    endings[site, number].set()
+                    await trio.sleep(4)
+                    endings[site, number] = trio.Event()
+                    await nursery.start(be_gateway, network, site, number, endings[site, number])
+                await trio.sleep(1)
+                over.set()
+                await trio.sleep(2)
+                listening.cancel_scope.cancel()
+        for ending in endings.values():
+            ending.set()
+    counts = Counter(heard)
+    lost = [number for number in range(published) if counts[number] != 2]
+    assert (lost, sum(missed)) == ([], 0)

@@ -493,7 +493,7 @@ async def test_a_member_that_a_site_has_no_right_to_export_is_not_asked_and_repo
 
         liar._advertising.export = lie  # type: ignore[method-assign]
         for _ in range(5):
-            liar.news()
+            liar._interest_changed()
             await trio.sleep(1)
         assert "safe" in shop.clusters(), "its gateway cannot know better"
         for _ in range(20):

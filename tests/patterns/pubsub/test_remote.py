@@ -25,15 +25,17 @@ class Elsewhere:
 
     def __init__(self) -> None:
         self.subscribers_version = 0
-        self.directory = self
         self.present: set[RemoteSubscriber] = set()
+        self.changes: dict[RemoteSubscriber, bool] = {}
         self.reached: list[set[tuple[str, NodeId]]] = []
 
-    def subscribers(self) -> set[RemoteSubscriber]:
-        return set(self.present)
+    def resubscriptions(self) -> dict[RemoteSubscriber, bool]:
+        changes, self.changes = self.changes, {}
+        return changes
 
     def tell(self, *present: RemoteSubscriber) -> None:
-        self.present = set(present)
+        former, self.present = self.present, set(present)
+        self.changes = dict.fromkeys(former - self.present, False) | dict.fromkeys(self.present - former, True)
         self.subscribers_version += 1
 
     async def reach_nodes(self, nodes: set[tuple[str, NodeId]], *, within: float | None = None) -> int:
@@ -76,4 +78,4 @@ async def test_patterns_of_one_site_cannot_make_every_match_dear(monkeypatch: py
     sites.tell()
     await known.reach("a.a.a.a")
     assert sites.reached[-1] == set()
-    assert (len(known._matcher), known._known, known._refused, known._shapes) == (0, set(), set(), {})
+    assert (len(known._matcher), known._known, known._refused, known._shapes) == (0, {}, set(), {})

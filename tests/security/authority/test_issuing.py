@@ -203,6 +203,14 @@ def test_the_steps_of_a_rotation_come_in_order() -> None:
             step(realm)
     with pytest.raises(ConfigError, match="being rotated already"):
         add_gate_secret(add_gate_secret(realm, ENTROPY), ENTROPY)
+    added = add_gate_secret(realm, ENTROPY)
+    with pytest.raises(ConfigError, match="take the step 'use' first"):
+        drop_old_gate_secret(added)
+    with pytest.raises(ConfigError, match="used already"):
+        use_new_gate_secret(use_new_gate_secret(added))
+    done = drop_old_gate_secret(use_new_gate_secret(added))
+    assert done.gate_secrets == added.gate_secrets[1:]
+    assert drop_old_gate_secret(use_new_gate_secret(add_gate_secret(done, ENTROPY))).gate_secrets != done.gate_secrets
 
 
 def test_both_generations_of_a_cluster_meet_until_the_old_one_is_revoked() -> None:

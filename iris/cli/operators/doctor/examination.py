@@ -25,6 +25,7 @@ from iris.cli.operators.doctor.firewall import examine_firewall, opening, read_r
 from iris.cli.operators.doctor.lan import examine_multicast
 from iris.cli.operators.doctor.limits import examine_descriptors
 from iris.cli.operators.doctor.listening import beside, examine_listening, port_of
+from iris.cli.operators.doctor.realms import examine_realms
 from iris.cluster.addresses import advertised, is_loopback, source_url, split_url
 from iris.kernel.errors import ConfigError, IrisError
 from iris.kernel.transport import check_url
@@ -231,6 +232,8 @@ class _Examination:
                     for finding in found:
                         self._report(finding)
                     await self._examine_members(node)
+                    for finding in examine_realms(node):
+                        self._report(finding)
         except IrisError as error:
             self._report(problem("node-fails", str(error), "iris -v nodes"))
             return False

@@ -15,6 +15,8 @@ Code = Literal[
     "clock-behind",
     "clock-ok",
     "clock-peer",
+    "realm-ok",
+    "realm-unlinked",
     "credential-bundle",
     "credential-damaged",
     "credential-early",

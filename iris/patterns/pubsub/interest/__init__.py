@@ -19,13 +19,13 @@ from iris.patterns.pubsub.interest.start_offsets import (
 )
 from iris.patterns.pubsub.interest.table import InterestTable, OwnInterest, Terms
 from iris.patterns.pubsub.interest.topics import (
-    Matcher, Shape, check_pattern, check_topic, is_pattern, is_topic, shape_of,
+    Matcher, Shape, check_pattern, check_topic, check_wildcards, is_pattern, is_topic, shape_of,
 )  # fmt: skip
 
 __all__ = (
     "MAX_SHARDS", "MAX_WITHDRAWN", "DurableRecord", "DurableSubscriber", "DurableSubscribers", "InterestRetry",
     "InterestTable", "Matcher", "Milestones", "NameId", "OwnInterest", "ServedClusters", "Shape", "ShardMap",
-    "ShardMaps", "Share", "StartOffsets", "Terms", "check_pattern", "check_share", "check_topic", "copies_cluster",
-    "is_pattern", "is_topic", "milestones_untrusted", "owed_from", "primary_cluster", "promotion_advice",
-    "shape_of", "stable_hash", "withdrawn_of",
+    "ShardMaps", "Share", "StartOffsets", "Terms", "check_pattern", "check_share", "check_topic", "check_wildcards",
+    "copies_cluster", "is_pattern", "is_topic", "milestones_untrusted", "owed_from", "primary_cluster",
+    "promotion_advice", "shape_of", "stable_hash", "withdrawn_of",
 )  # fmt: skip

@@ -13,19 +13,24 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Final, Generic, NamedTuple, TypeVar, final
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.topic_syntax import MAX_TOKENS, MAX_TOPIC, is_pattern, is_topic
 
 __all__ = [
-    "MAX_TOKENS", "MAX_TOPIC", "Matcher", "Shape", "check_pattern", "check_topic", "is_pattern", "is_topic", "shape_of"
+    "MAX_TOKENS", "MAX_TOPIC", "Matcher", "Shape", "check_pattern", "check_topic", "check_wildcards", "is_pattern",
+    "is_topic", "shape_of"
 ]  # fmt: skip
 
 _REMEMBERED: Final = 16_384
 """Topics of which a matcher remembers what it has found."""
 
 _LIMITS: Final = f"at most {MAX_TOPIC} bytes and {MAX_TOKENS} tokens"
+
+_MQTT: Final = MappingProxyType({"+": "*", "#": ">"})
+"""Wildcards of MQTT, and what they are here; a topic may have such tokens, and nobody subscribes to these alone."""
 
 T = TypeVar("T")
 
@@ -47,14 +52,34 @@ def check_pattern(pattern: str) -> str:
     """Return ``pattern``.
 
     Raises:
-        ConfigError: not tokens joined by dots where ``*`` stands for one token and a last ``>`` for the rest.
+        ConfigError: not tokens joined by dots where ``*`` stands for one token and a last ``>`` for the rest; or what
+            would match nothing that anybody means: the wildcards of MQTT, or topics of a realm that is not known here.
     """
     if not is_pattern(pattern):
         raise ConfigError(
             f"{pattern!r} is not a topic pattern: use tokens joined by dots, '*' for one, a last '>' for the rest, no "
             f"spaces or controls, {_LIMITS}"
         )
+    check_wildcards(pattern)
+    alias, slash, _ = pattern.partition("/")
+    if slash:
+        raise ConfigError(
+            f"no realm is trusted here by the name of {alias!r}, so {pattern!r} would match nothing: after 'iris keys "
+            f"trust' refresh the credential; for topics of this realm use {pattern.replace('/', '.')!r}"
+        )
     return pattern
+
+
+def check_wildcards(pattern: str) -> None:
+    """Check that no token of a pattern is a wildcard of MQTT, which would stand for itself.
+
+    Raises:
+        ConfigError: one is.
+    """
+    tokens = pattern.replace("/", ".").split(".")
+    if not _MQTT.keys().isdisjoint(tokens):
+        meant = ".".join(_MQTT.get(token, token) for token in tokens)
+        raise ConfigError(f"{pattern!r} has wildcards of MQTT, which stand for themselves here: use {meant!r}")
 
 
 @final

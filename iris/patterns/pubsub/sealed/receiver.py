@@ -1,13 +1,14 @@
 """Sender keys, receiving side: opens events that were sealed once under a publisher's sender key.
 
-The key arrives over the session, the frames by another route.  Frames that arrive before their key wait for it, and
-frames that follow queue behind them, so nothing is delivered out of order.  A frame that costs more work than the bound
-for one frame waits likewise.
+The key arrives over the session, the frames by another route, or by two while routes change.  Frames that arrive before
+their key, or before the frame that they follow, wait for it, and later frames queue behind them, so nothing is
+delivered out of order.  A frame that costs more work than the bound for one frame waits likewise.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict
+from heapq import heappop, heappush
 from typing import Final, final
 
 import trio
@@ -28,8 +29,22 @@ MAX_KEYS: Final = 1024
 MAX_WAITING: Final = 4 * MIB
 """Bytes of one publisher's frames that wait for a key."""
 
+MAX_OF_OWNER: Final = 8 * MIB
+"""Bytes that wait of all publishers that one owner vouches for, a cluster of this realm or another realm: whoever holds
+its key can come as any number of publishers."""
+
+MAX_IN_ALL: Final = 32 * MIB
+"""Bytes that wait of all publishers together."""
+
+_OVERHEAD: Final = 256
+"""Bytes of memory that a frame takes while it waits, beside its own."""
+
+_LATE: Final = 0.25
+"""Seconds for which a frame waits for the one before it.  When a gateway leaves, frames on the old way arrive after
+those on the new one, by as much as waits for that gateway."""
+
 PATIENCE: Final = 5.0
-"""Seconds for which a frame waits for its key."""
+"""Seconds for which a frame waits for its key, and ``_LATE`` longer at most."""
 
 _ASK_AGAIN: Final = 1.0
 _GATHER: Final = 0.05
@@ -41,11 +56,15 @@ _LEAST: Final = 12
 
 @final
 class _Publisher:
-    __slots__ = ("asked", "asked_at", "keys", "last", "size", "waiting")
+    __slots__ = ("asked", "asked_at", "began", "keys", "last", "owner", "size", "waiting")
 
-    def __init__(self) -> None:
+    def __init__(self, owner: str) -> None:
+        self.owner: Final = owner
         self.keys: OrderedDict[int, ReceiverKey] = OrderedDict()
-        self.waiting: deque[tuple[float, CopyHeader, bytes]] = deque()
+        self.waiting: list[tuple[int, float, CopyHeader, bytes]] = []
+        """Frames that wait: a heap by their numbers, each with when it came."""
+        self.began = 0.0
+        """When none waited for the last time."""
         self.size = 0
         self.last = 0
         self.asked = 0
@@ -70,10 +89,20 @@ class SealedReceiver:
         self._behind: dict[NodeId, None] = {}
         """Publishers with frames beyond the bound of work."""
         self._more = Wakeup()
+        self._sizes: Counter[str] = Counter()
+        """Bytes of the frames that wait, by the owner of their publishers."""
+        self._waiting: dict[NodeId, None] = {}
+        """Publishers with frames that wait."""
+        self._begun = Wakeup()
         mesh.register(kinds.SenderKey, self._receive_key)
 
     def __repr__(self) -> str:
-        return f"<SealedReceiver of {len(self._publishers)} publishers>"
+        return f"<SealedReceiver of {len(self._publishers)} publishers, {self.waiting_bytes} bytes wait>"
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of frames that wait for their keys, or for work to be allowed."""
+        return self._sizes.total()
 
     # -- keys -----------------------------------------------------------------------------------------------
 
@@ -81,7 +110,7 @@ class SealedReceiver:
         number = key.number
         if not peer.foreign:
             raise RemoteProtocolError("sender keys are for nodes of other sites")
-        known = self._publishers.setdefault(peer.node, _Publisher())
+        known = self._publishers.setdefault(peer.node, _Publisher(peer.identity.owner))
         if number not in known.keys:
             try:
                 known.keys[number] = ReceiverKey(key.suite, key.key)
@@ -120,35 +149,58 @@ class SealedReceiver:
         except AuthenticationError:
             self._mesh.refusals["AuthenticationError"] += 1
             return
-        known = self._publishers.setdefault(source, _Publisher())
-        if known.waiting or header.key not in known.keys or not self._may_open(frame):
-            if known.waiting and known.size + len(frame) > MAX_WAITING:  # one waits, however large it is
-                self._mesh.refusals["copy without its key"] += 1
+        known = self._publishers.setdefault(source, _Publisher(peer.identity.owner))
+        key = known.keys.get(header.key)
+        if known.waiting or key is None or header.before > key.last or not self._may_open(frame):
+            if self._has_room(known, len(frame) + _OVERHEAD):
+                now = trio.current_time()
+                known.began = known.began if known.waiting else now
+                heappush(known.waiting, (header.number, now, header, frame))
+                self._count(known, len(frame) + _OVERHEAD)
+                self._waiting[source] = None
+                self._begun.wake()
             else:
-                known.waiting.append((trio.current_time(), header, frame))
-                known.size += len(frame)
+                self._mesh.refusals["copy without its key"] += 1
             self._go_on(peer, known)
         else:
             self._open(peer, known, header, frame)
+
+    def _has_room(self, known: _Publisher, size: int) -> bool:
+        """Tell whether a frame may wait; one may, however large it is."""
+        waiting = (known.size, self._sizes[known.owner], self.waiting_bytes)
+        bounds = (MAX_WAITING, MAX_OF_OWNER, MAX_IN_ALL)
+        return all(not held or held + size <= bound for held, bound in zip(waiting, bounds, strict=True))
+
+    def _count(self, known: _Publisher, size: int) -> None:
+        known.size += size
+        self._sizes[known.owner] += size
+        if not self._sizes[known.owner]:
+            del self._sizes[known.owner]
 
     def _go_on(self, peer: Peer, known: _Publisher) -> None:
         """Open waiting frames in order, as far as their keys are here."""
         now = trio.current_time()
         while known.waiting:
-            since, header, frame = known.waiting[0]
-            if header.key not in known.keys and now - since < PATIENCE:
+            _, since, header, frame = known.waiting[0]
+            key = known.keys.get(header.key)
+            # A gateway that brings ever lower numbers, under whatever keys, holds up the others for no longer.
+            is_patient = now - known.began < PATIENCE
+            if key is None and is_patient and now - since < PATIENCE:
                 self._ask(peer, known, header.key)
                 return
-            if header.key in known.keys and not self._may_open(frame):
+            if key is not None and header.before > key.last and is_patient and now - since < _LATE:
+                return
+            if key is not None and not self._may_open(frame):
                 self._behind[peer.node] = None
                 self._more.wake()
                 return
-            known.waiting.popleft()
-            known.size -= len(frame)
+            heappop(known.waiting)
+            self._count(known, -len(frame) - _OVERHEAD)
             if header.key in known.keys:
                 self._open(peer, known, header, frame)
             else:
                 self._mesh.refusals["copy without its key"] += 1
+        self._waiting.pop(peer.node, None)
 
     def _may_open(self, frame: bytes) -> bool:
         """Charge the work that a frame may cost; tell whether it may be opened now."""
@@ -172,6 +224,15 @@ class SealedReceiver:
                     with self._mesh.survive("copies of events"):
                         self._go_on(peer, known)
                 await trio.lowlevel.checkpoint()
+
+    async def _follow_up(self) -> None:
+        """Ask again for keys that do not come, and let go of frames that have waited, though nothing more arrives."""
+        while True:
+            await self._begun.wait()
+            while self._waiting:
+                await trio.sleep(_LATE)
+                self._behind.update(self._waiting)
+                self._more.wake()
 
     def _open(self, peer: Peer, known: _Publisher, header: CopyHeader, frame: bytes) -> None:
         # A gateway may repeat or delay a frame that it cannot read: each number is opened once, and in order.
@@ -204,6 +265,7 @@ class SealedReceiver:
         """Open waiting frames and report lost ones to publishers; run it in one task."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._catch_up)
+            nursery.start_soon(self._follow_up)
             await self._tell_lost()
 
     async def _tell_lost(self) -> None:
@@ -223,6 +285,9 @@ class SealedReceiver:
 
     def peer_removed(self, node: NodeId) -> None:
         """Forget a publisher."""
-        self._publishers.pop(node, None)
+        known = self._publishers.pop(node, None)
+        if known is not None:
+            self._count(known, -known.size)
+        self._waiting.pop(node, None)
         self._behind.pop(node, None)
         self._lossy.discard(node)

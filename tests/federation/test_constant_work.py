@@ -1,0 +1,113 @@
+"""What a neighbour exports, and how often that changes, costs frames and calls of others nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
+
+import pytest
+from trio.testing import MockClock
+
+import iris
+from iris.cluster.directory.messages import CLUSTER, TOPIC, Export, Hop, split_exports
+from iris.kernel import wire
+from iris.kernel.names import NodeId
+from iris.kernel.wire import kinds
+from tests.support.federations import echo, open_federation
+from tests.support.two_realms import open_realms
+from tests.support.work import lines_run
+
+FEW, MANY = 50, 2_000
+FIRST = bytes((wire.HANDSHAKE_INIT,)) + bytes(31)
+STRANGER = bytes(15) + b"\7"
+
+
+def entries_of(kind: int, count: int) -> list[Export]:
+    """Return what one node exports, and as many other nodes one thing each."""
+    names = [f"name{number}" for number in range(count)]
+    return [Export(kind, name, NodeId(f"{100 + number % 2 * number:032x}")) for number, name in enumerate(names)]
+
+
+def export(node: iris.Node, neighbour: NodeId, origin: Hop, entries: Iterable[Export], version: int) -> None:
+    """Have a neighbour of a node export these in place of what it did before."""
+    sites = node._parts.sites
+    assert sites is not None
+    for part in split_exports(origin, 0, version, list(entries), ()):
+        sites.directory.receive_exports_untrusted(neighbour, part.message(), 1e6)
+    sites.follow()
+
+
+@pytest.mark.parametrize("kind", [CLUSTER, TOPIC])
+@pytest.mark.parametrize("abroad", [False, True])
+async def test_a_frame_costs_the_same_however_much_is_exported(
+    autojump_clock: MockClock, kind: int, abroad: bool
+) -> None:
+    costs: list[list[int]] = []
+    async with open_realms() as realms:
+        realms.introduce(topics=(">",))
+        if abroad:
+            await realms.link()
+        else:
+            await realms.ours.mesh("us", "eu")
+        node, gateway = realms.ours.nodes["eu-gateway"], realms.ours.gateways["eu-gateway"]
+        await gateway.wait_for_site("acme/eu" if abroad else "us")
+        store = await realms.ours.member("eu", echo("store"))
+        (neighbour,) = gateway._between.peers.values()
+        (origin,) = gateway._directory.origins()
+        their_site, our_site = (origin.site, f"{node.realm}/eu") if abroad else (origin.site, "eu")
+        for version, count in enumerate((FEW, MANY), 1_000):
+            export(node, neighbour.node, origin, entries_of(kind, count), version)
+            gateway._advertising.export(entries_of(kind, count))
+            frames = [
+                partial(
+                    gateway._carrying._forward_far,
+                    neighbour,
+                    kinds.Carry(9, our_site, target, their_site, STRANGER, FIRST),
+                )
+                for target in (bytes.fromhex(store.id), STRANGER, bytes(15) + b"d")
+            ]
+            frames.append(
+                partial(
+                    gateway._carrying._divide_far,
+                    neighbour,
+                    kinds.Copy(9, their_site, STRANGER, ((our_site, STRANGER),), FIRST),
+                )
+            )
+            for frame in frames:
+                frame()
+            costs.append([lines_run(frame) for frame in frames])
+    assert costs[0] == costs[1]
+
+
+async def test_an_export_that_changes_costs_a_local_call_nothing_and_the_node_the_change(
+    autojump_clock: MockClock,
+) -> None:
+    costs: list[list[int]] = []
+    async with open_federation() as federation:
+        await federation.mesh("us", "eu")
+        await federation.wait_for_sites("us", "eu")
+        node, gateway = federation.nodes["eu-gateway"], federation.gateways["eu-gateway"]
+        await federation.member("eu", echo("store"))
+        await node.wait_for("store")
+        sites = node._parts.sites
+        assert sites is not None
+        (neighbour,) = gateway._between.peers.values()
+        (origin,) = gateway._directory.origins()
+        for version, count in ((1_000, FEW), (2_000, MANY)):
+            export(node, neighbour.node, origin, entries_of(CLUSTER, count), version)
+            gateway._tell()
+
+            def change(base: int) -> None:
+                more = Export(CLUSTER, f"more{base}", NodeId(f"{5:032x}"))
+                for part in split_exports(origin, base, base + 1, [more], ()):
+                    gateway._directory.receive_exports_untrusted(neighbour.node, part.message(), 1e6)
+                sites._follow()
+                gateway._tell()
+
+            change(version)
+            assert await node.request("store", 1) == 1
+            changed = lines_run(partial(change, version + 1))
+            local = [partial(sites.matters, "store"), partial(sites.lists, "store")]
+            costs.append([changed, *map(lines_run, local)])
+    assert costs[0][1:] == costs[1][1:]
+    assert costs[1][0] < costs[0][0] + FEW
