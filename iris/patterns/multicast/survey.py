@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from iris.cluster.mesh import Mesh
 from iris.kernel.config import Config
-from iris.kernel.errors import ConfigError, IrisError, RequestTimeout
+from iris.kernel.errors import ConfigError, IrisError, RequestTimeout, Unknown
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import open_background, protected_context
 from iris.patterns.messages import Answer
@@ -194,6 +194,8 @@ class Surveys:
                 reply = await self._requests.request(replace(call, only=member, tried=set()))
             except IrisError as error:
                 answers._take_failure(member, error)
+            except trio.ClosedResourceError:
+                answers._take_failure(member, Unknown(f"this node was closed while node {member} had the survey"))
             else:
                 answers._take_answer(member, reply)
 

@@ -346,6 +346,11 @@ class SharedState(MutableMapping[str, Any]):
         service.tunnel(_JOIN)(self._serve_program)
         return service
 
+    def _end_watches(self) -> None:
+        """Nothing changes any more for those who follow."""
+        for watch in list(self._watches):
+            watch._end()
+
     @asynccontextmanager
     async def _running(self, timeout: float) -> AsyncIterator[None]:
         """Keep the document equal to those of the others; the block begins when it has what one of them has.
@@ -364,8 +369,7 @@ class SharedState(MutableMapping[str, Any]):
                 yield
             finally:
                 self._closed = True
-                for watch in list(self._watches):
-                    watch._end()
+                self._end_watches()
                 self._changed.unpark_all()
                 with trio.move_on_after(_GOODBYE) as scope:
                     scope.shield = True

@@ -1,0 +1,49 @@
+"""A node of asyncio that is closed while tasks wait in its methods: each ends at once, as with trio."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+import iris
+import iris.aio
+from tests.support.closing import WAITS, outcome_of, silent_services
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+
+
+async def hang(_: object) -> None:
+    await asyncio.Event().wait()
+
+
+def test_what_waits_ends_when_its_node_is_closed() -> None:
+    silent, bridge, _ = silent_services(hang)
+    waits = {
+        f"{owner.__name__}.{name}{number or ''}": (wait, expected)
+        for (owner, name), (expected, several) in WAITS.items()
+        for number, wait in enumerate(several)
+    }
+
+    async def main() -> None:
+        async with (
+            iris.aio.open_node("member") as member,
+            member.join("silent", silent),
+            member.join("bridge", bridge),
+            member.subscribe("held.>", overflow="wait", limits=iris.SubscriptionLimits(events=2)),
+            member.subscribe("kept.>", durable=True),
+        ):
+            async with iris.aio.open_node("caller") as node:
+                await node.wait_for("bridge")
+                tasks = {name: asyncio.ensure_future(outcome_of(wait, node)) for name, (wait, _) in waits.items()}
+                await asyncio.sleep(0.5)
+                assert [name for name, task in tasks.items() if task.done()] == []
+            await asyncio.wait(tasks.values(), timeout=5)
+            outcomes = {name: task.result() if task.done() else "waits" for name, task in tasks.items()}
+            assert outcomes == {name: expected for name, (_, expected) in waits.items()}
+
+    asyncio.run(main())
