@@ -1182,7 +1182,7 @@ class Node:
         Cancelling a wait loses nothing: the next one begins where it was.  It ends when the node is closed.
         """
         self._guard.check()
-        return LossWatch(self._books, matching(pattern), check_timeout(every, "every"), lambda: self._guard.is_closed)
+        return LossWatch(self._books, matching(pattern), check_timeout(every, "every"), self._guard.waiting)
 
     def statistics(self) -> NodeStatistics:
         """Return a snapshot of every counter."""

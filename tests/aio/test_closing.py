@@ -9,7 +9,7 @@ import pytest
 
 import iris
 import iris.aio
-from tests.support.closing import WAITS, outcome_of, silent_services
+from tests.support.closing import each_wait, outcome_of, silent_services
 
 
 @pytest.fixture(autouse=True)
@@ -23,11 +23,7 @@ async def hang(_: object) -> None:
 
 def test_what_waits_ends_when_its_node_is_closed() -> None:
     silent, bridge, _ = silent_services(hang)
-    waits = {
-        f"{owner.__name__}.{name}{number or ''}": (wait, expected)
-        for (owner, name), (expected, several) in WAITS.items()
-        for number, wait in enumerate(several)
-    }
+    waits = each_wait()
 
     async def main() -> None:
         async with (

@@ -10,16 +10,12 @@ from trio.testing import MockClock
 import iris
 from iris.testing import open_network
 from tests.node.test_cancellation import COVERED
-from tests.support.closing import CLOSED, WAITS, WAITS_FOR_NOBODY, Waits, outcome_of, silent_services
+from tests.support.closing import CLOSED, WAITS, WAITS_FOR_NOBODY, Waits, each_wait, outcome_of, silent_services
 
 SOON = 2.0
 """Virtual seconds."""
 
-CASES = [
-    pytest.param(wait, expected, id=f"{owner.__name__}.{name}{number or ''}")
-    for (owner, name), (expected, waits) in WAITS.items()
-    for number, wait in enumerate(waits)
-]
+CASES = [pytest.param(wait, expected, id=name) for name, (wait, expected) in each_wait().items()]
 
 
 async def hang(_: object) -> None:
@@ -28,8 +24,9 @@ async def hang(_: object) -> None:
 
 def test_every_public_method_that_waits_is_among_those_whose_node_is_closed() -> None:
     public = {(owner, name) for owner, methods in COVERED.items() for name in methods}
-    assert WAITS.keys() | WAITS_FOR_NOBODY == public
-    assert not WAITS.keys() & WAITS_FOR_NOBODY
+    waiting = {(owner, name) for owner, name, *_ in WAITS}
+    assert waiting | WAITS_FOR_NOBODY == public
+    assert not waiting & WAITS_FOR_NOBODY
 
 
 @pytest.mark.parametrize(("wait", "expected"), CASES)

@@ -184,42 +184,47 @@ async def _saga(node: Any) -> None:
 
 
 CLOSED: Final = "ClosedResourceError"
+UNKNOWN: Final = "Unknown"
+"""A member may have run it, and nobody else is asked."""
 BROKEN: Final = "TunnelBroken"
 """Both ends get it."""
 ENDED: Final = "ended"
 """What is iterated over has no more."""
 
-WAITS: Final[dict[tuple[type, str], tuple[str, tuple[Waits, ...]]]] = {
-    (iris.Node, "request"): (
+WAITS: Final[tuple[tuple[type, str, str, tuple[Waits, ...]], ...]] = (
+    (
+        iris.Node,
+        "request",
         CLOSED,
         (
-            _request(), _request(idempotent=True), _request(idempotent=True, hedge=0.1), _request_first,
+            _request(idempotent=True), _request(idempotent=True, hedge=0.1), _request_first,
             _request(idempotent=True, fallback=b""),
         ),
     ),
-    (iris.Node, "broadcast"): (CLOSED, (_broadcast, _broadcast_first)),
-    (iris.Node, "survey"): (CLOSED, (_survey_first,)),
-    (iris.Node, "publish"): (CLOSED, (_publish, _publish_confirmed)),
-    (iris.Node, "confirming"): (CLOSED, (_confirming,)),
-    (ConfirmedEvents, "publish"): (CLOSED, (_confirming_full,)),
-    (ConfirmedEvents, "wait_confirmed"): (CLOSED, (_confirming_part,)),
-    (iris.Node, "open_tunnel"): (CLOSED, (_tunnel_first,)),
-    (iris.Node, "wait_for"): (CLOSED, (_wait_for, _wait_for_more)),
-    (iris.Node, "lease"): (CLOSED, (_lease,)),
-    (iris.Node, "saga"): (CLOSED, (_saga,)),
-    (iris.WorkQueue, "put"): (CLOSED, (_queue_put,)),
-    (iris.JobWorker, "__anext__"): (CLOSED, (_queue, _queue_without)),
-    (iris.Consumer, "__anext__"): (CLOSED, (_consume, _consume_without)),
-    (iris.Tunnel, "send"): (BROKEN, (_tunnel_full,)),
-    (iris.Tunnel, "receive"): (BROKEN, (_tunnel,)),
-    (iris.Tunnel, "__anext__"): (BROKEN, (_tunnel_each,)),
-    (iris.Answers, "__anext__"): (ENDED, (_survey,)),
-    (iris.Subscription, "__anext__"): (ENDED, (_subscribe,)),
-    (iris.Subscription, "receive_batch"): ("EndOfChannel", (_subscribe_batch,)),
-    (Watch, "__anext__"): (ENDED, (_watch,)),
-    (iris.StateWatch, "__anext__"): (ENDED, (_state,)),
-    (iris.LossWatch, "__anext__"): (ENDED, (_watch_losses,)),
-}  # fmt: skip
+    (iris.Node, "request", UNKNOWN, (_request(),)),
+    (iris.Node, "broadcast", CLOSED, (_broadcast, _broadcast_first)),
+    (iris.Node, "survey", CLOSED, (_survey_first,)),
+    (iris.Node, "publish", CLOSED, (_publish, _publish_confirmed)),
+    (iris.Node, "confirming", CLOSED, (_confirming,)),
+    (ConfirmedEvents, "publish", CLOSED, (_confirming_full,)),
+    (ConfirmedEvents, "wait_confirmed", CLOSED, (_confirming_part,)),
+    (iris.Node, "open_tunnel", CLOSED, (_tunnel_first,)),
+    (iris.Node, "wait_for", CLOSED, (_wait_for, _wait_for_more)),
+    (iris.Node, "lease", CLOSED, (_lease,)),
+    (iris.Node, "saga", CLOSED, (_saga,)),
+    (iris.WorkQueue, "put", CLOSED, (_queue_put,)),
+    (iris.JobWorker, "__anext__", CLOSED, (_queue, _queue_without)),
+    (iris.Consumer, "__anext__", CLOSED, (_consume, _consume_without)),
+    (iris.Tunnel, "send", BROKEN, (_tunnel_full,)),
+    (iris.Tunnel, "receive", BROKEN, (_tunnel,)),
+    (iris.Tunnel, "__anext__", BROKEN, (_tunnel_each,)),
+    (iris.Answers, "__anext__", ENDED, (_survey,)),
+    (iris.Subscription, "__anext__", ENDED, (_subscribe,)),
+    (iris.Subscription, "receive_batch", "EndOfChannel", (_subscribe_batch,)),
+    (Watch, "__anext__", ENDED, (_watch,)),
+    (iris.StateWatch, "__anext__", ENDED, (_state,)),
+    (iris.LossWatch, "__anext__", ENDED, (_watch_losses,)),
+)  # fmt: skip
 """For each public method what it comes to when its node is closed while it waits."""
 
 WAITS_FOR_NOBODY: Final[frozenset[tuple[type, str]]] = frozenset({
@@ -233,6 +238,15 @@ WAITS_FOR_NOBODY: Final[frozenset[tuple[type, str]]] = frozenset({
     (iris.Job, "commit"), (iris.LogBatch, "commit"),
 })  # fmt: skip
 """What waits for peers that are linked, or for what another method here waits for."""
+
+
+def each_wait() -> dict[str, tuple[Waits, str]]:
+    """Return what waits, by a name, and what it comes to."""
+    return {
+        f"{owner.__name__}.{name}: {expected} {number}": (wait, expected)
+        for owner, name, expected, several in WAITS
+        for number, wait in enumerate(several)
+    }
 
 
 async def outcome_of(wait: Waits, node: Any) -> str:

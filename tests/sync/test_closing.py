@@ -15,7 +15,7 @@ import pytest
 
 import iris
 import iris.sync
-from tests.support.closing import WAITS, Waits, outcome_of, silent_services
+from tests.support.closing import Waits, each_wait, outcome_of, silent_services
 
 
 @pytest.fixture(autouse=True)
@@ -69,11 +69,7 @@ def call(wait: Waits, node: iris.sync.Node) -> str:
 def test_what_waits_ends_when_its_node_is_closed() -> None:
     over = threading.Event()
     silent, bridge, _ = silent_services(lambda _: over.wait(30))
-    waits = {
-        f"{owner.__name__}.{name}{number or ''}": (wait, expected)
-        for (owner, name), (expected, several) in WAITS.items()
-        for number, wait in enumerate(several)
-    }
+    waits = each_wait()
     with ThreadPoolExecutor(len(waits)) as threads:
         with (
             iris.sync.open_node("member") as member,

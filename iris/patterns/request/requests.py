@@ -159,7 +159,7 @@ class Requests:
         await self._deadlines.run()
 
     def close(self) -> None:
-        """No outcome will come any more: requests raise ``trio.ClosedResourceError``."""
+        """No outcome will come any more, and nobody is asked again."""
         self._is_closed = True
         for attempt in list(self._waiting.values()):
             if attempt.outcome is None:
@@ -448,15 +448,12 @@ class Requests:
                     elif outcome.code not in ELSEWHERE:
                         raise failure
                 elif outcome is _CLOSED:
-                    raise _closed()
+                    raise _unknown(call, member, outcome)
                 else:
                     # The member had the request when it was lost: nobody can say how far it ran.
                     failure = lost = MemberLost(f"node {member}, a member of {cluster!r}, was lost: {outcome}")
                     if not call.idempotent:
-                        raise Unknown(
-                            f"node {member} of cluster {cluster!r} was lost while it had the request: it ran never "
-                            "or once; use idempotent=True to have such requests repeated"
-                        )
+                        raise _unknown(call, member, outcome)
         finally:
             self._cancel_left(identifier)
         if failure is None and (rounds or now < call.deadline):
@@ -695,10 +692,17 @@ class Begun:
 
         Raises:
             RemoteError: it cannot be read.
+            Unknown, trio.ClosedResourceError: the node was closed.
         """
         self._settle()
         attempt, requests = self.attempt, self._requests
         outcome = attempt.outcome
+        if outcome is _CLOSED:  # who is no task of trio may find no run any more to go on in
+            error = _unknown(attempt.call, attempt.member, outcome)
+            self._is_counted = True
+            requests._cancel_left(attempt.identifier)
+            requests._failed(attempt.call, error)
+            raise error
         if not isinstance(outcome, kinds.Reply):
             return None
         self._is_counted = True
@@ -723,8 +727,22 @@ class Begun:
         return reply
 
 
+def _unknown(call: Call, member: NodeId, outcome: str) -> Unknown | trio.ClosedResourceError:
+    """Return the error of a request that a member had in hand, and that nobody else is asked."""
+    if outcome is not _CLOSED:
+        return Unknown(
+            f"node {member} of cluster {call.cluster!r} was lost while it had the request: it ran never or once; use "
+            "idempotent=True to have such requests repeated"
+        )
+    if call.idempotent:
+        return _closed()
+    return Unknown(
+        f"this node was closed while node {member} of cluster {call.cluster!r} had the request: it ran never or once"
+    )
+
+
 def _closed() -> trio.ClosedResourceError:
-    return trio.ClosedResourceError("this node is closed: the request may have run at the member that had it")
+    return trio.ClosedResourceError("this node was closed while the request waited for a reply")
 
 
 def _has_other(call: Call) -> bool:
