@@ -257,7 +257,9 @@ class Node:
         doubt then, as if the member had been lost.
         """
         self._guard.check()
-        check_request(cluster, operation, key, hedge, idempotent=idempotent, idempotency_key=idempotency_key)
+        hedge = check_request(
+            cluster, operation, key, idempotent=idempotent, idempotency_key=idempotency_key, hedge=hedge
+        )
         if essential is not True:
             check_flags(essential=essential)
         timeout = check_timeout(timeout)
@@ -319,7 +321,7 @@ class Node:
         See ``Requests.begin``.
         """
         self._guard.check()
-        check_request(cluster, operation, key, None, idempotent=idempotent, idempotency_key=idempotency_key)
+        check_request(cluster, operation, key, idempotent=idempotent, idempotency_key=idempotency_key)
         if self._reach is not None and self._reach.matters(cluster):
             return None
         span: OpenSpan | None = None

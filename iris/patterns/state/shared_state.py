@@ -36,6 +36,7 @@ from iris.kernel.errors import (
     RequestTimeout,
 )
 from iris.kernel.names import NodeId
+from iris.kernel.numerals import as_float
 from iris.kernel.tasks import Wakeup, open_background
 from iris.patterns.messages import Message, Request, Sender
 from iris.patterns.pubsub.interest import check_pattern
@@ -291,12 +292,13 @@ class SharedState(MutableMapping[str, Any]):
         self._check_open()
         if members is not None and (isinstance(members, bool) or not isinstance(members, int) or members < 1):
             raise ConfigError(f"members is {members!r}: use a whole number above 0, or None")
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+        within = as_float(timeout)
+        if not within > 0:
             raise ConfigError(f"timeout is {timeout!r}: use seconds above 0")
         vector = write_vector(self._replica.vector)
         needed = members if members is not None else len(self._members.others()) + 1
         settled: set[NodeId] = {self._members.own}
-        deadline = trio.current_time() + timeout
+        deadline = trio.current_time() + within
         with trio.move_on_at(deadline):
             while len(settled) < needed:
                 if len(self._members.others()) + 1 < needed:
