@@ -170,8 +170,8 @@ class Config(Struct, frozen=True, kw_only=True):
     broadcasts.  It is a sixteenth of ``service_queue_bytes``, which all senders share."""
 
     broadcast_patience: float = 5.0
-    """Broadcasts pass over a member that was asked for credit and has granted none for so long, until half of its
-    window is free again.  It is longer than a busy machine keeps a process waiting, and a member that hangs costs
+    """Broadcasts pass over a member for whose credit they have waited for so long in all since half of its window was
+    free, until it is again.  It is longer than a busy machine keeps a process waiting, and a member that hangs costs
     its senders this much once."""
 
     # -- relay trees -------------------------------------------------------------------------------------
