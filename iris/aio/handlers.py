@@ -50,7 +50,11 @@ async def _in_loop(guest: Guest, awaitable: Awaitable[T]) -> T:
     """
     deadline = trio.current_effective_deadline()
 
+    eager = guest.loop.get_task_factory() is not None
+
     async def awaited() -> T:
+        if eager:  # the first step may run here at once, within trio: what looks for its library would find trio
+            await asyncio.sleep(0)
         own = asyncio.current_task()
         guest.deadlines[own] = deadline
         try:
