@@ -71,6 +71,7 @@ def test_a_handler_whose_task_begins_at_once_runs_in_asyncio() -> None:
 
 class TimerThatTellsNothing:
     _source_traceback = None
+
     def __init__(self, timer: asyncio.TimerHandle) -> None:
         self._timer = timer
 
