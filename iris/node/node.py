@@ -351,8 +351,8 @@ class Node:
         """Send a message to every member of a cluster; at most once per member, without replies.
 
         Waits until every member has room for it, and returns when the links have taken it.  A member that has made
-        broadcasts wait for ``Config.broadcast_patience`` seconds in all, at once or bit by bit, since it had room for
-        half a window is skipped, and so are its copies of what follows, until it has: they are counted as refused
+        broadcasts wait for ``Config.broadcast_patience`` seconds in all since it had room for half a window is skipped
+        until it has that again.  Its copies are counted as refused
         (``statistics().broadcasts.refused_because``).  Members that join later do not get it.  Broadcasts of several
         tasks to one cluster that have to wait go in the order in which they came.
 
