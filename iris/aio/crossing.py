@@ -168,7 +168,7 @@ class Block(MustEnter, AbstractAsyncContextManager[W]):
                 self._held.leave(error)
             else:
                 self._call.cancel()
-            cancelled = await self._ended.wait_surely(self._call.cancel)
+            cancelled = await self._ended.wait_surely(self._call.cancel, leaving=True)
             if cancelled is not None:
                 raise cancelled
         came = self._call.outcome

@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
-from contextvars import Context
+from contextvars import Context, ContextVar
 from math import inf
 from queue import Empty, SimpleQueue
 from threading import get_ident
@@ -34,6 +34,10 @@ T = TypeVar("T")
 
 _here: Final = threading.local()
 """The guest of each thread: ``_here.guest``."""
+
+
+is_serving: Final[ContextVar[bool]] = ContextVar("is_serving", default=False)
+"""Whether this is the task of a handler, or one that it has begun."""
 
 
 def _owner(loop: asyncio.AbstractEventLoop) -> Any:
@@ -67,10 +71,18 @@ class Waiter:
             self._futures.append(future)
             await future
 
-    async def wait_surely(self, cancelled: Callable[[], None] = lambda: None) -> asyncio.CancelledError | None:
-        """As ``wait``, also when the task is cancelled: then ``cancelled`` is called, and the error returned."""
+    async def wait_surely(
+        self, cancelled: Callable[[], None] = lambda: None, *, leaving: bool = False
+    ) -> asyncio.CancelledError | None:
+        """As ``wait``, also when the task is cancelled: then ``cancelled`` is called, and the error returned.
+
+        With ``leaving``, a handler that was cancelled does not wait: what it leaves may be waiting for its end.
+        """
         error: asyncio.CancelledError | None = None
         while not self.told:
+            task = asyncio.current_task()
+            if leaving and is_serving.get() and task is not None and task.cancelling():
+                break
             try:
                 await self.wait()
             except asyncio.CancelledError as again:
@@ -236,7 +248,7 @@ class Guest:
     async def close(self) -> asyncio.CancelledError | None:
         """End the run, and wait for its end; also when cancelled, and return that then."""
         self._scope.cancel()
-        return await self._ended.wait_surely()
+        return await self._ended.wait_surely(leaving=True)
 
     async def wait_closed(self) -> None:
         """Wait for the end of a run that somebody else ends."""

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from iris.aio.guest import Guest
+from iris.aio.guest import Guest, is_serving
 from iris.aio.handles import Tunnel
 from iris.patterns.service import Service
 from iris.patterns.tunnel import Tunnel as TrioTunnel
@@ -50,9 +50,14 @@ async def _in_loop(guest: Guest, awaitable: Awaitable[T]) -> T:
     """
     deadline = trio.current_effective_deadline()
 
+    eager = guest.loop.get_task_factory() is not None
+
     async def awaited() -> T:
+        if eager:  # the first step may run here at once, within trio: what looks for its library would find trio
+            await asyncio.sleep(0)
         own = asyncio.current_task()
         guest.deadlines[own] = deadline
+        is_serving.set(True)
         try:
             return await awaitable
         finally:

@@ -39,7 +39,8 @@ class Polling:
     """
 
     __slots__ = (
-        "_context", "_descriptor", "_due", "_io", "_loop", "_next", "_runner", "_state", "_timer", "_until",
+        "_context", "_descriptor", "_due", "_io", "_loop", "_next", "_rings_at", "_runner", "_state", "_timer",
+        "_until",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +67,8 @@ class Polling:
         """Until when it waits, on the clock of the loop; None when trio is at work, or soon will be."""
         self._timer: asyncio.TimerHandle | None = None
         """Rings at ``_until``, or before: most waits end early, and the timer serves the next one."""
+        self._rings_at = 0.0
+        """When it does.  Not every event loop has timers that tell: those of uvloop before 0.18 do not."""
         # A descriptor of its own: trio closes the other one without a word to the loop.
         self._descriptor: Final = os.dup(waits.fileno())
         try:
@@ -93,7 +96,7 @@ class Polling:
             return
         self._runner.guest_tick_scheduled = False
         self._until = self._loop.time() + timeout
-        if not self._loop.is_closed() and (self._timer is None or self._until < self._timer.when()):
+        if not self._loop.is_closed() and (self._timer is None or self._until < self._rings_at):
             self._set_timer(self._until)
 
     def wait_here(self) -> None:
@@ -128,6 +131,7 @@ class Polling:
     def _set_timer(self, when: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
+        self._rings_at = when
         self._timer = self._loop.call_at(when, self._rings, context=self._context)
 
     def _go_on(self) -> None:

@@ -5,11 +5,13 @@ It is one frozen value, given at ``open_node``.
 
 from __future__ import annotations
 
+import math
 from typing import final
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from iris.kernel.errors import ConfigError
+from iris.kernel.numerals import as_float, as_whole
 
 KIB = 1024
 MIB = 1024 * 1024
@@ -171,8 +173,8 @@ class Config(Struct, frozen=True, kw_only=True):
     broadcasts.  It is a sixteenth of ``service_queue_bytes``, which all senders share."""
 
     broadcast_patience: float = 5.0
-    """Broadcasts pass over a member that was asked for credit and has granted none for so long, until half of its
-    window is free again.  It is longer than a busy machine keeps a process waiting, and a member that hangs costs
+    """Broadcasts pass over a member for whose credit they have waited for so long in all since half of its window was
+    free, until it is again.  It is longer than a busy machine keeps a process waiting, and a member that hangs costs
     its senders this much once."""
 
     # -- relay trees -------------------------------------------------------------------------------------
@@ -291,10 +293,14 @@ class Config(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0 or value == float("inf"):
-                raise ConfigError(f"config: {name} is {value!r}: use a finite number above 0")
-            if self.__annotations__[name] == "int" and not isinstance(value, int):
-                raise ConfigError(f"config: {name} is {value!r}: use a whole number")
+            number: float | None = as_float(value)
+            if number is None or not 0 < number < math.inf:
+                raise ConfigError(f"config: {name} is {value!r:.100}: use a finite number above 0")
+            if self.__annotations__[name] == "int":
+                number = as_whole(value)
+                if number is None:
+                    raise ConfigError(f"config: {name} is {value!r}: use a whole number")
+            structs.force_setattr(self, name, number)
         if self.max_payload > 16 * MIB:
             raise ConfigError("config: max_payload is above 16 MiB: send larger things through a tunnel")
         if self.max_headers > 16 * KIB:

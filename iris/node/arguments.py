@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -10,6 +9,7 @@ from iris.cluster.balancing import AtSite
 from iris.cluster.membership import Member
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import NodeId, check_address, check_key, check_name, is_node_id
+from iris.kernel.numerals import as_float, as_whole
 
 T = TypeVar("T")
 
@@ -58,23 +58,27 @@ def check_count(value: object, name: str) -> int:
     Raises:
         ConfigError: it is not a whole number from 0 on.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    count = as_whole(value)
+    if count is None or count < 0:
         raise ConfigError(f"{name} is {value!r}: use a whole number, 0 or above")
-    return value
+    return count
 
 
 def check_request(
     cluster: str,
     operation: str | None,
     key: str | None,
-    hedge: float | None,
     *,
     idempotent: bool,
     idempotency_key: str | None = None,
-) -> None:
+    hedge: float | None = None,
+) -> float | None:
     """Check the arguments that address a request, and how often it may run.
 
     The name of the cluster is looked at when there is none of that name.
+
+    Returns:
+        Seconds after which a second member is asked; None: never.
 
     Raises:
         ConfigError: one of them cannot be.
@@ -89,10 +93,11 @@ def check_request(
         check_key(key)
     if idempotency_key is not None and (check_key(idempotency_key) == "" or not idempotency_key.isprintable()):
         raise ConfigError(f"idempotency_key is {idempotency_key!r}: use 1 to 256 bytes of printable text")
-    if hedge is not None:
-        if not idempotent and idempotency_key is None:
-            raise ConfigError("hedge is for requests with idempotent=True only: two members may run them")
-        check_timeout(hedge, "hedge")
+    if hedge is None:
+        return None
+    if not idempotent and idempotency_key is None:
+        raise ConfigError("hedge is for requests with idempotent=True only: two members may run them")
+    return check_timeout(hedge, "hedge")
 
 
 def check_wait(wait: float, name: str = "wait") -> float:
@@ -101,12 +106,10 @@ def check_wait(wait: float, name: str = "wait") -> float:
     Raises:
         ConfigError: it is none that can be waited for.
     """
-    if wait == 0 and isinstance(wait, int | float) and not isinstance(wait, bool):
-        return 0.0
-    try:
-        return check_timeout(wait, name)
-    except ConfigError:
-        raise ConfigError(f"{name} is {wait!r}: use a number of seconds, 0 for not at all") from None
+    seconds = as_float(wait)
+    if not seconds >= 0:
+        raise ConfigError(f"{name} is {wait!r}: use a number of seconds, 0 for not at all")
+    return seconds
 
 
 def check_timeout(timeout: float, name: str = "timeout") -> float:
@@ -115,13 +118,8 @@ def check_timeout(timeout: float, name: str = "timeout") -> float:
     Raises:
         ConfigError: it is none that can be waited for.
     """
-    seconds = math.nan
-    if isinstance(timeout, int | float) and not isinstance(timeout, bool):
-        try:
-            seconds = float(timeout)
-        except OverflowError:  # an int beyond all floats
-            seconds = math.copysign(math.inf, timeout > 0 or -1)
-    if math.isnan(seconds) or seconds <= 0:
+    seconds = as_float(timeout)
+    if not seconds > 0:
         raise ConfigError(f"{name} is {timeout!r}: use seconds above 0")
     return seconds
 

@@ -18,7 +18,7 @@ from iris.cluster.membership import Departure, Lookups, Member, Membership, Node
 from iris.cluster.mesh import Mesh
 from iris.cluster.sites import Reach, Sites, open_with_all, open_with_one, reach_one
 from iris.kernel.config import Config
-from iris.kernel.errors import ConfigError, DeliveryError, RemoteError, RequestTimeout
+from iris.kernel.errors import ConfigError, DeliveryError, NoSuchCluster, RemoteError, RequestTimeout
 from iris.kernel.names import NodeId, check_address, check_name
 from iris.kernel.tasks import protected_context
 from iris.node.arguments import (
@@ -102,8 +102,9 @@ _log: Final = logging.getLogger("iris")
 class Node:
     """A node that is up.  Made by ``iris.open_node``; all its methods are for use inside that block, in one trio run.
 
-    After it they raise ``trio.ClosedResourceError``, and subscriptions end; only what tells of the node still works:
-    ``statistics``, ``clusters`` and ``members``.  From other threads use ``trio.from_thread``.
+    After it they raise ``trio.ClosedResourceError``, as do those that wait then, and what is iterated over ends; only
+    what tells of the node still works: ``statistics``, ``clusters`` and ``members``.  From other threads use
+    ``trio.from_thread``.
 
     Clusters, topics and operations are names; a node never names a host.  Errors are ``iris.IrisError`` and say
     which cluster, member or limit they are about.
@@ -266,7 +267,9 @@ class Node:
         doubt then, as if the member had been lost.
         """
         self._guard.check()
-        check_request(cluster, operation, key, hedge, idempotent=idempotent, idempotency_key=idempotency_key)
+        hedge = check_request(
+            cluster, operation, key, idempotent=idempotent, idempotency_key=idempotency_key, hedge=hedge
+        )
         if essential is not True:
             check_flags(essential=essential)
         timeout = check_timeout(timeout)
@@ -279,7 +282,8 @@ class Node:
                 await self._wait_first(cluster, check_wait(wait))
             wanted = prefer if prefer is None and prefer_site is None else check_preference(prefer, prefer_site)
             if self._reach is not None and (prefer_site or self._reach.matters(cluster)):
-                timeout = await reach_one(self._reach, cluster, prefer_site, timeout)
+                with self._guard.waiting():
+                    timeout = await reach_one(self._reach, cluster, prefer_site, timeout)
             call = self._requests.call(
                 cluster,
                 payload,
@@ -327,7 +331,7 @@ class Node:
         See ``Requests.begin``.
         """
         self._guard.check()
-        check_request(cluster, operation, key, None, idempotent=idempotent, idempotency_key=idempotency_key)
+        check_request(cluster, operation, key, idempotent=idempotent, idempotency_key=idempotency_key)
         if self._reach is not None and self._reach.matters(cluster):
             return None
         span: OpenSpan | None = None
@@ -356,10 +360,11 @@ class Node:
     ) -> None:
         """Send a message to every member of a cluster; at most once per member, without replies.
 
-        Waits until every member has room for it, and returns when the links have taken it.  A member that grants
-        no credit for ``Config.broadcast_patience`` seconds is skipped, and so are its copies of what follows, until it
-        does: they are counted as refused (``statistics().broadcasts.refused_because``).  Members that join later do not
-        get it.  Broadcasts of several tasks to one cluster that have to wait go in the order in which they came.
+        Waits until every member has room for it, and returns when the links have taken it.  A member that has made
+        broadcasts wait for ``Config.broadcast_patience`` seconds in all since it had room for half a window is skipped
+        until it has that again.  Its copies are counted as refused
+        (``statistics().broadcasts.refused_because``).  Members that join later do not get it.  Broadcasts of several
+        tasks to one cluster that have to wait go in the order in which they came.
 
         Args:
             cluster: name of the cluster; its present members are told.
@@ -384,7 +389,11 @@ class Node:
                 await self._wait_first(cluster, check_wait(wait))
             if self._reach is not None and self._reach.lists(cluster):
                 await self._reach.reach(cluster, self._config.handshake_timeout, everybody=True)
-            await self._broadcasts.broadcast(cluster, payload, headers=headers)
+            try:
+                await self._broadcasts.broadcast(cluster, payload, headers=headers)
+            except NoSuchCluster:
+                self._guard.check()  # else nobody is left because this node was closed meanwhile
+                raise
 
     def survey(
         self,
@@ -437,7 +446,7 @@ class Node:
         def opening(headers: Mapping[str, str] | None) -> AbstractAsyncContextManager[Answers]:
             survey = partial(self._surveys.open, cluster, payload, rules, operation, headers, asked_as)
             asking = partial(open_with_all, self._reach, cluster, survey, rules.timeout)
-            return self._open_later(cluster, within, asking) if within else asking()
+            return self._entering(cluster, within, asking)
 
         tracing = self._tracing
         return opening(headers) if tracing is None else tracing.within("survey", cluster, operation, headers, opening)
@@ -511,7 +520,8 @@ class Node:
                         strict=strict,
                     )
         if self._foreign is not None and self._foreign.pending(topic):
-            left = await self._foreign.reach(topic, within=check_timeout(timeout) if confirm else None)
+            with self._guard.waiting():
+                left = await self._foreign.reach(topic, within=check_timeout(timeout) if confirm else None)
             timeout = left if confirm else timeout
         if not (confirm or retain or strict):
             publishing = self._publishing
@@ -521,8 +531,12 @@ class Node:
                 await publishing.publish(topic, payload, key=key, headers=headers)
             return None
         check_flags(confirm=confirm, retain=retain, strict=strict)
-        within = check_timeout(timeout) if confirm else None
-        await self._pubsub.publish(topic, payload, key=key, headers=headers, within=within, retain=retain)
+        if confirm:
+            within = check_timeout(timeout)
+            with self._guard.waiting():
+                await self._pubsub.publish(topic, payload, key=key, headers=headers, within=within, retain=retain)
+        else:
+            await self._pubsub.publish(topic, payload, key=key, headers=headers, within=None, retain=retain)
         if strict:
             self._pubsub.losses.check(topic)
         return None
@@ -552,7 +566,12 @@ class Node:
         self._check_member("publish")
         timeout = check_timeout(timeout)
         return open_confirmed_events(
-            self._pubsub.confirming, self._config, timeout, self._foreign, observer=self._tracing
+            self._pubsub.confirming,
+            self._config,
+            timeout,
+            self._foreign,
+            observer=self._tracing,
+            waiting=self._guard.waiting,
         )
 
     def subscribe(
@@ -762,7 +781,7 @@ class Node:
         def opening(headers: Mapping[str, str] | None) -> AbstractAsyncContextManager[Tunnel]:
             tunnel = partial(self._tunnels.open, cluster, operation=operation, headers=headers, prefer=wanted)
             with_one = partial(open_with_one, self._reach, cluster, prefer_site, tunnel, timeout)
-            return self._open_later(cluster, within, with_one) if within else with_one()
+            return self._entering(cluster, within, with_one)
 
         tracing = self._tracing
         return opening(headers) if tracing is None else tracing.within("tunnel", cluster, operation, headers, opening)
@@ -842,8 +861,10 @@ class Node:
         async with self.join(cluster, state._service(), credential=credential):
             self._states[cluster] = state
             try:
-                async with state._running(check_timeout(timeout)):
-                    yield state
+                with self._guard.waiting() as entered:
+                    async with state._running(check_timeout(timeout)):
+                        entered()
+                        yield state
             finally:
                 del self._states[cluster]
 
@@ -1049,7 +1070,7 @@ class Node:
     async def _wait_first(self, cluster: str, wait: float) -> None:
         """Wait until a cluster has a member that can be asked, for ``wait`` seconds at most."""
         check_address(cluster)
-        with self._following(cluster), trio.move_on_after(wait):
+        with self._guard.waiting(), self._following(cluster), trio.move_on_after(wait):
             await self._membership.wait_for(cluster, 1)
 
     def _following(self, cluster: str) -> AbstractContextManager[None]:
@@ -1066,24 +1087,29 @@ class Node:
             raise ConfigError(f"this node is a client and cannot {what}: open it without client=True")
 
     @protected_context
-    async def _open_later(
+    async def _entering(
         self, cluster: str, wait: float, opening: Callable[[], AbstractAsyncContextManager[T]]
     ) -> AsyncIterator[T]:
-        await self._wait_first(cluster, wait)
-        async with opening() as opened:
-            yield opened
+        """Enter a block once a cluster has a member, for which it waits ``wait`` seconds at most."""
+        if wait:
+            await self._wait_first(cluster, wait)
+        with self._guard.waiting() as entered:
+            async with opening() as opened:
+                entered()
+                yield opened
 
     async def wait_for(self, cluster: str, members: int = 1, timeout: float = 5.0) -> None:
         """Wait until ``members`` members of a cluster are linked, and at least one of them can be asked now.
 
         Raises:
             RequestTimeout: it does not within ``timeout`` seconds.
+            trio.ClosedResourceError: this node was closed meanwhile.
 
         Cancelling it leaves nothing behind.
         """
         self._guard.check()
         within, cluster, members = check_timeout(timeout), check_address(cluster), check_count(members, "members")
-        with self._following(cluster), trio.move_on_after(within):
+        with self._guard.waiting(), self._following(cluster), trio.move_on_after(within):
             return await self._membership.wait_for(cluster, members)
         present, known = self._membership.count(cluster), len(self.members(cluster))
         but = f"; {known - present} more cannot be asked: leaving, or not linked" if known > present else ""
@@ -1169,7 +1195,7 @@ class Node:
         Cancelling a wait loses nothing: the next one begins where it was.  It ends when the node is closed.
         """
         self._guard.check()
-        return LossWatch(self._books, matching(pattern), check_timeout(every, "every"), lambda: self._guard.is_closed)
+        return LossWatch(self._books, matching(pattern), check_timeout(every, "every"), self._guard.waiting)
 
     def statistics(self) -> NodeStatistics:
         """Return a snapshot of every counter."""
@@ -1309,8 +1335,11 @@ class Node:
         await self._pubsub.wait_interest_exchanged()
 
     def _close(self) -> None:
-        """Take no more calls, and end what is iterated over; ``open_node`` does this when its block ends."""
+        """Take no more calls, and end those that wait; ``open_node`` does this when its block ends."""
         self._guard.close()
+        self._requests.close()
+        for state in self._states.values():
+            state._end_watches()
         self._pubsub.end_subscriptions()
         self._membership.end_watches()
 

@@ -7,6 +7,8 @@ inside of trio, others never return; here they are errors with instructions.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import get_ident
 from typing import Final, final
 
@@ -26,11 +28,12 @@ class RunGuard:
             what is called for each event.
     """
 
-    __slots__ = ("_token", "thread")
+    __slots__ = ("_token", "_waits", "thread")
 
     def __init__(self) -> None:
         self._token: Final = trio.lowlevel.current_trio_token()
         self.thread = get_ident()
+        self._waits: set[trio.CancelScope] = set()
 
     def check(self) -> None:
         """Check that this is the node's own run, and that the node is open.
@@ -46,7 +49,7 @@ class RunGuard:
         if token is self._token and self.thread != _CLOSED:
             return
         if self.thread == _CLOSED:
-            raise trio.ClosedResourceError("this node is closed: the block of its open_node has ended")
+            raise closed()
         if token is not None:
             raise RuntimeError("this node belongs to another trio run: open a node with iris.open_node in this one")
         if _is_in_asyncio():
@@ -64,9 +67,37 @@ class RunGuard:
         """Whether the node is closed."""
         return self.thread == _CLOSED
 
+    @contextmanager
+    def waiting(self) -> Iterator[Callable[[], None]]:
+        """Wait for something within the block that may never come once the node is closed.
+
+        Yields:
+            What ends this early, for a block that is entered: nothing cancels its body.
+
+        Raises:
+            trio.ClosedResourceError: the node is closed, or was closed meanwhile.
+        """
+        if self.thread == _CLOSED:
+            raise closed()
+        with trio.CancelScope() as scope:
+            self._waits.add(scope)
+            try:
+                yield lambda: self._waits.discard(scope)
+            finally:
+                self._waits.discard(scope)
+        if scope.cancelled_caught:
+            raise closed()
+
     def close(self) -> None:
-        """The node is closed: from now on each check fails."""
+        """The node is closed: from now on each check fails, and no task waits."""
         self.thread = _CLOSED
+        for scope in self._waits:
+            scope.cancel()
+
+
+def closed() -> trio.ClosedResourceError:
+    """Return the error of what is asked of a node that is closed."""
+    return trio.ClosedResourceError("this node is closed: the block of its open_node has ended")
 
 
 def check_trio() -> None:

@@ -38,6 +38,9 @@ async def _handle(in_thread: InThread, given: object) -> Any:
     token = handler_deadline.set(Portal.deadline_here())
     try:
         return await in_thread(given)
+    except SystemExit as error:
+        # As in every other thread it ends no program; to let it end the run would leave a program without its node.
+        raise RuntimeError("the handler raised SystemExit, which ends no program from its thread") from error
     finally:
         handler_deadline.reset(token)
 

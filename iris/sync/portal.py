@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
 import threading
 import time
 from _thread import allocate_lock
@@ -64,7 +65,17 @@ class Portal:
         self.calls: CallTasks | None = None
 
     def open(self) -> None:
-        """Begin the run, once."""
+        """Begin the run, once.
+
+        Raises:
+            RuntimeError: gevent has replaced the threads.
+        """
+        gevent = sys.modules.get("gevent.monkey")
+        if gevent is not None and gevent.is_module_patched("threading"):
+            raise RuntimeError(
+                "gevent has replaced the threads of this process, and iris.sync needs one of the system: call "
+                "gevent.monkey.patch_all(thread=False, select=False), or have the node in a process of its own"
+            )
         atexit.register(self.close)  # a daemon's thread is not waited for at the end of the program
         try:
             self._thread.start()

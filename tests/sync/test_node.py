@@ -196,7 +196,7 @@ def test_a_membership_that_fails_is_logged_at_once(caplog: pytest.LogCaptureFixt
 
     @service.request
     def leave(_: iris.Request) -> None:
-        raise SystemExit(3)
+        raise KeyboardInterrupt
 
     def serve_and_ask() -> None:
         with open_pair(service) as (_, client):
@@ -204,8 +204,23 @@ def test_a_membership_that_fails_is_logged_at_once(caplog: pytest.LogCaptureFixt
                 client.request("shop", b"", timeout=1)
             until(lambda: any(record.levelname == "CRITICAL" for record in caplog.records))
 
-    with pytest.raises(SystemExit):
+    with pytest.raises(KeyboardInterrupt):
         serve_and_ask()
+
+
+@pytest.mark.parametrize("error", [SystemExit, GeneratorExit])
+def test_a_handler_that_exits_fails_and_its_node_serves_on(error: type[BaseException]) -> None:
+    service = shop_service()
+
+    @service.request("leave")
+    def leave(_: iris.Request) -> None:
+        raise error
+
+    with open_pair(service) as (_, client):
+        for _ in range(2):
+            with pytest.raises(iris.RemoteError, match=error.__name__):
+                client.request("shop", b"", operation="leave")
+        assert client.request("shop", b"still here") == b"still here"
 
 
 def test_what_tells_of_a_closed_node_still_does() -> None:

@@ -122,7 +122,8 @@ _Table = tuple[tuple[str, ...], list[tuple[str, ...]]]
 
 def rows(view: RealmView, wide: bool) -> tuple[str, list[_Table]]:
     """Return the heading of a view, and its tables: clusters, nodes, and with whom something is wrong."""
-    head = f"{len(view.nodes)} nodes, {len(view.silent)} silent, {len(view.gone)} gone"
+    gone = [one for one in view.gone if one.reason != "left" or one.node.clusters]  # not every command that has ended
+    head = f"{len(view.nodes)} nodes, {len(view.silent)} silent, {len(gone)} gone"
     clusters = [_cluster_row(cluster) for cluster in view.clusters()]
     nodes = [_node_row(seen, wide) for seen in view.nodes]
     more = ("site", "process", "links", "sent", "status") if wide else ()
@@ -146,7 +147,7 @@ def rows(view: RealmView, wide: bool) -> tuple[str, list[_Table]]:
             nodes,
         ),
     ]
-    troubles = [_absent_row(one, wide) for one in (*view.silent, *view.gone)]
+    troubles = [_absent_row(one, wide) for one in (*view.silent, *gone)]
     troubles += [
         _doubted_row(seen, view.doubted[seen.node.node], wide) for seen in view.nodes if seen.node.node in view.doubted
     ]

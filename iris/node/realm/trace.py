@@ -96,7 +96,7 @@ async def trace_request(
     nothing behind.
     """
     node._guard.check()
-    check_request(check_address(cluster), operation, None, None, idempotent=False)
+    check_request(check_address(cluster), operation, None, idempotent=False)
     timeout = check_timeout(timeout)
     if wait:
         await node._wait_first(cluster, check_wait(wait))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Self, final
 
 import trio
@@ -42,15 +43,19 @@ class LossWatch:
     receiver comes back, is not taken back; nor is one that comes after it was taken for lost.
     """
 
-    __slots__ = ("_books", "_every", "_found", "_is_over", "_known", "_matches")
+    __slots__ = ("_books", "_every", "_found", "_known", "_matches", "_waiting")
 
     def __init__(
-        self, books: Bookkeeper, matches: Callable[[str], bool], every: float, is_over: Callable[[], bool]
+        self,
+        books: Bookkeeper,
+        matches: Callable[[str], bool],
+        every: float,
+        waiting: Callable[[], AbstractContextManager[object]],
     ) -> None:
         self._books = books
         self._matches = matches
         self._every = every
-        self._is_over = is_over
+        self._waiting = waiting
         self._known = {_key(row): losses_of(row) for row in books.books(matches).rows}
         self._found: deque[Loss] = deque()
 
@@ -62,13 +67,17 @@ class LossWatch:
 
     async def __anext__(self) -> Loss:
         while not self._found:
-            if self._is_over():
-                raise StopAsyncIteration
             began = trio.current_time()
-            books = await self._books.settled(self._matches, self._every)
-            self._compare(books.rows)
-            if not self._found:
-                await trio.sleep_until(began + self._every)
+            try:
+                with self._waiting():
+                    books = await self._books.settled(self._matches, self._every)
+                    self._compare(books.rows)
+                    if not self._found:
+                        await trio.sleep_until(began + self._every)
+            except trio.ClosedResourceError:  # a last look at a node that is closed
+                self._compare(self._books.books(self._matches).rows)
+                if not self._found:
+                    raise StopAsyncIteration from None
         return self._found.popleft()
 
     def _compare(self, rows: tuple[BookRow, ...]) -> None:

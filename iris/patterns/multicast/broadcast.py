@@ -185,8 +185,9 @@ class Broadcasts:
                 return window.blocked_since + _ASK_AFTER
             window.asked_at = now
             self._ask(lane, node)
-        if now < window.asked_at + self._config.broadcast_patience:
-            return window.asked_at + self._config.broadcast_patience
+        until = window.asked_at + self._config.broadcast_patience - window.waited
+        if now < until:
+            return until
         lane.flow.pass_over(node)
         return now
 
@@ -210,10 +211,14 @@ class Broadcasts:
         lane = self._lanes.get(report.cluster)
         if lane is None:
             return  # nothing was sent there for long
+        window = lane.flow.windows.get(peer.node)
+        asked_at = None if window is None else window.asked_at
         refused = min(lane.flow.receive(peer.node, report), self.tally.handed_over)
         if refused:
             self.tally.handed_over -= refused
             self.tally.refuse("refused by the member", refused)
+        if window is not None:
+            lane.flow.waited(peer.node, asked_at, trio.current_time())
         lane.news.unpark_all()
 
     # -- sending --------------------------------------------------------------------------------------------

@@ -52,18 +52,20 @@ class SendWindow:
         limit: broadcasts whose position is below may be sent.
         asked_at: when the member was asked for credit and has granted none since; None if it was not.
         blocked_since: when a broadcast first found no credit; None while there is some.
-        passed_over: whether broadcasts go on without this member, as it grants no credit.
+        waited: seconds for which broadcasts have waited for its credit since half of its window was free.
+        passed_over: whether broadcasts go on without this member, as it grants too little credit.
     """
 
     __slots__ = (
         "_began", "_gap", "_left_at", "_refused", "_resumed_at", "_seen", "_size", "asked_at", "blocked_since", "limit",
-        "passed_over",
+        "passed_over", "waited",
     )  # fmt: skip
 
     def __init__(self, position: int, count: int) -> None:
         self.limit = position + INITIAL
         self.asked_at: float | None = None
         self.blocked_since: float | None = None
+        self.waited = 0.0
         self.passed_over = False
         self._size = INITIAL
         self._seen = position
@@ -93,6 +95,12 @@ class SendWindow:
             self._left_at = None
         self.passed_over = False
         self.asked_at = self.blocked_since = None
+        self.waited = 0.0
+
+    @property
+    def size(self) -> int:
+        """What the member grants when nothing waits there."""
+        return self._size
 
     @property
     def is_half_free(self) -> bool:
@@ -185,6 +193,17 @@ class Flow:
         if window.passed_over:
             self._members = None  # it may come back
         return window.receive(report, self.position, self.count)
+
+    def waited(self, node: NodeId, since: float | None, now: float) -> None:
+        """Note how long a member that has reported was waited for, from when it was asked; None: it was not.
+
+        A member that grants a little again and again meets no more patience than one that grants nothing.
+        """
+        window = self.windows[node]
+        if 2 * (window.limit - self.position) >= window.size:
+            window.waited = 0.0
+        elif since is not None and window.asked_at is None:
+            window.waited += now - since
 
     def pass_over(self, node: NodeId) -> None:
         """Let broadcasts go on without a member, until half of its window is free again."""

@@ -6,7 +6,6 @@ are a machine (sans-IO).
 
 from __future__ import annotations
 
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, Literal, final
@@ -17,8 +16,9 @@ from msgspec.structs import replace
 
 from iris.cluster.mesh import Mesh
 from iris.kernel.config import Config
-from iris.kernel.errors import ConfigError, IrisError, RequestTimeout
+from iris.kernel.errors import ConfigError, IrisError, RequestTimeout, Unknown
 from iris.kernel.names import NodeId
+from iris.kernel.numerals import as_float, as_whole
 from iris.kernel.tasks import open_background, protected_context
 from iris.patterns.messages import Answer
 from iris.patterns.multicast.inquiry import Inquiry
@@ -43,12 +43,13 @@ class StopRules(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         count, quiet = self.count, self.quiet
-        if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        if count is not None and (as_whole(count) or 0) < 1:
             raise ConfigError(f"count is {count!r}: use a whole number above 0, or None")
-        if quiet is not None and (
-            isinstance(quiet, bool) or not isinstance(quiet, int | float) or math.isnan(quiet) or quiet <= 0
-        ):
-            raise ConfigError(f"quiet is {quiet!r}: use seconds above 0, or None")
+        if quiet is not None:
+            seconds = as_float(quiet)
+            if not seconds > 0:
+                raise ConfigError(f"quiet is {quiet!r}: use seconds above 0, or None")
+            structs.force_setattr(self, "quiet", seconds)
 
     def end(self, began: float, answered: int, last: float) -> float:
         """Return when the survey ends if no further answer comes.
@@ -194,6 +195,8 @@ class Surveys:
                 reply = await self._requests.request(replace(call, only=member, tried=set()))
             except IrisError as error:
                 answers._take_failure(member, error)
+            except trio.ClosedResourceError:
+                answers._take_failure(member, Unknown(f"this node was closed while node {member} had the survey"))
             else:
                 answers._take_answer(member, reply)
 

@@ -63,20 +63,21 @@ class Hedging:
             has_other: tells whether there is one.
 
         Raises:
-            IrisError: what the first call raised, when both have failed or there was no second one.
+            IrisError, trio.ClosedResourceError: what the first call raised, when both have failed or there was no
+                second one.
 
         Cancelling it cancels both.
         """
         self.requests += 1
         replies: list[Any] = []
-        failures: list[IrisError] = []
+        failures: list[IrisError | trio.ClosedResourceError] = []
         ended = trio.Event()
         async with _cancelled_once(), trio.open_nursery() as nursery:
 
             async def run(number: int) -> None:
                 try:
                     reply = await ask()
-                except IrisError as error:
+                except (IrisError, trio.ClosedResourceError) as error:
                     # The first one's error is the caller's, whenever it comes: the second one was our idea.
                     failures.insert(0 if number == 1 else len(failures), error)
                 else:

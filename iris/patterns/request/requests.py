@@ -107,6 +107,7 @@ _LOST_REPLIES: Final = {REPLY_MALFORMED: "malformed reply", REPLY_TOO_LARGE: "re
 """What requests are counted as of which the reply came, and cannot be given to the caller."""
 
 _BROKEN: Final = "the connection broke"
+_CLOSED: Final = "this node was closed"
 _GONE: Final = "the member is gone"
 
 
@@ -138,6 +139,7 @@ class Requests:
         self._follower: Final = InboxWaiter(mesh.reading, hasty=True)
         """Reads for the only outstanding request."""
         self._ended = -math.inf
+        self._is_closed = False
         self._deadlines = Deadlines(self._waiting, self._expire)
         self._hedges: dict[str, Hedging] = {}
         self._left: dict[int, set[NodeId]] = {}
@@ -155,6 +157,13 @@ class Requests:
     async def run(self) -> None:
         """Watch over the deadlines; to be run for as long as anything is asked."""
         await self._deadlines.run()
+
+    def close(self) -> None:
+        """No outcome will come any more, and nobody is asked again."""
+        self._is_closed = True
+        for attempt in list(self._waiting.values()):
+            if attempt.outcome is None:
+                attempt.end(_CLOSED)
 
     # -- asking ---------------------------------------------------------------------------------------------
 
@@ -285,7 +294,7 @@ class Requests:
 
     def failed(self, call: Call, member: NodeId, error: BaseException) -> None:
         """Count a request by the error that its caller got."""
-        if isinstance(error, RequestTimeout | trio.Cancelled):
+        if isinstance(error, RequestTimeout | trio.Cancelled | trio.ClosedResourceError):
             self.expire(call, member)
             return
         tally, row = self.tally, self._closed(call, member)
@@ -375,6 +384,8 @@ class Requests:
         """Those of ``tried`` that were asked here since the last pause: a hedged request is asked from two tasks."""
         try:
             while True:
+                if self._is_closed:  # no member is linked any more, and none will be
+                    raise _closed()
                 if first is not None:
                     attempt, first = first, None
                     member = attempt.member
@@ -436,14 +447,13 @@ class Requests:
                         failure = lost = MemberLost(f"node {member} left the cluster {cluster!r} while the request ran")
                     elif outcome.code not in ELSEWHERE:
                         raise failure
+                elif outcome is _CLOSED:
+                    raise _unknown(call, member, outcome)
                 else:
                     # The member had the request when it was lost: nobody can say how far it ran.
                     failure = lost = MemberLost(f"node {member}, a member of {cluster!r}, was lost: {outcome}")
                     if not call.idempotent:
-                        raise Unknown(
-                            f"node {member} of cluster {cluster!r} was lost while it had the request: it ran never "
-                            "or once; use idempotent=True to have such requests repeated"
-                        )
+                        raise _unknown(call, member, outcome)
         finally:
             self._cancel_left(identifier)
         if failure is None and (rounds or now < call.deadline):
@@ -488,6 +498,8 @@ class Requests:
         with trio.move_on_at(until):
             while True:
                 await directory.wait_news()
+                if self._is_closed:
+                    return
                 picker = directory.picker(cluster)
                 if picker is not None and picker.has_other(call.tried):
                     break
@@ -680,10 +692,17 @@ class Begun:
 
         Raises:
             RemoteError: it cannot be read.
+            Unknown, trio.ClosedResourceError: the node was closed.
         """
         self._settle()
         attempt, requests = self.attempt, self._requests
         outcome = attempt.outcome
+        if outcome is _CLOSED:  # who is no task of trio may find no run any more to go on in
+            error = _unknown(attempt.call, attempt.member, outcome)
+            self._is_counted = True
+            requests._cancel_left(attempt.identifier)
+            requests._failed(attempt.call, error)
+            raise error
         if not isinstance(outcome, kinds.Reply):
             return None
         self._is_counted = True
@@ -706,6 +725,24 @@ class Begun:
             raise
         requests._answered(call)
         return reply
+
+
+def _unknown(call: Call, member: NodeId, outcome: str) -> Unknown | trio.ClosedResourceError:
+    """Return the error of a request that a member had in hand, and that nobody else is asked."""
+    if outcome is not _CLOSED:
+        return Unknown(
+            f"node {member} of cluster {call.cluster!r} was lost while it had the request: it ran never or once; use "
+            "idempotent=True to have such requests repeated"
+        )
+    if call.idempotent:
+        return _closed()
+    return Unknown(
+        f"this node was closed while node {member} of cluster {call.cluster!r} had the request: it ran never or once"
+    )
+
+
+def _closed() -> trio.ClosedResourceError:
+    return trio.ClosedResourceError("this node was closed while the request waited for a reply")
 
 
 def _has_other(call: Call) -> bool:

@@ -7,6 +7,7 @@ seen.  It holds nothing of a payload but what the handler's own error says.
 from __future__ import annotations
 
 import logging
+import traceback
 from contextvars import ContextVar
 from typing import Final, Literal, final
 
@@ -22,6 +23,9 @@ _PAUSE: Final = 1.0
 
 _MAX_CAUSES: Final = 256
 """Causes that are remembered at a time: more lines of one service do not raise at once."""
+
+_MOST: Final = 16_384
+"""Characters of one traceback, half at its beginning and half at its end: an error's text may hold a whole payload."""
 
 HandlerKind = Literal["request", "broadcast", "tunnel"]
 _Cause = tuple[HandlerKind, str | None, type[BaseException], str, int]
@@ -125,15 +129,17 @@ class FailureLog:
         more: int = 0,
     ) -> None:
         what = "" if number is None else f", request {number}"
+        cut = "" if error is None else _cut(error)
         _log.log(
             level,
-            "%s %s, called by %r (node %s)%s",
+            "%s %s, called by %r (node %s)%s%s",
             self._handler(kind, operation),
             how,
             caller.cluster,
             caller.node,
             what,
-            exc_info=error,
+            cut and f"\n{cut}",
+            exc_info=None if cut else error,
             extra={
                 "cluster": self._cluster,
                 "operation": operation,
@@ -152,14 +158,23 @@ class FailureLog:
         return f"{kind} handler of cluster {self._cluster!r}{which}"
 
 
+def _cut(error: BaseException) -> str:
+    """Return the traceback of an error without its middle; empty if it is short enough to be written as it is."""
+    text = "".join(traceback.format_exception(error))
+    left_out = len(text) - _MOST
+    if left_out <= 0:
+        return ""
+    return f"{text[: _MOST // 2]}\n... {left_out} characters left out ...\n{text[-_MOST // 2 :]}"
+
+
 def _place(error: BaseException) -> tuple[str, int]:
     """Return the file and the line where an error was raised; of a group, where that was."""
-    traceback = error.__traceback__
-    if traceback is None:
+    last = error.__traceback__
+    if last is None:
         return "", 0
-    while traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    return traceback.tb_frame.f_code.co_filename, traceback.tb_lineno
+    while last.tb_next is not None:
+        last = last.tb_next
+    return last.tb_frame.f_code.co_filename, last.tb_lineno
 
 
 serving_log: Final[ContextVar[FailureLog | None]] = ContextVar("serving_log", default=None)

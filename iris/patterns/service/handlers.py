@@ -103,8 +103,8 @@ class InThread:
             raise
 
 
-_ENDS: Final = (KeyboardInterrupt, SystemExit, GeneratorExit)
-"""What ends a program, or drops a coroutine, wherever it is raised."""
+_ENDS: Final = (KeyboardInterrupt, SystemExit)
+"""What ends a program, wherever it is raised."""
 
 
 def described(error: BaseException, *, tracebacks: bool) -> tuple[str, str]:

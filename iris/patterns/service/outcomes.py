@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, Final, Protocol, cast, final
 
 import trio
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from iris.kernel import wire
 from iris.kernel.config import KIB
@@ -37,6 +37,7 @@ from iris.kernel.errors import (
     RemoteProtocolError,
 )
 from iris.kernel.names import Entropy, check_key, check_name
+from iris.kernel.numerals import as_float
 from iris.kernel.topic_syntax import is_topic
 from iris.kernel.wire import kinds
 from iris.patterns.messages import Outbox
@@ -99,9 +100,10 @@ class Outcomes(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_name(self.bridge, "cluster")
-        keep: object = self.keep
-        if isinstance(keep, bool) or not isinstance(keep, int | float) or not MIN_KEEP <= keep <= MAX_KEEP:
-            raise ConfigError(f"keep is {keep!r}: use {MIN_KEEP:g} to {MAX_KEEP:g} seconds")
+        keep = as_float(self.keep)
+        if not MIN_KEEP <= keep <= MAX_KEEP:
+            raise ConfigError(f"keep is {self.keep!r:.100}: use {MIN_KEEP:g} to {MAX_KEEP:g} seconds")
+        structs.force_setattr(self, "keep", keep)
         if not isinstance(self.rerun, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"rerun is {self.rerun!r}: use True or False")
 

@@ -9,10 +9,11 @@ from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any, ClassVar, Final, NoReturn, Protocol, Self, TypeVar, cast, final, overload
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
+from iris.kernel.numerals import as_whole
 from iris.patterns.messages import Message, Request
 from iris.patterns.service import asyncapi
 from iris.patterns.service.handlers import InThread, RequestHandler, prepared
@@ -162,8 +163,12 @@ class Limits(Struct, frozen=True, kw_only=True):
             raise ConfigError(f"limits: adaptive is {self.adaptive!r}: use True or False")
         for name in ("concurrency", "queue", "queue_bytes"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            if value is None:
+                continue
+            whole = as_whole(value)
+            if whole is None or whole < 1:
                 raise ConfigError(f"limits: {name} is {value!r}: use a whole number above 0, or None")
+            structs.force_setattr(self, name, whole)
 
 
 class Service:

@@ -36,6 +36,7 @@ from iris.kernel.errors import (
     RequestTimeout,
 )
 from iris.kernel.names import NodeId
+from iris.kernel.numerals import as_float
 from iris.kernel.tasks import Wakeup, open_background, run_in_thread
 from iris.patterns.messages import Message, Request, Sender
 from iris.patterns.pubsub.interest import check_pattern
@@ -291,12 +292,13 @@ class SharedState(MutableMapping[str, Any]):
         self._check_open()
         if members is not None and (isinstance(members, bool) or not isinstance(members, int) or members < 1):
             raise ConfigError(f"members is {members!r}: use a whole number above 0, or None")
-        if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout > 0:
+        within = as_float(timeout)
+        if not within > 0:
             raise ConfigError(f"timeout is {timeout!r}: use seconds above 0")
         vector = write_vector(self._replica.vector)
         needed = members if members is not None else len(self._members.others()) + 1
         settled: set[NodeId] = {self._members.own}
-        deadline = trio.current_time() + timeout
+        deadline = trio.current_time() + within
         with trio.move_on_at(deadline):
             while len(settled) < needed:
                 if len(self._members.others()) + 1 < needed:
@@ -346,6 +348,11 @@ class SharedState(MutableMapping[str, Any]):
         service.tunnel(_JOIN)(self._serve_program)
         return service
 
+    def _end_watches(self) -> None:
+        """Nothing changes any more for those who follow."""
+        for watch in list(self._watches):
+            watch._end()
+
     @asynccontextmanager
     async def _running(self, timeout: float) -> AsyncIterator[None]:
         """Keep the document equal to those of the others; the block begins when it has what one of them has.
@@ -364,8 +371,7 @@ class SharedState(MutableMapping[str, Any]):
                 yield
             finally:
                 self._closed = True
-                for watch in list(self._watches):
-                    watch._end()
+                self._end_watches()
                 self._changed.unpark_all()
                 with trio.move_on_after(_GOODBYE) as scope:
                     scope.shield = True

@@ -16,6 +16,7 @@ How nothing is lost, over links that may lose what was in flight:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, cast, final
 
@@ -88,6 +89,7 @@ class TunnelMachine:
         now: the time.
         window: what the other end may send unread; None: that of ``config``.
         budget: of what all tunnels that that node has opened hold; None: there is none.
+        on_credit: called when credit that the budget held back may be announced.  It must not wait.
     """
 
     __slots__ = (
@@ -125,12 +127,15 @@ class TunnelMachine:
         now: float,
         window: int | None = None,
         budget: Budget | None = None,
+        on_credit: Callable[[], None] = lambda: None,
     ) -> None:
         full = max(config.tunnel_window, SMALLEST_WINDOW)
         self.state = TunnelState.OPENING if opening is not None else TunnelState.OPEN
         self.sending: Final = SendingHalf(bound=2 * full, piece=config.tunnel_chunk)
         self._window = full if window is None else window
-        self.receiving: Final = ReceivingHalf(window=self._window, limit=config.max_payload, budget=budget)
+        self.receiving: Final = ReceivingHalf(
+            window=self._window, limit=config.max_payload, budget=budget, on_credit=on_credit
+        )
         self.accepted = opening is None
         """Whether the other end has taken it, or this one."""
         self.ending: Ending | None = None

@@ -5,13 +5,14 @@ While the first message is still incomplete nobody can read, and credit is the w
 at most one incomplete message, whose size has a limit of its own, and one window beyond it are ever here.
 
 The tunnels that one peer opens share a budget (``Budget``).  Beyond it, one of them at a time gets credit for the rest
-of a message that is longer than its window, and the others wait.
+of a message that is longer than its window, and the others wait in line.
 """
 
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Final, final
 
 from iris.kernel.errors import RemoteProtocolError
@@ -28,16 +29,50 @@ class Budget:
 
     Attributes:
         limit: cost beyond which incomplete messages get no more credit than their windows, but for one of them.
-        held: cost of what waits for readers.
-        finishing: the one that goes on beyond the limit, so that there is always one that does.
     """
 
-    __slots__ = ("finishing", "held", "limit")
+    __slots__ = ("_finishing", "_line", "held", "limit")
 
     def __init__(self, limit: float) -> None:
         self.limit: Final = limit
         self.held = 0
-        self.finishing: ReceivingHalf | None = None
+        """Cost of what waits for readers."""
+        self._finishing: ReceivingHalf | None = None
+        """The one that goes on beyond the limit, until its message is read, so that there is always one that does."""
+        self._line: OrderedDict[ReceivingHalf, None] = OrderedDict()
+        """Those that go on in their turn, or once there is room."""
+
+    def admits(self, half: ReceivingHalf) -> bool:
+        """Tell whether an incomplete message gets more credit; if not, its half is called in its turn."""
+        if self.held <= self.limit:
+            return True
+        if self._finishing is not half:
+            self._line[half] = None
+            # A message that nobody reads holds the others up until one of their other ends asks, and not for ever.
+            if self._finishing is None or self._finishing.has_message:
+                self._finishing = None
+                self._pass_on()
+        return self._finishing is half
+
+    def release(self, half: ReceivingHalf, cost: int, *, message: bool) -> None:
+        """Note that ``half`` has lost chunks to a reader, and whether they ended a message."""
+        self.held -= cost
+        if message and self._finishing is half:
+            self._finishing = None
+        if self._line:
+            self._pass_on()
+
+    def complete(self, half: ReceivingHalf) -> None:
+        """The message of ``half`` has arrived."""
+        self._line.pop(half, None)
+
+    def _pass_on(self) -> None:
+        """Call as many of those in line as may go on now: nothing else makes them look."""
+        while self._line and (self.held <= self.limit or self._finishing is None):
+            half, _ = self._line.popitem(last=False)
+            if self.held > self.limit:
+                self._finishing = half
+            half.on_credit()
 
 
 @final
@@ -48,6 +83,7 @@ class ReceivingHalf:
         window: cost of what may be in flight and unread.
         limit: largest message, in bytes.
         budget: of all tunnels that the peer has opened; None: there is none.
+        on_credit: called when credit that the budget held back may be announced.  It must not wait.
     """
 
     __slots__ = (
@@ -70,12 +106,20 @@ class ReceivingHalf:
         "has_eof",
         "messages_read",
         "messages_received",
+        "on_credit",
         "received",
         "resends",
         "wants_resend",
     )
 
-    def __init__(self, *, window: int, limit: int, budget: Budget | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        window: int,
+        limit: int,
+        budget: Budget | None = None,
+        on_credit: Callable[[], None] = lambda: None,
+    ) -> None:
         self.received = 0
         """Everything numbered below has arrived."""
         self.has_eof = False
@@ -86,6 +130,7 @@ class ReceivingHalf:
         self.messages_received = self.messages_read = self.bytes_received = 0
         self.chunks_repeated = self.chunks_stray = 0
         self._budget = budget or Budget(math.inf)
+        self.on_credit: Final = on_credit
         self._window = window
         self._quarter = window // 4  # cost after which chunks are acknowledged
         self._limit = limit
@@ -146,8 +191,6 @@ class ReceivingHalf:
         if chunk.flags & END:
             self._partial = -1
             self._complete += 1
-            if self._budget.finishing is self:
-                self._budget.finishing = None
             self.messages_received += 1
         elif size < SMALLEST_PIECE:
             raise RemoteProtocolError(f"a piece of {size} bytes that is not the last of its message")
@@ -158,6 +201,8 @@ class ReceivingHalf:
         self._budget.held += size + CHUNK_COST
         self.bytes_received += size
         self._waiting.append((chunk.flags, chunk.data))
+        if chunk.flags & END:
+            self._budget.complete(self)
         return True
 
     def add_eof(self, sequence: int) -> bool:
@@ -212,12 +257,8 @@ class ReceivingHalf:
     def _grant(self) -> int:
         if self._complete:
             return self._consumed + self._window
-        budget = self._budget
-        if budget.held > budget.limit and self._partial >= 0:
-            if budget.finishing is None:
-                budget.finishing = self
-            if budget.finishing is not self:  # the other end asks again, in a while
-                return self._consumed + self._window
+        if self._partial >= 0 and not self._budget.admits(self):
+            return self._consumed + self._window
         return self._cost + self._window
 
     @property
@@ -254,9 +295,9 @@ class ReceivingHalf:
                 cost += len(data) + CHUNK_COST
             data = b"".join(parts)
         self._consumed += cost
-        self._budget.held -= cost
         self._complete -= 1
         self.messages_read += 1
+        self._budget.release(self, cost, message=True)
         return data, bool(flags & PACKED)
 
     def read_piece(self) -> tuple[bytes, bool] | None:
@@ -265,10 +306,10 @@ class ReceivingHalf:
             return None
         flags, data = self._waiting.popleft()
         self._consumed += len(data) + CHUNK_COST
-        self._budget.held -= len(data) + CHUNK_COST
         if flags & END:
             self._complete -= 1
             self.messages_read += 1
+        self._budget.release(self, len(data) + CHUNK_COST, message=bool(flags & END))
         return data, bool(flags & PACKED)
 
     def discard(self) -> int:
@@ -276,13 +317,12 @@ class ReceivingHalf:
         dropped = self._complete
         self._waiting.clear()
         self._complete = 0
-        self._budget.held -= self.held
-        self._consumed = self._cost
+        held, self._consumed = self.held, self._cost
+        self._budget.release(self, held, message=dropped > 0)
         return dropped
 
     def leave_budget(self) -> None:
         """Leave the budget, as the tunnel has ended: unread chunks belong to the holder of the tunnel."""
         budget, self._budget = self._budget, Budget(math.inf)
-        budget.held -= self.held
-        if budget.finishing is self:
-            budget.finishing = None
+        budget.complete(self)
+        budget.release(self, self.held, message=True)

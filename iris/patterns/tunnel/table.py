@@ -369,6 +369,7 @@ class TunnelTable:
                 now=self._clock(),
                 window=peer.next_window(),
                 budget=peer.budget,
+                on_credit=lambda: end.offer(),  # noqa: PLW0108 -- the end is made after its machine
             )
             machine.begin(opening.window, opening.limit)
             end = peer.ends[identifier] = self._make_end(machine, peer, sender, identifier, opening.cluster)

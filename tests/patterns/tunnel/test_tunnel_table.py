@@ -89,6 +89,59 @@ async def test_messages_longer_than_their_windows_go_on_one_at_a_time_beyond_the
         assert peer.budget.held == 0
 
 
+async def test_the_next_long_message_goes_on_as_soon_as_one_is_complete(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tunnel_table, "_FULL_WINDOWS", 1)
+    config = Config(tunnel_window=16 * KIB, tunnel_chunk=1024, max_payload=100_000)
+    complete: list[int] = []
+
+    async def send(here: Tunnel) -> None:
+        for _ in range(2):
+            await here.send(bytes(100_000))
+
+    async def receive(number: int, there: Tunnel) -> None:
+        for _ in range(2):
+            await there.receive()
+            complete.append(number)
+
+    async with open_nodes(config) as (near, far):
+        with trio.fail_after(config.tunnel_retry / 2):  # nobody had to ask
+            tunnels = [await near.open(far) for _ in range(30)]
+            async with trio.open_nursery() as nursery:
+                for number, (here, there) in enumerate(tunnels):
+                    nursery.start_soon(send, here)
+                    nursery.start_soon(receive, number, there)
+    assert set(complete[:30]) == set(range(30)), "each had its first message before any had its second"
+
+
+@pytest.mark.parametrize("end", ["read", "in pieces", "closed", "aborted", "aborted by its sender"])
+async def test_a_long_message_goes_on_when_the_one_before_it_is_read_or_given_up(
+    end: str, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tunnel_table, "_FULL_WINDOWS", 1)
+    config = Config(tunnel_window=16 * KIB, tunnel_chunk=1024, max_payload=100_000)
+    async with open_nodes(config) as (near, far):
+        here_first, there_first = await near.open(far)
+        here_last, there_last = await near.open(far)
+        await here_first.send(bytes(100_000))
+        await here_last.send(bytes(100_000))
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        with trio.fail_after(config.tunnel_retry / 2):  # nobody had to ask
+            if end == "read":
+                await there_first.receive()
+            elif end == "in pieces":
+                stream = there_first.as_stream()
+                assert sum([len(await stream.receive_some()) for _ in range(98)]) == 100_000
+            elif end == "closed":
+                await there_first.aclose()
+            elif end == "aborted":
+                there_first.abort()
+            else:
+                here_first.abort()
+            assert await there_last.receive() == bytes(100_000)
+
+
 async def test_opening_without_a_way_leaves_nothing(autojump_clock: MockClock) -> None:
     async with open_nodes(SMALL) as (near, far):
         near.mesh.down = True

@@ -7,7 +7,8 @@ where a ``publish(confirm=True)`` of its own, with a task that waits for it, cos
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Final, final
 
 import trio
@@ -71,12 +72,14 @@ class ConfirmedEvents:
         foreign: RemoteSubscribers | None = None,
         *,
         observer: Observer | None = None,
+        waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._confirming = confirming
         self._observer = observer
         self._config = config
         self._timeout = timeout
         self._foreign = foreign
+        self._waiting = waiting
         self._run_bytes = min(_RUN_BYTES, config.max_payload)
         self._open: _Open | None = None
         self._opened = Wakeup()
@@ -85,7 +88,7 @@ class ConfirmedEvents:
         self._events = self._bytes = 0
         self._runs_since_yield = 0
         self._changed = trio.lowlevel.ParkingLot()
-        self._error: IrisError | None = None
+        self._error: IrisError | trio.ClosedResourceError | None = None
         self.published = 0
         """Events given to ``publish``."""
         self.confirmed = 0
@@ -158,9 +161,10 @@ class ConfirmedEvents:
         if self._error is not None:
             raise self._error
         left = self._timeout
-        if self._foreign is not None and self._foreign.pending(topic):
-            left = await self._foreign.reach(topic, within=self._timeout)
-        await self._confirming.wait_way(topic, key, trio.current_time() + left, self._timeout)
+        with self._waiting():
+            if self._foreign is not None and self._foreign.pending(topic):
+                left = await self._foreign.reach(topic, within=self._timeout)
+            await self._confirming.wait_way(topic, key, trio.current_time() + left, self._timeout)
         self._post()  # of another task, which was faster
         run = self._open = _Open(topic, key, headers, flat, trio.current_time() + left)
         self._opened.wake()
@@ -186,18 +190,19 @@ class ConfirmedEvents:
     async def follow(self) -> None:
         """Wait for the confirmations, in order."""
         try:
-            while True:
-                while not self._window:
-                    await self._posted.wait()
-                run, deadline = self._window[0]
-                await self._confirming.wait(run, deadline, self._timeout)
-                self._confirming.forget(run)
-                self._window.popleft()
-                self.confirmed += len(run.payloads)
-                self._events -= len(run.payloads)
-                self._bytes -= run.size
-                self._changed.unpark_all()
-        except IrisError as error:
+            with self._waiting():
+                while True:
+                    while not self._window:
+                        await self._posted.wait()
+                    run, deadline = self._window[0]
+                    await self._confirming.wait(run, deadline, self._timeout)
+                    self._confirming.forget(run)
+                    self._window.popleft()
+                    self.confirmed += len(run.payloads)
+                    self._events -= len(run.payloads)
+                    self._bytes -= run.size
+                    self._changed.unpark_all()
+        except (IrisError, trio.ClosedResourceError) as error:
             self._error = error
             self._changed.unpark_all()
 
@@ -206,6 +211,7 @@ class ConfirmedEvents:
 
         Raises:
             RequestTimeout: see ``publish``.
+            trio.ClosedResourceError: the node was closed meanwhile; events may be on their way.
 
         Cancelling it changes nothing.
         """
@@ -231,9 +237,14 @@ async def open_confirmed_events(
     foreign: RemoteSubscribers | None = None,
     *,
     observer: Observer | None = None,
+    waiting: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> AsyncIterator[ConfirmedEvents]:
-    """See ``Node.confirming``."""
-    events = ConfirmedEvents(confirming, config, timeout, foreign, observer=observer)
+    """See ``Node.confirming``.
+
+    Args:
+        waiting: around what waits; raises ``trio.ClosedResourceError`` when the node is closed.
+    """
+    events = ConfirmedEvents(confirming, config, timeout, foreign, observer=observer, waiting=waiting)
     try:
         async with open_background() as nursery:
             nursery.start_soon(events.post_soon)

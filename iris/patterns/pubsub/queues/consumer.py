@@ -316,7 +316,7 @@ class Consumer:
                             raise
                         pause = _LONGEST_PAUSE
                     await trio.sleep(pause)
-        except* IrisError as group:
+        except* (IrisError, trio.ClosedResourceError) as group:
             self._failure = first_error(group)
             self._arrived.wake()
             self._end(self._failure)

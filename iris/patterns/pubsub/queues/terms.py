@@ -6,6 +6,7 @@ import math
 from typing import Final
 
 from iris.kernel.errors import ConfigError
+from iris.kernel.numerals import as_float, as_whole
 
 GROUP: Final = "queue/"
 """Before the name of a queue: the group under which a bridge keeps how far it is."""
@@ -41,9 +42,10 @@ def check_whole(value: object, name: str, least: int, most: int) -> int:
     Raises:
         ConfigError: it is none from ``least`` to ``most``.
     """
-    if type(value) is not int or not least <= value <= most:
-        raise ConfigError(f"{name} is {value!r}: use a whole number from {least} to {most}")
-    return value
+    whole = as_whole(value)
+    if whole is None or not least <= whole <= most:
+        raise ConfigError(f"{name} is {value!r:.100}: use a whole number from {least} to {most}")
+    return whole
 
 
 def check_seconds(value: object, name: str, least: float, most: float) -> float:
@@ -52,9 +54,10 @@ def check_seconds(value: object, name: str, least: float, most: float) -> float:
     Raises:
         ConfigError: they are none from ``least`` to ``most``.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise ConfigError(f"{name} is {value!r}: use {least:g} to {most:g} seconds")
-    return float(value)
+    seconds = as_float(value)
+    if not least <= seconds <= most:
+        raise ConfigError(f"{name} is {value!r:.100}: use {least:g} to {most:g} seconds")
+    return seconds
 
 
 def seconds_text(value: float) -> str:

@@ -97,7 +97,7 @@ class JobWorker:
                         failed = self._warn(self._members.bridge, error, failed)
                         pause = _LONGEST_PAUSE if self._links else min(_LONGEST_PAUSE, pause * 2)
                     await trio.sleep(pause)
-        except* IrisError as group:
+        except* (IrisError, trio.ClosedResourceError) as group:
             self._fail(group)
 
     async def _keep(self, link: MemberLink) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from iris.kernel.errors import ConfigError
+from iris.kernel.numerals import as_float
 
 EXPIRES: Final = "expires"
 
@@ -35,6 +36,7 @@ def with_expiry(headers: Mapping[str, str] | None, expires: float) -> dict[str, 
     Raises:
         ConfigError: ``expires`` are no seconds from 0 to ten years.
     """
-    if isinstance(expires, bool) or not isinstance(expires, int | float) or not 0 <= expires <= MAX_EXPIRES:
-        raise ConfigError(f"expires is {expires!r}: use 0 to {MAX_EXPIRES:g} seconds, or None")
-    return {**(headers or {}), EXPIRES: f"{expires:.6f}".rstrip("0").rstrip(".")}
+    seconds = as_float(expires)
+    if not 0 <= seconds <= MAX_EXPIRES:
+        raise ConfigError(f"expires is {expires!r:.100}: use 0 to {MAX_EXPIRES:g} seconds, or None")
+    return {**(headers or {}), EXPIRES: f"{seconds:.6f}".rstrip("0").rstrip(".")}

@@ -17,12 +17,13 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, cast, final
 
 import trio
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from iris.kernel import wire
 from iris.kernel.config import MIB
 from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.names import NodeId
+from iris.kernel.numerals import as_whole
 from iris.kernel.tasks import Wakeup
 from iris.patterns.books import UNCOUNTED
 from iris.patterns.observer import Observer
@@ -71,8 +72,12 @@ class SubscriptionLimits(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name in ("events", "bytes"):
             value = getattr(self, name)
-            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            if value is None:
+                continue
+            whole = as_whole(value)
+            if whole is None or whole < 1:
                 raise ConfigError(f"limits: {name} is {value!r}: use a whole number above 0, or None")
+            structs.force_setattr(self, name, whole)
 
 
 @final

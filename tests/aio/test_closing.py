@@ -1,0 +1,73 @@
+"""A node of asyncio that is closed while tasks wait in its methods: each ends at once, as with trio."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+import pytest
+
+import iris
+import iris.aio
+from tests.support.closing import each_wait, outcome_of, silent_services
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
+
+
+async def hang(_: object) -> None:
+    await asyncio.Event().wait()
+
+
+def test_what_waits_ends_when_its_node_is_closed() -> None:
+    silent, bridge, _ = silent_services(hang)
+    waits = each_wait()
+
+    async def main() -> None:
+        async with (
+            iris.aio.open_node("member") as member,
+            member.join("silent", silent),
+            member.join("bridge", bridge),
+            member.subscribe("held.>", overflow="wait", limits=iris.SubscriptionLimits(events=2)),
+            member.subscribe("kept.>", durable=True),
+        ):
+            async with iris.aio.open_node("caller") as node:
+                await node.wait_for("bridge")
+                tasks = {name: asyncio.ensure_future(outcome_of(wait, node)) for name, (wait, _) in waits.items()}
+                await asyncio.sleep(0.5)
+                assert [name for name, task in tasks.items() if task.done()] == []
+            await asyncio.wait(tasks.values(), timeout=5)
+            outcomes = {name: task.result() if task.done() else "waits" for name, task in tasks.items()}
+            assert outcomes == {name: expected for name, (_, expected) in waits.items()}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("in_a_task", [False, True])
+def test_a_handler_that_closes_its_own_node_ends(in_a_task: bool) -> None:
+    service = iris.Service("shop")
+    over = asyncio.Event()
+
+    async def main() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+
+            @service.request
+            async def close(_: object) -> None:
+                try:
+                    await (asyncio.ensure_future(stack.aclose()) if in_a_task else stack.aclose())
+                finally:
+                    over.set()
+
+            config = iris.Config(drain_timeout=0.2)
+            member = await stack.enter_async_context(iris.aio.open_node("member", config=config))
+            await stack.enter_async_context(member.join("shop", service))
+            async with iris.aio.open_node("client") as client:
+                await client.wait_for("shop")
+                with pytest.raises(iris.IrisError):
+                    await client.request("shop", timeout=5)
+                await asyncio.wait_for(over.wait(), 5)
+
+    asyncio.run(main())

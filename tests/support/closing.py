@@ -1,0 +1,258 @@
+"""Every public method that waits, waiting for what never comes: the same with trio, asyncio and threads.
+
+``member`` is a node that others ask and that never answers; what it serves is made by ``silent_services``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import iris
+from iris.cluster.membership.roster import Watch
+from iris.patterns.pubsub.publish.ack_batch import ConfirmedEvents
+from iris.patterns.tunnel.tunnel import TunnelStream
+
+FOREVER: Final = math.inf
+
+Waits = Callable[[Any], Awaitable[object]]
+"""What waits, given a node."""
+
+
+def silent_services(hang: Callable[[Any], Any]) -> tuple[iris.Service, iris.Service, iris.Service]:
+    """Return a service, a bridge, and a bridge that grants one lease, which answer nothing else; ``hang`` waits."""
+    silent, bridge, granting = iris.Service("silent"), iris.Service("bridge"), iris.Service("granting")
+    silent.request(hang)
+    silent.broadcast(hang)
+    silent.tunnel(hang)
+    for operation in ("lease", "key.claim", "shards"):
+        bridge.request(operation)(hang)
+    granting.request("lease")(lambda _: {"token": 1, "at": "granting"})
+    granting.request("renew")(hang)
+    granting.request("release")(lambda _: None)
+    return silent, bridge, granting
+
+
+async def _everything(values: Any) -> None:
+    async for _ in values:
+        pass
+
+
+def _request(**options: Any) -> Waits:
+    async def wait(node: Any) -> None:
+        await node.request("silent", timeout=FOREVER, **options)
+
+    return wait
+
+
+async def _request_first(node: Any) -> None:
+    await node.request("nobody", timeout=FOREVER, wait=FOREVER)
+
+
+async def _broadcast_first(node: Any) -> None:
+    await node.broadcast("nobody", b"", wait=FOREVER)
+
+
+async def _broadcast(node: Any) -> None:
+    while True:
+        await node.broadcast("silent", bytes(100_000))
+
+
+async def _survey_first(node: Any) -> None:
+    async with node.survey("nobody", b"", timeout=FOREVER, wait=FOREVER):
+        raise AssertionError("there is nobody to ask")
+
+
+async def _survey(node: Any) -> None:
+    async with node.survey("silent", b"", timeout=FOREVER) as answers:
+        await _everything(answers)
+
+
+async def _tunnel_first(node: Any) -> None:
+    async with node.open_tunnel("nobody", timeout=FOREVER, wait=FOREVER):
+        raise AssertionError("there is nobody to ask")
+
+
+async def _tunnel(node: Any) -> None:
+    async with node.open_tunnel("silent", timeout=FOREVER) as tunnel:
+        await tunnel.receive()
+
+
+async def _tunnel_each(node: Any) -> None:
+    async with node.open_tunnel("silent", timeout=FOREVER) as tunnel:
+        await _everything(tunnel)
+
+
+async def _tunnel_full(node: Any) -> None:
+    async with node.open_tunnel("silent", timeout=FOREVER) as tunnel:
+        while True:
+            await tunnel.send(bytes(100_000))
+
+
+async def _publish(node: Any) -> None:
+    while True:
+        await node.publish("held.a", b"")
+
+
+async def _publish_confirmed(node: Any) -> None:
+    await node.publish("kept.a", b"", confirm=True, timeout=FOREVER)
+
+
+async def _confirming(node: Any) -> None:
+    async with node.confirming(timeout=FOREVER) as events:
+        await events.publish("kept.a", b"")
+
+
+async def _confirming_full(node: Any) -> None:
+    async with node.confirming(timeout=FOREVER) as events:
+        while True:
+            await events.publish("kept.a", bytes(1_000_000))
+
+
+async def _confirming_part(node: Any) -> None:
+    async with node.confirming(timeout=FOREVER) as events:
+        await events.publish("kept.a", b"")
+        await events.wait_confirmed()
+
+
+async def _subscribe(node: Any) -> None:
+    async with node.subscribe("quiet.>") as events:
+        await _everything(events)
+
+
+async def _subscribe_batch(node: Any) -> None:
+    async with node.subscribe("quiet.>") as events:
+        await events.receive_batch()
+
+
+async def _wait_for(node: Any) -> None:
+    await node.wait_for("nobody", timeout=FOREVER)
+
+
+async def _wait_for_more(node: Any) -> None:
+    await node.wait_for("silent", 2, timeout=FOREVER)
+
+
+async def _watch(node: Any) -> None:
+    async with node.watch("silent") as changes:
+        await _everything(changes)
+
+
+async def _watch_losses(node: Any) -> None:
+    await _everything(node.watch_losses())
+
+
+async def _state(node: Any) -> None:
+    async with node.state("document") as state:
+        await _everything(state.watch())
+
+
+async def _queue(node: Any) -> None:
+    async with node.queue("jobs") as jobs:
+        await _everything(jobs.take())
+
+
+async def _queue_without(node: Any) -> None:
+    async with node.queue("jobs", bridge="nobody") as jobs:
+        await _everything(jobs.take())
+
+
+async def _queue_put(node: Any) -> None:
+    async with node.queue("kept.jobs") as jobs:
+        await jobs.put(b"", timeout=FOREVER)
+
+
+async def _consume(node: Any) -> None:
+    async with node.consume("a.>", group="g") as batches:
+        await _everything(batches)
+
+
+async def _consume_without(node: Any) -> None:
+    async with node.consume("a.>", group="g", bridge="nobody") as batches:
+        await _everything(batches)
+
+
+async def _lease(node: Any) -> None:
+    async with node.lease("one"):
+        raise AssertionError("it is never granted")
+
+
+async def _saga(node: Any) -> None:
+    async with node.saga("one", timeout=FOREVER):
+        raise AssertionError("it is never begun")
+
+
+CLOSED: Final = "ClosedResourceError"
+UNKNOWN: Final = "Unknown"
+"""A member may have run it, and nobody else is asked."""
+BROKEN: Final = "TunnelBroken"
+"""Both ends get it."""
+ENDED: Final = "ended"
+"""What is iterated over has no more."""
+
+WAITS: Final[tuple[tuple[type, str, str, tuple[Waits, ...]], ...]] = (
+    (
+        iris.Node,
+        "request",
+        CLOSED,
+        (
+            _request(idempotent=True), _request(idempotent=True, hedge=0.1), _request_first,
+            _request(idempotent=True, fallback=b""),
+        ),
+    ),
+    (iris.Node, "request", UNKNOWN, (_request(),)),
+    (iris.Node, "broadcast", CLOSED, (_broadcast, _broadcast_first)),
+    (iris.Node, "survey", CLOSED, (_survey_first,)),
+    (iris.Node, "publish", CLOSED, (_publish, _publish_confirmed)),
+    (iris.Node, "confirming", CLOSED, (_confirming,)),
+    (ConfirmedEvents, "publish", CLOSED, (_confirming_full,)),
+    (ConfirmedEvents, "wait_confirmed", CLOSED, (_confirming_part,)),
+    (iris.Node, "open_tunnel", CLOSED, (_tunnel_first,)),
+    (iris.Node, "wait_for", CLOSED, (_wait_for, _wait_for_more)),
+    (iris.Node, "lease", CLOSED, (_lease,)),
+    (iris.Node, "saga", CLOSED, (_saga,)),
+    (iris.WorkQueue, "put", CLOSED, (_queue_put,)),
+    (iris.JobWorker, "__anext__", CLOSED, (_queue, _queue_without)),
+    (iris.Consumer, "__anext__", CLOSED, (_consume, _consume_without)),
+    (iris.Tunnel, "send", BROKEN, (_tunnel_full,)),
+    (iris.Tunnel, "receive", BROKEN, (_tunnel,)),
+    (iris.Tunnel, "__anext__", BROKEN, (_tunnel_each,)),
+    (iris.Answers, "__anext__", ENDED, (_survey,)),
+    (iris.Subscription, "__anext__", ENDED, (_subscribe,)),
+    (iris.Subscription, "receive_batch", "EndOfChannel", (_subscribe_batch,)),
+    (Watch, "__anext__", ENDED, (_watch,)),
+    (iris.StateWatch, "__anext__", ENDED, (_state,)),
+    (iris.LossWatch, "__anext__", ENDED, (_watch_losses,)),
+)  # fmt: skip
+"""For each public method what it comes to when its node is closed while it waits."""
+
+WAITS_FOR_NOBODY: Final[frozenset[tuple[type, str]]] = frozenset({
+    (iris.Node, "subscribe"), (iris.Node, "join"), (iris.Node, "watch"), (iris.Node, "revoke"), (iris.Node, "state"),
+    (iris.Node, "forget_subscriber"), (iris.Node, "books"), (iris.Node, "queue"), (iris.Node, "consume"),
+    (iris.Node, "leader"),  # a lease
+    (iris.Subscription, "confirm"), (iris.SharedState, "settled"), (iris.Saga, "request"),
+    (iris.Tunnel, "send_eof"), (iris.Tunnel, "aclose"),
+    (TunnelStream, "send_all"), (TunnelStream, "wait_send_all_might_not_block"), (TunnelStream, "send_eof"),
+    (TunnelStream, "receive_some"), (TunnelStream, "aclose"),  # a tunnel
+    (iris.Job, "commit"), (iris.LogBatch, "commit"),
+})  # fmt: skip
+"""What waits for peers that are linked, or for what another method here waits for."""
+
+
+def each_wait() -> dict[str, tuple[Waits, str]]:
+    """Return what waits, by a name, and what it comes to."""
+    return {
+        f"{owner.__name__}.{name}: {expected} {number}": (wait, expected)
+        for owner, name, expected, several in WAITS
+        for number, wait in enumerate(several)
+    }
+
+
+async def outcome_of(wait: Waits, node: Any) -> str:
+    """Do what waits, and return what it came to."""
+    try:
+        await wait(node)
+    except Exception as error:  # noqa: BLE001 -- what it is is looked at
+        return type(error).__name__
+    return ENDED
