@@ -13,11 +13,11 @@ from iris.patterns.state.entries import (
     SET,
     VALUE,
     WRITERS,
+    Added,
     Edit,
     Entry,
     encode,
     read_edit_untrusted,
-    write_added,
     write_element,
     write_value,
 )
@@ -115,7 +115,7 @@ def forged(rng: random.Random, known: Replica) -> Edit:
             rng.choice(
                 [
                     Entry(dot, VALUE, place, "", key, write_value(rng.randrange(9))),
-                    Entry(dot, COUNTER, place, "", key, write_added(rng.randrange(-9, 9), rng.randrange(9))),
+                    Entry(dot, COUNTER, place, "", key, encode(Added(*(rng.randrange(9) for _ in range(5))))),
                     Entry(dot, SET, place, "s", write_element(rng.randrange(3)), b""),
                 ]
             )

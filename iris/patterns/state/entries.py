@@ -62,7 +62,7 @@ class Entry(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc
     key: _Name
     """Key of a value, name of a counter, or an element of a set as JSON."""
     payload: Annotated[bytes, Meta(max_length=MAX_VALUE)]
-    """The value as msgpack; of a counter what its writer has added, and what of that in its last edit; else empty."""
+    """The value as msgpack; of a counter what its writer has added, as ``Added``; else empty."""
 
     @property
     def group(self) -> Group:
@@ -105,6 +105,30 @@ class Edit(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Dots of entries that were removed or overwritten."""
 
 
+_Sum = Annotated[int, Meta(ge=-MAX_COUNT, le=MAX_COUNT)]
+_Start = Annotated[int, Meta(ge=0, lt=2**53)]
+
+
+@final
+class Added(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """What was added to a counter with one number of a writer, by all that have used the number."""
+
+    total: _Sum
+    start: _Start
+    """The one that uses the number now: a random number."""
+    own: _Sum
+    """What that one has added of the total."""
+    former_start: _Start
+    """The one that used the number before."""
+    former_own: _Sum
+    """What that one had added when it was seen last."""
+
+    def share_of(self, start: int) -> int:
+        """Return what the total has of one that uses the number, or used it before."""
+        return self.own if start == self.start else self.former_own if start == self.former_start else 0
+
+
+_added: Final = msgspec.msgpack.Decoder(Added)
 _edits: Final = msgspec.msgpack.Decoder(Edit)
 _entries: Final = msgspec.msgpack.Decoder(list[Entry])
 encode: Final = msgspec.msgpack.Encoder().encode
@@ -164,7 +188,7 @@ def check_entry_untrusted(entry: Entry) -> None:
             check_plain(msgspec.msgpack.decode(entry.payload))
         elif entry.kind == COUNTER:
             check_key(entry.key)
-            read_added(entry.payload)
+            read_added(entry)
         else:
             check_key(entry.name)
             if write_element(read_element(entry.key)) != entry.key or entry.payload:
@@ -224,24 +248,13 @@ def check_plain(value: object, depth: int = 0) -> None:
         )
 
 
-def write_added(total: int, last: int) -> bytes:
-    """Return what a writer has added to a counter, and in its last edit, as it is kept."""
-    return encode((total, last))
-
-
-def read_added(data: bytes) -> tuple[int, int]:
-    """Return what a writer has added to a counter, and in its last edit.
+def read_added(entry: Entry) -> Added:
+    """Return what a writer has added to a counter.
 
     Raises:
-        ConfigError: it is not that.
+        msgspec.MsgspecError: it is not that.
     """
-    match msgspec.msgpack.decode(data):
-        case [int() as total, int() as last] if max(abs(total), abs(last)) <= MAX_COUNT and bool not in map(
-            type, (total, last)
-        ):
-            return total, last
-        case _:
-            raise ConfigError("what was added to a counter is not two whole numbers of 53 bits")
+    return _added.decode(entry.payload)
 
 
 def write_element(value: object) -> str:

@@ -20,12 +20,16 @@ from contextlib import suppress
 from random import Random
 from typing import Final, Protocol, final
 
+from msgspec.structs import replace
+
 from iris.kernel.errors import Overloaded, RemoteProtocolError
 from iris.patterns.state.entries import (
     BUCKETS,
     COUNTER,
+    MAX_COUNT,
     OVERHEAD,
     WRITERS,
+    Added,
     Edit,
     Entry,
     Group,
@@ -33,7 +37,6 @@ from iris.patterns.state.entries import (
     dot_of,
     encode,
     read_added,
-    write_added,
 )
 
 _TOLERANCE: Final = 2
@@ -44,8 +47,6 @@ _AHEAD: Final = 86_400.0
 """Seconds that the clock of another member may be ahead of this one's, as far as the bound of numbers goes."""
 _WRITTEN_ANEW: Final = 64
 """Entries that a writer writes anew when another one has used its number."""
-_FEW: Final = 32
-"""Numbers from among which one is drawn, so that two members seldom take the same."""
 
 
 class ReplicaObserver(Protocol):
@@ -89,6 +90,8 @@ class Replica:
         """Bytes of all entries."""
         self.writer = -1
         """Number of this writer; -1 until it writes."""
+        self._start = 0
+        """Random; tells who uses the number, where several do."""
         self.evicted = 0
         """Entries that were removed because the document had more than twice its bytes."""
         self._observer = observer
@@ -157,14 +160,20 @@ class Replica:
 
     def _add(self, group: Group, name: str, number: int) -> None:
         self._choose_writer()
-        own = [entry for entry in self.entries(group, name) if entry.dot % WRITERS == self.writer]
-        total, last = 0, 0
-        for entry in own:
-            one, recent = read_added(entry.payload)
-            total, last = total + one, last + (recent if entry.dot in self._added else 0)
-        if abs(total + number) > 2**53 or abs(last + number) > 2**53:
+        own = self._own(group, name)
+        last = read_added(own) if own is not None else Added(0, self._start, 0, 0, 0)
+        if last.start == self._start:
+            added = replace(last, total=last.total + number, own=last.own + number)
+        else:
+            added = Added(last.total + number, self._start, number, last.start, last.own)
+        if max(abs(added.total), abs(added.own)) > MAX_COUNT:
             raise OverflowError
-        self._write(group, name, write_added(total + number, last + number), own)
+        self._write(group, name, encode(added), () if own is None else (own,))
+
+    def _own(self, group: Group, name: str) -> Entry | None:
+        """Return the entry of a counter that has this writer's number; of several, as a member may forge, the last."""
+        own = [entry for entry in self.entries(group, name) if entry.dot % WRITERS == self.writer]
+        return max(own, key=lambda entry: entry.dot, default=None)
 
     def remove(self, group: Group, key: str) -> None:
         """Remove a key, if it is there."""
@@ -197,12 +206,13 @@ class Replica:
             self._drop(entry)
 
     def _choose_writer(self) -> None:
-        """Take a number, if this writer has none: one that was used before, if there are enough that nobody uses."""
+        """Take a number, if this writer has none: one that nobody has used, or if there is none, that nobody uses."""
         if self.writer < 0:
             claimed = self._claimed()
-            former = [writer for writer in sorted(self.vector) if writer not in claimed]
-            free = former if len(former) >= _FEW else [one for one in range(WRITERS) if one not in claimed]
+            fresh = [one for one in range(WRITERS) if one not in self.vector and one not in claimed]
+            free = fresh or [one for one in range(WRITERS) if one not in claimed]
             self.writer = self._random.choice(free or range(WRITERS))
+            self._start = self._random.getrandbits(53)
             self._sent = self.vector.get(self.writer, 0)
 
     def take_edits(self) -> list[Edit]:
@@ -309,15 +319,23 @@ class Replica:
         self._evict()
         if not used:
             return
-        own = [entry for entry in lost if entry.dot % WRITERS == self.writer]
+        lost = [entry for entry in lost if entry.dot % WRITERS == self.writer]
+        missing = [(entry, self._missing(entry)) for entry in lost[-_WRITTEN_ANEW:]]
         self._finish_edit()
         self.writer = -1
-        for entry in own[-_WRITTEN_ANEW:]:
+        for entry, number in missing:
             with suppress(Overloaded, OverflowError):
-                if entry.kind == COUNTER:
-                    self._add(entry.group, entry.key, read_added(entry.payload)[1])
-                elif not self.has(entry.group, entry.key):
+                if number:
+                    self._add(entry.group, entry.key, number)
+                elif entry.kind != COUNTER and not self.has(entry.group, entry.key):
                     self._write(entry.group, entry.key, entry.payload, ())
+
+    def _missing(self, entry: Entry) -> int:
+        """Return what this one has added to a counter by an entry that is gone, and is in no other of its number."""
+        if entry.kind != COUNTER or read_added(entry).start != self._start:
+            return 0
+        there = self._own(entry.group, entry.key)
+        return read_added(entry).own - (0 if there is None else read_added(there).share_of(self._start))
 
     def _evict(self) -> None:
         """Remove the newest entries of whom most bytes are, where the document has more than it may."""

@@ -49,7 +49,7 @@ class SharedCounter:
     @property
     def value(self) -> int:
         """What all members have added together; 0 at first."""
-        return sum(read_added(entry.payload)[0] for entry in self._replica.entries(self._group, self._name))
+        return sum(read_added(entry).total for entry in self._replica.entries(self._group, self._name))
 
     def add(self, number: int = 1) -> None:
         """Add a whole number, which may be negative.
