@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, MutableMapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
-from types import MappingProxyType
-from typing import Any, Final, final
+from typing import Final, final
 from weakref import WeakSet
 
 import trio
@@ -57,7 +56,7 @@ from iris.patterns.state.kept_copy import damaged_copy, load_copy, save_copy
 from iris.patterns.state.members import StateMembers
 from iris.patterns.state.programs import Programs
 from iris.patterns.state.replica import Replica
-from iris.patterns.state.shared_types import SharedCounter, SharedMap, SharedSet
+from iris.patterns.state.shared_types import SharedMap
 from iris.patterns.state.sync import pull, read_untrusted, serve
 from iris.patterns.state.watch import StateChange, StateWatch
 from iris.patterns.tunnel import Tunnel
@@ -73,10 +72,7 @@ _SYNC_TIMEOUT: Final = 30.0
 _SYNCS_AT_A_TIME: Final = 8
 """Members that compare with this one at a time, and with which this one does; others wait."""
 _PATIENCE: Final = 0.1
-"""Seconds that an edit waits for another one that it builds on, before that is asked for."""
-_HELD: Final = 64
-_HELD_BYTES: Final = MIB
-"""Edits that wait for others, and their bytes.  What does not fit is fetched."""
+"""Seconds for what comes a little later: a member that is new, or an edit that another one builds on."""
 _BROADCAST: Final = 256 * KIB
 """Bytes of an edit that goes out by itself.  A larger one is announced, and the members come for it."""
 _SAVE_AFTER: Final = 1.0
@@ -128,7 +124,7 @@ class StateStatistics:
     applied: int
     """Edits of others that were merged."""
     early: int
-    """Edits that built on what had not come, and had to wait for it."""
+    """Edits that built on what had not come, so that they were fetched with it."""
     compared: int
     """Comparisons with other members that this one has begun and finished."""
     uncompared: int
@@ -144,7 +140,7 @@ class StateStatistics:
 
 
 @final
-class SharedState(MutableMapping[str, Any]):
+class SharedState(SharedMap):
     """A document that every member of a cluster has a copy of.  Made by ``Node.state``.
 
     It is a map from keys to values, beside which it holds counters, sets and maps, by name.  Reads and writes are local
@@ -177,8 +173,8 @@ class SharedState(MutableMapping[str, Any]):
         self._random = random
         self._check_open = check_open
         self._max_bytes = max_bytes
-        self._replica = Replica(self, random=random, wall_clock=wall_clock, max_bytes=max_bytes, claimed=self._claimed)
-        self._values = SharedMap(self._replica, "")
+        replica = Replica(self, random=random, wall_clock=wall_clock, max_bytes=max_bytes, claimed=self._claimed)
+        super().__init__(replica, "")
         self._claims: dict[int, NodeId] = {}
         """Numbers of writers, and the members that use them, or have said that they are used."""
         self._watches: WeakSet[StateWatch] = WeakSet()
@@ -190,52 +186,11 @@ class SharedState(MutableMapping[str, Any]):
         self._wants = Wakeup()
         self._comparing: set[NodeId] = set()
         self._fetching = trio.Semaphore(_SYNCS_AT_A_TIME)
-        self._held: list[tuple[NodeId, Edit, int]] = []
-        """Edits that wait for others: sender, edit, bytes."""
-        self._holding = Wakeup()
         self._serving = trio.Semaphore(_SYNCS_AT_A_TIME)
         self._closed = False
         self._counts: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
         self._suspects: set[NodeId] = set()
-
-    def __repr__(self) -> str:
-        return f"<SharedState {self.name!r}: {len(self)} keys>"
-
-    # -- values ---------------------------------------------------------------------------------------------
-
-    def __getitem__(self, key: str) -> Any:
-        return self._values[key]
-
-    def __setitem__(self, key: str, value: object) -> None:
-        self._values[key] = value
-
-    def __delitem__(self, key: str) -> None:
-        del self._values[key]
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._values
-
-    def __iter__(self) -> Iterator[str]:
-        """Sorted: in the same order at every member."""
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def update(self, other: Mapping[str, object] = MappingProxyType({}), /, **values: object) -> None:  # type: ignore[override]
-        """Set several values, as one change."""
-        self._values.update(other, **values)
-
-    # -- other types ----------------------------------------------------------------------------------------
-
-    def counter(self, name: str) -> SharedCounter:
-        """Return the counter of a name: every name has one, which is 0 at first."""
-        return self._values.counter(name)
-
-    def set(self, name: str) -> SharedSet:
-        """Return the set of a name."""
-        return self._values.set(name)
 
     def map(self, name: str) -> SharedMap:
         """Return the map of a name: one beside that of the document itself, with counters and sets of its own."""
@@ -363,7 +318,7 @@ class SharedState(MutableMapping[str, Any]):
             ConfigError: they serve something else.
         """
         async with open_background() as nursery:
-            for task in (self._send_edits, self._compare_now_and_then, self._fetch_missing, self._fetch_held):
+            for task in (self._send_edits, self._compare_now_and_then, self._fetch_missing):
                 nursery.start_soon(task)
             if self._path is not None:
                 nursery.start_soon(self._save_changes, self._path)
@@ -495,59 +450,17 @@ class SharedState(MutableMapping[str, Any]):
             if not isinstance(data, bytes) or len(data) > _BROADCAST:
                 raise RemoteProtocolError(f"an edit is no bytes, or has more than {_BROADCAST}")
             edit = read_edit_untrusted(data)
-            if self._apply(sender.node, edit):
-                self._retry_held()
-            else:
-                self._counts["early"] += 1
-                self._hold(sender.node, edit, len(data))
+            applied = self._replica.apply(edit)
         except RemoteProtocolError as error:
             self._refuse(sender, "malformed", str(error))
-
-    def _apply(self, sender: NodeId, edit: Edit) -> bool:
-        """Merge an edit, or tell that something has to come before it.
-
-        Raises:
-            RemoteProtocolError: the document refuses it.
-        """
-        if not self._replica.apply(edit):
-            return False
-        if edit.count:
+            return
+        if not applied:  # it comes with what it builds on
+            self._counts["early"] += 1
+            self._want(sender.node)
+        elif edit.count:
             self._counts["applied"] += 1
-            self._claims[edit.writer] = sender
+            self._claims[edit.writer] = sender.node
             self._note_news()
-        return True
-
-    def _hold(self, sender: NodeId, edit: Edit, size: int) -> None:
-        """Keep an edit until what it builds on has come; one that is only announced is fetched at once."""
-        if edit.count and len(self._held) < _HELD and sum(one[2] for one in self._held) + size <= _HELD_BYTES:
-            self._held.append((sender, edit, size))
-            self._holding.wake()
-        else:
-            self._want(sender)
-
-    def _retry_held(self) -> None:
-        """Merge the edits that now have all that they build on."""
-        progress = bool(self._held)
-        while progress:
-            progress = False
-            waiting, self._held = self._held, []
-            for sender, edit, size in waiting:
-                try:
-                    if self._apply(sender, edit):
-                        progress = True
-                    else:
-                        self._held.append((sender, edit, size))
-                except RemoteProtocolError as error:
-                    self._refuse(Sender(self.name, sender), "malformed", str(error))
-
-    async def _fetch_held(self) -> None:
-        """Ask for what edits build on, if it does not come by itself: then they come with it."""
-        while True:
-            await self._holding.wait()
-            await trio.sleep(_PATIENCE)
-            for sender, _, _ in self._held:
-                self._want(sender)
-            self._held.clear()
 
     def _want(self, member: NodeId) -> None:
         self._wanted[member] = None
@@ -610,7 +523,6 @@ class SharedState(MutableMapping[str, Any]):
             if received:
                 self._counts["exchanged"] += received
                 self._note_news()
-                self._retry_held()
             finished = True
         except RemoteProtocolError as error:
             self._refuse(Sender(self.name, member), "malformed", str(error))

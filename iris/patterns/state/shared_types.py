@@ -108,7 +108,6 @@ class SharedSet(MutableSet[Any]):
         return self._replica.count(self._group)
 
 
-@final
 class SharedMap(MutableMapping[str, Any]):
     """A map from text to values.  Of two writes to one key at the same time one counts, the same at all members.
 
@@ -119,23 +118,21 @@ class SharedMap(MutableMapping[str, Any]):
     is a copy.
     """
 
-    __slots__ = ("_group", "_name", "_replica")
-
     def __init__(self, replica: Replica, name: str) -> None:
-        self._replica = replica
-        self._name: Final = name
+        self._replica: Final = replica
+        self._map: Final = name
         self._group: Final = (VALUE, name, "")
 
     def __repr__(self) -> str:
-        return f"<SharedMap of {len(self)}>"
+        return f"<{type(self).__name__} {self._map!r} of {len(self)}>"
 
     def counter(self, name: str) -> SharedCounter:
         """Return the counter of a name in this map: every name has one, which is 0 at first."""
-        return SharedCounter(self._replica, self._name, name)
+        return SharedCounter(self._replica, self._map, name)
 
     def set(self, name: str) -> SharedSet:
         """Return the set of a name in this map."""
-        return SharedSet(self._replica, self._name, name)
+        return SharedSet(self._replica, self._map, name)
 
     def __getitem__(self, key: str) -> Any:
         entries = self._replica.entries(self._group, key)
