@@ -90,8 +90,8 @@ class Replica:
         """Bytes of all entries."""
         self.writer = -1
         """Number of this writer; -1 until it writes."""
-        self._start = 0
-        """Random; tells who uses the number, where several do."""
+        self._starts: dict[int, int] = {}
+        """Numbers that this writer has used, each with a random number that tells who uses it, where several do."""
         self.evicted = 0
         """Entries that were removed because the document had more than twice its bytes."""
         self._observer = observer
@@ -160,19 +160,20 @@ class Replica:
 
     def _add(self, group: Group, name: str, number: int) -> None:
         self._choose_writer()
-        own = self._own(group, name)
-        last = read_added(own) if own is not None else Added(0, self._start, 0, 0, 0)
-        if last.start == self._start:
+        start = self._starts[self.writer]
+        own = self._counted(group, name, self.writer)
+        last = read_added(own) if own is not None else Added(0, start, 0, 0, 0)
+        if last.start == start:
             added = replace(last, total=last.total + number, own=last.own + number)
         else:
-            added = Added(last.total + number, self._start, number, last.start, last.own)
+            added = Added(last.total + number, start, number, last.start, last.own)
         if max(abs(added.total), abs(added.own)) > MAX_COUNT:
             raise OverflowError
         self._write(group, name, encode(added), () if own is None else (own,))
 
-    def _own(self, group: Group, name: str) -> Entry | None:
-        """Return the entry of a counter that has this writer's number; of several, as a member may forge, the last."""
-        own = [entry for entry in self.entries(group, name) if entry.dot % WRITERS == self.writer]
+    def _counted(self, group: Group, name: str, writer: int) -> Entry | None:
+        """Return the entry of a counter that has a writer's number; of several, as a member may forge, the last."""
+        own = [entry for entry in self.entries(group, name) if entry.dot % WRITERS == writer]
         return max(own, key=lambda entry: entry.dot, default=None)
 
     def remove(self, group: Group, key: str) -> None:
@@ -208,11 +209,11 @@ class Replica:
     def _choose_writer(self) -> None:
         """Take a number, if this writer has none: one that nobody has used, or if there is none, that nobody uses."""
         if self.writer < 0:
-            claimed = self._claimed()
+            claimed = {*self._claimed(), *self._starts}
             fresh = [one for one in range(WRITERS) if one not in self.vector and one not in claimed]
             free = fresh or [one for one in range(WRITERS) if one not in claimed]
             self.writer = self._random.choice(free or range(WRITERS))
-            self._start = self._random.getrandbits(53)
+            self._starts[self.writer] = self._random.getrandbits(53)
             self._sent = self.vector.get(self.writer, 0)
 
     def take_edits(self) -> list[Edit]:
@@ -317,25 +318,26 @@ class Replica:
     def _finish(self, lost: list[Entry], *, used: bool) -> None:
         """Keep to the bound, and write anew what was lost because another one has used this writer's number."""
         self._evict()
-        if not used:
-            return
-        lost = [entry for entry in lost if entry.dot % WRITERS == self.writer]
-        missing = [(entry, self._missing(entry)) for entry in lost[-_WRITTEN_ANEW:]]
-        self._finish_edit()
-        self.writer = -1
+        own = [entry for entry in lost if entry.dot % WRITERS in self._starts][-_WRITTEN_ANEW:]
+        missing = [(entry, self._missing(entry)) for entry in own]
+        if used:
+            self._finish_edit()
+            self.writer = -1
         for entry, number in missing:
             with suppress(Overloaded, OverflowError):
                 if number:
                     self._add(entry.group, entry.key, number)
-                elif entry.kind != COUNTER and not self.has(entry.group, entry.key):
+                elif entry.kind != COUNTER and (used or self._find(entry.dot)) and not self.has(entry.group, entry.key):
                     self._write(entry.group, entry.key, entry.payload, ())
 
     def _missing(self, entry: Entry) -> int:
         """Return what this one has added to a counter by an entry that is gone, and is in no other of its number."""
-        if entry.kind != COUNTER or read_added(entry).start != self._start:
+        writer = entry.dot % WRITERS
+        start = self._starts[writer]
+        if entry.kind != COUNTER or read_added(entry).start != start:
             return 0
-        there = self._own(entry.group, entry.key)
-        return read_added(entry).own - (0 if there is None else read_added(there).share_of(self._start))
+        there = self._counted(entry.group, entry.key, writer)
+        return read_added(entry).own - (0 if there is None else read_added(there).share_of(start))
 
     def _evict(self) -> None:
         """Remove the newest entries of whom most bytes are, where the document has more than it may."""

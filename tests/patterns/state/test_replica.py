@@ -420,3 +420,26 @@ def test_a_thousand_replicas_that_each_wrote_are_equal_after_a_few_rounds() -> N
             break
     assert len({one.digest() for one in replicas}) == 1
     assert SharedCounter(replicas[0], "", "c").value == 1000
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_writers_that_share_few_numbers_count_each_addition_once(seed: int) -> None:
+    rng = random.Random(seed)
+    claimed = set(range(48, WRITERS))
+    replicas = [replica(1000 * seed + number, claimed=claimed) for number in range(40)]
+    for number, one in enumerate(replicas):
+        SharedMap(one, "")[f"key.{number % 13}"] = number
+        SharedCounter(one, "", "c").add(1)
+    for turn in range(40):
+        if turn == 2:
+            claimed -= set(range(900))
+        for one in replicas:
+            other = rng.choice(replicas)
+            if rng.random() < 0.5:
+                send(one, *rng.sample(replicas, 5))
+            give(other, one)
+            give(one, other)
+        if turn > 3 and len({one.digest() for one in replicas}) == 1:
+            break
+    settle(replicas[:2])
+    assert [SharedCounter(one, "", "c").value for one in replicas] == [40] * 40
