@@ -97,9 +97,8 @@ async def join(keys: int) -> tuple[float, int]:
     async with iris.testing.open_network() as network, AsyncExitStack() as stack:
         first = await stack.enter_async_context(network.open_node("prices"))
         state = await stack.enter_async_context(first.state("prices"))
-        with state.edit():
-            for number in range(keys):
-                state[f"key.{number}"] = number
+        for number in range(keys):
+            state[f"key.{number}"] = number
         new = await stack.enter_async_context(network.open_node("prices"))
         before, began = sent([first, new]), trio.current_time()
         joined = await stack.enter_async_context(new.state("prices", timeout=60))

@@ -60,7 +60,7 @@ from iris.patterns.service.worker_pool import ServiceStatistics
 from iris.patterns.state.lease import Lease
 from iris.patterns.state.saga import Saga
 from iris.patterns.state.shared_state import SharedState, StateStatistics
-from iris.patterns.state.shared_types import SharedCounter, SharedList, SharedMap, SharedSet, SharedText
+from iris.patterns.state.shared_types import SharedCounter, SharedMap, SharedSet
 from iris.patterns.state.watch import StateChange, StateWatch
 from iris.patterns.tunnel.table import TunnelsStatistics
 from iris.patterns.tunnel.tunnel import FileSummary, Tunnel, TunnelStatistics, TunnelStream
@@ -134,11 +134,9 @@ __all__ = [
     "ServiceStatistics",
     "Share",
     "SharedCounter",
-    "SharedList",
     "SharedMap",
     "SharedSet",
     "SharedState",
-    "SharedText",
     "StateChange",
     "StateStatistics",
     "StateWatch",

@@ -1,47 +1,47 @@
-// A document of Iris in a page, by Yjs: what the page edits all members have, and the other way round.
+// A document of Iris in a page: what the page writes all members have, and the page sees what they write.
 //
-//   import * as Y from "yjs";
-//   const doc = await openDocument(new Door(url, token), "board", Y);
-//   doc.getMap("values").set("title", "hello");
+//   const document = new Document(new Door(url, token), "board");
+//   await document.write("title", "hello");
+//   for await (const { key, value } of document.watch("title")) console.log(key, value);
 
-const PIECE = 65535;
-
-/** Open the document of a cluster whose members allow the door; resolves to a Y.Doc that has what they have. */
-export async function openDocument(door, cluster, Y, doc = new Y.Doc()) {
-  const tunnel = await door.openTunnel(cluster, { operation: "join" });
-  let sending = Promise.resolve();
-  const send = (update) => {
-    for (let at = 0; at < update.length; at += PIECE) {
-      const last = at + PIECE >= update.length;
-      sending = sending.then(() => tunnel.send(new Uint8Array([last ? 1 : 0, ...update.subarray(at, at + PIECE)])));
-    }
-  };
-  await tunnel.send(Y.encodeStateVector(doc));
-  const messages = tunnel[Symbol.asyncIterator]();
-  const theirs = (await messages.next()).value;
-  send(Y.encodeStateAsUpdate(doc, theirs));
-  doc.on("update", (update, origin) => origin === tunnel || send(update));
-
-  let pieces = [];
-  const take = ({ value, done }) => {
-    if (done) return doc.emit("closed", []);
-    pieces.push(value.subarray(1));
-    if (value[0] === 1) {
-      Y.applyUpdate(doc, joined(pieces), tunnel);
-      pieces = [];
-    }
-    messages.next().then(take, (error) => doc.emit("closed", [error]));
-  };
-  messages.next().then(take, (error) => doc.emit("closed", [error]));
-  return doc;
-}
-
-function joined(pieces) {
-  const whole = new Uint8Array(pieces.reduce((size, piece) => size + piece.length, 0));
-  let at = 0;
-  for (const piece of pieces) {
-    whole.set(piece, at);
-    at += piece.length;
+/** The document of a cluster whose members allow the door. */
+export class Document {
+  constructor(door, cluster) {
+    this.door = door;
+    this.cluster = cluster;
   }
-  return whole;
+
+  /** What is there: a value of { key }, a number of { counter }, an array of { set }, without one of them all values. */
+  read(subject = {}) {
+    return this.#ask("read", subject);
+  }
+
+  write(key, value, map = "") {
+    return this.#ask("write", { map, key, value });
+  }
+
+  /** Add to { counter, number } or { set, element }. */
+  add(subject) {
+    return this.#ask("add", subject);
+  }
+
+  /** Remove { key } or { set, element }. */
+  remove(subject) {
+    return this.#ask("remove", subject);
+  }
+
+  /** What matches a pattern, and then each change of it: { key, kind, value, removed }. */
+  async *watch(pattern = ">") {
+    const tunnel = await this.door.openTunnel(this.cluster, { operation: "watch" });
+    try {
+      await tunnel.send(pattern);
+      yield* tunnel;
+    } finally {
+      tunnel.abort();
+    }
+  }
+
+  #ask(operation, subject) {
+    return this.door.request(this.cluster, subject, { operation });
+  }
 }

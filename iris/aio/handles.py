@@ -150,9 +150,6 @@ class SharedState(Handle[TrioState], MutableMapping[str, Any]):
     counter = direct(TrioState.counter)
     set = direct(TrioState.set)
     map = direct(TrioState.map)
-    list = direct(TrioState.list)
-    text = direct(TrioState.text)
-    edit = direct(TrioState.edit)
     settled = awaited(TrioState.settled)
     statistics = direct(TrioState.statistics)
     update = direct(TrioState.update)  # type: ignore[arg-type, assignment]

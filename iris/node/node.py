@@ -71,7 +71,6 @@ from iris.patterns.request import Begun, Requests
 from iris.patterns.service import MAX_KEEP, MIN_KEEP, KeyClaims, Limits, Server, Service, Tunnels, callers
 from iris.patterns.state import (
     MAX_BYTES,
-    MAX_KEYS,
     MAX_TTL,
     MIN_TTL,
     Lease,
@@ -794,7 +793,6 @@ class Node:
         cluster: str,
         *,
         path: Path | str | None = None,
-        max_keys: int = MAX_KEYS,
         max_bytes: int = MAX_BYTES,
         allow: Iterable[str] = (),
         timeout: float = 10.0,
@@ -817,17 +815,18 @@ class Node:
             cluster: its name, and that of the document.
             path: of a file of this machine, for this node alone: the document is read from it, and written to it
                 within a second after each change and when the block ends.
-            max_keys: in each of its maps and sets.
-            max_bytes: of the document.  What this node would write beyond is refused, and so is what others send once
-                it has twice as many.  Give the same to all members.
-            allow: clusters whose nodes may read and write the document without being members, by the tunnel ``join``:
-                those of doors, for programs that speak Yjs.
+            max_bytes: of the document: names, values, and 128 for each entry.  What this node would write beyond is
+                refused, but for the 32nd part of it that each member may always keep; where others send so much that
+                there is twice as much, the newest entries of whom most bytes are are removed.  Give the same to all
+                members.
+            allow: clusters whose nodes may read and write the document without being members, by requests and the
+                tunnel ``watch`` (docs/reference/state.md): those of doors.
             timeout: seconds within which another member has to give the document.
             credential: as for ``join``.
 
         Raises:
             ConfigError: this node has no right to the name, serves it already, others serve something else under it,
-                the file is damaged, or pycrdt is not installed.
+                or the file is damaged.
             RequestTimeout: there are other members, and none of them gave the document in time.
 
         Leaving the block gives what was written last to another member, within a second.  Cancelling it does the same;
@@ -849,12 +848,11 @@ class Node:
                 members=lambda name: [member.node for member in self.members(name)],
                 sites=self._sites,
             ),
-            int.from_bytes(self._environment.entropy(8)) >> 11,
-            max_keys=check_count(max_keys, "max_keys"),
             max_bytes=check_count(max_bytes, "max_bytes"),
             path=None if path is None else Path(path),
             allow=callers(allow) or frozenset(),
             random=self._environment.random,
+            wall_clock=self._environment.wall_clock,
             check_open=self._guard.check,
         )
         await state._load()

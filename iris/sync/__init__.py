@@ -20,8 +20,8 @@ like ``receive``: close the tunnel, or leave the block.
 from trio import BusyResourceError, ClosedResourceError, EndOfChannel
 
 from iris.sync.handles import (
-    Answers, ClusterMembership, ConfirmedEvents, Lease, LossWatch, Saga, SharedCounter, SharedList, SharedMap,
-    SharedSet, SharedState, SharedText, StateWatch, Subscription, Tunnel, Watch,
+    Answers, ClusterMembership, ConfirmedEvents, Lease, LossWatch, Saga, SharedCounter, SharedMap,
+    SharedSet, SharedState, StateWatch, Subscription, Tunnel, Watch,
 )  # fmt: skip
 from iris.sync.node import Node, open_node
 from iris.sync.queues import Consumer, Job, JobWorker, LogBatch, WorkQueue
@@ -29,6 +29,6 @@ from iris.sync.queues import Consumer, Job, JobWorker, LogBatch, WorkQueue
 __all__ = (
     "Answers", "BusyResourceError", "ClosedResourceError", "ClusterMembership", "ConfirmedEvents", "Consumer",
     "EndOfChannel", "Job", "JobWorker", "Lease", "LogBatch", "LossWatch", "Node", "Saga", "SharedCounter",
-    "SharedList", "SharedMap", "SharedSet", "SharedState", "SharedText", "StateWatch", "Subscription", "Tunnel",
+    "SharedMap", "SharedSet", "SharedState", "StateWatch", "Subscription", "Tunnel",
     "Watch", "WorkQueue", "open_node",
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping, MutableSequence, MutableSet
+from collections.abc import Mapping, MutableMapping, MutableSet
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Self, final
@@ -26,11 +26,9 @@ from iris.patterns.pubsub.subscribe import Subscription as TrioSubscription
 from iris.patterns.state import Lease as TrioLease
 from iris.patterns.state import Saga as TrioSaga
 from iris.patterns.state import SharedCounter as TrioCounter
-from iris.patterns.state import SharedList as TrioList
 from iris.patterns.state import SharedMap as TrioMap
 from iris.patterns.state import SharedSet as TrioSet
 from iris.patterns.state import SharedState as TrioState
-from iris.patterns.state import SharedText as TrioText
 from iris.patterns.state import StateChange
 from iris.patterns.state import StateWatch as TrioStateWatch
 from iris.patterns.tunnel import Tunnel as TrioTunnel
@@ -158,21 +156,6 @@ class SharedCounter(Handle[TrioCounter]):
 
 
 @final
-class SharedMap(Handle[TrioMap], MutableMapping[str, Any]):
-    """See ``iris.SharedMap``: a map from text to values."""
-
-    __slots__ = ()
-
-    update = direct(TrioMap.update)  # type: ignore[arg-type, assignment]
-    __getitem__ = direct(TrioMap.__getitem__)
-    __setitem__ = direct(TrioMap.__setitem__)
-    __delitem__ = direct(TrioMap.__delitem__)
-    __contains__ = direct(TrioMap.__contains__)
-    __iter__ = direct(TrioMap.__iter__)  # pyright: ignore[reportAssignmentType]
-    __len__ = direct(TrioMap.__len__)  # pyright: ignore[reportAssignmentType]
-
-
-@final
 class SharedSet(Handle[TrioSet], MutableSet[Any]):
     """See ``iris.SharedSet``: a set of values."""
 
@@ -186,31 +169,20 @@ class SharedSet(Handle[TrioSet], MutableSet[Any]):
 
 
 @final
-class SharedList(Handle[TrioList], MutableSequence[Any]):
-    """See ``iris.SharedList``: a list of values."""
+class SharedMap(Handle[TrioMap], MutableMapping[str, Any]):
+    """See ``iris.SharedMap``: a map from text to values."""
 
     __slots__ = ()
 
-    insert = direct(TrioList.insert)
-    extend = direct(TrioList.extend)
-    __getitem__ = direct(TrioList.__getitem__)  # type: ignore[assignment]
-    __setitem__ = direct(TrioList.__setitem__)  # type: ignore[assignment]
-    __delitem__ = direct(TrioList.__delitem__)  # type: ignore[assignment]
-    __len__ = direct(TrioList.__len__)  # pyright: ignore[reportAssignmentType]
-
-
-@final
-class SharedText(Handle[TrioText]):
-    """See ``iris.SharedText``: a text that several write at a time."""
-
-    __slots__ = ()
-
-    insert = direct(TrioText.insert)
-    append = direct(TrioText.append)
-    delete = direct(TrioText.delete)
-    __getitem__ = direct(TrioText.__getitem__)
-    __str__ = direct(TrioText.__str__)  # pyright: ignore[reportAssignmentType]
-    __len__ = direct(TrioText.__len__)
+    counter = shared(TrioMap.counter, SharedCounter)
+    set = shared(TrioMap.set, SharedSet)
+    update = direct(TrioMap.update)  # type: ignore[arg-type, assignment]
+    __getitem__ = direct(TrioMap.__getitem__)
+    __setitem__ = direct(TrioMap.__setitem__)
+    __delitem__ = direct(TrioMap.__delitem__)
+    __contains__ = direct(TrioMap.__contains__)
+    __iter__ = direct(TrioMap.__iter__)  # pyright: ignore[reportAssignmentType]
+    __len__ = direct(TrioMap.__len__)  # pyright: ignore[reportAssignmentType]
 
 
 @final
@@ -230,8 +202,6 @@ class SharedState(Handle[TrioState], MutableMapping[str, Any]):
     counter = shared(TrioState.counter, SharedCounter)
     set = shared(TrioState.set, SharedSet)
     map = shared(TrioState.map, SharedMap)
-    list = shared(TrioState.list, SharedList)
-    text = shared(TrioState.text, SharedText)
     watch = shared(TrioState.watch, StateWatch)
     settled = awaited(TrioState.settled)
     statistics = direct(TrioState.statistics)
@@ -288,6 +258,6 @@ class ClusterMembership(Handle[TrioMembership]):
 
 
 __all__ = (
-    "Answers", "ClusterMembership", "ConfirmedEvents", "Lease", "LossWatch", "Saga", "SharedCounter", "SharedList",
-    "SharedMap", "SharedSet", "SharedState", "SharedText", "StateWatch", "Subscription", "Tunnel", "Watch",
+    "Answers", "ClusterMembership", "ConfirmedEvents", "Lease", "LossWatch", "Saga", "SharedCounter",
+    "SharedMap", "SharedSet", "SharedState", "StateWatch", "Subscription", "Tunnel", "Watch",
 )  # fmt: skip

@@ -1,66 +1,150 @@
-"""Replicas of documents without a network: random edits, and what is in them."""
+"""Replicas of documents without a network: random edits, hostile bytes, and what is in them."""
 
 from __future__ import annotations
 
 import random
-from typing import Any
+from collections.abc import Collection
+from typing import Any, Final
 
+from iris.kernel.errors import RemoteProtocolError
+from iris.patterns.state.entries import (
+    BUCKETS,
+    COUNTER,
+    SET,
+    VALUE,
+    WRITERS,
+    Added,
+    Edit,
+    Entry,
+    encode,
+    read_edit_untrusted,
+    write_element,
+    write_value,
+)
 from iris.patterns.state.replica import Replica
-from iris.patterns.state.shared_types import SharedCounter, SharedList, SharedMap, SharedSet, SharedText
-from iris.patterns.state.updates import write_vector
+from iris.patterns.state.shared_types import SharedCounter, SharedMap, SharedSet
 
-EDITS = 9
+NOW: Final = 1_800_000_000.0
+EDITS: Final = 8
 """Kinds of edits that ``edit`` makes."""
 
 
-def replica(number: int, *, max_keys: int = 1000, max_bytes: int = 1_000_000) -> Replica:
+class Quiet:
+    """A replica's observer that nobody looks at."""
+
+    def check_open(self) -> None: ...
+
+    def note_edit(self) -> None: ...
+
+    def note_change(self, entry: Entry) -> None: ...
+
+
+def replica(seed: int = 0, *, max_bytes: int = 1_000_000, claimed: Collection[int] = ()) -> Replica:
     """Return an empty replica."""
-    return Replica(number, max_keys=max_keys, max_bytes=max_bytes)
+    return Replica(
+        Quiet(),
+        random=random.Random(seed),
+        wall_clock=lambda: NOW,
+        max_bytes=max_bytes,
+        claimed=lambda: claimed,
+    )
 
 
 def edit(one: Replica, kind: int, rng: random.Random) -> None:
-    """Make one edit of a kind below ``EDITS``; of what is not there nothing is deleted."""
-    values, items, text = SharedMap(one, "values"), SharedList(one, "l"), SharedText(one, "t")
+    """Make one edit of a kind below ``EDITS``; of what is not there nothing is removed."""
+    values = SharedMap(one, rng.choice(["", "m"]))
     match kind:
-        case 0:
+        case 0 | 1:
             value = rng.choice([1, 1.5, None, "x" * rng.randrange(40), b"q", [1, [2, {"a": "b"}]], True, 2**60])
             values[rng.choice("abc")] = value
-        case 1 if len(values):
+        case 2 if len(values):
             del values[rng.choice(sorted(values))]
-        case 2:
-            SharedCounter(one, "c").add(rng.randrange(-3, 9))
-        case 3:
-            SharedSet(one, "s").add(rng.choice([1, "x", (1, 2)]))
-        case 4:
-            SharedSet(one, "s").discard(rng.choice([1, "x", (1, 2)]))
-        case 5:
-            items.insert(rng.randrange(len(items) + 1), rng.choice([1, "ü", [3]]))
-        case 6 if len(items):
-            del items[rng.randrange(len(items))]
+        case 3 | 4:
+            values.counter(rng.choice("cd")).add(rng.randrange(-3, 9))
+        case 5 | 6:
+            values.set("s").add(rng.choice([1, "x", (1, 2)]))
         case 7:
-            text.insert(rng.randrange(len(text) + 1), rng.choice(["a", "bü", "😀x"]))
-        case 8 if len(text):
-            start = rng.randrange(len(text))
-            text.delete(start, rng.randrange(start, len(text) + 1))
+            values.set("s").discard(rng.choice([1, "x", (1, 2)]))
         case _:
             pass
 
 
 def content(one: Replica) -> dict[str, Any]:
-    """Return all that a reader sees of a document that ``edit`` has made."""
-    return {
-        "values": dict(SharedMap(one, "values")),
-        "counter": SharedCounter(one, "c").value,
-        "set": set(SharedSet(one, "s")),
-        "list": list(SharedList(one, "l")),
-        "text": str(SharedText(one, "t")),
-    }
+    """Return all that a reader sees of a document."""
+    shown: dict[str, Any] = {}
+    for kind, place, name in sorted(one.groups()):
+        values = SharedMap(one, place)
+        if kind == VALUE:
+            shown[f"value {place}"] = repr(dict(values))
+        elif kind == COUNTER:
+            counters = {key: SharedCounter(one, place, key).value for key in one.keys((kind, place, name))}
+            shown[f"counter {place}"] = counters
+        elif kind == SET:
+            shown[f"set {place} {name}"] = sorted(SharedSet(one, place, name), key=repr)
+    return shown
 
 
 def give(source: Replica, target: Replica) -> int:
-    """Give one replica what another one has and it lacks; return how many bytes that took."""
-    if target.covers(source.vector):
+    """Give one replica what another one has and it lacks, as by comparing; return how many entries that were."""
+    if source.digest() == target.digest():
         return 0
-    update = source.difference(write_vector(target.vector))
-    target.apply(update, target.extent_untrusted(update))
-    return len(update)
+    lacking = source.difference(target.digests())
+    entries = {entry.dot: entry for bucket in lacking.values() for entry in bucket}
+    target.absorb(dict(source.vector), lacking, entries)
+    return len(entries)
+
+
+def send(source: Replica, *targets: Replica) -> None:
+    """Give replicas what was written since the last time, as by broadcast; what comes too early is lost."""
+    for one in source.take_edits():
+        data = encode(one)
+        for target in targets:
+            target.apply(read_edit_untrusted(data))
+
+
+def forged(rng: random.Random, known: Replica) -> Edit:
+    """Return an edit as a member may make it that wants to do harm: well formed, and of any writer and number."""
+    writer = rng.choice([max(known.writer, 0), rng.randrange(WRITERS)])
+    first = rng.choice([known.vector.get(writer, 0) + 1, rng.randrange(1, 9), int(NOW * 1e6) - 5])
+    count = rng.randrange(1, 6)
+    added: list[Entry] = []
+    for number in range(first, first + count):
+        place, key = rng.choice(["", "m"]), rng.choice("abc")
+        dot = number * WRITERS + writer
+        added.append(
+            rng.choice(
+                [
+                    Entry(dot, VALUE, place, "", key, write_value(rng.randrange(9))),
+                    Entry(dot, COUNTER, place, "", key, encode(Added(*(rng.randrange(9) for _ in range(5))))),
+                    Entry(dot, SET, place, "s", write_element(rng.randrange(3)), b""),
+                ]
+            )
+        )
+    removed = rng.sample([entry.dot for entry in known.all_entries()], min(2, len(known.all_entries())))
+    return Edit(writer, first, count, rng.choice([{}, dict(known.vector)]), added, removed)
+
+
+def mutated(rng: random.Random, data: bytes) -> bytes:
+    """Return bytes with a few of them changed, cut or doubled."""
+    changed = bytearray(data)
+    for _ in range(rng.randrange(1, 4)):
+        at = rng.randrange(len(changed) + 1)
+        match rng.randrange(3):
+            case 0 if at < len(changed):
+                changed[at] = rng.randrange(256)
+            case 1:
+                del changed[at : at + rng.randrange(4)]
+            case _:
+                changed[at:at] = changed[at : at + rng.randrange(8)] or b"\x91"
+    return bytes(changed)
+
+
+def attack(one: Replica, data: bytes) -> bool:
+    """Let a replica take bytes from another member; tell whether it took them."""
+    try:
+        return one.apply(read_edit_untrusted(data))
+    except RemoteProtocolError:
+        return False
+
+
+ALL: Final = range(BUCKETS)

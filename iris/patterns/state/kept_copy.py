@@ -1,7 +1,7 @@
 """Kept copy: a document in a file of this machine, from which a member begins when nobody else is there.
 
-The file is written whole, or not at all, with mode 0600: a line that says what it is, a checksum, and the document as
-Yjs writes it.
+The file is written whole, or not at all, with mode 0600: a line that says what it is, a checksum, and as msgpack the
+vector and the entries.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from iris.kernel.errors import ConfigError
 from iris.security.files import write_private
 
 _WHAT: Final = "the copy of a document"
-_MAGIC: Final = b"iris document 1\n"
+_MAGIC: Final = b"iris document 2\n"
 _DIGEST: Final = 32
 
 
-def save_copy(path: Path, update: bytes) -> None:
+def save_copy(path: Path, document: bytes) -> None:
     """Write a document.
 
     Raises:
         ConfigError: it cannot be written; the file is as it was.
     """
-    write_private(path, _MAGIC + _checksum(update) + update, _WHAT)
+    write_private(path, _MAGIC + _checksum(document) + document, _WHAT)
 
 
 def load_copy(path: Path) -> bytes | None:
@@ -40,10 +40,10 @@ def load_copy(path: Path) -> bytes | None:
     except OSError as error:
         raise ConfigError(f"{_WHAT} {path}: {error.strerror}") from None
     start = len(_MAGIC) + _DIGEST
-    update = data[start:]
-    if not data.startswith(_MAGIC) or data[len(_MAGIC) : start] != _checksum(update):
+    document = data[start:]
+    if not data.startswith(_MAGIC) or data[len(_MAGIC) : start] != _checksum(document):
         raise damaged_copy(path)
-    return update
+    return document
 
 
 def damaged_copy(path: Path) -> ConfigError:
@@ -51,5 +51,5 @@ def damaged_copy(path: Path) -> ConfigError:
     return ConfigError(f"{_WHAT} {path} is damaged: move it away, and the other members give the document again")
 
 
-def _checksum(update: bytes) -> bytes:
-    return hashlib.blake2b(update, digest_size=_DIGEST).digest()
+def _checksum(document: bytes) -> bytes:
+    return hashlib.blake2b(document, digest_size=_DIGEST).digest()

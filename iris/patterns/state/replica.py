@@ -1,63 +1,68 @@
-"""Replica: one copy of a document.  Takes edits and the updates of other replicas, says what has changed.  Sans-IO.
+"""Replica: one copy of a document.  Writes, merges the edits of others, compares with other replicas.  Sans-IO.
 
-The document is a Yjs document, kept by ``pycrdt``.  Replicas that have taken the same updates are equal, whatever the
-order and however often.  Nothing here looks at a clock: of two writes to a key the one that had seen the other counts,
-and of two that had not, the same one everywhere.
+A document is a set of entries, each left by one write, which a dot names: writer and number.  Of every write a replica
+knows one of three things, and never goes back: nothing; the entry that it left; that this is gone.  The third needs no
+tombstone: the number is counted in the vector, and no entry is there.  What two replicas know is joined dot by dot, so
+replicas that were joined in any order and any number of times are equal (causal CRDTs: Almeida, Shoker and Baquero,
+"Delta state replicated data types", 2018).
 
-Yjs's vector counts what was written, and not what was deleted.  An edit that only deletes therefore also counts up in
-the map ``deletions``: two replicas with equal vectors are equal, and a vector says all that a replica has seen.
-
-Names of the shared types, for programs that join with Yjs: the map ``values`` has the registers; a counter, set, map,
-list or text NAME is ``counter/NAME`` (a map from replica to what it has added), ``set/NAME`` (a map from element to
-true), ``map/NAME``, ``list/NAME`` and ``text/NAME``.
+Where two entries have one dot, since two writers took one number or a member forges, the one with the greater hash
+counts.  A writer that sees its number used by another one takes a free number, and writes anew what it lost by that.
+The number of a write has a bound that grows with the date: nobody can use up all numbers.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, Literal, cast, final
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from random import Random
+from typing import Final, Protocol, final
 
-from iris.kernel.config import KIB
-from iris.kernel.errors import ConfigError, Overloaded, RemoteProtocolError
-from iris.patterns.state.updates import (
-    EMPTY,
-    MissingUpdates,
-    UpdateExtent,
-    read_update_untrusted,
-    read_vector_untrusted,
-    write_vector,
+from msgspec.structs import replace
+
+from iris.kernel.errors import Overloaded, RemoteProtocolError
+from iris.patterns.state.entries import (
+    BUCKETS,
+    COUNTER,
+    MAX_COUNT,
+    OVERHEAD,
+    WRITERS,
+    Added,
+    Edit,
+    Entry,
+    Group,
+    Vector,
+    dot_of,
+    encode,
+    read_added,
 )
 
-if TYPE_CHECKING:
-    import pycrdt
-
-Kind = Literal["value", "counter", "set", "map", "list", "text"]
-
-VALUES: Final = "values"
-DELETIONS: Final = "deletions"
-_TYPES: Final[Mapping[str, str]] = {
-    VALUES: "Map",
-    DELETIONS: "Map",
-    "counter": "Map",
-    "set": "Map",
-    "map": "Map",
-    "list": "Array",
-    "text": "Text",
-}
-"""By the beginning of a shared type's name, how the library calls it."""
-
-MAX_KEY: Final = 1024
-"""Bytes of a key, an element of a set, or the name of a shared type."""
-MAX_DEPTH: Final = 16
-_EXACT: Final = 2**53
-_READ_AGAIN: Final = 64 * KIB
-"""Bytes of updates up to which it is quicker to read what they count than the document's whole vector."""
 _TOLERANCE: Final = 2
 """Others may fill a document to twice its bound: each keeps to it, but several may write at once."""
+_RESERVED: Final = 32
+"""A writer may always keep its 32nd part of the bound, whatever others have filled."""
+_AHEAD: Final = 86_400.0
+"""Seconds that the clock of another member may be ahead of this one's, as far as the bound of numbers goes."""
+_WRITTEN_ANEW: Final = 64
+"""Entries that a writer writes anew when another one has used its number."""
+
+
+class ReplicaObserver(Protocol):
+    """Who follows a replica.  Its methods are called within a write, and must not wait or write."""
+
+    def check_open(self) -> None:
+        """Raise where nobody would get what is written."""
+        ...
+
+    def note_edit(self) -> None:
+        """Note that there is an edit to send."""
+        ...
+
+    def note_change(self, entry: Entry) -> None:
+        """Note that an entry has come or gone."""
+        ...
 
 
 @final
@@ -65,357 +70,360 @@ class Replica:
     """One copy of a document.
 
     Args:
-        number: of this replica, random, below 2**53: no two replicas may have the same.
-        max_keys: in each map and set of the document.
-        max_bytes: of the document, as it is sent to a replica that has nothing.
-
-    Raises:
-        ConfigError: the library is not installed.
+        random: draws the writer's number.
+        wall_clock: seconds since 1970; bounds the numbers of writes.
+        max_bytes: of all entries; see ``Entry.size``.
+        claimed: numbers of writers that other members use now.
     """
 
-    def __init__(self, number: int, *, max_keys: int, max_bytes: int) -> None:
-        self.number: Final = number
-        self._max_keys = max_keys
+    def __init__(
+        self,
+        observer: ReplicaObserver,
+        *,
+        random: Random,
+        wall_clock: Callable[[], float],
+        max_bytes: int,
+        claimed: Callable[[], Collection[int]],
+    ) -> None:
+        self.vector: Final[Vector] = {}
+        self.size = 0
+        """Bytes of all entries."""
+        self.writer = -1
+        """Number of this writer; -1 until it writes."""
+        self._starts: dict[int, int] = {}
+        """Numbers that this writer has used, each with a random number that tells who uses it, where several do."""
+        self.evicted = 0
+        """Entries that were removed because the document had more than twice its bytes."""
+        self._observer = observer
+        self._random = random
+        self._wall_clock = wall_clock
         self._max_bytes = max_bytes
-        self._library = _library()
-        self.doc: Final[pycrdt.Doc[Any]] = self._library.Doc(client_id=number)
-        self._roots: dict[str, Any] = {}
-        self._observed: set[str] = set()
-        self.on_change: Callable[[Kind, str], None] | None = None
-        """Called with each key of a register, and the name of each other shared type, that was changed."""
-        self.check_open: Callable[[], None] | None = None
-        """Called before each edit: raises an error if there may be none."""
-        self.on_edit: Callable[[], None] | None = None
-        """Called when there is something to send to others."""
-        self.vector: dict[int, int] = {}
-        """By replica: how many units of what it has written are here."""
-        self._seen: dict[int, int] = {}
-        """What of the vector has come from others since this replica's last change was taken."""
-        self._relayed: dict[int, int] = {}
-        """What the next change passes on: those after it build on that, as it may be lost."""
-        self._unsent: list[bytes] = []
-        self._uncounted: list[bytes] = []
-        """Updates that the vector does not count yet."""
-        self._size = 0
-        """Bytes of the document: as last measured, and those of all updates since."""
-        self._keys: dict[str, int] = {}
-        """By map: its keys when it was counted, and those added here since."""
-        self._taken = 0
-        """Units that others have written since: they are this many keys at most."""
-        self._applying = False
-        self.doc.observe(self._note_update)
-        self.root(VALUES)
+        self._claimed = claimed
+        self._groups: dict[Group, dict[str, tuple[Entry, ...]]] = {}
+        self._written: dict[int, dict[int, Entry]] = {}
+        """Entries by writer and dot, in the order in which they came."""
+        self._bytes: Counter[int] = Counter()
+        """Bytes of the entries of each writer."""
+        self._buckets: Final[list[set[int]]] = [set() for _ in range(BUCKETS)]
+        self._digests: Final[dict[int, bytes]] = {}
+        """Digests of the buckets that have not changed since they were computed."""
+        self._outbox: list[Edit] = []
+        self._sent = 0
+        """Writes of this writer that edits were made of."""
+        self._added: dict[int, Entry] = {}
+        self._removed: list[int] = []
+        self._seen: Vector = {}
+        """What has come from others since the last edit."""
 
-    # -- what is in it --------------------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------------------
 
-    def root(self, name: str) -> Any:
-        """Return a shared type by its whole name."""
-        found = self._roots.get(name)
-        if found is None:
-            found = self._roots[name] = self.doc.get(name, type=getattr(self._library, _TYPES[name.partition("/")[0]]))
-        return found
+    def keys(self, group: Group) -> list[str]:
+        """Return the keys of a group, sorted."""
+        return sorted(self._groups.get(group, ()))
 
-    @property
-    def has_written(self) -> bool:
-        """Whether this replica has written anything."""
-        return self.number in self.vector
+    def count(self, group: Group) -> int:
+        """Return how many keys a group has."""
+        return len(self._groups.get(group, ()))
 
-    @property
-    def size(self) -> int:
-        """Bytes of the document, at most."""
-        return self._size
+    def has(self, group: Group, key: str) -> bool:
+        """Tell whether a key is there."""
+        return key in self._groups.get(group, ())
 
-    def digest(self) -> bytes:
-        """Return 16 bytes that are equal for equal documents."""
-        return hashlib.blake2b(write_vector(self.vector), digest_size=16).digest()
+    def entries(self, group: Group, key: str) -> tuple[Entry, ...]:
+        """Return the entries of a key.  Several are there after writes at the same time, and for counters."""
+        return self._groups.get(group, {}).get(key, ())
 
-    def covers(self, vector: Mapping[int, int]) -> bool:
-        """Tell whether everything is here that a vector counts."""
-        return all(self.vector.get(replica, 0) >= clock for replica, clock in vector.items())
+    def groups(self) -> Iterator[Group]:
+        """Iterate over the groups that have keys."""
+        return iter(self._groups)
 
-    # -- edits ----------------------------------------------------------------------------------------------
+    # -- writing --------------------------------------------------------------------------------------------
 
-    @contextmanager
-    def edit(self, size: int = 0) -> Iterator[None]:
-        """Make several edits one: others see all of them or none.
-
-        Args:
-            size: bytes that they add, at most.
+    def write(self, group: Group, key: str, payload: bytes) -> None:
+        """Set a key, in the place of what is there.
 
         Raises:
-            Overloaded: the document would become larger than its bound; nothing was changed.
+            Overloaded: the document is full.
         """
-        if self.check_open is not None:
-            self.check_open()
-        self.check_room(size)
-        try:
-            with self.doc.transaction():
-                yield
-        finally:
-            self._finish_edit()
+        self._observer.check_open()
+        self._write(group, key, payload, self.entries(group, key))
+
+    def add(self, group: Group, name: str, number: int) -> None:
+        """Add to what this writer has added to a counter.
+
+        Raises:
+            OverflowError: that leaves 53 bits.
+            Overloaded: the document is full.
+        """
+        self._observer.check_open()
+        self._add(group, name, number)
+
+    def _add(self, group: Group, name: str, number: int) -> None:
+        self._choose_writer()
+        start = self._starts[self.writer]
+        own = self._counted(group, name, self.writer)
+        last = read_added(own) if own is not None else Added(0, start, 0, 0, 0)
+        if last.start == start:
+            added = replace(last, total=last.total + number, own=last.own + number)
+        else:
+            added = Added(last.total + number, start, number, last.start, last.own)
+        if max(abs(added.total), abs(added.own)) > MAX_COUNT:
+            raise OverflowError
+        self._write(group, name, encode(added), () if own is None else (own,))
+
+    def _counted(self, group: Group, name: str, writer: int) -> Entry | None:
+        """Return the entry of a counter that has a writer's number; of several, as a member may forge, the last."""
+        own = [entry for entry in self.entries(group, name) if entry.dot % WRITERS == writer]
+        return max(own, key=lambda entry: entry.dot, default=None)
+
+    def remove(self, group: Group, key: str) -> None:
+        """Remove a key, if it is there."""
+        self._observer.check_open()
+        entries = self.entries(group, key)
+        if entries:
+            self._choose_writer()
+            self._remove(entries)
+            self.vector[self.writer] = self.vector.get(self.writer, 0) + 1
+            self._observer.note_edit()
+
+    def _write(self, group: Group, key: str, payload: bytes, replaced: Sequence[Entry]) -> None:
+        self._choose_writer()
+        number = self.vector.get(self.writer, 0) + 1
+        entry = Entry(dot_of(self.writer, number), *group, key, payload)
+        growth = entry.size - sum(one.size for one in replaced)
+        share = self._bytes[self.writer] + entry.size
+        if growth > 0 and self.size + growth > self._max_bytes and share > self._max_bytes // _RESERVED:
+            raise Overloaded(f"the document has {self.size} bytes: {self._max_bytes} are the most")
+        self._remove(replaced)
+        self._insert(entry)
+        self._added[entry.dot] = entry
+        self.vector[self.writer] = number
+        self._observer.note_edit()
+
+    def _remove(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            if entry.dot not in self._added:
+                self._removed.append(entry.dot)
+            self._drop(entry)
+
+    def _choose_writer(self) -> None:
+        """Take a number, if this writer has none: one that nobody has used, or if there is none, that nobody uses."""
+        if self.writer < 0:
+            claimed = {*self._claimed(), *self._starts}
+            fresh = [one for one in range(WRITERS) if one not in self.vector and one not in claimed]
+            free = fresh or [one for one in range(WRITERS) if one not in claimed]
+            self.writer = self._random.choice(free or range(WRITERS))
+            self._starts[self.writer] = self._random.getrandbits(53)
+            self._sent = self.vector.get(self.writer, 0)
+
+    def take_edits(self) -> list[Edit]:
+        """Return what was written here and not taken yet: one edit, or more if this writer took another number."""
+        self._finish_edit()
+        edits, self._outbox = self._outbox, []
+        return edits
 
     def _finish_edit(self) -> None:
-        edited = bool(self._uncounted)
-        if not self._refresh() and edited:
-            self._mark_deletion()
-            self._refresh()
-        if self._unsent and self.on_edit is not None:
-            self.on_edit()
+        number = self.vector.get(self.writer, 0)
+        if self.writer >= 0 and number > self._sent:
+            needs = {writer: count for writer, count in self._seen.items() if writer != self.writer}
+            added, removed = list(self._added.values()), self._removed
+            self._outbox.append(Edit(self.writer, self._sent + 1, number - self._sent, needs, added, removed))
+            self._added, self._removed, self._seen, self._sent = {}, [], {}, number
 
-    def _mark_deletion(self) -> None:
-        """Write something, so that others can tell a document after this edit from one before it."""
-        marks, key = self.root(DELETIONS), str(self.number)
-        marks[key] = int(marks.get(key) or 0) + 1
+    # -- merging --------------------------------------------------------------------------------------------
 
-    def add_key(self, root: str) -> None:
-        """Make sure that a map or set may have one key more.
-
-        Raises:
-            Overloaded: it may not.
-        """
-        # The library goes through a map to count it, so it is counted once, and again where it may have become full.
-        keys = self._keys.get(root, self._max_keys)
-        if keys + self._taken >= self._max_keys:
-            self._keys = {name: count + self._taken for name, count in self._keys.items()}
-            self._taken = 0
-            keys = len(self.root(root))
-            if keys >= self._max_keys:
-                raise Overloaded(f"there are {keys} keys, which is the limit: delete some, or give max_keys")
-        self._keys[root] = keys + 1
-
-    def check_room(self, size: int) -> None:
-        """Make sure that the document may become so many bytes larger.
-
-        Raises:
-            Overloaded: it may not.
-        """
-        if size and not self._has_room(size, self._max_bytes):
-            raise Overloaded(
-                f"the document has {self._size} bytes, and {size} more would exceed its limit of {self._max_bytes}: "
-                "delete something, or give max_bytes"
-            )
-
-    def _has_room(self, size: int, limit: int) -> bool:
-        if self._size + size > limit:
-            self._size = len(self.doc.get_update())
-        return self._size + size <= limit
-
-    def take_edits(self) -> tuple[bytes, bytes] | None:
-        """Return what was edited since the last call, or None: the vector it builds on, and an update."""
-        if not self._unsent:
-            return None
-        needs, self._seen, self._relayed = write_vector(self._seen), self._relayed, {}
-        updates, self._unsent = self._unsent, []
-        return needs, updates[0] if len(updates) == 1 else self._library.merge_updates(*updates)
-
-    # -- updates of others ----------------------------------------------------------------------------------
-
-    def difference(self, vector: bytes) -> bytes:
-        """Return an update with all that is here and not in a document that has ``vector``, which was checked."""
-        return self.doc.get_update(vector or b"\x00")
-
-    def extent_untrusted(self, update: bytes) -> UpdateExtent:
-        """Read an update, without a look at this document: may be called in another thread.
-
-        Raises:
-            RemoteProtocolError: it is malformed or too large.
-        """
-        if len(update) > _TOLERANCE * self._max_bytes:
-            raise RemoteProtocolError(f"an update of a document has {len(update)} bytes: it may have {self._max_bytes}")
-        return read_update_untrusted(update)
-
-    def apply(self, update: bytes, extent: UpdateExtent, *, relay: bool = False) -> bool:
-        """Take an update of another replica; return whether it brought anything.
-
-        Args:
-            update: the update.
-            extent: what is in it.
-            relay: this replica passes it on to the others as an edit of its own: it comes from a program that only
-                this one is connected to.
-
-        Raises:
-            MissingUpdates: others have to come first; nothing was changed.
-            RemoteProtocolError: it claims to be by this replica, the document would become too large, or the library
-                cannot read it.
-        """
-        extent.check(self.vector)
-        own = extent.blocks.get(self.number)
-        if own is not None and own[1] > self.vector.get(self.number, 0):
-            raise RemoteProtocolError("an update of a document holds what this replica has not written in its name")
-        if all(end <= self.vector.get(replica, 0) for replica, (_, end) in extent.blocks.items()) and not (
-            relay and extent.deletes
-        ):
-            return False  # the deletions in it are here, too, as they count in the vector of who made it
-        if not self._has_room(len(update), _TOLERANCE * self._max_bytes):
-            raise RemoteProtocolError(f"a document would become larger than {_TOLERANCE * self._max_bytes} bytes")
+    def covers(self, vector: Mapping[int, int]) -> bool:
+        """Tell whether everything that a vector counts is known."""
         known = self.vector
-        self._taken += sum(end - max(start, known.get(replica, 0)) for replica, (start, end) in extent.blocks.items())
-        self._applying = not relay
-        try:
-            self.doc.apply_update(update)
-        except (ValueError, RuntimeError) as error:  # the library reads JSON more strictly, for one
-            raise RemoteProtocolError(f"an update of a document is malformed: {error}") from None
-        finally:
-            self._applying = False
-        if relay:
-            self._relayed |= {replica: end for replica, (_, end) in extent.blocks.items()}
-            self._finish_edit()
-        else:
-            self._refresh()
-            self._seen |= {replica: self.vector.get(replica, 0) for replica in extent.blocks}
+        return all(known.get(writer, 0) >= number for writer, number in vector.items())
+
+    def apply(self, edit: Edit) -> bool:
+        """Merge an edit of another member; False if something has to come before it.
+
+        Raises:
+            RemoteProtocolError: its numbers are beyond what the date allows.
+        """
+        self._check_bound({edit.writer: edit.first + edit.count})
+        known = self.vector.get(edit.writer, 0)
+        if edit.first > known + 1 or not self.covers(edit.needs):
+            return False
+        last = edit.first + edit.count - 1
+        used = self._is_used({edit.writer: last}, edit.added)
+        lost = [one for entry in edit.added if (one := self._merge(entry, known)) is not None]
+        for dot in edit.removed:
+            entry = self._find(dot)
+            if entry is not None:
+                self._drop(entry)
+                lost.append(entry)
+        self._advance(edit.writer, last)
+        self._finish(lost, used=used)
         return True
 
-    def load(self, update: bytes) -> None:
-        """Begin with a document that this program has kept.
+    def absorb(self, vector: Mapping[int, int], buckets: Iterable[int], entries: Mapping[int, Entry]) -> None:
+        """Merge what another replica has in some buckets, by dot; the others have to be equal.
 
         Raises:
-            RemoteProtocolError: it is malformed.
+            RemoteProtocolError: its numbers are beyond what the date allows, or an entry is not counted by its vector.
         """
-        self.apply(update, self.extent_untrusted(update))
-        self._seen.clear()
+        self._check_bound(vector)
+        if any(dot // WRITERS > vector.get(dot % WRITERS, 0) for dot in entries):
+            raise RemoteProtocolError("a replica has entries that its vector does not count")
+        used = self._is_used(vector, entries.values())
+        lost: list[Entry] = []
+        for bucket in buckets:
+            gone = [dot for dot in self._buckets[bucket] if dot not in entries]
+            for dot in gone:
+                if dot // WRITERS <= vector.get(dot % WRITERS, 0):
+                    entry = self._written[dot % WRITERS][dot]
+                    self._drop(entry)
+                    lost.append(entry)
+        known = self.vector
+        for entry in entries.values():
+            one = self._merge(entry, known.get(entry.dot % WRITERS, 0))
+            if one is not None:
+                lost.append(one)
+        for writer, number in vector.items():
+            self._advance(writer, number)
+        self._finish(lost, used=used)
 
-    def _note_update(self, event: pycrdt.TransactionEvent) -> None:
-        update = event.update
-        if update == EMPTY:
-            return
-        self._size += len(update)
-        self._uncounted.append(update)
-        if not self._applying:
-            self._unsent.append(update)
+    def _check_bound(self, vector: Mapping[int, int]) -> None:
+        bound = (self._wall_clock() + _AHEAD) * 1e6
+        if any(number > bound for number in vector.values()):
+            raise RemoteProtocolError("a writer has more writes than microseconds have passed since 1970")
 
-    def _refresh(self) -> bool:
-        """Count what has come; return whether it was more than deletions.
+    def _advance(self, writer: int, number: int) -> None:
+        if number > self.vector.get(writer, 0):
+            self.vector[writer] = self._seen[writer] = number
 
-        Small updates are read by themselves: with 100,000 writers, those that are long gone included, a look at the
-        whole vector takes 200 ms.
-        """
-        updates, self._uncounted = self._uncounted, []
-        if sum(map(len, updates)) > _READ_AGAIN:
-            known, self.vector = self.vector, read_vector_untrusted(self.doc.get_state())
-            wrote = self.vector != known
+    def _merge(self, entry: Entry, known: int) -> Entry | None:
+        """Put in an entry, if it is new; return the one with the same dot that it replaces."""
+        mine = self._find(entry.dot)
+        if mine is None:
+            if entry.dot // WRITERS > known:
+                self._insert(entry)
+        elif mine != entry and _hash(entry) > _hash(mine):
+            self._drop(mine)
+            self._insert(entry)
+            return mine
+        return None
+
+    def _is_used(self, vector: Mapping[int, int], entries: Iterable[Entry]) -> bool:
+        """Tell whether somebody else has written with this writer's number."""
+        writer = self.writer
+        if writer < 0 or vector.get(writer, 0) > self.vector.get(writer, 0):
+            return writer >= 0
+        own = (entry for entry in entries if entry.dot % WRITERS == writer)
+        return any(mine != entry for entry in own if (mine := self._find(entry.dot)) is not None)
+
+    def _finish(self, lost: list[Entry], *, used: bool) -> None:
+        """Keep to the bound, and write anew what was lost because another one has used this writer's number."""
+        self._evict()
+        own = [entry for entry in lost if entry.dot % WRITERS in self._starts][-_WRITTEN_ANEW:]
+        missing = [(entry, self._missing(entry)) for entry in own]
+        if used:
+            self._finish_edit()
+            self.writer = -1
+        for entry, number in missing:
+            with suppress(Overloaded, OverflowError):
+                if number:
+                    self._add(entry.group, entry.key, number)
+                elif entry.kind != COUNTER and (used or self._find(entry.dot)) and not self.has(entry.group, entry.key):
+                    self._write(entry.group, entry.key, entry.payload, ())
+
+    def _missing(self, entry: Entry) -> int:
+        """Return what this one has added to a counter by an entry that is gone, and is in no other of its number."""
+        writer = entry.dot % WRITERS
+        start = self._starts[writer]
+        if entry.kind != COUNTER or read_added(entry).start != start:
+            return 0
+        there = self._counted(entry.group, entry.key, writer)
+        return read_added(entry).own - (0 if there is None else read_added(there).share_of(start))
+
+    def _evict(self) -> None:
+        """Remove the newest entries of whom most bytes are, where the document has more than it may."""
+        while self.size > _TOLERANCE * self._max_bytes:
+            writer = max(self._bytes, key=self._bytes.__getitem__)
+            written = self._written[writer]
+            for _ in range(min(len(written), 1 + self.size // (1000 * OVERHEAD))):
+                self._drop(written[next(reversed(written))])
+                self.evicted += 1
+
+    # -- comparing ------------------------------------------------------------------------------------------
+
+    def refresh(self, most: int) -> bool:
+        """Compute digests of buckets that have changed, ``most`` of them; tell whether that were all."""
+        changed = [bucket for bucket in range(BUCKETS) if bucket not in self._digests]
+        for bucket in changed[:most]:
+            digest = hashlib.blake2b(digest_size=16)
+            for dot in sorted(self._buckets[bucket]):
+                digest.update(encode(self._written[dot % WRITERS][dot]))
+            self._digests[bucket] = digest.digest()
+        return len(changed) <= most
+
+    def digests(self) -> list[bytes]:
+        """Return the digests of all buckets: equal ones have equal entries."""
+        self.refresh(BUCKETS)
+        return [self._digests[bucket] for bucket in range(BUCKETS)]
+
+    def digest(self) -> bytes:
+        """Return the digest of the document: 16 bytes.  Replicas with the same one know the same."""
+        digest = hashlib.blake2b(encode(sorted(self.vector.items())), digest_size=16)
+        for one in self.digests():
+            digest.update(one)
+        return digest.digest()
+
+    def difference(self, digests: Sequence[bytes]) -> dict[int, list[Entry]]:
+        """Return the buckets whose digests differ, with their entries."""
+        mine = self.digests()
+        return {
+            bucket: [self._written[dot % WRITERS][dot] for dot in self._buckets[bucket]]
+            for bucket in range(BUCKETS)
+            if mine[bucket] != digests[bucket]
+        }
+
+    def all_entries(self) -> list[Entry]:
+        """Return the entries of the whole document."""
+        return [entry for written in self._written.values() for entry in written.values()]
+
+    # -- entries --------------------------------------------------------------------------------------------
+
+    def _find(self, dot: int) -> Entry | None:
+        return self._written.get(dot % WRITERS, {}).get(dot)
+
+    def _insert(self, entry: Entry) -> None:
+        dot, size, bucket, group = entry.dot, entry.size, entry.bucket, entry.group
+        writer = dot % WRITERS
+        self._written.setdefault(writer, {})[dot] = entry
+        self._bytes[writer] += size
+        self.size += size
+        self._buckets[bucket].add(dot)
+        self._digests.pop(bucket, None)
+        keys = self._groups.setdefault(group, {})
+        keys[entry.key] = (*keys.get(entry.key, ()), entry)
+        self._observer.note_change(entry)
+
+    def _drop(self, entry: Entry) -> None:
+        dot, size, bucket, group = entry.dot, entry.size, entry.bucket, entry.group
+        writer = dot % WRITERS
+        del self._written[writer][dot]
+        if not self._written[writer]:
+            del self._written[writer]
+        self._bytes[writer] -= size
+        if not self._bytes[writer]:
+            del self._bytes[writer]
+        self.size -= size
+        self._buckets[bucket].discard(dot)
+        self._digests.pop(bucket, None)
+        self._added.pop(dot, None)
+        left = tuple(one for one in self._groups[group][entry.key] if one.dot != dot)
+        if left:
+            self._groups[group][entry.key] = left
         else:
-            clocks = {r: end for update in updates for r, (_, end) in read_update_untrusted(update).blocks.items()}
-            self.vector |= clocks
-            wrote = bool(clocks)
-        if self.on_change is not None:
-            self._observe_all()
-        return wrote
-
-    # -- changes --------------------------------------------------------------------------------------------
-
-    def follow(self, on_change: Callable[[Kind, str], None]) -> None:
-        """Have each change reported from now on."""
-        self.on_change = on_change
-        self._observe_all()
-
-    def names(self) -> list[tuple[Kind, str]]:
-        """Return the kind and name of every shared type that is in use, but for the registers."""
-        found: list[tuple[Kind, str]] = []
-        for root in sorted(self.doc.keys()):
-            kind, slash, name = root.partition("/")
-            if slash and kind in _TYPES:
-                found.append((cast("Kind", kind), name))
-        return found
-
-    def _observe_all(self) -> None:
-        for kind, name in self.names():
-            root = f"{kind}/{name}"
-            if root not in self._observed:
-                self._observed.add(root)
-                self.root(root).observe(self._reporter(kind, name))
-                self._report(kind, name)
-        if VALUES not in self._observed:
-            self._observed.add(VALUES)
-            self.root(VALUES).observe(self._note_values)
-
-    def _reporter(self, kind: Kind, name: str) -> Callable[[object], None]:
-        def report(_: object) -> None:
-            self._report(kind, name)
-
-        return report
-
-    def _note_values(self, event: Any) -> None:
-        for key in event.keys:
-            self._report("value", key)
-
-    def _report(self, kind: Kind, name: str) -> None:
-        if self.on_change is not None:
-            self.on_change(kind, name)
+            del self._groups[group][entry.key]
+            if not self._groups[group]:
+                del self._groups[group]
+        self._observer.note_change(entry)
 
 
-def _library() -> ModuleType:
-    """Load the library of documents: few programs use it, and it takes 50 ms."""
-    try:
-        return importlib.import_module("pycrdt")
-    except ModuleNotFoundError:
-        raise ConfigError("documents need pycrdt: pip install 'iris-mesh[state]'") from None
-
-
-def plain(value: Any) -> Any:
-    """Return a value of the document as Python has it: whole numbers, which Yjs does not tell from others, are int."""
-    if isinstance(value, float):
-        return int(value) if value.is_integer() and abs(value) <= _EXACT else value
-    if isinstance(value, bytearray):
-        return bytes(value)
-    if isinstance(value, list):
-        return [plain(one) for one in cast("list[object]", value)]
-    if isinstance(value, dict):
-        return {key: plain(one) for key, one in cast("dict[str, Any]", value).items()}
-    return value
-
-
-def check_value(value: object, depth: int = 0) -> tuple[Any, int]:
-    """Return a value as the document takes it, and about how many bytes it has there.
-
-    Raises:
-        ConfigError: a document cannot hold it.
-    """
-    if value is None or isinstance(value, bool | float):
-        return value, 10
-    if isinstance(value, int):
-        if not -(2**63) <= value < 2**63:
-            raise ConfigError(f"{value} does not fit into a document: use whole numbers of 64 bits")
-        return value, 10
-    if isinstance(value, str):
-        return value, _size_of(value) + 4
-    if isinstance(value, bytes | bytearray | memoryview):
-        data = bytes(cast("bytes", value))
-        return data, len(data) + 4
-    if depth >= MAX_DEPTH:
-        raise ConfigError(f"a value is nested deeper than {MAX_DEPTH}: use several keys")
-    if isinstance(value, list | tuple):
-        pairs = [check_value(one, depth + 1) for one in cast("list[object]", value)]
-        return [one for one, _ in pairs], sum(size for _, size in pairs) + 4
-    if isinstance(value, dict):
-        made: dict[str, Any] = {}
-        total = 4
-        for key, one in cast("dict[object, object]", value).items():
-            if not isinstance(key, str):
-                raise ConfigError(f"a key is {key!r}: use text for the keys of a map in a document")
-            made[key], size = check_value(one, depth + 1)
-            total += size + _size_of(key) + 4
-        return made, total
-    raise ConfigError(
-        f"a document does not hold a {type(value).__name__}: use None, bool, int, float, str, bytes, lists or dicts"
-    )
-
-
-def check_document_key(key: object, what: str = "key") -> str:
-    """Return a key of a document.
-
-    Raises:
-        ConfigError: it is no text of 1 to ``MAX_KEY`` bytes.
-    """
-    if not isinstance(key, str) or not 0 < _size_of(key) <= MAX_KEY:
-        raise ConfigError(f"the {what} is {key!r:.100}: use a text of 1 to {MAX_KEY} bytes")
-    return key
-
-
-def _size_of(text: str) -> int:
-    try:
-        return len(text.encode())
-    except UnicodeEncodeError:
-        raise ConfigError(f"{text!r:.100} has half of a character: use whole ones, or bytes") from None
-
-
-__all__ = ("MAX_DEPTH", "Kind", "MissingUpdates", "Replica", "check_document_key", "check_value", "plain")
+def _hash(entry: Entry) -> bytes:
+    return hashlib.blake2b(encode(entry), digest_size=16).digest()

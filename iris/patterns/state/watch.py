@@ -8,7 +8,7 @@ from typing import Any, Final, final
 from msgspec import Struct
 
 from iris.kernel.tasks import Wakeup
-from iris.patterns.state.replica import Kind
+from iris.patterns.state.entries import Kind
 from iris.security.identity import covers
 
 
@@ -19,7 +19,7 @@ class StateChange(Struct, frozen=True, kw_only=True):
     key: str
     """The key of a value, or the name of another shared type."""
     kind: Kind
-    """``value``, or ``counter``, ``set``, ``map``, ``list`` or ``text``."""
+    """``value``, or ``counter``, ``set`` or ``map``."""
     value: Any
     """The value, or that of the counter; None for what is removed and for the other types, which are to be read."""
     removed: bool
@@ -47,8 +47,8 @@ class StateWatch:
         self.pattern: Final = pattern
         self._read = read
         self._is_there = is_there
-        self._told: set[tuple[Kind, str]] = set()
-        """What the reader knows to be there."""
+        self._reported: set[tuple[Kind, str]] = set()
+        """What the reader has seen to be there."""
         self._waiting: dict[tuple[Kind, str], None] = {}
         self._wakeup = Wakeup()
         self._ended = False
@@ -70,15 +70,15 @@ class StateWatch:
         del self._waiting[kind, key]
         change = self._read(kind, key)
         if change.removed:
-            self._told.discard((kind, key))
+            self._reported.discard((kind, key))
         else:
-            self._told.add((kind, key))
+            self._reported.add((kind, key))
         return change
 
     def _note(self, kind: Kind, key: str) -> None:
         if not covers(self.pattern, key):
             return
-        if (kind, key) in self._told or self._is_there(kind, key):
+        if (kind, key) in self._reported or self._is_there(kind, key):
             self._waiting[kind, key] = None
             self._wakeup.wake()
         else:

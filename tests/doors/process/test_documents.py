@@ -1,4 +1,4 @@
-"""A page with Yjs and a program in Python edit one document, through a real door."""
+"""A page and a program in Python change one document, through a real door."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ import iris.sync
 from tests.support.browser import in_browser, open_page
 from tests.support.command import Terminal
 from tests.support.door_process import ALL_RIGHTS, DoorProcess, files, token
-from tests.support.yjs import lay_out
 
 ROOT = Path(__file__).resolve().parents[3]
 
 OPEN = """
-    const Y = await import("yjs");
     const { Door } = await import(`${url}/iris.js`);
-    const { openDocument } = await import("/document.js");
-    window.doc = await openDocument(new Door(url, token), "board", Y);
+    const { Document } = await import("/document.js");
+    window.board = new Document(new Door(url, token), "board");
+    window.seen = {};
+    (async () => { for await (const { key, value } of board.watch()) seen[key] = value; })();
 """
 
 
 @in_browser
-def test_a_page_and_a_program_edit_one_document(
+def test_a_page_and_a_program_change_one_document(
     terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lay_out(tmp_path)
+    (tmp_path / "index.html").write_text("<!doctype html><title>Document</title>")
     shutil.copy(ROOT / "examples" / "doors" / "document.js", tmp_path)
     for name in ("IRIS_HOME", "XDG_RUNTIME_DIR"):
         monkeypatch.setenv(name, terminal.environment[name])
@@ -41,39 +41,17 @@ def test_a_page_and_a_program_edit_one_document(
         open_page(f"{origin}/index.html") as page,
     ):
         state["title"] = "from Python"
-        state.text("notes").append("Python was here. ")
         page.run(f"const url = {json.dumps(door.url)}, token = {json.dumps(secret)}; {OPEN}")
-        page.wait_for("doc.getMap('values').get('title') === 'from Python'")
+        page.wait_for("seen.title === 'from Python'")
         page.run(
-            "doc.getText('text/notes').insert(17, 'So was a page: \u00fc\U0001f600.');"
-            "doc.getMap('values').set('page', 7); doc.getMap('values').delete('title');"
-            "doc.getArray('list/items').push(['one', { two: 2 }]);"
-            "doc.getMap('counter/visits').set('page', 3);"
+            "await board.write('page', { two: ['ü\U0001f600', 2] });"
+            "await board.remove({ key: 'title' });"
+            "await board.add({ counter: 'visits', number: 3 });"
+            "await board.add({ set: 'tags', element: ['a', 1] });"
         )
         state.counter("visits").add(2)
-        state.text("notes").insert(0, "> ")
-        for change in state.watch("items"):
-            if change.kind == "list" and len(state.list("items")) == 2:
-                break
-        page.wait_for("doc.getText('text/notes').toString().startsWith('> ')")
-        there = page.run(
-            "return { values: doc.getMap('values').toJSON(), notes: doc.getText('text/notes').toString(),"
-            " items: doc.getArray('list/items').toJSON(), visits: doc.getMap('counter/visits').size }"
-        )
-        here = {
-            "values": dict(state),
-            "notes": str(state.text("notes")),
-            "items": list(state.list("items")),
-            "visits": 2,
-        }
-        assert (
-            there
-            == here
-            == {
-                "values": {"page": 7},
-                "notes": "> Python was here. So was a page: \u00fc\U0001f600.",
-                "items": ["one", {"two": 2}],
-                "visits": 2,
-            }
-        )
-        assert state.counter("visits").value == 5
+        assert dict(state) == {"page": {"two": ["ü\U0001f600", 2]}}
+        assert set(state.set("tags")) == {("a", 1)}
+        page.wait_for("seen.visits === 5 && seen.title === null")
+        there = page.run("return [await board.read(), await board.read({ set: 'tags' })]")
+        assert there == [dict(state), [["a", 1]]]

@@ -40,7 +40,7 @@ FITTING: dict[str, Callable[[Any], bool]] = {
     "backoff": lambda value: is_number(value) or (type(value) is int and value == 0),
     "start": lambda value: type(value) is int and value >= 0,
     "replay": lambda value: value is True,
-    **dict.fromkeys(("max_keys", "max_bytes"), lambda value: type(value) is int and value >= 0),
+    "max_bytes": lambda value: type(value) is int and value >= 0,
     **dict.fromkeys(("hedge", "every"), is_number),
     **dict.fromkeys(("wait", "settle"), lambda value: is_number(value) or value == 0),
     "quiet": is_number,
@@ -135,7 +135,7 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Awaitable[Any]], M
 PARAMETERS: dict[str, tuple[str, ...]] = {
     "confirming publish": ("topic", "payload", "key", "headers", "expires"),
     "retained publish": ("topic", "payload", "headers", "strict"),  # what is retained does not expire
-    "state": ("cluster", "max_keys", "max_bytes", "allow", "timeout", "credential"),  # any text is a path
+    "state": ("cluster", "max_bytes", "allow", "timeout", "credential"),  # any text is a path
 }
 
 

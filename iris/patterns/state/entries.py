@@ -1,0 +1,309 @@
+"""Entries of a document: what one write leaves, how it goes over the wire, and the check of what others send.
+
+An entry stands by itself: whether it can be read depends on no other one.  So every document that is made of checked
+entries can be read, whatever was sent in which order.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Final, Literal, cast, final
+from zlib import crc32
+
+import msgspec
+from msgspec import Meta, Struct
+
+from iris.kernel.config import KIB
+from iris.kernel.errors import ConfigError, RemoteProtocolError
+
+VALUE: Final = 0
+COUNTER: Final = 1
+SET: Final = 2
+
+Kind = Literal["value", "counter", "set", "map"]
+Group = tuple[int, str, str]
+"""Kind, map and, for elements of a set, the set: what is read together.  The document itself is the map ''."""
+
+WRITERS: Final = 1024
+"""Numbers of writers.  Their number is fixed, so that no member has to refuse a writer that another one knows."""
+BUCKETS: Final = 256
+"""Parts of a document that are compared by a digest each."""
+MAX_KEY: Final = 1024
+"""Bytes of a key, a name, or an element of a set as JSON."""
+MAX_VALUE: Final = 256 * KIB
+"""Bytes of a value as msgpack."""
+MAX_DEPTH: Final = 16
+"""Lists and dicts within each other."""
+MAX_COUNT: Final = 2**53
+"""Bound of what one writer has added to a counter."""
+OVERHEAD: Final = 128
+"""Bytes that an entry counts beside its names and its value."""
+
+_LEAVES: Final = frozenset({type(None), bool, int, float, str, bytes})
+_Writer = Annotated[int, Meta(ge=0, lt=WRITERS)]
+_Count = Annotated[int, Meta(ge=0, lt=2**53)]
+_Name = Annotated[str, Meta(max_length=MAX_KEY)]
+
+Vector = dict[_Writer, _Count]
+"""How many writes of each writer are known."""
+
+
+@final
+class Entry(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """What one write has left."""
+
+    dot: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    """The write: its number among those of its writer, times 1,024, plus the writer."""
+    kind: Annotated[int, Meta(ge=VALUE, le=SET)]
+    map: _Name
+    """The map that the entry belongs to; empty: the document itself."""
+    name: _Name
+    """The set that the entry is an element of; empty for values and counters."""
+    key: _Name
+    """Key of a value, name of a counter, or an element of a set as JSON."""
+    payload: Annotated[bytes, Meta(max_length=MAX_VALUE)]
+    """The value as msgpack; of a counter what its writer has added, as ``Added``; else empty."""
+
+    @property
+    def group(self) -> Group:
+        """What the entry is read together with."""
+        return (self.kind, self.map, self.name)
+
+    @property
+    def size(self) -> int:
+        """Bytes that the entry counts."""
+        return OVERHEAD + len(self.map) + len(self.name) + len(self.key) + len(self.payload)
+
+    @property
+    def bucket(self) -> int:
+        """The part of the document in which the entry is compared."""
+        return crc32(f"{self.kind}{self.map}\0{self.name}\0{self.key}".encode()) % BUCKETS
+
+    @property
+    def shown(self) -> tuple[Kind, str]:
+        """What a watcher sees of a change of the entry."""
+        if self.map:
+            return "map", self.map
+        if self.kind == SET:
+            return "set", self.name
+        return ("value" if self.kind == VALUE else "counter"), self.key
+
+
+@final
+class Edit(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What a writer has changed since its last edit, as one change."""
+
+    writer: _Writer
+    first: _Count
+    """Number of its first write."""
+    count: _Count
+    """How many writes it has; 0: the edit is only announced, and to be fetched."""
+    needs: Vector
+    """What its writer had seen: it comes before."""
+    added: list[Entry]
+    removed: list[Annotated[int, Meta(ge=0, le=2**63 - 1)]]
+    """Dots of entries that were removed or overwritten."""
+
+
+_Sum = Annotated[int, Meta(ge=-MAX_COUNT, le=MAX_COUNT)]
+_Start = Annotated[int, Meta(ge=0, lt=2**53)]
+
+
+@final
+class Added(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """What was added to a counter with one number of a writer, by all that have used the number."""
+
+    total: _Sum
+    start: _Start
+    """The one that uses the number now: a random number."""
+    own: _Sum
+    """What that one has added of the total."""
+    former_start: _Start
+    """The one that used the number before."""
+    former_own: _Sum
+    """What that one had added when it was seen last."""
+
+    def share_of(self, start: int) -> int:
+        """Return what the total has of one that uses the number, or used it before."""
+        return self.own if start == self.start else self.former_own if start == self.former_start else 0
+
+
+_added: Final = msgspec.msgpack.Decoder(Added)
+_edits: Final = msgspec.msgpack.Decoder(Edit)
+_entries: Final = msgspec.msgpack.Decoder(list[Entry])
+encode: Final = msgspec.msgpack.Encoder().encode
+
+
+def dot_of(writer: int, number: int) -> int:
+    """Return the dot of one write of a writer."""
+    return number * WRITERS + writer
+
+
+def read_edit_untrusted(data: bytes) -> Edit:
+    """Read an edit of another member.
+
+    Raises:
+        RemoteProtocolError: it is malformed.
+    """
+    try:
+        edit = _edits.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise RemoteProtocolError(f"an edit is malformed: {error}") from None
+    for entry in edit.added:
+        check_entry_untrusted(entry)
+        number, writer = divmod(entry.dot, WRITERS)
+        if writer != edit.writer or not edit.first <= number < edit.first + edit.count:
+            raise RemoteProtocolError("an edit adds what is not its writer's")
+    if edit.count and not edit.first:
+        raise RemoteProtocolError("the writes of a writer begin with 1")
+    return edit
+
+
+def read_entries_untrusted(data: bytes) -> list[Entry]:
+    """Read entries of another member, or of a copy on disk.
+
+    Raises:
+        RemoteProtocolError: they are malformed.
+    """
+    try:
+        entries = _entries.decode(data)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise RemoteProtocolError(f"entries are malformed: {error}") from None
+    for entry in entries:
+        check_entry_untrusted(entry)
+    return entries
+
+
+def check_entry_untrusted(entry: Entry) -> None:
+    """Make sure that an entry can be read by everybody.
+
+    Raises:
+        RemoteProtocolError: it cannot.
+    """
+    try:
+        if len(entry.map.encode()) > MAX_KEY:
+            raise ConfigError("the name of a map is too long")
+        if entry.kind == VALUE:
+            check_key(entry.key)
+            check_plain(msgspec.msgpack.decode(entry.payload))
+        elif entry.kind == COUNTER:
+            check_key(entry.key)
+            read_added(entry)
+        else:
+            check_key(entry.name)
+            if write_element(read_element(entry.key)) != entry.key or entry.payload:
+                raise ConfigError("an element of a set is not written as its members write it")
+        if entry.kind != SET and entry.name:
+            raise ConfigError("only elements belong to a set")
+    except (ConfigError, ValueError, TypeError, RecursionError, msgspec.MsgspecError) as error:
+        raise RemoteProtocolError(f"an entry is malformed: {error}") from None
+
+
+# -- values ----------------------------------------------------------------------------------------------------
+
+
+def write_value(value: object) -> bytes:
+    """Return a value as it is kept.
+
+    Raises:
+        ConfigError: a document does not hold it.
+    """
+    try:
+        check_plain(value)
+        data = encode(value)
+    except (OverflowError, UnicodeEncodeError, msgspec.MsgspecError) as error:
+        raise ConfigError(f"a document does not hold {value!r:.100}: {error}") from None
+    if len(data) > MAX_VALUE:
+        raise ConfigError(f"a value has {len(data)} bytes: a document holds values of {MAX_VALUE} bytes at most")
+    return data
+
+
+def read_value(data: bytes) -> Any:
+    """Return the value of an entry."""
+    return msgspec.msgpack.decode(data)
+
+
+def check_plain(value: object, depth: int = 0) -> None:
+    """Make sure that a value is one that a document holds.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    kind = type(value)
+    if kind in _LEAVES:
+        return
+    if depth >= MAX_DEPTH:
+        raise ConfigError(f"a value is nested deeper than {MAX_DEPTH}: use several keys")
+    if kind is list or kind is tuple:
+        for one in cast("list[object]", value):
+            check_plain(one, depth + 1)
+    elif kind is dict:
+        for key, one in cast("dict[object, object]", value).items():
+            if type(key) is not str:
+                raise ConfigError(f"a document does not hold dicts with the key {key!r:.100}: use a str")
+            check_plain(one, depth + 1)
+    else:
+        raise ConfigError(
+            f"a document does not hold {value!r:.100}: use None, bool, int, float, str, bytes, lists and dicts of these"
+        )
+
+
+def read_added(entry: Entry) -> Added:
+    """Return what a writer has added to a counter.
+
+    Raises:
+        msgspec.MsgspecError: it is not that.
+    """
+    return _added.decode(entry.payload)
+
+
+def write_element(value: object) -> str:
+    """Return an element of a set as it is kept: JSON.
+
+    Raises:
+        ConfigError: a set does not hold it.
+    """
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # equal to Python, and so one element
+    if not _is_element(value):
+        raise ConfigError(
+            f"a set in a document does not hold {value!r:.100}: use None, bool, int, float, str and tuples of these"
+        )
+    return check_key(json.dumps(value, ensure_ascii=False), "element, as JSON,")
+
+
+def read_element(key: str) -> Any:
+    """Return an element of a set.
+
+    Raises:
+        ValueError: it is no JSON.
+    """
+    return _tuples(json.loads(key))
+
+
+def _is_element(value: object, depth: int = 0) -> bool:
+    if isinstance(value, tuple):
+        if depth >= MAX_DEPTH:
+            raise ConfigError(f"a value is nested deeper than {MAX_DEPTH}: use several keys")
+        return all(_is_element(one, depth + 1) for one in cast("tuple[object, ...]", value))
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+def _tuples(value: Any) -> Any:
+    if not isinstance(value, list):
+        return value
+    return tuple(map(_tuples, cast("list[object]", value)))
+
+
+def check_key(key: object, what: str = "key") -> str:
+    """Return a key, an element of a set or a name, if it is one.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    try:
+        if isinstance(key, str) and 1 <= len(key.encode()) <= MAX_KEY:
+            return key
+    except UnicodeEncodeError:  # half of a character
+        pass
+    raise ConfigError(f"the {what} {key!r:.100} is no text of 1 to {MAX_KEY} bytes")

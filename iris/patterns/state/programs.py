@@ -1,0 +1,127 @@
+"""Operations on a document for programs that are no members: those behind a door.
+
+They are requests of the document's cluster, with what they are about as a map: ``key``, ``counter`` or ``set``, and
+``map`` where it belongs to a map of the document.  ``read`` gives what is there; ``write`` sets a key to ``value``;
+``add`` adds ``number`` to a counter or ``element`` to a set; ``remove`` removes a key or an ``element``.  The tunnel
+``watch`` gets a pattern and gives a map for each change, see ``StateChange``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, cast, final
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from iris.kernel.errors import ConfigError, Overloaded, RemoteError
+from iris.patterns.messages import Request, Sender
+from iris.patterns.service import Service
+from iris.patterns.state.entries import MAX_DEPTH
+from iris.patterns.state.replica import Replica
+from iris.patterns.state.shared_types import SharedMap
+from iris.patterns.state.watch import StateWatch
+from iris.patterns.tunnel import Tunnel
+
+
+@final
+class Subject(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an operation is about; see this module."""
+
+    map: str = ""
+    key: str | UnsetType = UNSET
+    counter: str | UnsetType = UNSET
+    set: str | UnsetType = UNSET
+    value: Any = UNSET
+    number: int = 1
+    element: Any = UNSET
+
+
+@final
+class Programs:
+    """Serves programs.
+
+    Args:
+        check: raises RemoteError for who may not.
+        watch: follows what a pattern matches.
+    """
+
+    def __init__(self, replica: Replica, check: Callable[[Sender], None], watch: Callable[[str], StateWatch]) -> None:
+        self._replica = replica
+        self._check = check
+        self._watch = watch
+
+    def serve(self, service: Service) -> None:
+        """Add the operations to the service of a document."""
+        for name, operation in _OPERATIONS.items():
+            service.request(name)(self._checked(operation))
+        service.tunnel("watch")(self._serve_watch)
+
+    def _checked(self, operation: Callable[[SharedMap, Subject], object]) -> Callable[[Request], object]:
+        def handle(request: Request) -> object:
+            self._check(request.sender)
+            try:
+                subject = msgspec.convert(request.payload, Subject)
+                return operation(SharedMap(self._replica, subject.map), subject)
+            except (ConfigError, msgspec.ValidationError) as error:
+                raise RemoteError("bad_request", str(error)) from None
+            except Overloaded as error:
+                raise RemoteError("full", str(error)) from None
+
+        return handle
+
+    async def _serve_watch(self, tunnel: Tunnel) -> None:
+        self._check(tunnel.sender)
+        pattern = await tunnel.receive()
+        try:
+            watch = self._watch(pattern if isinstance(pattern, str) else "")
+        except ConfigError as error:
+            raise RemoteError("bad_request", str(error)) from None
+        async for change in watch:
+            await tunnel.send(msgspec.to_builtins(change, builtin_types=(bytes,)))
+
+
+def _read(place: SharedMap, subject: Subject) -> object:
+    if isinstance(subject.key, str):
+        return place.get(subject.key)
+    if isinstance(subject.counter, str):
+        return place.counter(subject.counter).value
+    if isinstance(subject.set, str):
+        return list(place.set(subject.set))
+    return dict(place)
+
+
+def _write(place: SharedMap, subject: Subject) -> None:
+    if not isinstance(subject.key, str) or subject.value is UNSET:
+        raise ConfigError("write takes key and value")
+    place[subject.key] = subject.value
+
+
+def _add(place: SharedMap, subject: Subject) -> None:
+    if isinstance(subject.counter, str):
+        place.counter(subject.counter).add(subject.number)
+    elif isinstance(subject.set, str) and subject.element is not UNSET:
+        place.set(subject.set).add(_hashable(subject.element))
+    else:
+        raise ConfigError("add takes counter, or set and element")
+
+
+def _remove(place: SharedMap, subject: Subject) -> None:
+    if isinstance(subject.key, str):
+        place.pop(subject.key, None)
+    elif isinstance(subject.set, str) and subject.element is not UNSET:
+        place.set(subject.set).discard(_hashable(subject.element))
+    else:
+        raise ConfigError("remove takes key, or set and element")
+
+
+def _hashable(element: object, depth: int = 0) -> object:
+    """Return an element as a set holds it: what are tuples in Python are lists elsewhere."""
+    if not isinstance(element, list | tuple):
+        return element
+    if depth >= MAX_DEPTH:
+        raise ConfigError(f"a value is nested deeper than {MAX_DEPTH}: use several keys")
+    return tuple(_hashable(one, depth + 1) for one in cast("list[object]", element))
+
+
+_OPERATIONS: Final = {"read": _read, "write": _write, "add": _add, "remove": _remove}
