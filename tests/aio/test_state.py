@@ -27,8 +27,7 @@ def test_tasks_read_write_and_follow_a_document() -> None:
         ):
             here["eur"] = 1.5
             here.counter("visits").add(2)
-            with here.edit():
-                here["from"], here["to"] = -5, 5
+            here["from"], here["to"] = -5, 5
             await here.settled(2)
             assert dict(there) == {"eur": 1.5, "from": -5, "to": 5}
             assert there.counter("visits").value == 2

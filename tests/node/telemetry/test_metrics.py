@@ -231,6 +231,8 @@ async def everything() -> NodeSnapshot:
                 carried=2,
                 carried_bytes=100,
                 refused={"no route": 1},
+                rejected={},
+                unreached={},
                 sites=("west",),
                 neighbours={node.id: "west"},
                 told=1,

@@ -59,7 +59,7 @@ class Primary:
         self.copies = self
         self.known = {0: "bridge"}
         self.changes = self.copied = 0
-        self.leases = Leases(cast("Any", self), cast("Any", world), address="bridge")
+        self.leases = Leases(cast("Any", self), address="bridge")
 
     def now(self) -> int:
         return 0
@@ -105,14 +105,11 @@ class World:
         self.tokens: list[int] = []
         self.lost = 0
 
-    def speaks_for(self, _sender: object, _cluster: str) -> bool:
-        return True
-
     async def travel(self) -> None:
         await trio.sleep(self.rng.choice((0.01, 0.01, 0.3, 1.0)) * self.rng.random())
 
     async def handle(self, primary: Primary, operation: str, request: object, found: dict[str, object]) -> None:
-        handlers = {"lease": primary.leases._lease, "renew": primary.leases._renew, "release": primary.leases._release}
+        handlers = primary.leases.requests()
         await self.travel()
         reply = await handlers[operation](cast("Any", request))
         await self.travel()
