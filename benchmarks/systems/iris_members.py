@@ -75,7 +75,7 @@ class _Members:
     async def wait_news(self) -> None:
         await trio.sleep_forever()
 
-    def clusters(self, at_most: int | None = None) -> Sequence[str]:
+    def clusters(self, at_most: int | None = None) -> Sequence[str]:  # noqa: ARG002 -- there are none
         return ()
 
     def member_ids(self, cluster: str) -> Sequence[NodeId]:

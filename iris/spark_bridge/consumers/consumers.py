@@ -31,7 +31,7 @@ import trio
 
 from iris.kernel.config import KIB
 from iris.kernel.errors import RemoteError, TunnelBroken
-from iris.kernel.tasks import open_background
+from iris.kernel.tasks import open_background, run_in_thread
 from iris.patterns.pubsub.interest import is_pattern
 from iris.patterns.tunnel import Tunnel
 from iris.security.identity import MAX_PATTERNS
@@ -104,14 +104,14 @@ class _Reading:
         """Read until the consumer leaves."""
         member = self._member
         states = {state.id: state for state in member.states.values()}
-        start = await trio.to_thread.run_sync(self._start, fields, states)
-        cursors = await trio.to_thread.run_sync(member.store.cursors)
+        start = await run_in_thread(self._start, fields, states)
+        cursors = await run_in_thread(member.store.cursors)
         if fields.get("replay") is True:
             await self._move(start)
         elif all(cursor.group != self._group for cursor in cursors) and await member.wait_begun(self._group):
             start = {shard: state.earliest for shard, state in states.items()}
         pin = partial(member.store.pin_cursor, self._group, start, now=member.now())
-        cursor = await trio.to_thread.run_sync(pin)
+        cursor = await run_in_thread(pin)
         self._committed = {shard: cursor.offsets.get(shard, state.earliest) for shard, state in states.items()}
         since = _offsets(fields.get("at"))
         self._at = {
@@ -172,7 +172,7 @@ class _Reading:
         move = partial(self._member.store.move_cursor, self._group, dict(self._committed), now=self._member.now())
         while True:
             try:
-                return await trio.to_thread.run_sync(move)
+                return await run_in_thread(move)
             except StoreFull:
                 await trio.sleep(0.5)
 
@@ -207,7 +207,7 @@ class _Reading:
         if at >= state.next:
             return  # all that it had not read was trimmed
         try:
-            rows, end = await trio.to_thread.run_sync(self._read, state, at)
+            rows, end = await run_in_thread(self._read, state, at)
         except DataLost:
             return  # trimmed meanwhile: the next look begins behind that
         except TierUnreachable:

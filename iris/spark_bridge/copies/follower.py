@@ -27,7 +27,7 @@ from iris.kernel.errors import (
     RemoteProtocolError,
 )
 from iris.kernel.names import check_name
-from iris.kernel.tasks import Wakeup, open_background, protected_context
+from iris.kernel.tasks import Wakeup, open_background, protected_context, run_in_thread
 from iris.node.node import Node
 from iris.patterns.messages import Request, Sender
 from iris.patterns.pubsub.interest import copies_cluster, primary_cluster
@@ -120,7 +120,7 @@ class BridgeCopy:
         return await self._describe()
 
     async def _describe(self) -> dict[str, Any]:
-        held = await trio.to_thread.run_sync(self._store.replication.held)
+        held = await run_in_thread(self._store.replication.held)
         return {
             "copy": self._name,
             "term": self._term,
@@ -165,7 +165,7 @@ class BridgeCopy:
         async with self._turn:
             if self._promoted.is_set() or term != self._state.promised or term <= self._term:
                 return False
-            held = await trio.to_thread.run_sync(self._store.replication.held)
+            held = await run_in_thread(self._store.replication.held)
             offsets = {shard.number: shard.next for shard in held}
             # From here on this log is the bridge's, whatever becomes of this process.
             await self._put(self._state.promoted(self._name, term, offsets, min_copies))
@@ -173,7 +173,7 @@ class BridgeCopy:
         return True
 
     async def _put(self, state: LogState) -> None:
-        await trio.to_thread.run_sync(self._store.replication.put_state, encode_state(state))
+        await run_in_thread(self._store.replication.put_state, encode_state(state))
         self._state = state
 
     # -- following ------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class BridgeCopy:
             _log.warning("copy %s: %s", self._name, problem, extra={"bridge": self._bridge, "reason": problem})
 
     async def _follow(self) -> None:
-        held = msgspec.msgpack.encode(await trio.to_thread.run_sync(self._store.replication.held))
+        held = msgspec.msgpack.encode(await run_in_thread(self._store.replication.held))
         async with self._node.open_tunnel(primary_cluster(self._bridge, self._shard), operation="follow") as tunnel:
             await tunnel.send(
                 {
@@ -284,7 +284,7 @@ class BridgeCopy:
                 if self._state.promised > term:
                     return
                 repeat = partial(self._store.replication.repeat, changes, term=term)
-                position = await trio.to_thread.run_sync(repeat)
+                position = await run_in_thread(repeat)
             if position is not None:
                 self._position = position
                 self._note_following()
@@ -339,9 +339,9 @@ async def open_copy(
     check_name(bridge, "cluster")
     check_name(name, "copy")
     await _check_name(node, bridge, shard, name)
-    store = await trio.to_thread.run_sync(partial(open_store, Path(directory), shards=(), entropy=os.urandom))
+    store = await run_in_thread(partial(open_store, Path(directory), shards=(), entropy=os.urandom))
     try:
-        state = await trio.to_thread.run_sync(_begin, store)
+        state = await run_in_thread(_begin, store)
         copy = BridgeCopy(node, store, state, bridge=bridge, shard=shard, name=name)
         async with AsyncExitStack() as stack:
             nursery = await stack.enter_async_context(open_background())
@@ -350,7 +350,7 @@ async def open_copy(
             yield copy
     finally:
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(store.close)
+            await run_in_thread(store.close)
 
 
 def _begin(store: Store) -> LogState:

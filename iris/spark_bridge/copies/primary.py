@@ -25,7 +25,7 @@ import trio
 from iris.kernel.config import MIB
 from iris.kernel.errors import ConfigError, IrisError, NotAllowed, RemoteError, RemoteProtocolError, TunnelBroken
 from iris.kernel.names import is_name
-from iris.kernel.tasks import Wakeup
+from iris.kernel.tasks import Wakeup, run_in_thread
 from iris.patterns.messages import Request, Sender
 from iris.patterns.pubsub.interest import primary_cluster
 from iris.patterns.service import Service
@@ -194,7 +194,7 @@ class PrimaryCopies:
 
     async def statuses(self) -> list[CopyStatus]:
         """Return the copies that this log knows."""
-        shards = {shard.number: shard.next for shard in await trio.to_thread.run_sync(self._store.shards)}
+        shards = {shard.number: shard.next for shard in await run_in_thread(self._store.shards)}
         found: list[CopyStatus] = []
         for name in self._state.copies:
             following = self._next.get(name)
@@ -231,7 +231,7 @@ class PrimaryCopies:
         """
         if self.copied == math.inf:
             return
-        number = await trio.to_thread.run_sync(self._store.replication.number)
+        number = await run_in_thread(self._store.replication.number)
         with trio.move_on_after(timeout):
             while self.copied < number:
                 await self.wait_news()
@@ -277,7 +277,7 @@ class PrimaryCopies:
 
         A log that has no copies is ready at once: what is in it is the only one.
         """
-        start = await trio.to_thread.run_sync(self._store.replication.number)
+        start = await run_in_thread(self._store.replication.number)
         state, new = self._state, self._settings
         strict = max(state.settings.min_copies, new.min_copies)
         while self._count_met(start) < needed_acceptances(len(self._state.copies), strict):
@@ -322,7 +322,7 @@ class PrimaryCopies:
         """Change the state on the disk, then tell the copies."""
         async with self._writing:
             state = msgspec.structs.replace(self._state, revision=self._state.revision + 1, **changes)
-            await trio.to_thread.run_sync(self._store.replication.put_state, encode_state(state))
+            await run_in_thread(self._store.replication.put_state, encode_state(state))
             self._state = state
         for follower in self._all():
             follower.state = encode_state(state)
@@ -458,9 +458,9 @@ class PrimaryCopies:
             async with self._listening:
                 replication = self._store.replication
                 if self._followers:
-                    await trio.to_thread.run_sync(replication.listen, self._changed)
+                    await run_in_thread(replication.listen, self._changed)
                 else:
-                    await trio.to_thread.run_sync(replication.listen_no_more)
+                    await run_in_thread(replication.listen_no_more)
 
     def _changed(self, change: LogChange) -> None:
         self._token.run_sync_soon(self._distribute, change)
@@ -493,23 +493,23 @@ class PrimaryCopies:
     async def _catch_up(self, follower: _Follower, term: int, held: Sequence[HeldShard]) -> None:
         replication = self._store.replication
         try:
-            cuts = await trio.to_thread.run_sync(replication.cuts, held, self._state.forks(term))
+            cuts = await run_in_thread(replication.cuts, held, self._state.forks(term))
         except ValueError as error:
             raise RemoteError("Refused", str(error)) from None
-        begin: LogChange | None = await trio.to_thread.run_sync(replication.begin, cuts)
+        begin: LogChange | None = await run_in_thread(replication.begin, cuts)
         offsets = {cut.shard.number: cut.offset for cut in cuts}
-        while await trio.to_thread.run_sync(replication.lacking, offsets) > _CLOSE:
+        while await run_in_thread(replication.lacking, offsets) > _CLOSE:
             if begin is not None:
                 await self._send(follower, begin)
                 begin = None
             for shard in offsets:
-                change, offsets[shard] = await trio.to_thread.run_sync(replication.piece, shard, offsets[shard])
+                change, offsets[shard] = await run_in_thread(replication.piece, shard, offsets[shard])
                 if change is not None:
                     await self._send(follower, change)
         await self._listen()
         follower.takes_part = True  # from here each change is queued; those that are in the rest are left out
         with closing(replication.rest(offsets, begin)) as rest:
-            while (change := await trio.to_thread.run_sync(next, rest, None)) is not None:
+            while (change := await run_in_thread(next, rest, None)) is not None:
                 follower.leave_out(change.head.number)
                 await self._send(follower, change)
         _log.info("copy %s of bridge %s is in step", follower.name, self._bridge, extra={"bridge": self._bridge})

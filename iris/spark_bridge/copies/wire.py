@@ -22,6 +22,7 @@ import trio
 
 from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import RemoteError, RemoteProtocolError, TunnelBroken
+from iris.kernel.tasks import run_in_thread
 from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.log import LogChange, decode_change_untrusted, encode_head
 
@@ -101,7 +102,7 @@ async def receive_change(tunnel: Tunnel, fields: Mapping[str, object]) -> LogCha
     data = await receive_bytes(tunnel, size)
     if head < _PIECE:
         return decode_change_untrusted(data, head)
-    return await trio.to_thread.run_sync(decode_change_untrusted, data, head)
+    return await run_in_thread(decode_change_untrusted, data, head)
 
 
 async def receive_fields(tunnel: Tunnel) -> Mapping[str, object]:

@@ -27,6 +27,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType, Struc
 
 from iris.kernel.config import KIB
 from iris.kernel.errors import ConfigError, RemoteError
+from iris.kernel.tasks import run_in_thread
 from iris.spark_bridge.client import BridgeClient, one_error, portal_to
 from iris.spark_bridge.datasource.driver_rows import merge_carried
 from iris.spark_bridge.datasource.options import SinkOptions
@@ -202,7 +203,7 @@ async def commit_parts(client: BridgeClient, *, staged: Sequence[Staged], carrie
         rows_of = {message.part: message.rows for message in carried}
         if len(carried) > 1:
             # Thousands of tasks may have given 64 KiB each: meanwhile this node answers others.
-            merged = await trio.to_thread.run_sync(merge_carried, rows_of, parts)
+            merged = await run_in_thread(merge_carried, rows_of, parts)
         else:
             merged = merge_carried(rows_of, parts)
         for file in merged.values():

@@ -20,7 +20,7 @@ import trio
 
 from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import TunnelBroken
-from iris.kernel.tasks import Wakeup, open_background
+from iris.kernel.tasks import Wakeup, open_background, run_in_thread
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.errors import DataLost, LogDamaged, StoreFull, TierUnreachable
@@ -195,7 +195,7 @@ class OpenQueue:
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Work until it is cancelled.  What was reported and is not written then is reported again by its worker."""
         states = tuple(self._member.states.values())
-        self.is_kept = await trio.to_thread.run_sync(self._load, states)
+        self.is_kept = await run_in_thread(self._load, states)
         if self.is_kept:
             self._machine.rest(trio.current_time() + _REST)
             await self._keep()
@@ -229,7 +229,7 @@ class OpenQueue:
             },
             now=self._member.now(),
         )
-        await trio.to_thread.run_sync(pin)
+        await run_in_thread(pin)
         self.is_kept = self._unmarked = True
         self._dirty.wake()
 
@@ -287,7 +287,7 @@ class OpenQueue:
                 shard = self._shards[state.number]
                 at = shard.progress.next_open(max(shard.scanned, state.earliest))
                 while at < state.next:
-                    rows, at = await trio.to_thread.run_sync(self._read, state, at)
+                    rows, at = await run_in_thread(self._read, state, at)
                     count += sum(not shard.progress.is_done(row.offset) for row in rows)
                 shard.progress.mark(shard.progress.floor, state.next)
                 shard.retries = dict.fromkeys((*shard.retries, *shard.record.retries))
@@ -342,7 +342,7 @@ class OpenQueue:
         if start >= state.next or not self._has_room():
             return False
         try:
-            rows, end = await trio.to_thread.run_sync(self._read, state, start)
+            rows, end = await run_in_thread(self._read, state, start)
         except DataLost:
             return False  # it was trimmed meanwhile: the next look begins behind that
         except LogDamaged as error:
@@ -402,7 +402,7 @@ class OpenQueue:
     async def _reread(self, epoch: str, place: Place) -> dict[Place, JobRow]:
         while True:
             try:
-                return await trio.to_thread.run_sync(self._read_one, epoch, place)
+                return await run_in_thread(self._read_one, epoch, place)
             except TierUnreachable as error:
                 self._say_unreachable(error)
                 await trio.sleep(_DAMAGED)
@@ -620,5 +620,5 @@ class OpenQueue:
             if self.is_kept and floors != told:
                 with suppress(StoreFull):  # next time
                     move = partial(self._member.store.move_cursor, self._group, floors, now=self._member.now())
-                    await trio.to_thread.run_sync(move)
+                    await run_in_thread(move)
                     told = floors

@@ -15,7 +15,7 @@ import trio
 from iris.kernel.config import KIB, MIB, Config
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import Entropy, check_name
-from iris.kernel.tasks import open_background, protected_context
+from iris.kernel.tasks import open_background, protected_context, run_in_thread
 from iris.node.node import Node
 from iris.patterns.pubsub.interest import Share, check_pattern, check_share
 from iris.spark_bridge.copies import LogState, PrimaryCopies, Settings, read_state
@@ -139,7 +139,7 @@ async def open_bridge(
     entropy = entropy or os.urandom
     if min_copies < 0:
         raise ConfigError(f"min_copies is {min_copies}: use a whole number, 0 or more")
-    state = await trio.to_thread.run_sync(read_state, Path(directory)) or LogState()
+    state = await run_in_thread(read_state, Path(directory)) or LogState()
     if state.role == "copy":
         raise ConfigError(
             f"the log in {directory} is a copy: give --follow {name}/{min(shards)}, or promote it by 'iris bridge "
@@ -159,7 +159,7 @@ async def open_bridge(
     newcomer: Newcomer | None = None
     parents: Mapping[str, tuple[str, int]] = {}
     if of is not None:
-        division = await trio.to_thread.run_sync(read_division, Path(directory), of)
+        division = await run_in_thread(read_division, Path(directory), of)
         if division is None:
             newcomer = Newcomer(node, name, shards, of)
             grown, parents = await newcomer.wait(waiting)
@@ -180,7 +180,7 @@ async def open_bridge(
         term=state.term,
     )
     others = await place.check()
-    store = await trio.to_thread.run_sync(partial(open_store, Path(directory), shards=shards, entropy=entropy))
+    store = await run_in_thread(partial(open_store, Path(directory), shards=shards, entropy=entropy))
     retention = retention or Retention()
     settings = Settings(
         topics=tuple(topics),
@@ -199,7 +199,7 @@ async def open_bridge(
     usage = Usage(most=config.bridge_staged_bytes, most_of_owner=config.bridge_staged_bytes_per_owner)
     staging = Staging(Path(directory) / "staged", usage)
     async with _closing(store), AsyncExitStack() as stack:
-        await trio.to_thread.run_sync(_look, store, staging)
+        await run_in_thread(_look, store, staging)
         if tier is None and store.tiering.has_objects:
             # Without it retention would remove events, and the next bridge with it would take that for a trim by hand.
             raise ConfigError(f"the log in {directory} has a tier: give the --tier that it was written to")
@@ -216,18 +216,18 @@ async def open_bridge(
             nursery.start_soon(_watch_claim, place, met)
         await copies.wait_ready()
         met.set()
-        clock = MemberClock(wall_clock, await trio.to_thread.run_sync(_newest, store, staging))
+        clock = MemberClock(wall_clock, await run_in_thread(_newest, store, staging))
         if division is not None:
             if newcomer is not None and parents:
                 division = await newcomer.take_over(store, division.grown, parents, now=clock.now)
             elif newcomer is not None:
-                await trio.to_thread.run_sync(store.put_division, division.encode())
+                await run_in_thread(store.put_division, division.encode())
             share = Share(division.of, tuple(shards))
         uploads = None
         if tier is not None:
             start = partial(TierUploads, store, tier, bridge=name, shards=shards, term=state.term, forks=state.forks)
             copied = partial(copies.wait_copied, _COPYING)
-            uploads = await trio.to_thread.run_sync(partial(start, copied=copied, now=clock.now, entropy=entropy))
+            uploads = await run_in_thread(partial(start, copied=copied, now=clock.now, entropy=entropy))
         bridge = BridgeMember(
             store,
             shards=shards,
@@ -352,7 +352,7 @@ async def _closing(store: Store) -> AsyncIterator[None]:
         yield
     finally:
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(store.close)
+            await run_in_thread(store.close)
 
 
 async def _watch_claim(place: ShardClaim, met: trio.Event) -> None:

@@ -20,7 +20,7 @@ import trio
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import NodeId
-from iris.kernel.tasks import Wakeup
+from iris.kernel.tasks import Wakeup, run_in_thread
 from iris.kernel.wire import saturated
 from iris.patterns.pubsub.interest import Matcher
 from iris.patterns.pubsub.subscribe import EventRun, Subscription
@@ -266,7 +266,7 @@ class BridgeMember:
 
     async def report(self) -> BridgeReport:
         """Return the counters, the shards, and how far readers are behind: these are looked up in the log."""
-        cursors = await trio.to_thread.run_sync(self.store.cursors)
+        cursors = await run_in_thread(self.store.cursors)
         shards = sorted(self._states.values(), key=lambda state: state.number)
         lags = {
             cursor.group: sum(
@@ -281,7 +281,7 @@ class BridgeMember:
 
     async def tier_statuses(self) -> Sequence[TierStatus]:
         """Return how far the tier of each shard is; nothing if there is none."""
-        return () if self._uploads is None else await trio.to_thread.run_sync(self._uploads.statuses)
+        return () if self._uploads is None else await run_in_thread(self._uploads.statuses)
 
     @property
     def of(self) -> int | None:
@@ -301,14 +301,14 @@ class BridgeMember:
         if self.division is None:
             raise ConfigError("this member stores all events of its topics: start it with --of to divide them")
         async with self._dividing:
-            stored = decode_division(await trio.to_thread.run_sync(self.store.division)) or self.division
+            stored = decode_division(await run_in_thread(self.store.division)) or self.division
             if of > stored.of:
                 divide = partial(self.store.divide, lambda offsets: stored.divided(of, offsets).encode())
-                await trio.to_thread.run_sync(divide)
+                await run_in_thread(divide)
                 self.sharding = Sharding(tuple(self._own), of)
         # Readers hear of a mark, and the new shard begins, only when a copy that is promoted knows of it as well.
         await self.copies.wait_copied(_COPYING)
-        self.division = decode_division(await trio.to_thread.run_sync(self.store.division)) or self.division
+        self.division = decode_division(await run_in_thread(self.store.division)) or self.division
         self.on_divided(self.division.of)
 
     async def wait_begun(self, group: str) -> bool:
@@ -344,11 +344,11 @@ class BridgeMember:
             StoreFull: there is no room for that; readers are told all the same, until this member ends.
         """
         self._known = {**self._known, **found}
-        await trio.to_thread.run_sync(self.store.note_members, found)
+        await run_in_thread(self.store.note_members, found)
 
     async def forget_shard(self, number: int) -> bool:
         """Forget a shard whose log is gone; tell whether it was known, and not this member's own."""
-        if number in self._own or not await trio.to_thread.run_sync(self.store.forget_member, number):
+        if number in self._own or not await run_in_thread(self.store.forget_member, number):
             return False
         self._known = {shard: address for shard, address in self._known.items() if shard != number}
         return True
@@ -458,7 +458,7 @@ class BridgeMember:
                 for shard, state in asked.items()
             }
 
-        return await trio.to_thread.run_sync(look)
+        return await run_in_thread(look)
 
     # -- working --------------------------------------------------------------------------------------------
 
@@ -703,7 +703,7 @@ class BridgeMember:
         append = partial(
             self.store.append, parts, now=self.now(), date=self.date(), judged=self._is_judged, change=change
         )
-        appended = await trio.to_thread.run_sync(append, limiter=self._disk)
+        appended = await run_in_thread(append, limiter=self._disk)
         for waiting in changes:
             if waiting.error is not None:
                 waiting.fail(waiting.error)
@@ -721,7 +721,7 @@ class BridgeMember:
             before = self.now() - int(_PUBLISHER_MEMORY * 1_000_000)
             if self.is_clock_believed():
                 with suppress(StoreFull):  # next time
-                    await trio.to_thread.run_sync(self.store.forget_publishers, before)
+                    await run_in_thread(self.store.forget_publishers, before)
             await trio.sleep(_RETENTION_INTERVAL)
 
     async def _retain(self) -> None:
@@ -730,7 +730,7 @@ class BridgeMember:
             # A clock that jumped ahead would make every event old enough to be removed.
             retention = retention.without_ages()
         with suppress(StoreFull):  # nothing could be removed: publishers learn of what is refused
-            await trio.to_thread.run_sync(partial(self.store.retain, retention, now=self.now()))
+            await run_in_thread(partial(self.store.retain, retention, now=self.now()))
         self.refresh()
 
 

@@ -74,6 +74,7 @@ import trio
 from iris.kernel.config import KIB, MIB, Config
 from iris.kernel.errors import IrisError, RemoteError, TunnelBroken
 from iris.kernel.names import is_node_id
+from iris.kernel.tasks import run_in_thread
 from iris.patterns.messages import Request, Sender
 from iris.patterns.pubsub.interest import MAX_SHARDS, is_pattern
 from iris.patterns.service import Service
@@ -257,7 +258,7 @@ class Operations:
             most_of_owner=most_of_owner,
             now=self._member.now(),
         )
-        check_owner(kind, name, owner=await trio.to_thread.run_sync(claim), caller=sender.cluster)
+        check_owner(kind, name, owner=await run_in_thread(claim), caller=sender.cluster)
 
     # -- requests -------------------------------------------------------------------------------------------
 
@@ -293,12 +294,12 @@ class Operations:
         begin = _text(_fields(payload), "begin")
         if not is_node_id(begin):
             raise RemoteError("bad_request", f"begin is {begin!r}: use the id of a node")
-        return await trio.to_thread.run_sync(read_windows, self._member.store, begin)
+        return await run_in_thread(read_windows, self._member.store, begin)
 
     async def _position(self, _sender: Sender, payload: object) -> list[int] | None:
         fields = _fields(payload)
         group, shard = _text(fields, "group"), self._state(_text(fields, "shard")).id
-        for cursor in await trio.to_thread.run_sync(self._member.store.cursors):
+        for cursor in await run_in_thread(self._member.store.cursors):
             if cursor.group == group and shard in cursor.offsets:
                 return [cursor.start.get(shard, 0), cursor.offsets[shard]]
         return None
@@ -362,7 +363,7 @@ class Operations:
         state = self._state(_text(fields, "shard"))
         start, end = _number(fields, "start"), _number(fields, "end")
         count = partial(self._member.store.damage_between, state.number, start, end, self._wanted(fields))
-        found = await trio.to_thread.run_sync(count)
+        found = await run_in_thread(count)
         return {
             "count": sum(count for _, count in found),
             "places": [[damage.offset, damage.end, damage.reason] for damage, _ in found[:GAPS_AT_ONCE]],
@@ -372,7 +373,7 @@ class Operations:
         timestamp = _number(_fields(payload), "timestamp")
         store = self._member.store
         return {
-            state.id: min(await trio.to_thread.run_sync(store.offset_at, state.number, timestamp), state.next)
+            state.id: min(await run_in_thread(store.offset_at, state.number, timestamp), state.next)
             for state in self._member.states.values()
         }
 
@@ -380,14 +381,14 @@ class Operations:
         fields = _fields(payload)
         start = self._own_offsets(fields, "start")
         pin = partial(self._member.store.pin_cursor, _name(fields, "group"), start, now=self._member.now())
-        cursor = await trio.to_thread.run_sync(pin)
+        cursor = await run_in_thread(pin)
         return {"start": dict(cursor.start), "offsets": dict(cursor.offsets)}
 
     async def _move(self, _sender: Sender, payload: object) -> None:
         fields = _fields(payload)
         offsets = self._own_offsets(fields, "offsets")
         move = partial(self._member.store.move_cursor, _name(fields, "group"), offsets, now=self._member.now())
-        await trio.to_thread.run_sync(move)
+        await run_in_thread(move)
 
     def _own_offsets(self, fields: Mapping[str, object], name: str) -> dict[str, int]:
         """Return offsets of this member's shards; it keeps no others for a group, however many are given."""
@@ -395,7 +396,7 @@ class Operations:
         return {shard: offset for shard, offset in _offsets(fields, name).items() if shard in states}
 
     async def _cursors(self, _sender: Sender, _payload: object) -> list[dict[str, Any]]:
-        owners = await trio.to_thread.run_sync(self._member.store.owners, "group")
+        owners = await run_in_thread(self._member.store.owners, "group")
         return [
             {
                 "group": cursor.group,
@@ -404,7 +405,7 @@ class Operations:
                 "offsets": dict(cursor.offsets),
                 "timestamp": cursor.timestamp,
             }
-            for cursor in await trio.to_thread.run_sync(self._member.store.cursors)
+            for cursor in await run_in_thread(self._member.store.cursors)
         ]
 
     async def _drop(self, _sender: Sender, payload: object) -> bool:
@@ -413,18 +414,18 @@ class Operations:
             return await self._member.forget_shard(_number(fields, "shard"))
         kind, name = _kind_and_name(fields)
         if kind == "group":
-            dropped = await trio.to_thread.run_sync(self._member.store.drop_cursor, name)
+            dropped = await run_in_thread(self._member.store.drop_cursor, name)
             if self._member.parents is not None:
                 self._member.parents.forget(name)
             return dropped
         await self._intake.discard(name)
-        return await trio.to_thread.run_sync(self._member.store.drop_query, name)
+        return await run_in_thread(self._member.store.drop_query, name)
 
     async def _transfer(self, _sender: Sender, payload: object) -> bool:
         fields = _fields(payload)
         kind, name = _kind_and_name(fields)
         transfer = partial(self._member.store.transfer, kind, name, _text(fields, "to"), now=self._member.now())
-        return await trio.to_thread.run_sync(transfer)
+        return await run_in_thread(transfer)
 
     async def _trim(self, _sender: Sender, payload: object) -> int:
         fields = _fields(payload)
@@ -432,7 +433,7 @@ class Operations:
         before = _number(fields, "before")
         if before > state.next:
             raise RemoteError("bad_request", f"before is {before}: shard {state.id} ends at {state.next}")
-        trimmed = await trio.to_thread.run_sync(self._member.store.trim, state.number, before)
+        trimmed = await run_in_thread(self._member.store.trim, state.number, before)
         self._member.refresh()
         return trimmed
 
@@ -477,7 +478,7 @@ class Operations:
             # What it may can change while this goes on.
             self._permissions.check_topics(tunnel.sender, wanted.patterns)
             exact = not self._permissions.may_read_all(tunnel.sender)
-            frames, at = await trio.to_thread.run_sync(read)
+            frames, at = await run_in_thread(read)
             for position in range(0, len(frames), _PIECE):
                 await tunnel.send(frames[position : position + _PIECE])
 
@@ -500,7 +501,7 @@ class Operations:
             wanted=self._wanted(fields),
         )
         try:
-            return dataclasses.asdict(await trio.to_thread.run_sync(locate))
+            return dataclasses.asdict(await run_in_thread(locate))
         except ValueError as error:
             raise RemoteError("bad_request", str(error)) from None
 

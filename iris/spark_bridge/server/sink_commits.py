@@ -22,6 +22,7 @@ import trio
 from iris.cluster.mesh import Peer
 from iris.kernel.errors import IrisError, NotAllowed, RemoteError
 from iris.kernel.names import NodeId
+from iris.kernel.tasks import run_in_thread
 from iris.patterns.messages import Sender
 from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.events.schema import HEADER_BRIDGE, HEADER_SINK, encoding_of, header_texts, key_text, payload_of
@@ -128,15 +129,15 @@ class BatchCommitter:
         """
         size = 0
         with ExitStack() as stack:
-            write = await trio.to_thread.run_sync(stack.enter_context, self._staging.write(part, tunnel.sender.cluster))
+            write = await run_in_thread(stack.enter_context, self._staging.write(part, tunnel.sender.cluster))
             async for payload in tunnel:
                 if not isinstance(payload, bytes):
                     raise RemoteError("bad_request", "a staged part is bytes")
-                await trio.to_thread.run_sync(write, payload)
+                await run_in_thread(write, payload)
                 size += len(payload)
             # Leaving the block syncs and renames the file: before this line nothing is staged, and a broken tunnel
             # leaves none of it.
-            await trio.to_thread.run_sync(stack.pop_all().close)
+            await run_in_thread(stack.pop_all().close)
         return size
 
     async def commit(
@@ -180,7 +181,7 @@ class BatchCommitter:
                 date=self._clock.date(),
             )
             async with self._appending:
-                count = await trio.to_thread.run_sync(append)
+                count = await run_in_thread(append)
             # From here the batch is in the log, once, whatever follows. A crash before the publication below loses
             # that: a repeat of the batch finds the note and publishes nothing.
             if count is not None:
@@ -189,7 +190,7 @@ class BatchCommitter:
                 await self._tell(query, told, count, blocking=kept is None)
             # Only now, for until the commit the files were the only copy. Also after a repeat, whose first commit may
             # have died before this line.
-            await trio.to_thread.run_sync(self._staging.discard, query, batch)
+            await run_in_thread(self._staging.discard, query, batch)
         return count
 
     async def _tell(self, query: str, batches: Iterator[pa.RecordBatch], count: int, *, blocking: bool) -> None:
@@ -203,7 +204,7 @@ class BatchCommitter:
         try:
             with trio.move_on_after(_TELLING):
                 while True:
-                    rows = await trio.to_thread.run_sync(next, batches, None) if blocking else next(batches, None)
+                    rows = await run_in_thread(next, batches, None) if blocking else next(batches, None)
                     if rows is None:
                         break
                     for row in rows.to_pylist():
@@ -217,17 +218,17 @@ class BatchCommitter:
 
     async def abort(self, query: str, batch: int) -> None:
         """Discard the staged parts of a batch."""
-        await trio.to_thread.run_sync(self._staging.discard, query, batch)
+        await run_in_thread(self._staging.discard, query, batch)
 
     async def discard(self, query: str) -> None:
         """Discard all staged parts of a query."""
-        await trio.to_thread.run_sync(self._staging.discard, query, sys.maxsize)
+        await run_in_thread(self._staging.discard, query, sys.maxsize)
 
     async def discard_abandoned(self) -> None:
         """Discard abandoned batches, now and every hour, until cancelled."""
         while True:
             if self._clock.is_believed():
-                await trio.to_thread.run_sync(self._staging.discard_older, self._clock.seconds() - _ABANDONED)
+                await run_in_thread(self._staging.discard_older, self._clock.seconds() - _ABANDONED)
             await trio.sleep(_LOOKED_FOR)
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 import trio
 
-from iris.kernel.tasks import Wakeup, open_background
+from iris.kernel.tasks import Wakeup, open_background, run_in_thread
 from iris.patterns.pubsub.interest import DurableSubscribers
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.log import Store
@@ -39,7 +39,7 @@ async def remember_subscribers(
     Raises:
         ConfigError, NotAllowed: see ``DurableSubscribers.claim``.
     """
-    refused = durable.load(await trio.to_thread.run_sync(store.subscribers))
+    refused = durable.load(await run_in_thread(store.subscribers))
     if refused:
         _log.warning(
             "%d durable subscribers that bridge %s remembers are not of this realm",
@@ -60,7 +60,7 @@ async def remember_subscribers(
                 changed.wake()
 
     async def write() -> None:
-        await trio.to_thread.run_sync(store.keep_subscribers, durable.records())
+        await run_in_thread(store.keep_subscribers, durable.records())
 
     try:
         with durable.claim(name, topics, group=group, share=tuple(share)):

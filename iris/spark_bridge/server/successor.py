@@ -6,8 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-import trio
-
+from iris.kernel.tasks import run_in_thread
 from iris.node.node import Node
 from iris.spark_bridge.copies import Settings, later_term, open_copy, read_state
 from iris.spark_bridge.log import Retention
@@ -34,7 +33,7 @@ async def follow(
     Raises:
         as ``open_copy``.
     """
-    state = await trio.to_thread.run_sync(read_state, directory)
+    state = await run_in_thread(read_state, directory)
     if state is not None and state.role == "primary" and await later_term(node, bridge, shard) <= state.term:
         return state.settings
     async with open_copy(node, bridge=bridge, shard=shard, directory=directory, name=name) as copy:

@@ -19,6 +19,7 @@ import trio
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import Entropy
+from iris.kernel.tasks import run_in_thread
 from iris.spark_bridge.errors import DataLost, LogDamaged, NotCopied, StoreFull, TierUnreachable
 from iris.spark_bridge.log import SealedSegment, Store, TierObject
 from iris.spark_bridge.tier.commits import ShardTier, reconcile
@@ -222,14 +223,14 @@ class TierUploads:
         """
         shard = next(one for one in self._shards if one.number == number)
         seal = partial(self._store.tiering.seal, self._now() - int(self._settings.seal_after * 1_000_000))
-        await trio.to_thread.run_sync(seal)
+        await run_in_thread(seal)
         if shard.objects is None:
             await self._take(shard)
         known = {found.name for found in self._store.tiering.objects(number)}
         gone = [found for found in shard.objects or () if found.name not in known]
         sealed = [
             segment
-            for segment in await trio.to_thread.run_sync(self._store.tiering.sealed)
+            for segment in await run_in_thread(self._store.tiering.sealed)
             if segment.shard == number and segment.first not in shard.damaged
         ]
         if gone or sealed:
@@ -252,7 +253,7 @@ class TierUploads:
         """Make this bridge the writer of a shard's tier."""
         found = await _ask(shard.tier.newest)
         settle = partial(reconcile, self._store, shard.number, found, forks=self._forks)
-        objects = await trio.to_thread.run_sync(settle)
+        objects = await run_in_thread(settle)
         await self._copied()
         await _ask(partial(shard.tier.commit, objects))
         orphans = await _ask(partial(shard.tier.sweep, objects))
@@ -279,7 +280,7 @@ class TierUploads:
     async def _move(self, shard: _ShardUploads, segment: SealedSegment) -> None:
         assert shard.objects is not None
         try:
-            found, data = await trio.to_thread.run_sync(self._encode, segment)
+            found, data = await run_in_thread(self._encode, segment)
         except DataLost:
             return  # trimmed meanwhile
         except LogDamaged as error:
@@ -291,7 +292,7 @@ class TierUploads:
         await _ask(partial(shard.tier.commit, objects))
         # From here the segment is in the tier: the manifest names it. Behind the next line the log knows that, too.
         shard.objects = objects
-        await trio.to_thread.run_sync(self._store.tiering.note, shard.number, found)
+        await run_in_thread(self._store.tiering.note, shard.number, found)
 
     def _encode(self, segment: SealedSegment) -> tuple[TierObject, pa.Buffer]:
         return encode_segment(self._store.tiering.chunks(segment), term=self._term)
@@ -299,4 +300,4 @@ class TierUploads:
 
 async def _ask(call: Callable[[], _T]) -> _T:
     """Ask the storage in a thread that a bridge which leaves does not wait for: it touches nothing of the log."""
-    return await trio.to_thread.run_sync(call, abandon_on_cancel=True)
+    return await run_in_thread(call, abandon_on_cancel=True)

@@ -15,6 +15,7 @@ from typing import Any, Final, cast, final
 import trio
 
 from iris.kernel.errors import IrisError, NoSuchCluster, RemoteProtocolError
+from iris.kernel.tasks import run_in_thread
 from iris.node.node import Node
 from iris.patterns.messages import Request
 from iris.patterns.service import Service
@@ -149,13 +150,13 @@ class Newcomer:
                 windows = _windows_untrusted(answer)
                 if not windows:
                     break
-                await trio.to_thread.run_sync(partial(store.merge_windows, windows, now=now()))
+                await run_in_thread(partial(store.merge_windows, windows, now=now()))
                 following = int(windows[-1][0], 16) + 1
                 if following >= 2**128:
                     break
                 begin = f"{following:032x}"
         division = Division(grown=grown, after={shard: mark for shard, (_, mark) in parents.items()})
-        await trio.to_thread.run_sync(store.put_division, division.encode())
+        await run_in_thread(store.put_division, division.encode())
         return division
 
 
