@@ -387,7 +387,8 @@ class Gateway:
                 await self._wait_lost(peer)
             if self._between.peers.get(peer.node) is peer:
                 attempt = 0
-                self._unreached.pop(url, None)
+                if self._unreached.pop(url, None) is not None:
+                    _log.info("gateway at %s is back", url, extra={"address": url})
                 await self._wait_lost(peer)
             else:  # it lets others in and sends them away
                 if url not in self._unreached:

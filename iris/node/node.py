@@ -595,7 +595,9 @@ class Node:
             group: each event goes to one subscriber of the group, in turns.  What still waits when the block ends goes
                 to another one on this node, or is lost and reported to its publisher.
             overflow: what happens beyond the limits: ``drop_oldest`` and ``drop_newest`` lose events, counted in
-                ``event.missed`` and the statistics; ``wait`` makes the publishers of these topics wait.
+                ``event.missed`` and the statistics; ``wait`` makes the publishers of these topics wait, at half of the
+                limits, for ``Config.broadcast_patience`` in all.  Then they publish past this subscriber, which counts
+                as missed, and wait for it again when it has room.  Confirmed events go past no durable one.
             limits: of events waiting here; by default those of ``Config``.
             durable: this subscriber stores events and answers publishers with ``subscription.confirm``.
             name: of a durable subscriber, within the cluster that this node speaks for: also while nobody subscribes

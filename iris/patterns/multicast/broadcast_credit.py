@@ -52,20 +52,18 @@ class SendWindow:
         limit: broadcasts whose position is below may be sent.
         asked_at: when the member was asked for credit and has granted none since; None if it was not.
         blocked_since: when a broadcast first found no credit; None while there is some.
-        waited: seconds for which broadcasts have waited for its credit since half of its window was free.
         passed_over: whether broadcasts go on without this member, as it grants too little credit.
     """
 
     __slots__ = (
         "_began", "_gap", "_left_at", "_refused", "_resumed_at", "_seen", "_size", "asked_at", "blocked_since", "limit",
-        "passed_over", "waited",
+        "passed_over",
     )  # fmt: skip
 
     def __init__(self, position: int, count: int) -> None:
         self.limit = position + INITIAL
         self.asked_at: float | None = None
         self.blocked_since: float | None = None
-        self.waited = 0.0
         self.passed_over = False
         self._size = INITIAL
         self._seen = position
@@ -95,7 +93,6 @@ class SendWindow:
             self._left_at = None
         self.passed_over = False
         self.asked_at = self.blocked_since = None
-        self.waited = 0.0
 
     @property
     def size(self) -> int:
@@ -117,7 +114,7 @@ class SendWindow:
         """
         seen = report.seen if report.seen > self._resumed_at else report.seen + self._gap
         self._seen = max(self._seen, min(seen, position if self._left_at is None else self._left_at))
-        self._size = report.size
+        self._size = max(INITIAL, report.size)  # no member grants less when nothing waits there
         self.limit = self._seen + report.size - report.queued
         if self._left_at is None and self.limit > position:
             self.asked_at = self.blocked_since = None
@@ -194,22 +191,13 @@ class Flow:
             self._members = None  # it may come back
         return window.receive(report, self.position, self.count)
 
-    def waited(self, node: NodeId, since: float | None, now: float) -> None:
-        """Note how long a member that has reported was waited for, from when it was asked; None: it was not.
-
-        A member that grants a little again and again meets no more patience than one that grants nothing.
-        """
-        window = self.windows[node]
-        if 2 * (window.limit - self.position) >= window.size:
-            window.waited = 0.0
-        elif since is not None and window.asked_at is None:
-            window.waited += now - since
-
     def pass_over(self, node: NodeId) -> None:
-        """Let broadcasts go on without a member, until half of its window is free again."""
-        self.windows[node].passed_over = True
-        self.windows[node].leave(self.position)
-        self._members = None
+        """Let broadcasts go on without a member that has no credit, until half of its window is free again."""
+        window = self.windows.get(node)
+        if window is not None and window.limit <= self.position:
+            window.passed_over = True
+            window.leave(self.position)
+            self._members = None
 
     def forget(self, nodes: Iterable[NodeId]) -> None:
         """Nodes are gone."""
