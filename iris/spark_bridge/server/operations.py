@@ -120,8 +120,8 @@ RequestHandler = Callable[[Sender, Any], Awaitable[object]]
 MemberHandler = Callable[[Request], Awaitable[object]]
 """Answers a member of the cluster that the payload names."""
 
-TunnelHandler = Callable[[Tunnel, Mapping[str, object]], Awaitable[None]]
-"""Takes the tunnel of a caller that may open it, and its first message."""
+TunnelHandler = Callable[[Tunnel, Mapping[str, object], Callable[[], None]], Awaitable[None]]
+"""Takes the tunnel of a caller that may open it, its first message, and what raises NotAllowed when it may no more."""
 
 
 @final
@@ -235,7 +235,13 @@ class Operations:
                 except trio.EndOfChannel:
                     raise RemoteError("bad_request", "the tunnel ended before it said what it is for") from None
                 await self._check_named(permission, tunnel.sender, fields)
-                await handler(tunnel, fields)
+
+                def look_again() -> None:
+                    # What it may can change as long as the tunnel is open.
+                    self._permissions.check(operation, tunnel.sender)
+                    self._permissions.check_named(permission, tunnel.sender, fields)
+
+                await handler(tunnel, fields, look_again)
 
     async def _check_named(self, permission: Permission, sender: Sender, payload: object) -> None:
         """Check the sender's rights to what it names.  A group or query that had no owner belongs to it from now on."""
@@ -454,7 +460,7 @@ class Operations:
 
     # -- reading --------------------------------------------------------------------------------------------
 
-    async def _read(self, tunnel: Tunnel, fields: Mapping[str, object]) -> None:
+    async def _read(self, tunnel: Tunnel, fields: Mapping[str, object], look_again: Callable[[], None]) -> None:
         state = self._state(_text(fields, "shard"))
         at, end = _number(fields, "start"), _number(fields, "end")
         _check_end(state, end)
@@ -475,8 +481,7 @@ class Operations:
             return b"".join(chunk.frame for chunk in chunks), chunks[-1].end
 
         while at < end:
-            # What it may can change while this goes on.
-            self._permissions.check_topics(tunnel.sender, wanted.patterns)
+            look_again()
             exact = not self._permissions.may_read_all(tunnel.sender)
             frames, at = await run_in_thread(read)
             for position in range(0, len(frames), _PIECE):
@@ -507,7 +512,7 @@ class Operations:
 
     # -- writing --------------------------------------------------------------------------------------------
 
-    async def _stage(self, tunnel: Tunnel, fields: Mapping[str, object]) -> None:
+    async def _stage(self, tunnel: Tunnel, fields: Mapping[str, object], _look_again: Callable[[], None]) -> None:
         await tunnel.send(await self._intake.stage(_part(fields), tunnel))
 
     async def _commit(self, sender: Sender, payload: object) -> int | None:
