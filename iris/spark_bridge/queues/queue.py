@@ -162,7 +162,7 @@ class OpenQueue:
         name: of the queue, and of the topic of its jobs.
         group: under which the bridge keeps how far it is.
         member: the bridge's member.
-        cluster: that has asked for it.
+        cluster: on whose account it is.
         share: returns how many bytes of jobs it may hold in memory.
     """
 

@@ -20,6 +20,7 @@ import trio
 
 from iris.kernel.config import MIB
 from iris.kernel.errors import NotAllowed, RemoteError
+from iris.kernel.names import account_of
 from iris.patterns.messages import Sender
 from iris.patterns.pubsub.interest import is_topic
 from iris.patterns.pubsub.queues import DEAD_SUFFIX, GROUP, MAX_ATTEMPTS, MAX_LEASE, MAX_LIMIT
@@ -88,9 +89,10 @@ class Queues:
         async with self._opening:
             queue = self._open.pop(name, None)
             if queue is None:
-                await self._make_room(name, sender.cluster)
-                share = partial(self._share, sender.cluster)
-                queue = OpenQueue(name, GROUP + name, self._member, cluster=sender.cluster, share=share)
+                cluster = account_of(sender.cluster)
+                await self._make_room(name, cluster)
+                share = partial(self._share, cluster)
+                queue = OpenQueue(name, GROUP + name, self._member, cluster=cluster, share=share)
                 await self._nursery.start(queue.run)
                 self._nursery.start_soon(self._retire, queue)
             self._open[name] = queue  # behind those that were used before

@@ -73,7 +73,7 @@ import trio
 
 from iris.kernel.config import KIB, MIB, Config
 from iris.kernel.errors import IrisError, RemoteError, TunnelBroken
-from iris.kernel.names import is_node_id
+from iris.kernel.names import account_of, is_node_id
 from iris.kernel.tasks import run_in_thread
 from iris.patterns.messages import Request, Sender
 from iris.patterns.pubsub.interest import MAX_SHARDS, is_pattern
@@ -227,8 +227,8 @@ class Operations:
     async def _serve(self, operation: str, handler: TunnelHandler, tunnel: Tunnel) -> None:
         async with _answering(tunnel):
             permission = self._permissions.check(operation, tunnel.sender)
-            cluster = tunnel.sender.cluster
-            turns = self._turns.setdefault((operation, cluster), trio.Semaphore(self._at_a_time[operation]))
+            account = account_of(tunnel.sender.cluster)
+            turns = self._turns.setdefault((operation, account), trio.Semaphore(self._at_a_time[operation]))
             async with turns:
                 try:
                     fields = _fields(await tunnel.receive())
@@ -320,15 +320,16 @@ class Operations:
         if limit == 0:
             raise RemoteError("bad_request", "limit is 0: use a whole number above it")
         wanted = self._wanted(fields)
-        if self._polls[sender.cluster] >= self._config.bridge_polls_per_owner:
+        account = account_of(sender.cluster)
+        if self._polls[account] >= self._config.bridge_polls_per_owner:
             timeout = 0
-        self._polls[sender.cluster] += 1
+        self._polls[account] += 1
         try:
             found = await self._member.wait_news(known, timeout, wanted, limit)
         finally:
-            self._polls[sender.cluster] -= 1
-            if not self._polls[sender.cluster]:
-                del self._polls[sender.cluster]
+            self._polls[account] -= 1
+            if not self._polls[account]:
+                del self._polls[account]
         states = self._member.states
         return {
             shard: [
