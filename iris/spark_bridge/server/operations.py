@@ -65,7 +65,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Final, cast, final
 from weakref import WeakValueDictionary
 
@@ -96,6 +96,9 @@ MAX_POLL: Final = 10.0
 
 _FILTERS: Final = 256
 """Of different topics that readers want, so many are remembered with what they match."""
+
+_MATCHED: Final = 500_000
+"""Topics that they match together: beyond that those are forgotten that were asked for least recently."""
 
 _READ_BYTES: Final = MIB
 """Read from the disk at a time, for each reader."""
@@ -164,7 +167,8 @@ class Operations:
         }
         self._turns: WeakValueDictionary[tuple[str, str], trio.Semaphore] = WeakValueDictionary()
         """By tunnel's operation and cluster, as long as one is open: each takes memory or a file."""
-        self._filter = lru_cache(maxsize=_FILTERS)(TopicFilter)
+        self._filters: dict[tuple[tuple[str, ...], str | None], TopicFilter] = {}
+        """What readers want, in the order in which it was asked for last."""
         self._polls: Counter[str] = Counter()
         """By cluster, the questions that wait for news."""
 
@@ -349,6 +353,15 @@ class Operations:
         if not wanted.is_linear:
             raise RemoteError("bad_request", f"regex is none that RE2 knows, of {MAX_REGEX} bytes at most")
         return wanted
+
+    def _filter(self, topics: tuple[str, ...], regex: str | None) -> TopicFilter:
+        found = self._filters.pop((topics, regex), None) or TopicFilter(topics, regex)
+        self._filters[topics, regex] = found
+        matched = sum(other.remembered for other in self._filters.values())
+        while len(self._filters) > 1 and (len(self._filters) > _FILTERS or matched > _MATCHED):
+            oldest = next(iter(self._filters))
+            matched -= self._filters.pop(oldest).remembered
+        return found
 
     async def _gaps(self, sender: Sender, payload: object) -> list[dict[str, Any]]:
         fields = _fields(payload)
