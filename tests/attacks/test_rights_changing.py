@@ -11,7 +11,7 @@ import trio
 from msgspec import structs
 
 import iris
-from iris.kernel.errors import IrisError
+from iris.kernel.errors import IrisError, NotAllowed
 from iris.security.identity.certificate import issue_certificate
 from iris.security.identity.signing import SigningKey
 from iris.spark_bridge.server.bridge import open_bridge
@@ -116,3 +116,44 @@ async def test_a_worker_whose_rights_become_less_has_no_letters_put_where_it_may
             async with node.consume("secret.>", group="h") as events:
                 with trio.move_on_after(2):
                     assert await anext(events) is None, "the letter is in the log"
+
+
+@pytest.mark.long
+async def test_a_group_that_was_given_to_another_cluster_is_moved_by_its_former_owner_no_more(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("bridge") as node,
+        open_bridge(node, topics=["public.>"], directory=tmp_path) as bridge,
+        network.open_node("reader") as reader,
+    ):
+        await node.publish("public.a", 1, confirm=True)
+        with pytest.raises(NotAllowed, match="cluster 'other'"), trio.fail_after(20):  # noqa: PT012
+            async with reader.consume("public.>", group="g") as events:
+                batch = await anext(events)
+                (before,) = bridge.store.cursors()
+                await node.request("bridge", {"group": "g", "to": "other"}, operation="transfer")
+                await batch.commit()
+        assert bridge.store.cursors()[0].offsets == before.offsets
+
+
+@pytest.mark.long
+async def test_a_queue_that_was_given_to_another_cluster_has_no_jobs_for_its_former_owner(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("bridge") as node,
+        open_bridge(node, topics=["public.>"], directory=tmp_path),
+        network.open_node("former") as former,
+        network.open_node("other") as other,
+    ):
+        with pytest.raises(NotAllowed, match="cluster 'other'"), trio.fail_after(20):  # noqa: PT012
+            async with former.queue("public.jobs") as jobs:
+                taken = jobs.take()
+                await node.publish("public.jobs", 1, confirm=True)
+                async with await anext(taken):
+                    pass
+                await node.request("bridge", {"group": "queue/public.jobs", "to": "other"}, operation="transfer")
+                await node.publish("public.jobs", 2, confirm=True)
+                await anext(taken)
+        with trio.fail_after(20):
+            async with other.queue("public.jobs") as jobs, await anext(jobs.take()) as job:
+                assert job.payload == 2

@@ -165,6 +165,7 @@ class _Reading:
         self._room.unpark_all()
         if not known:
             return
+        self._look_again()
         # A commit may be late: sent again by a consumer that was cut off, when another one has come further meanwhile.
         next_ = {state.id: state.next for state in self._member.states.values()}
         await self._move(

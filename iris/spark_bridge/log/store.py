@@ -1036,6 +1036,11 @@ class Store:
             self._owned[kind, account] += 1
         return owner
 
+    def owner(self, kind: str, name: str) -> str | None:
+        """Return the owner of a name; None if it has none."""
+        with self._index.read() as view:
+            return view.owner(_owned(kind, name))
+
     def owners(self, kind: str) -> dict[str, str]:
         """Return the owner of each name of a kind that has one."""
         prefix = _owned(kind, "")

@@ -244,6 +244,11 @@ class Operations:
                     # What it may can change as long as the tunnel is open.
                     self._permissions.check(operation, tunnel.sender)
                     self._permissions.check_named(permission, tunnel.sender, fields)
+                    if permission.owns is not None:
+                        name = _name(fields, permission.owns)
+                        owner = self._member.store.owner(permission.owns, name)  # one page of memory: 10 us
+                        if owner is not None:
+                            check_owner(permission.owns, name, owner=owner, caller=tunnel.sender.cluster)
 
                 await handler(tunnel, fields, look_again)
 
