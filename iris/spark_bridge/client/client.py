@@ -26,7 +26,7 @@ from iris.kernel.errors import (
     RemoteProtocolError,
     TunnelBroken,
 )
-from iris.kernel.names import NodeId, is_name, is_node_id
+from iris.kernel.names import NodeId, is_known_cluster, is_name, is_node_id
 from iris.kernel.numerals import as_float
 from iris.node.node import Node
 from iris.patterns.pubsub.interest import is_topic, promotion_advice
@@ -742,7 +742,7 @@ def _gaps_untrusted(reply: object) -> list[Gap]:
         numbers = (gap.shard, gap.offset, gap.upto, gap.count, gap.timestamp)
         if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
             raise _not_understood()
-        if not (is_topic(gap.topic) and is_name(gap.cluster) and is_node_id(gap.publisher)):
+        if not (is_topic(gap.topic) and is_known_cluster(gap.cluster) and is_node_id(gap.publisher)):
             raise _not_understood()
         found.append(gap)
     return found

@@ -21,7 +21,7 @@ its size; the bytes follow as messages of their own.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, cast, final
@@ -65,21 +65,30 @@ class Consumers:
         self._member = member
         self._turns: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
 
-    async def consume(self, tunnel: Tunnel, fields: Mapping[str, object]) -> None:
-        """Serve a consumer, which may have the events of these topics.  Its group belongs to its cluster."""
+    async def consume(self, tunnel: Tunnel, fields: Mapping[str, object], look_again: Callable[[], None]) -> None:
+        """Serve a consumer, which may have the events of these topics.  Its group belongs to its cluster.
+
+        Args:
+            tunnel: to the consumer.
+            fields: its first message.
+            look_again: raises NotAllowed when it may not have these events any more.
+        """
         group, topics = cast("str", fields["group"]), _topics(fields)
         turn = self._turns.setdefault(group, trio.Lock())
         async with turn:
             with suppress(TunnelBroken):  # it has gone
-                await _Reading(self._member, group, topics, tunnel).run(fields)
+                await _Reading(self._member, group, topics, tunnel, look_again).run(fields)
 
 
 @final
 class _Reading:
     """What one consumer reads."""
 
-    def __init__(self, member: LogMember, group: str, topics: Sequence[str], tunnel: Tunnel) -> None:
+    def __init__(
+        self, member: LogMember, group: str, topics: Sequence[str], tunnel: Tunnel, look_again: Callable[[], None]
+    ) -> None:
         self._member = member
+        self._look_again = look_again
         self._group = group
         self._filter = TopicFilter(topics)
         self._tunnel = tunnel
@@ -156,6 +165,7 @@ class _Reading:
         self._room.unpark_all()
         if not known:
             return
+        self._look_again()
         # A commit may be late: sent again by a consumer that was cut off, when another one has come further meanwhile.
         next_ = {state.id: state.next for state in self._member.states.values()}
         await self._move(
@@ -225,6 +235,7 @@ class _Reading:
             while self._batches - self._taken >= _AHEAD:
                 await self._room.park()
             self._batches += 1
+            self._look_again()
             await self._tunnel.send(
                 {
                     "shard": shard,

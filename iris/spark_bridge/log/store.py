@@ -25,6 +25,7 @@ from typing import Any, Final, TypeVar, final
 
 import pyarrow as pa
 
+from iris.kernel.names import account_of
 from iris.kernel.wire import saturated
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.spark_bridge.errors import DataLost, LogDamaged, QuotaExceeded, StaleBatch, StoreFull
@@ -1005,7 +1006,7 @@ class Store:
             name: of the group or query.
             owner: the cluster.
             most: names of this kind that may belong to somebody.
-            most_of_owner: of them, to ``owner``.
+            most_of_owner: of them, to ``owner``, or to all clusters of its realm if that is another one.
             now: microseconds since 1970.
 
         Raises:
@@ -1021,18 +1022,24 @@ class Store:
             with self._index.read() as view:
                 if self._owned is None:
                     # Read in full, once, before a name is taken for free: damage could hide its record.
-                    self._owned = Counter((_kind(other), cluster) for other, cluster in view.owners())
+                    self._owned = Counter((_kind(other), account_of(cluster)) for other, cluster in view.owners())
                 known = view.owner(key)
             if known is not None:
                 return known
-            if self._owned[kind, owner] >= most_of_owner:
-                raise _too_many(kind, name, f"cluster {owner!r}", most_of_owner)
+            account = account_of(owner)
+            if self._owned[kind, account] >= most_of_owner:
+                raise _too_many(kind, name, f"cluster {account!r}", most_of_owner)
             if sum(count for (alike, _), count in self._owned.items() if alike == kind) >= most:
                 raise _too_many(kind, name, "all clusters together", most)
             with self._index.write() as view:
                 view.put_owner(key, owner, now)
-            self._owned[kind, owner] += 1
+            self._owned[kind, account] += 1
         return owner
+
+    def owner(self, kind: str, name: str) -> str | None:
+        """Return the owner of a name; None if it has none."""
+        with self._index.read() as view:
+            return view.owner(_owned(kind, name))
 
     def owners(self, kind: str) -> dict[str, str]:
         """Return the owner of each name of a kind that has one."""

@@ -49,6 +49,9 @@ _MOST_BYTES: Final = 128 * KIB
 _LARGE: Final = 64 * KIB
 _PIECE: Final = 256 * KIB
 
+_MOST_TEXT: Final = 1024
+"""Characters of an error; the rest is cut off."""
+
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +112,7 @@ def _failures(value: object) -> list[tuple[Place, int, str, bool]]:
     for entry in cast("list[object]", value):
         match entry:
             case [int(shard), int(offset), int(attempt), str(error), bool(permanent)] if min(shard, offset) >= 0:
-                found.append((Place(shard, offset), attempt, error, permanent))
+                found.append((Place(shard, offset), attempt, error[:_MOST_TEXT], permanent))
             case _:
                 raise _not_understood()
     return found

@@ -19,7 +19,7 @@ from typing import Final, Literal, cast, final
 
 from iris.cluster.mesh import Peer
 from iris.kernel.errors import NotAllowed, RemoteError
-from iris.kernel.names import NodeId, is_name
+from iris.kernel.names import NodeId, is_known_cluster
 from iris.node.node import Node
 from iris.patterns.messages import Sender
 from iris.patterns.pubsub.queues import GROUP
@@ -145,7 +145,7 @@ class Permissions:
         fields = cast("dict[str, object]", payload) if isinstance(payload, dict) else {}
         if permission.caller == "member":
             cluster = fields.get("cluster")
-            if not isinstance(cluster, str) or not all(map(is_name, cluster.rsplit("/", 1))):
+            if not isinstance(cluster, str) or not is_known_cluster(cluster):
                 raise RemoteError("bad_request", f"cluster is {cluster!r:.100}: use a name")
             if not self.speaks_for(sender, cluster):
                 what = "key" if "key" in fields else "lease"
