@@ -147,6 +147,7 @@ class Gateway:
         self._stale: set[NodeId] = set()
         self._wakeup = Wakeup()
         self._follows = True
+        self._has_ended = False
         self._interest = 0
         self._exported_for: tuple[object, ...] = ()
         """The state of this site that is exported."""
@@ -183,9 +184,15 @@ class Gateway:
         )
 
     async def wait_for_site(self, site: str) -> None:
-        """Wait until a site can be reached; one of another realm is ``REALM/SITE``."""
-        while not self._directory.reaches(self._sites.foreigners.site_named(site)):
+        """Wait until a site can be reached; one of another realm is ``REALM/SITE``.
+
+        Raises:
+            trio.ClosedResourceError: this gateway is closed, or is closed meanwhile.
+        """
+        while not self._has_ended and not self._directory.reaches(self._sites.foreigners.site_named(site)):
             await self._membership.wait_news()
+        if self._has_ended:
+            raise trio.ClosedResourceError("this gateway is closed: the block of its open_gateway has ended")
 
     # -- the directory --------------------------------------------------------------------------------------
 
@@ -464,6 +471,8 @@ class Gateway:
                 self._directory.forget(node)
         self._stale.update(self._near.peers)
         self._tell()
+        self._has_ended = True
+        self._membership.news()  # for those who wait for a site
 
 
 @final
@@ -523,8 +532,7 @@ async def open_gateway(
     parts = node._parts
     if parts.sites is None:
         raise ConfigError("a gateway needs a site: open its node with site='NAME'")
-    if parts.sites.forward is not None:
-        raise ConfigError("this node is a gateway already, or has been one: open another node")
+    _check_is_none(parts.sites)
     if not parts.mesh.identity.certificate.rights.gateway:
         raise ConfigError(f"the certificate of cluster {node.name!r} gives no right to be a gateway: see 'iris keys'")
     environment = parts.environment
@@ -555,6 +563,7 @@ async def open_gateway(
         ) as between,
         open_background() as nursery,
     ):
+        _check_is_none(parts.sites)  # another task may have made it one meanwhile
         between.work = parts.mesh.work  # frames of the one are carried in those of the other
         parts.revoking.attach(between)
         gateway = Gateway(node, parts.sites, between, policy or Policy(), rate)
@@ -574,6 +583,16 @@ async def open_gateway(
             gateway.end()
             node._meshes.remove(between)
             del node._reports["gateway"]
+
+
+def _check_is_none(sites: Sites) -> None:
+    """Check that a node is no gateway.
+
+    Raises:
+        ConfigError: it is, or has been one.
+    """
+    if sites.forward is not None:
+        raise ConfigError("this node is a gateway already, or has been one: open another node")
 
 
 @final
