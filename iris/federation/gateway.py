@@ -66,6 +66,9 @@ _SENT_AWAY: Final = (
     "ends each link as soon as it is up: its log says why; its clock may differ by more than 300 s from the one here"
 )
 
+_SENT_AWAY_AT: Final = 2
+"""Links in a row that end within seconds, until it is said that a gateway ends each."""
+
 _RIVAL_PATIENCE: Final = 5.0
 """Seconds after which gateways of one site have named each other at the latest."""
 
@@ -376,7 +379,7 @@ class Gateway:
 
     async def keep_dialling(self, url: str, alias: str = "") -> None:
         """Have a link to the gateway at ``url``, perhaps of the realm ``alias``, for as long as this one is up."""
-        attempt = 0
+        attempt = brief = 0
         warned = False
         while True:
             try:
@@ -393,13 +396,15 @@ class Gateway:
             with trio.move_on_after(_PAUSES[-1]):
                 await self._wait_lost(peer)
             if self._between.peers.get(peer.node) is peer:
-                attempt = 0
+                attempt = brief = 0
                 self._unreached.pop(url, None)
                 await self._wait_lost(peer)
-            else:  # it lets others in and sends them away
-                if url not in self._unreached:
+            else:  # it lets others in and sends them away; once may be that it was closed, or its machine fails
+                brief += 1
+                if brief == _SENT_AWAY_AT:
                     _log.warning("gateway at %s %s; trying again", url, _SENT_AWAY, extra={"address": url})
-                self._unreached[url] = f"it {_SENT_AWAY}"
+                if brief >= _SENT_AWAY_AT:
+                    self._unreached[url] = f"it {_SENT_AWAY}"
                 await trio.sleep(_PAUSES[min(attempt, len(_PAUSES) - 1)])
                 attempt += 1
 

@@ -149,6 +149,7 @@ def odd_error(odd: str) -> BaseException:
     return ODD[odd]()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("odd", ODD)
 def test_with_threads_a_handler_that_ends_oddly_fails_and_its_node_serves_on(odd: str) -> None:
     service = iris.Service("shop")
@@ -183,6 +184,7 @@ def test_with_threads_a_handler_that_ends_oddly_fails_and_its_node_serves_on(odd
         assert client.request("shop", b"still here") == b"still here"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("odd", [name for name in ODD if not name.startswith("exit")])
 def test_with_asyncio_a_handler_that_ends_oddly_fails_and_its_node_serves_on(odd: str) -> None:
     service = iris.Service("shop")
@@ -232,6 +234,7 @@ def test_with_asyncio_a_handler_that_ends_oddly_fails_and_its_node_serves_on(odd
     asyncio.run(main())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("odd", [name for name in ODD if not name.startswith("exit")])
 async def test_a_handler_that_ends_oddly_fails_and_its_node_serves_on(autojump_clock: MockClock, odd: str) -> None:
     service = iris.Service("shop")
@@ -275,6 +278,7 @@ async def test_a_handler_that_ends_oddly_fails_and_its_node_serves_on(autojump_c
         assert await client.request("shop", b"still here") == b"still here"
 
 
+@pytest.mark.long
 async def test_a_job_and_a_saga_whose_error_has_no_text_end_as_with_any_other(tmp_path: Path) -> None:
     undone: list[object] = []
     ended = 0

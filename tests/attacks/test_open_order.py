@@ -50,6 +50,7 @@ def delay_listening(network: Network, seconds: float) -> None:
     network.memory.transport = lambda host: Slow(real(host))  # type: ignore[method-assign, assignment, misc]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("dials", [False, True])
 async def test_a_node_that_only_dials_out_checks_whom_it_meets_while_it_opens(
     autojump_clock: MockClock, town: Town, dials: bool
@@ -72,6 +73,7 @@ async def test_a_node_that_only_dials_out_checks_whom_it_meets_while_it_opens(
             assert (await anext(events)).payload == "it rains"
 
 
+@pytest.mark.long
 async def test_a_node_that_is_revoked_while_it_opens_opens_and_says_so(
     autojump_clock: MockClock, town: Town, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -125,6 +127,7 @@ async def be_gateway(network: Network, site: str, other: str, opened: trio.Event
         await trio.sleep_forever()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seconds", [0.02, 1.0, 4.0])
 async def test_gateways_that_open_slowly_and_dial_each_other_forward_requests_and_events(
     autojump_clock: MockClock, seconds: float
@@ -205,6 +208,7 @@ async def test_whoever_waits_for_a_site_at_a_gateway_that_is_closed_is_told(auto
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.long
 async def test_an_event_that_is_confirmed_while_its_bridge_opens_is_in_the_log(tmp_path: Path) -> None:
     confirmed: list[int] = []
     found: list[int] = []
