@@ -10,6 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
+def text_of(value: object) -> str:
+    """Return the text of what a user's program has raised or given, in UTF-8, whatever its own ``__str__`` does."""
+    try:
+        return str(value).encode(errors="backslashreplace").decode()
+    except Exception:  # noqa: BLE001 -- it is the user's own code that makes it
+        return f"a {type(value).__name__} without a text"
+
+
+def summary_of(error: BaseException) -> str:
+    """Return the name of an error's type, and its text."""
+    return f"{type(error).__name__}: {text_of(error)}"
+
+
 class IrisError(Exception):
     """Base of every error that Iris raises."""
 

@@ -27,6 +27,7 @@ from iris.kernel.errors import (
     RequestTimeout,
     SagaUndone,
     Unknown,
+    summary_of,
 )
 from iris.kernel.names import check_name
 from iris.kernel.tasks import protected_context
@@ -144,7 +145,7 @@ async def open_saga(
         with scope:
             yield saga
     except Exception as error:
-        why = f"{type(error).__name__}: {error}"[:1024]
+        why = summary_of(error)[:1024]
         undo = saga._undo[::-1]
         if verdict is None:
             await _record(claims, terms, name, saga.attempt, {"undo": undo, "error": why})

@@ -341,7 +341,7 @@ class SharedState(SharedMap):
                     await self._say_goodbye()
                 if self._path is not None:
                     with trio.CancelScope(shield=True):
-                        await self._save(self._path)
+                        await self._save(self._path, ends=True)
 
     async def _load(self) -> None:
         """Begin with the copy on disk.
@@ -611,10 +611,10 @@ class SharedState(SharedMap):
             if not await self._save(path):
                 self._unsaved.set()
 
-    async def _save(self, path: Path) -> bool:
+    async def _save(self, path: Path, *, ends: bool = False) -> bool:
         vector, entries = dict(self._replica.vector), self._replica.all_entries()
         try:
-            await run_in_thread(partial(_save, path, vector, entries))
+            await run_in_thread(partial(_save, path, vector, entries), else_here=ends)
         except ConfigError as error:
             self._counts["unsaved"] += 1
             if self._counts["unsaved"] == 1:

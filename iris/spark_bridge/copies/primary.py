@@ -458,9 +458,9 @@ class PrimaryCopies:
             async with self._listening:
                 replication = self._store.replication
                 if self._followers:
-                    await run_in_thread(replication.listen, self._changed)
+                    await run_in_thread(replication.listen, self._changed, else_here=True)
                 else:
-                    await run_in_thread(replication.listen_no_more)
+                    await run_in_thread(replication.listen_no_more, else_here=True)
 
     def _changed(self, change: LogChange) -> None:
         self._token.run_sync_soon(self._distribute, change)
