@@ -14,7 +14,7 @@ The number of a write has a bound that grows with the date: nobody can use up al
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from random import Random
@@ -46,7 +46,7 @@ _RESERVED: Final = 32
 _AHEAD: Final = 86_400.0
 """Seconds that the clock of another member may be ahead of this one's, as far as the bound of numbers goes."""
 _WRITTEN_ANEW: Final = 64
-"""Entries that a writer writes anew when another one has used its number."""
+"""Entries that a writer writes anew at a time when another one has used its number."""
 
 
 class ReplicaObserver(Protocol):
@@ -114,6 +114,9 @@ class Replica:
         self._removed: list[int] = []
         self._seen: Vector = {}
         """What has come from others since the last edit."""
+        self._lost: deque[tuple[Entry, int]] = deque()
+        """What is to be written anew, of a counter with the number that is to be added."""
+        self._lost_bytes = 0
 
     # -- reading --------------------------------------------------------------------------------------------
 
@@ -217,9 +220,13 @@ class Replica:
             self._sent = self.vector.get(self.writer, 0)
 
     def take_edits(self) -> list[Edit]:
-        """Return what was written here and not taken yet: one edit, or more if this writer took another number."""
+        """Return what was written here and not taken yet: one edit, or more if this writer took another number.
+
+        What was lost by that is written anew some at a time: there may be edits to take again.
+        """
         self._finish_edit()
         edits, self._outbox = self._outbox, []
+        self._write_anew()
         return edits
 
     def _finish_edit(self) -> None:
@@ -318,17 +325,30 @@ class Replica:
     def _finish(self, lost: list[Entry], *, used: bool) -> None:
         """Keep to the bound, and write anew what was lost because another one has used this writer's number."""
         self._evict()
-        own = [entry for entry in lost if entry.dot % WRITERS in self._starts][-_WRITTEN_ANEW:]
-        missing = [(entry, self._missing(entry)) for entry in own]
+        for entry in lost:
+            if entry.dot % WRITERS in self._starts:
+                number = self._missing(entry)
+                again = number or (entry.kind != COUNTER and (used or self._find(entry.dot)))
+                if again and self._lost_bytes + entry.size <= self._max_bytes:  # a member may forge without end
+                    self._lost.append((entry, number))
+                    self._lost_bytes += entry.size
         if used:
             self._finish_edit()
             self.writer = -1
-        for entry, number in missing:
+        self._write_anew()
+
+    def _write_anew(self) -> None:
+        """Write anew some of what was lost: who forges many small entries has nobody write many large ones at once."""
+        for _ in range(min(len(self._lost), _WRITTEN_ANEW)):
+            entry, number = self._lost.popleft()
+            self._lost_bytes -= entry.size
             with suppress(Overloaded, OverflowError):
                 if number:
                     self._add(entry.group, entry.key, number)
-                elif entry.kind != COUNTER and (used or self._find(entry.dot)) and not self.has(entry.group, entry.key):
+                elif not self.has(entry.group, entry.key):
                     self._write(entry.group, entry.key, entry.payload, ())
+        if self._lost:
+            self._observer.note_edit()
 
     def _missing(self, entry: Entry) -> int:
         """Return what this one has added to a counter by an entry that is gone, and is in no other of its number."""
