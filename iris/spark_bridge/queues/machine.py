@@ -408,8 +408,10 @@ class QueueMachine:
         worker.is_stalled = False
 
     def _give_to(self, job: QueuedJob, worker: QueueWorker) -> None:
-        """Let a job belong to the worker that reports it."""
+        """Let a job belong to the worker that reports it; another one that has it by now is told."""
         if job.worker is not worker:
+            if job.worker is not None:
+                job.worker.settled.append(job.place)
             self._take_away(job)
             job.worker = worker
             worker.hand[job.place] = job
