@@ -28,8 +28,8 @@ async def bridge(network: Network, directory: Path, **options: Any) -> AsyncIter
         yield member
 
 
-def worker(machine: QueueMachine, **terms: Any) -> QueueWorker:
-    one = QueueWorker(**({"limit": 4, "lease": 10.0, "attempts": 5, "dead": "dead", "backoff": 1.0} | terms))
+def worker(machine: QueueMachine, limit: int = 4) -> QueueWorker:
+    one = QueueWorker(limit=limit, lease=10.0, attempts=5, dead="dead", backoff=1.0)
     machine.open(one, 0.0)
     return one
 
