@@ -316,3 +316,41 @@ async def test_a_program_is_told_when_the_document_is_more_than_a_reply_holds(
         with pytest.raises(RemoteError, match=r"too|large|most"):
             await door.request("prices", {}, operation="read")
         assert len(await door.request("prices", {"key": "k1"}, operation="read")) == 200_000
+
+
+@pytest.mark.parametrize("reads", [False, True])
+async def test_maps_and_sets_that_come_and_go_do_not_wait_for_a_watcher(
+    autojump_clock: MockClock, network: Network, reads: bool
+) -> None:
+    """A map for each session: a program that reads slowly, or for long, keeps nothing of those that are gone."""
+    async with network.open_node("prices", host="a") as node, node.state("prices") as state:
+        watch = state.watch()
+        for number in range(300):
+            session, tags = state.map(f"session {number}"), state.set(f"tags {number}")
+            session["user"] = number
+            session.set("seen").add(1)
+            tags.add("x")
+            if reads:
+                assert {(await anext(watch)).key for _ in range(2)} == {f"session {number}", f"tags {number}"}
+            session.set("seen").discard(1)
+            del session["user"]
+            tags.discard("x")
+            if reads:
+                assert {(await anext(watch)).key for _ in range(2)} == {f"session {number}", f"tags {number}"}
+        assert "0 changes wait" in repr(watch)
+        assert not watch._reported
+        state.map("here")["k"] = 1
+        change = await anext(watch)
+        assert (change.key, change.kind, change.removed) == ("here", "map", False)
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "人", "🙂"])
+def test_a_document_counts_bytes_whatever_its_names_are_written_in(letter: str) -> None:
+    one = replica(1)
+    name = letter * (1024 // len(letter.encode()))
+    SharedMap(one, name)[name] = 1
+    assert one.size == 128 + 2 * len(name.encode()) + 1
+    SharedMap(one, name).set(name).add(letter)
+    del SharedMap(one, name)[name]
+    SharedMap(one, name).set(name).discard(letter)
+    assert one.size == 0

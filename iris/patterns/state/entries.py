@@ -74,7 +74,7 @@ class Entry(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc
     @property
     def size(self) -> int:
         """Bytes that the entry counts."""
-        return OVERHEAD + len(self.map) + len(self.name) + len(self.key) + len(self.payload)
+        return OVERHEAD + _length(self.map) + _length(self.name) + _length(self.key) + len(self.payload)
 
     @property
     def bucket(self) -> int:
@@ -136,6 +136,10 @@ _entries: Final[msgspec.msgpack.Decoder[list[Entry]]] = msgspec.msgpack.Decoder(
     Annotated[list[Entry], Meta(max_length=AT_A_TIME)]
 )
 encode: Final = msgspec.msgpack.Encoder().encode
+
+
+def _length(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def dot_of(writer: int, number: int) -> int:

@@ -100,6 +100,8 @@ class Replica:
         self._max_bytes = max_bytes
         self._claimed = claimed
         self._groups: dict[Group, dict[str, tuple[Entry, ...]]] = {}
+        self._maps: Counter[str] = Counter()
+        """Entries of each map."""
         self._written: dict[int, dict[int, Entry]] = {}
         """Entries by writer and dot, in the order in which they came."""
         self._bytes: Counter[int] = Counter()
@@ -135,6 +137,10 @@ class Replica:
     def entries(self, group: Group, key: str) -> tuple[Entry, ...]:
         """Return the entries of a key.  Several are there after writes at the same time, and for counters."""
         return self._groups.get(group, {}).get(key, ())
+
+    def has_map(self, name: str) -> bool:
+        """Tell whether a map has anything."""
+        return name in self._maps
 
     def groups(self) -> Iterator[Group]:
         """Iterate over the groups that have keys."""
@@ -414,6 +420,7 @@ class Replica:
         dot, size, bucket, group = entry.dot, entry.size, entry.bucket, entry.group
         writer = dot % WRITERS
         self._written.setdefault(writer, {})[dot] = entry
+        self._maps[entry.map] += 1
         self._bytes[writer] += size
         self.size += size
         self._buckets[bucket].add(dot)
@@ -428,6 +435,9 @@ class Replica:
         del self._written[writer][dot]
         if not self._written[writer]:
             del self._written[writer]
+        self._maps[entry.map] -= 1
+        if not self._maps[entry.map]:
+            del self._maps[entry.map]
         self._bytes[writer] -= size
         if not self._bytes[writer]:
             del self._bytes[writer]

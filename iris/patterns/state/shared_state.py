@@ -235,14 +235,22 @@ class SharedState(SharedMap):
         return [*values, *counters, *sorted(others)]
 
     def _read(self, kind: Kind, key: str) -> StateChange:
-        removed = not self._is_there(kind, key)
+        removed = kind == "value" and key not in self
         value = None if removed else self[key] if kind == "value" else None
         if kind == "counter":
             value = self.counter(key).value
         return StateChange(key=key, kind=kind, value=value, removed=removed)
 
     def _is_there(self, kind: Kind, key: str) -> bool:
-        return kind != "value" or key in self
+        match kind:
+            case "value":
+                return key in self
+            case "map":
+                return self._replica.has_map(key)
+            case "set":
+                return bool(self.set(key))
+            case "counter":
+                return self._replica.has((COUNTER, "", ""), key)
 
     async def settled(self, members: int | None = None, timeout: float = 5.0) -> None:
         """Wait until members have everything that this one has now.
