@@ -75,6 +75,31 @@ def test_who_has_a_job_that_another_one_reports_done_is_told(lost: bool, begun: 
     assert not machine.jobs
 
 
+def test_two_that_have_done_a_job_are_told_when_that_is_on_the_disk_and_not_before() -> None:
+    """The second report, from one whose lease had run out, took the first one's place: its commit waited for ever."""
+    machine = QueueMachine()
+    late = worker(machine)
+    job = put(machine, 0)
+    machine.assign(0.0)
+    machine.begin(late, job.place, 0.0)
+    machine.expire(10.0)
+    outcomes, machine.outcomes = machine.outcomes, []
+    machine.settle(outcomes, 10.0)
+    late.settled.clear()
+    late.is_stalled = True
+    second = worker(machine)
+    machine.assign(12.0)
+    machine.begin(second, job.place, 12.0)
+    assert machine.finish(second, job.place, 13.0)
+    assert machine.finish(late, job.place, 13.0)
+    assert late.settled == second.settled == []
+    outcomes, machine.outcomes = machine.outcomes, []
+    assert outcomes == [job]
+    assert machine.settle(outcomes, 14.0) == {late, second}
+    assert late.settled == second.settled == [job.place]
+    assert not machine.jobs
+
+
 async def test_a_worker_goes_on_when_a_job_in_its_hand_was_done_by_one_that_was_cut_off(tmp_path: Path) -> None:
     """The one that was cut off had begun the job, and the bridge had not heard of that."""
     done: list[Any] = []
