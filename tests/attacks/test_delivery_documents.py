@@ -354,3 +354,56 @@ def test_a_document_counts_bytes_whatever_its_names_are_written_in(letter: str) 
     del SharedMap(one, name)[name]
     SharedMap(one, name).set(name).discard(letter)
     assert one.size == 0
+
+
+ODD: list[Any] = [
+    None,
+    b"x",
+    "text",
+    [1, 2],
+    {"key": "k", "value": float("nan"), "map": 3},
+    {"map": "m" * 2000},
+    {"key": "k" * 1025, "value": 1},
+    {"key": "k", "value": b"x" * (256 * 1024)},
+    {"key": "k", "value": {"a": {"b": [[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]}}},
+    {"counter": "c", "number": True},
+    {"counter": "c", "number": 2**63},
+    {"counter": "c", "number": -(2**53) - 1},
+    {"counter": "c", "number": 1.5},
+    {"counter": "", "number": 1},
+    {"set": "s", "element": b"x"},
+    {"set": "s", "element": {"a": 1}},
+    {"set": "s", "element": "x" * 1025},
+    {"set": "", "element": 1},
+    {"set": "s", "element": [[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]},
+    {"set": "s", "element": [b"x"]},
+    {"set": "s", "element": [{"a": 1}, 2]},
+    {"key": "k", "value": 1, "more": 2},
+]
+
+
+@pytest.mark.parametrize("operation", ["write", "add"])
+async def test_whatever_a_program_asks_is_answered_and_no_failure_of_the_member(
+    autojump_clock: MockClock, network: Network, operation: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with (
+        network.open_node("prices", host="a") as a,
+        network.open_node("prices", host="b") as b,
+        network.open_node("door") as door,
+        a.state("prices", allow=["door"]) as one,
+        b.state("prices", allow=["door"]) as two,
+    ):
+        await door.wait_for("prices", 2)
+        for payload in ODD:
+            with pytest.raises(RemoteError, match="bad_request"):
+                await door.request("prices", payload, operation=operation)
+        for subject in ODD:
+            with suppress(RemoteError):
+                await door.request("prices", subject, operation="read")
+            with suppress(RemoteError):
+                await door.request("prices", subject, operation="remove")
+        one["after"] = 1
+        await equal(one, two)
+        assert dict(one) == dict(two) == {"after": 1}
+        assert one.statistics().refused == two.statistics().refused == {}
+        assert not [record for record in caplog.records if record.levelname == "ERROR"]
