@@ -407,3 +407,32 @@ async def test_whatever_a_program_asks_is_answered_and_no_failure_of_the_member(
         assert dict(one) == dict(two) == {"after": 1}
         assert one.statistics().refused == two.statistics().refused == {}
         assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", [0, COUNTER, SET])
+def test_a_key_with_many_forged_entries_holds_nobody_up(kind: int) -> None:
+    """Each that came or went cost as much as there were: overwriting the key took minutes."""
+    one = with_number(1, 7, max_bytes=4_000_000)
+    start = one._starts[7]
+    payloads = {0: encode(1), COUNTER: encode(Added(1, start, 1, 0, 0)), SET: b""}
+    other = {0: encode(2), COUNTER: encode(Added(2, start, 2, 0, 0)), SET: b""}
+    name, key = ("s", "1") if kind == SET else ("", "k")
+    longest = 0.0
+    for payload in (payloads[kind], other[kind]):
+        for first in range(1, 20_001, 1000):
+            added = [Entry(dot_of(7, first + at), kind, "", name, key, payload) for at in range(1000)]
+            data = encode(Edit(7, first, 1000, {}, added, []))
+            began = time.thread_time()
+            one.apply(read_edit_untrusted(data))
+            longest = max(longest, time.thread_time() - began)
+    began = time.thread_time()
+    if kind == COUNTER:
+        assert SharedCounter(one, "", "k").value
+    elif kind == SET:
+        SharedSet(one, "", "s").discard(1)
+    else:
+        SharedMap(one, "")["k"] = 3
+        assert SharedMap(one, "")["k"] == 3
+    assert time.thread_time() - began < 1.0
+    assert longest < 0.25

@@ -45,6 +45,8 @@ _RESERVED: Final = 32
 """A writer may always keep its 32nd part of the bound, whatever others have filled."""
 _AHEAD: Final = 86_400.0
 """Seconds that the clock of another member may be ahead of this one's, as far as the bound of numbers goes."""
+_FEW: Final = 16
+"""Entries of a key that are kept in a tuple."""
 _WRITTEN_ANEW: Final = 64
 """Entries that a writer writes anew at a time when another one has used its number."""
 
@@ -99,7 +101,8 @@ class Replica:
         self._wall_clock = wall_clock
         self._max_bytes = max_bytes
         self._claimed = claimed
-        self._groups: dict[Group, dict[str, tuple[Entry, ...]]] = {}
+        self._groups: dict[Group, dict[str, tuple[Entry, ...] | dict[int, Entry]]] = {}
+        """Entries of each key: a tuple, or by dot where a member forges many: each comes and goes at the same cost."""
         self._maps: Counter[str] = Counter()
         """Entries of each map."""
         self._written: dict[int, dict[int, Entry]] = {}
@@ -136,7 +139,8 @@ class Replica:
 
     def entries(self, group: Group, key: str) -> tuple[Entry, ...]:
         """Return the entries of a key.  Several are there after writes at the same time, and for counters."""
-        return self._groups.get(group, {}).get(key, ())
+        found = self._groups.get(group, {}).get(key, ())
+        return found if isinstance(found, tuple) else tuple(found.values())
 
     def has_map(self, name: str) -> bool:
         """Tell whether a map has anything."""
@@ -331,8 +335,11 @@ class Replica:
     def _finish(self, lost: list[Entry], *, used: bool) -> None:
         """Keep to the bound, and write anew what was lost because another one has used this writer's number."""
         self._evict()
+        # Of a counter a writer has one entry: of several, as a member may forge, the last.
+        last = {(entry.group, entry.key, entry.dot % WRITERS): entry.dot for entry in sorted(lost, key=_dot)}
         for entry in lost:
-            if entry.dot % WRITERS in self._starts:
+            writer = entry.dot % WRITERS
+            if writer in self._starts and (entry.kind != COUNTER or last[entry.group, entry.key, writer] == entry.dot):
                 number = self._missing(entry)
                 again = number or (entry.kind != COUNTER and (used or self._find(entry.dot)))
                 if again and self._lost_bytes + entry.size <= self._max_bytes:  # a member may forge without end
@@ -426,7 +433,13 @@ class Replica:
         self._buckets[bucket].add(dot)
         self._digests.pop(bucket, None)
         keys = self._groups.setdefault(group, {})
-        keys[entry.key] = (*keys.get(entry.key, ()), entry)
+        there = keys.get(entry.key, ())
+        if isinstance(there, dict):
+            there[dot] = entry
+        elif len(there) < _FEW:
+            keys[entry.key] = (*there, entry)
+        else:
+            keys[entry.key] = {one.dot: one for one in (*there, entry)}
         self._observer.note_change(entry)
 
     def _drop(self, entry: Entry) -> None:
@@ -445,14 +458,21 @@ class Replica:
         self._buckets[bucket].discard(dot)
         self._digests.pop(bucket, None)
         self._added.pop(dot, None)
-        left = tuple(one for one in self._groups[group][entry.key] if one.dot != dot)
-        if left:
-            self._groups[group][entry.key] = left
+        keys = self._groups[group]
+        there = keys[entry.key]
+        if isinstance(there, dict):
+            del there[dot]
         else:
-            del self._groups[group][entry.key]
-            if not self._groups[group]:
+            there = keys[entry.key] = tuple(one for one in there if one.dot != dot)
+        if not there:
+            del keys[entry.key]
+            if not keys:
                 del self._groups[group]
         self._observer.note_change(entry)
+
+
+def _dot(entry: Entry) -> int:
+    return entry.dot
 
 
 def _hash(entry: Entry) -> bytes:
