@@ -38,6 +38,8 @@ MAX_COUNT: Final = 2**53
 """Bound of what one writer has added to a counter."""
 OVERHEAD: Final = 128
 """Bytes that an entry counts beside its names and its value."""
+AT_A_TIME: Final = 2048
+"""Entries in one message, or dots of removed ones: some ms of checks and merging, whatever their size."""
 
 _LEAVES: Final = frozenset({type(None), bool, int, float, str, bytes})
 _Writer = Annotated[int, Meta(ge=0, lt=WRITERS)]
@@ -72,7 +74,7 @@ class Entry(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc
     @property
     def size(self) -> int:
         """Bytes that the entry counts."""
-        return OVERHEAD + len(self.map) + len(self.name) + len(self.key) + len(self.payload)
+        return OVERHEAD + _length(self.map) + _length(self.name) + _length(self.key) + len(self.payload)
 
     @property
     def bucket(self) -> int:
@@ -100,8 +102,8 @@ class Edit(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """How many writes it has; 0: the edit is only announced, and to be fetched."""
     needs: Vector
     """What its writer had seen: it comes before."""
-    added: list[Entry]
-    removed: list[Annotated[int, Meta(ge=0, le=2**63 - 1)]]
+    added: Annotated[list[Entry], Meta(max_length=AT_A_TIME)]
+    removed: Annotated[list[Annotated[int, Meta(ge=0, le=2**63 - 1)]], Meta(max_length=AT_A_TIME)]
     """Dots of entries that were removed or overwritten."""
 
 
@@ -130,8 +132,14 @@ class Added(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc
 
 _added: Final = msgspec.msgpack.Decoder(Added)
 _edits: Final = msgspec.msgpack.Decoder(Edit)
-_entries: Final = msgspec.msgpack.Decoder(list[Entry])
+_entries: Final[msgspec.msgpack.Decoder[list[Entry]]] = msgspec.msgpack.Decoder(
+    Annotated[list[Entry], Meta(max_length=AT_A_TIME)]
+)
 encode: Final = msgspec.msgpack.Encoder().encode
+
+
+def _length(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def dot_of(writer: int, number: int) -> int:

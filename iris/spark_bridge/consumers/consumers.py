@@ -113,12 +113,16 @@ class _Reading:
         """Read until the consumer leaves."""
         member = self._member
         states = {state.id: state for state in member.states.values()}
-        start = await run_in_thread(self._start, fields, states)
-        cursors = await run_in_thread(member.store.cursors)
+        start: Mapping[str, int]
         if fields.get("replay") is True:
+            start = await run_in_thread(self._start, fields, states)
             await self._move(start)
-        elif all(cursor.group != self._group for cursor in cursors) and await member.wait_begun(self._group):
+        elif any(cursor.group == self._group for cursor in await run_in_thread(member.store.cursors)):
+            start = {}  # it goes on where it was: where it began may have been trimmed
+        elif await member.wait_begun(self._group):
             start = {shard: state.earliest for shard, state in states.items()}
+        else:
+            start = await run_in_thread(self._start, fields, states)
         pin = partial(member.store.pin_cursor, self._group, start, now=member.now())
         cursor = await run_in_thread(pin)
         self._committed = {shard: cursor.offsets.get(shard, state.earliest) for shard, state in states.items()}

@@ -78,6 +78,7 @@ class QueuedJob:
     """One job that is not done."""
 
     __slots__ = (
+        "also",
         "attempts",
         "chained",
         "dead",
@@ -116,6 +117,8 @@ class QueuedJob:
         self.state = JobState.DELAYED
         self.verdict: JobVerdict | None = None
         self.worker: QueueWorker | None = None
+        self.also: list[QueueWorker] = []
+        """Workers that have done it as well, and wait for the same outcome."""
         self.deadline = math.inf
         self.rank = 0
         self.chained = False
@@ -381,6 +384,9 @@ class QueueMachine:
         job = self.jobs.get(place)
         if job is None:
             return False
+        if job.state is JobState.SETTLING and job.worker is not None and job.worker is not worker:
+            job.also.append(worker)
+            return True
         self._give_to(job, worker)
         if job.state is not JobState.SETTLING:
             self._settling(job, JobVerdict.DONE)
@@ -424,8 +430,10 @@ class QueueMachine:
         worker.is_stalled = False
 
     def _give_to(self, job: QueuedJob, worker: QueueWorker) -> None:
-        """Let a job belong to the worker that reports it."""
+        """Let a job belong to the worker that reports it; another one that has it by now is told."""
         if job.worker is not worker:
+            if job.worker is not None:
+                job.worker.settled.append(job.place)
             self._take_away(job)
             job.worker = worker
             worker.hand[job.place] = job
@@ -455,6 +463,10 @@ class QueueMachine:
         for job in jobs:
             worker, verdict = job.worker, job.verdict
             job.worker, job.verdict = None, None
+            for other in job.also:
+                other.settled.append(job.place)
+                told.add(other)
+            job.also = []
             if worker is not None and worker.hand.pop(job.place, None) is not None:
                 worker.settled.append(job.place)
                 told.add(worker)
