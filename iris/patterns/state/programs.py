@@ -42,7 +42,7 @@ class Programs:
     """Serves programs.
 
     Args:
-        check: raises RemoteError for who may not.
+        check: raises RemoteError for a sender that may not.
         watch: follows what a pattern matches.
     """
 

@@ -33,6 +33,7 @@ from iris.patterns.state.entries import (
     Edit,
     Entry,
     Group,
+    Kind,
     Vector,
     dot_of,
     encode,
@@ -60,8 +61,8 @@ class ReplicaObserver(Protocol):
         """Note that there is an edit to send."""
         ...
 
-    def note_change(self, entry: Entry) -> None:
-        """Note that an entry has come or gone."""
+    def note_change(self, kind: Kind, key: str) -> None:
+        """Note that an entry has come or gone, of what a watcher sees so."""
         ...
 
 
@@ -400,7 +401,7 @@ class Replica:
         self._digests.pop(bucket, None)
         keys = self._groups.setdefault(group, {})
         keys[entry.key] = (*keys.get(entry.key, ()), entry)
-        self._observer.note_change(entry)
+        self._observer.note_change(*entry.shown)
 
     def _drop(self, entry: Entry) -> None:
         dot, size, bucket, group = entry.dot, entry.size, entry.bucket, entry.group
@@ -422,7 +423,7 @@ class Replica:
             del self._groups[group][entry.key]
             if not self._groups[group]:
                 del self._groups[group]
-        self._observer.note_change(entry)
+        self._observer.note_change(*entry.shown)
 
 
 def _hash(entry: Entry) -> bytes:

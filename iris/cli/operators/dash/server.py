@@ -104,7 +104,7 @@ async def open_server(app: ASGIApp, listening: socket.socket, tls: ssl.SSLContex
 
 @final
 class _StrictServer(TCPServer):
-    """hypercorn's connection, which takes HTTP as it is written, and whose answers can be read by who says too much."""
+    """hypercorn's connection, which takes HTTP as it is written.  A client that says too much can read its answers."""
 
     _is_parting = False
 
