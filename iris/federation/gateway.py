@@ -66,6 +66,9 @@ _SENT_AWAY: Final = (
     "ends each link as soon as it is up: its log says why; its clock may differ by more than 300 s from the one here"
 )
 
+_SENDS_AWAY: Final = 2
+"""Links one after the other that end as soon as they are up before that is said."""
+
 _RIVAL_PATIENCE: Final = 5.0
 """Seconds after which gateways of one site have named each other at the latest."""
 
@@ -369,7 +372,7 @@ class Gateway:
 
     async def keep_dialling(self, url: str, alias: str = "") -> None:
         """Have a link to the gateway at ``url``, perhaps of the realm ``alias``, for as long as this one is up."""
-        attempt = 0
+        attempt = brief = 0
         warned = False
         while True:
             try:
@@ -386,13 +389,15 @@ class Gateway:
             with trio.move_on_after(_PAUSES[-1]):
                 await self._wait_lost(peer)
             if self._between.peers.get(peer.node) is peer:
-                attempt = 0
+                attempt = brief = 0
                 self._unreached.pop(url, None)
                 await self._wait_lost(peer)
-            else:  # it lets others in and sends them away
-                if url not in self._unreached:
+            else:
+                brief += 1  # once: one of the two may have been closed; again: it lets others in and sends them away
+                if brief == _SENDS_AWAY:
                     _log.warning("gateway at %s %s; trying again", url, _SENT_AWAY, extra={"address": url})
-                self._unreached[url] = f"it {_SENT_AWAY}"
+                if brief >= _SENDS_AWAY:
+                    self._unreached[url] = f"it {_SENT_AWAY}"
                 await trio.sleep(_PAUSES[min(attempt, len(_PAUSES) - 1)])
                 attempt += 1
 
