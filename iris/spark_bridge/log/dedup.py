@@ -24,6 +24,9 @@ BLOCK: Final = 4096
 BLOCK_BYTES: Final = BLOCK // 8
 WINDOW: Final = 256 * BLOCK
 
+_MEMORY: Final = 700
+"""Bytes of memory that a block takes, and the rest of a window."""
+
 _BIT: Final = tuple(1 << bit for bit in range(8))
 
 
@@ -51,6 +54,11 @@ class PublisherWindow:
         self.newest = max(self.blocks, default=0)
         self.changed: set[int] = set()
         self.expired: set[int] = set()
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that it takes."""
+        return _MEMORY * (1 + len(self.blocks))
 
     def admit(self, sequence: int) -> Verdict:
         """Judge one number, and count it as stored if it is new."""
