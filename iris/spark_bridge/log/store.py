@@ -51,11 +51,10 @@ from iris.spark_bridge.log.chunk_io import (
     take_sound,
     take_wanted,
 )
-from iris.spark_bridge.log.dedup import PublisherWindow, admit_runs
+from iris.spark_bridge.log.dedup import PublisherMemory, PublisherWindow, admit_runs
 from iris.spark_bridge.log.index import IN_TIER, ChunkPlace, Index, IndexView, ShardRecord
 from iris.spark_bridge.log.local_read import FileRange
 from iris.spark_bridge.log.numbering import PublisherNumberings
-from iris.spark_bridge.log.publisher_memory import PublisherMemory
 from iris.spark_bridge.log.replication.replication import Replication
 from iris.spark_bridge.log.retention import (
     Removals,

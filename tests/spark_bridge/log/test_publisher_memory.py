@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from iris.spark_bridge.log.publisher_memory import PublisherMemory
+from iris.spark_bridge.log.dedup import PublisherMemory
 
 
 def kept(memory: PublisherMemory[int]) -> set[str]:

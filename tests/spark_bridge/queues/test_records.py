@@ -73,7 +73,7 @@ def test_failed_attempts_are_counted_in_bytes_and_those_beyond_are_not_written(t
     assert set(crowded) == {(0, offset) for offset in range(1200)} - {(0, offset) for offset in kept("evil")}
     assert 900 < len(kept("evil")) < 1100
     assert 3 * MIB < used("evil") <= 4 * MIB, "a sixteenth of the 64 MiB of this log's index"
-    # The attempts of one that is there go on counting, whoever asks for the queue; its error is left out.
+    # The attempts of one that is there go on counting, for the same cluster; its error is left out.
     assert write("evil", "honest", {0: Retry(2, 6, "")}) == {}
     assert set(write("evil", "honest", {offset: Retry(1, 5, "") for offset in range(2000, 2100)}))
     assert set(write("evil", "honest", {0: Retry(3, 7, "e" * 1024)})) == {(0, 0)}
