@@ -190,7 +190,7 @@ def _consecutive(runs: Sequence[EventRun], begin: int) -> int:
 
 @final
 class PublisherMemory(Generic[T]):
-    """What is kept in memory of publishers, their windows or numberings, in bytes by cluster: those that were used last.
+    """What is kept in memory of publishers, windows or numberings, in bytes by cluster: those that were used last.
 
     All of it is in the index, too.  What a cluster has no room for is read again when its publisher comes back, and
     costs other clusters nothing.
