@@ -818,9 +818,9 @@ class Node:
             path: of a file of this machine, for this node alone: the document is read from it, and written to it
                 within a second after each change and when the block ends.
             max_bytes: of the document: names, values, and 128 for each entry.  What this node would write beyond is
-                refused, but for the 32nd part of it that each member may always keep; where others send so much that
-                there is twice as much, the newest entries of whom most bytes are are removed.  Give the same to all
-                members.
+                refused, but for the 32nd part of it that each member may always keep.  Where others send so much that
+                there is twice as much, the newest entries of the member that most bytes are of are removed.  Give the
+                same to all members.
             allow: clusters whose nodes may read and write the document without being members, by requests and the
                 tunnel ``watch`` (docs/reference/state.md): those of doors.
             timeout: seconds within which another member has to give the document.

@@ -17,8 +17,16 @@ from iris.cluster.address_rules import AddressRules, check_listening
 from iris.cluster.addresses import is_loopback
 from iris.cluster.balancing import SiteOrder
 from iris.cluster.directory import SiteTag
-from iris.cluster.discovery import AddressBook, AddressFile, ContactSearch, Discovery, LocalNetwork, Registry
-from iris.cluster.discovery.return_address import ReturnAddress, way_back
+from iris.cluster.discovery import (
+    AddressBook,
+    AddressFile,
+    ContactSearch,
+    Discovery,
+    LocalNetwork,
+    Registry,
+    ReturnAddress,
+    way_back,
+)
 from iris.cluster.membership import (
     LOCAL_LOOK,
     LOOK,

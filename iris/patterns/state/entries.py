@@ -190,7 +190,7 @@ def check_entry_untrusted(entry: Entry) -> None:
     """
     try:
         if len(entry.map.encode()) > MAX_KEY:
-            raise ConfigError("the name of a map is too long")
+            raise ValueError("the name of a map is too long")
         if entry.kind == VALUE:
             check_key(entry.key)
             check_plain(msgspec.msgpack.decode(entry.payload))
@@ -200,9 +200,9 @@ def check_entry_untrusted(entry: Entry) -> None:
         else:
             check_key(entry.name)
             if write_element(read_element(entry.key)) != entry.key or entry.payload:
-                raise ConfigError("an element of a set is not written as its members write it")
+                raise ValueError("an element of a set is not written as its members write it")
         if entry.kind != SET and entry.name:
-            raise ConfigError("only elements belong to a set")
+            raise ValueError("only elements belong to a set")
     except (ConfigError, ValueError, TypeError, RecursionError, msgspec.MsgspecError) as error:
         raise RemoteProtocolError(f"an entry is malformed: {error}") from None
 

@@ -43,7 +43,7 @@ class Programs:
     """Serves programs.
 
     Args:
-        check: raises RemoteError for who may not.
+        check: raises RemoteError for a sender that may not.
         watch: follows what a pattern matches.
     """
 

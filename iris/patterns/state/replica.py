@@ -33,6 +33,7 @@ from iris.patterns.state.entries import (
     Edit,
     Entry,
     Group,
+    Kind,
     Vector,
     dot_of,
     encode,
@@ -62,8 +63,8 @@ class ReplicaObserver(Protocol):
         """Note that there is an edit to send."""
         ...
 
-    def note_change(self, entry: Entry) -> None:
-        """Note that an entry has come or gone."""
+    def note_change(self, kind: Kind, key: str) -> None:
+        """Note that an entry has come or gone, of what a watcher sees so."""
         ...
 
 
@@ -440,7 +441,7 @@ class Replica:
             keys[entry.key] = (*there, entry)
         else:
             keys[entry.key] = {one.dot: one for one in (*there, entry)}
-        self._observer.note_change(entry)
+        self._observer.note_change(*entry.shown)
 
     def _drop(self, entry: Entry) -> None:
         dot, size, bucket, group = entry.dot, entry.size, entry.bucket, entry.group
@@ -468,7 +469,7 @@ class Replica:
             del keys[entry.key]
             if not keys:
                 del self._groups[group]
-        self._observer.note_change(entry)
+        self._observer.note_change(*entry.shown)
 
 
 def _dot(entry: Entry) -> int:

@@ -150,7 +150,7 @@ class SharedState(SharedMap):
 
     It is a map from keys to values, beside which it holds counters, sets and maps, by name.  Reads and writes are local
     and wait for nothing; each write is on its way to the other members when the program waits next, and what was
-    written since it waited last is one change: others see all of it or none.
+    written since it waited last is one change.  Others see all of it or none.
     Members that have the same writes are equal, whatever the order in which they came, and who was away meanwhile.
     A member sees a write only after those that its writer had seen.  Of two writes to one key the later one counts if
     its writer had seen the other; else one of the two, the same one everywhere.  No clock decides anything.
@@ -450,10 +450,10 @@ class SharedState(SharedMap):
         self._edited.wake()
         self._note_news()
 
-    def note_change(self, entry: Entry) -> None:
+    def note_change(self, kind: Kind, key: str) -> None:
         """Have those that watch see that an entry has come or gone."""
         for watch in list(self._watches):
-            watch._note(*entry.shown)
+            watch._note(kind, key)
 
     def _note_news(self) -> None:
         self._changed.unpark_all()

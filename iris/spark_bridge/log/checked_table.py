@@ -245,8 +245,9 @@ class CheckedTable:
 
 # -- what is kept for each cluster ------------------------------------------------------------------------------
 
-QuotaKind = Literal["keys", "publishers"]
-"""What is counted: idempotency keys with their outcomes, and what is known of the numbers of publishers."""
+QuotaKind = Literal["keys", "publishers", "retries"]
+"""What is counted: idempotency keys with their outcomes, what is known of the numbers of publishers, failed attempts of
+jobs."""
 
 _ONE: Final = 16
 _ALL: Final = 4

@@ -31,7 +31,7 @@ from iris.spark_bridge.queues.dead_letters import dead_letter
 from iris.spark_bridge.queues.machine import JobState, JobVerdict, Place, QueuedJob, QueueMachine, QueueWorker
 from iris.spark_bridge.queues.messages import JobReport, encode_jobs, encode_places, read_report_untrusted
 from iris.spark_bridge.queues.progress import ShardProgress
-from iris.spark_bridge.queues.records import QueueRecord, Retry, change_of, read_record, write_changes
+from iris.spark_bridge.queues.records import Crowded, QueueRecord, Retry, change_of, read_record, write_changes
 from iris.spark_bridge.queues.rows import JobRow, rows_of
 
 T = TypeVar("T")
@@ -192,6 +192,8 @@ class OpenQueue:
         self._purging = trio.Lock()
         self.looked = trio.Event()
         """The log was looked at up to its end, or as far as the queue looks ahead, or it must not be looked at yet."""
+        self._is_crowded = False
+        """Whether failed attempts are not written, and that was said."""
         self._scopes: set[trio.CancelScope] = set()
         """Those in which workers are served."""
 
@@ -605,16 +607,36 @@ class OpenQueue:
             shard.retries = {}
         date = self._member.date()
 
-        def write(view: IndexView, runs: list[EventRun]) -> None:
-            write_changes(view, self.name, changes, date)
+        def write(view: IndexView, runs: list[EventRun]) -> Crowded:
+            crowded = write_changes(view, self.name, self.cluster, changes, date)
             runs += letters
+            return crowded
 
         while True:
             try:
-                return await self._member.write(write)
+                self._leave_out(await self._member.write(write))
+                return
             except StoreFull as error:
                 _log.warning("queue %s waits: %s", self.name, error, extra={"queue": self.name, "reason": str(error)})
                 await trio.sleep(_RETRY)
+
+    def _leave_out(self, crowded: Crowded) -> None:
+        """Keep the errors of failed attempts that were not written in full out of memory, too."""
+        for number, offset in crowded:
+            retries = self._shards[number].record.retries
+            retries[offset] = retries[offset]._replace(error="")
+            job = self._machine.jobs.get(Place(number, offset))
+            if job is not None and job.verdict is JobVerdict.RETRY:
+                job.error = ""
+        if crowded and not self._is_crowded:
+            self._is_crowded = True
+            why = next(iter(crowded.values()))
+            _log.warning(
+                "queue %s keeps no more failed attempts: %s of these; jobs that fail now begin with attempt 1 after a "
+                "restart of the bridge",
+                self.name, why,
+                extra={"queue": self.name, "reason": why},
+            )  # fmt: skip
 
     async def _letters(self, jobs: Sequence[QueuedJob]) -> list[EventRun]:
         rows = await self._rows(jobs)

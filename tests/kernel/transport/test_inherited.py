@@ -2,35 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 import trio
 
 from iris.kernel.transport.port import Refused
+from tests.support.forks import forked
 from tests.support.transports import SCHEMES, ignore, open_transports, receive, waiting
-
-
-@contextmanager
-def forked() -> Iterator[None]:
-    """Have a child for the length of the block, which does nothing."""
-    ours, its = socket.socketpair()
-    child = os.fork()
-    if not child:
-        ours.close()
-        its.send(b"1")
-        its.recv(1)
-        os._exit(0)
-    its.close()
-    assert ours.recv(1) == b"1", "it goes on, and what is to be done in a child is done"
-    try:
-        yield
-    finally:
-        ours.close()
-        os.waitpid(child, 0)
 
 
 @pytest.mark.parametrize("url", [*SCHEMES], indirect=True)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
@@ -41,11 +40,7 @@ SCHEMA = StructType().add("n", "integer")
     ],
 )
 def test_a_wrong_option_is_named_by_whatever_is_asked_first(options: dict[str, str], message: str) -> None:
-    def make() -> DataSourceStreamReader:
-        made: DataSourceStreamReader = internal._streamReader(IrisSource(options), SCHEMA)
-        return made
-
-    reader = make()
+    reader: Any = internal._streamReader(IrisSource(options), SCHEMA)
     runner.check_support_func(reader, io.BytesIO())
     for ask in (
         reader.initialOffset,
@@ -67,6 +62,6 @@ def test_a_simple_reader_that_spark_asks_for_after_all_fails_when_it_is_asked(tm
     source = IrisSource({"inlineRows": "5", "payloadFormat": "avro", "payloadSchema": str(schema)})
     assert not isinstance(internal._streamReader(source, SCHEMA).simple_reader, ConfigError)
     schema.unlink()
-    reader = source.simpleStreamReader(SCHEMA)
+    reader: Any = source.simpleStreamReader(SCHEMA)
     with pytest.raises(ConfigError, match=r"x\.avsc"):
         reader.initialOffset()

@@ -134,10 +134,11 @@ def test_a_value_that_is_none_is_a_row_of_nulls_and_fits_every_schema() -> None:
     table = pa.schema([("n", pa.int32()), ("_corrupt_record", pa.binary())])
     typed = typed_columns(table, corrupt="_corrupt_record", mode="FAILFAST")
     values = [b'{"n":1}', None, b'{"n":3}']
+    no_headers: list[object] = []
     batch = pa.RecordBatch.from_pydict(
         {
             "value": values,
-            "headers": pa.array([[]] * 3, SINK_SCHEMA.field("headers").type),
+            "headers": pa.array([no_headers] * 3, SINK_SCHEMA.field("headers").type),
         }
     )
     assert typed.parse(batch).column("n").to_pylist() == [1, None, 3]
