@@ -9,7 +9,7 @@ after the record                 the recorded outcome, reply or error, and the h
 ================================ =====================================================================================
 
 A request that undoes another one closes the key of that one with its claim.  Its handler is not called if the other one
-never began, or its handler raised.
+never began, or its handler raised ``RemoteError``.
 
 The effect of a handler and the record are two writes, and no protocol makes one of them: that is what the middle row is
 about.  A claim ends with the time of its request, in which the handler is cancelled, or when its member is gone.
@@ -76,9 +76,9 @@ _GOODBYE: Final = 1.0
 _PASSING: Final = frozenset({"not_stored", "no_shard_0"})
 """Codes of a bridge that may record the outcome later."""
 _MAX_BUDGET: Final = 2.0**32 / 1000
-_RAISED: Final = b"f"
-_RETURNED: Final = b"r"
-"""What the record of an error begins with: the handler has raised it, or has had its effect."""
+_REFUSED: Final = b"f"
+_FAILED: Final = b"e"
+"""What the record of an error begins with: the handler says that it has had no effect, or it may have had."""
 
 Ask = Callable[[str, str, Mapping[str, Any], float], Awaitable[Any]]
 """Asks a cluster for an operation, with a payload, within seconds; raises as ``Node.request``."""
@@ -126,7 +126,7 @@ class Keyed(Protocol):
     @property
     def deadline(self) -> float: ...
     @property
-    def returned(self) -> bool: ...
+    def refused(self) -> bool: ...
     @property
     def undoes(self) -> UndoneStep | None: ...
 
@@ -141,7 +141,7 @@ class UndoneStep(NamedTuple):
 
     def needs_no_undo(self, outcome: bytes | None) -> bool:
         """Tell whether it has had no effect, given its outcome, or None if it never began."""
-        return not self.ran and (outcome is None or outcome.startswith(_RAISED))
+        return not self.ran and (outcome is None or outcome.startswith(_REFUSED))
 
 
 def undone_step(key: str, headers: Mapping[str, str]) -> UndoneStep | None:
@@ -330,7 +330,7 @@ class KeptOutcomes:
                             await self._claims.release(release, begun=True)
                             raise
                     outcome, size = _bounded(outcome, size)
-                    data = _encoded(outcome, returned=request.returned)
+                    data = _encoded(outcome, refused=request.refused)
                     record: dict[str, Any] = {**claim, "attempt": attempt, "outcome": data}
                     if isinstance(outcome, kinds.Reply) and events:
                         record["events"] = events
@@ -423,17 +423,17 @@ def _bounded(outcome: Outcome, size: int) -> tuple[Outcome, int]:
     return kinds.Failure(outcome.id, TOO_LARGE_TO_KEEP, text, OF_HANDLER), len(text)
 
 
-def _encoded(outcome: Outcome, *, returned: bool) -> bytes:
+def _encoded(outcome: Outcome, *, refused: bool) -> bytes:
     """Return an outcome as the bridge keeps it, which does not look at it.
 
     Args:
-        outcome: a failure as well, if the handler has returned something that cannot be sent, or kept.
-        returned: whether the handler has.
+        outcome: a failure as well, if the handler has returned what cannot be sent, or kept.
+        refused: the handler says that it has had no effect.
     """
     if isinstance(outcome, kinds.Reply):
         data, packed = wire.split_payload(outcome.payload)
         return (b"p" if packed else b"b") + data
-    return (_RETURNED if returned else _RAISED) + "\0".join((outcome.code.replace("\0", ""), outcome.text)).encode()
+    return (_REFUSED if refused else _FAILED) + "\0".join((outcome.code.replace("\0", ""), outcome.text)).encode()
 
 
 def _decoded_untrusted(data: bytes, identifier: int) -> tuple[Outcome, int]:

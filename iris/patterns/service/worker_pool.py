@@ -66,7 +66,7 @@ class PendingRequest:
         "payload",
         "peer",
         "priority",
-        "returned",
+        "refused",
         "scope",
         "size",
         "timed",
@@ -108,8 +108,8 @@ class PendingRequest:
         self.cancelled = False
         self.counted = False
         """Its handler has ended, and was counted, while its outcome is being recorded."""
-        self.returned = False
-        """Its handler has returned: had its effect, whether that can be sent or not."""
+        self.refused = False
+        """Its handler has raised ``RemoteError``: it says that it has had no effect."""
         self.undoes: UndoneStep | None = None
 
 
@@ -477,7 +477,7 @@ class WorkerPool:
         job.undoes = undone_step(key, job.headers)
 
         async def run(attempt: int, outbox: Outbox) -> tuple[Outcome, int]:
-            job.returned = False
+            job.refused = False
             self.received += job.counted  # once more, because another member has taken over, and was lost
             job.counted = False
             outcome = await self._call(job, attempt, outbox)
@@ -517,7 +517,6 @@ class WorkerPool:
             result: Any = job.handler(request)
             if inspect.isawaitable(result):
                 result = await result
-            job.returned = True
             payload = encoded(result, self._config.max_payload)
             if seen is not None:
                 seen.end()
@@ -537,6 +536,7 @@ class WorkerPool:
 
     def _fail(self, job: PendingRequest, error: BaseException, request: Request) -> tuple[Outcome, int]:
         self._failed += 1
+        job.refused = isinstance(error, RemoteError)
         self._latency.failed(self.cluster, job.operation, type(error).__name__)
         self.failures.failed("request", error, job.operation, request.sender, job.identifier)
         code, text = described(error, tracebacks=self.service.tracebacks)

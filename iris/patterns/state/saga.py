@@ -130,17 +130,20 @@ class Saga:
             cluster: its service keeps outcomes (``iris.Outcomes``), for longer than the saga may take.
             payload: as for ``Node.request``.
             operation: as for ``Node.request``.
-            undo: operation of the same cluster that undoes this step; it gets the same payload.  It is called if the
-                step had its effect, or may have had, and then does nothing if there is none.  None: there is nothing to
-                undo.
+            undo: operation of the same cluster that undoes this step; it gets the same payload, and the key of the step
+                as ``Request.undoes``.  It is called if the step had its effect, or may have had, and then does nothing
+                if there is none: not if the step never began, or its handler raised ``RemoteError``.  None: there is
+                nothing to undo, whatever the step has done.
             timeout: seconds for this step, and for each attempt to undo it.
 
         Raises:
-            PayloadTooLarge: there are 1,000 steps, or 128 KiB of payloads of steps that can be undone.
+            PayloadTooLarge: there are 1,000 steps, or 128 KiB of payloads of steps that can be undone, 248 KiB with
+                their names.
+            LeaseLost: another node has taken the saga over.  The step was not asked for.
             Others: as ``Node.request`` with an idempotency key.  ``RemoteError`` with ``key_reused``: the block made
                 another step here before.
 
-        Cancelling it is cancelling the request.
+        Cancelling it is cancelling the request; the step may have run.
         """
         if undo is not None:
             check_name(undo, "operation")

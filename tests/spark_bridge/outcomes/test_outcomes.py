@@ -300,10 +300,12 @@ async def test_only_members_name_the_keys_of_a_cluster_and_claims_are_checked(tm
         await thief.wait_for("bridge")
         named = {"cluster": "bank", "caller": "desk", "operation": None, "key": "k"}
         holder = {**named, "holder": bytes(16)}
-        claim = {**holder, "fingerprint": bytes(16), "budget": 1.0, "keep": 60.0, "rerun": False, "wait": 0.0}
+        claim: dict[str, Any] = {
+            **holder, "fingerprint": bytes(16), "budget": 1.0, "keep": 60.0, "rerun": False, "wait": 0.0,
+        }  # fmt: skip
         record = {**claim, "attempt": 1, "outcome": b"b"}
         release = {**holder, "begun": True}
-        note: dict[str, Any] = {**holder, "notes": b"n"}
+        note = {**holder, "notes": b"n"}
         asked = {"key.claim": claim, "key.note": note, "key.record": record, "key.release": release}
         for operation, fields in asked.items():
             with pytest.raises(iris.RemoteError, match="asks for a key of 'bank', and is no member") as refused:
@@ -327,7 +329,8 @@ async def test_only_members_name_the_keys_of_a_cluster_and_claims_are_checked(tm
         for payload in (7, *({**release, **change} for change in ({"begun": None}, *wrong))):
             with pytest.raises(iris.RemoteError, match="bad_request"):
                 await one.request("bridge", payload, operation="key.release")
-        for payload in (7, *({**note, **change} for change in ({"notes": 5}, {"notes": bytes(2**19)}, *wrong))):
+        of_notes: list[dict[str, Any]] = [{"notes": 5}, {"notes": bytes(2**19)}]
+        for payload in (7, *({**note, **change} for change in (*wrong, *of_notes))):
             with pytest.raises(iris.RemoteError, match="bad_request"):
                 await one.request("bridge", payload, operation="key.note")
         assert await one.request("bridge", note, operation="key.note") is False, "nobody has claimed it"

@@ -250,6 +250,8 @@ def odd(calls: list[str], **options: Any) -> iris.Service:
         if request.payload == "outbox":
             assert request.outbox is not None
             request.outbox.publish("t.a", b"")
+        if request.payload == "raises":
+            raise ConnectionError("lost while it committed")
         replies = {"unencodable": object(), "large": bytes(2**21), "kept": bytes(300_000)}
         return replies.get(request.payload, bytes(5000))
 
@@ -263,6 +265,7 @@ def odd(calls: list[str], **options: Any) -> iris.Service:
 @pytest.mark.parametrize(
     ("payload", "code"),
     [
+        ("raises", "error"),
         ("unencodable", "LocalProtocolError"),
         ("large", "PayloadTooLarge"),
         ("kept", "reply_too_large_to_keep"),
