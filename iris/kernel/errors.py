@@ -130,8 +130,8 @@ class LeaseLost(DeliveryError):
 class SagaUndone(DeliveryError):
     """A saga has failed, and what it had done was undone; its ``__cause__`` is why, where it happened in this process.
 
-    ``failed`` are the compensations that raised, or of which nobody knows how far they came, each with its error: they
-    are not called again.
+    ``failed`` are the compensations that raised, cannot be asked for, or of which nobody knows how far they came, each
+    with its error: they are not called again.  Every other step that may have run was undone.
     """
 
     def __init__(self, message: str, *, failed: Sequence[str] = ()) -> None:

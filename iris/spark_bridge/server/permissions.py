@@ -87,6 +87,7 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "renew": Permission("member"),
     "release": Permission("member"),
     "key.claim": Permission("member"),
+    "key.note": Permission("member"),
     "key.record": Permission("member", "written"),
     "key.release": Permission("member"),
 }
