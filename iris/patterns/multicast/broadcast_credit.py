@@ -18,7 +18,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import Final, final
 
@@ -225,10 +225,11 @@ class ReceiveWindow:
         account: of the sender in the books of this member.
     """
 
-    __slots__ = ("account", "freed", "queued", "refused", "seen", "sender", "size", "waiting", "wanted")
+    __slots__ = ("account", "freed", "owner", "queued", "refused", "seen", "sender", "size", "waiting", "wanted")
 
-    def __init__(self, sender: NodeId) -> None:
+    def __init__(self, sender: NodeId, owner: str) -> None:
         self.sender = sender
+        self.owner = owner
         self.account: Account = UNCOUNTED
         self.seen = self.queued = self.refused = 0
         self.size = INITIAL
@@ -243,22 +244,27 @@ class ReceiveWindows:
 
     Args:
         window: the greatest one; what a sender has waiting beyond it is refused.
-        limit: of all together.  Half of it is for newcomers; the other half is divided among all that have
-            something waiting, so that nobody can take the room of the others.
+        limit: of all together.  Half of it is for newcomers; the other half is divided among the owners of all that
+            have something waiting, so that nobody can take the room of the others, with however many nodes.
     """
 
     def __init__(self, window: int, limit: int) -> None:
         self._window = window
         self._limit = limit
         self._queued = 0
-        self._active = 0
+        self._active: Counter[str] = Counter()
+        """Senders of each owner that have something waiting."""
+        self._owned: Counter[str] = Counter()
+        """The cost of what they have."""
         self._senders: dict[NodeId, ReceiveWindow] = {}
 
-    def of(self, sender: NodeId) -> ReceiveWindow:
-        """Return the window of a sender."""
+    def of(self, sender: NodeId, owner: str = "") -> ReceiveWindow:
+        """Return the window of a sender, and of who can make any number of such nodes."""
         window = self._senders.get(sender)
         if window is None:
-            window = self._senders[sender] = ReceiveWindow(sender)
+            window = self._senders[sender] = ReceiveWindow(sender, owner or sender)
+        elif owner and not window.queued:
+            window.owner = owner
         return window
 
     def find(self, sender: NodeId) -> ReceiveWindow | None:
@@ -275,18 +281,24 @@ class ReceiveWindows:
         # What is above the limit by itself is taken when nothing else waits.
         full = self._queued > 0 and self._queued + cost > self._limit
         scarce = 2 * self._queued > self._limit
-        if full or window.queued >= (self._share(window) if scarce else self._window):
+        mine = self._owned[window.owner] >= max(INITIAL, self._half_of(window.owner)) and scarce
+        if full or mine or window.queued >= (self._share(window) if scarce else self._window):
             window.refused += 1
             return False
-        self._active += not window.queued
+        self._active[window.owner] += not window.queued
+        self._owned[window.owner] += cost
         window.queued += cost
         self._queued += cost
         return True
 
     def _share(self, window: ReceiveWindow) -> int:
         """Return what a sender may have waiting as one of all that do."""
-        share = self._limit // 2 // (self._active + (not window.queued))
+        share = self._half_of(window.owner) // (self._active[window.owner] + (not window.queued))
         return max(INITIAL, min(self._window, share))
+
+    def _half_of(self, owner: str) -> int:
+        """Return what the senders of an owner may have waiting together."""
+        return self._limit // 2 // (len(self._active) + (owner not in self._active))
 
     def see(self, window: ReceiveWindow, end: int) -> None:
         """What a sender has sent up to here has arrived, or was lost."""
@@ -296,7 +308,11 @@ class ReceiveWindows:
         """The handlers have taken a broadcast; tell whether its sender is to have a report."""
         window.queued -= cost
         self._queued -= cost
-        self._active -= not window.queued
+        self._owned[window.owner] -= cost
+        if not window.queued:
+            self._active[window.owner] -= 1
+            if not self._active[window.owner]:
+                del self._active[window.owner], self._owned[window.owner]
         window.freed += cost
         return window.wanted or 2 * window.freed >= window.size
 
