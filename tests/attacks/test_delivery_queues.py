@@ -29,7 +29,7 @@ async def bridge(network: Network, directory: Path, **options: Any) -> AsyncIter
 
 
 def worker(machine: QueueMachine, limit: int = 4) -> QueueWorker:
-    one = QueueWorker(limit=limit, lease=10.0, attempts=5, dead="dead", backoff=1.0)
+    one = QueueWorker(limit=limit, lease=10.0, attempts=5, dead=lambda: "dead", backoff=1.0)
     machine.open(one, 0.0)
     return one
 
