@@ -271,13 +271,7 @@ def write_element(value: object) -> str:
     Raises:
         ConfigError: a set does not hold it.
     """
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)  # equal to Python, and so one element
-    if not _is_element(value):
-        raise ConfigError(
-            f"a set in a document does not hold {value!r:.100}: use None, bool, int, float, str and tuples of these"
-        )
-    return check_key(json.dumps(value, ensure_ascii=False), "element, as JSON,")
+    return check_key(json.dumps(_element(value), ensure_ascii=False), "element, as JSON,")
 
 
 def read_element(key: str) -> Any:
@@ -289,12 +283,19 @@ def read_element(key: str) -> Any:
     return _tuples(json.loads(key))
 
 
-def _is_element(value: object, depth: int = 0) -> bool:
+def _element(value: object, depth: int = 0) -> object:
+    """Return an element in the one form that it has in a set: numbers that are equal to Python are one."""
     if isinstance(value, tuple):
         if depth >= MAX_DEPTH:
             raise ConfigError(f"a value is nested deeper than {MAX_DEPTH}: use several keys")
-        return all(_is_element(one, depth + 1) for one in cast("tuple[object, ...]", value))
-    return value is None or isinstance(value, bool | int | float | str)
+        return [_element(one, depth + 1) for one in cast("tuple[object, ...]", value)]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ConfigError(
+        f"a set in a document does not hold {value!r:.100}: use None, bool, int, float, str and tuples of these"
+    )
 
 
 def _tuples(value: Any) -> Any:

@@ -261,7 +261,8 @@ class Replica:
         Raises:
             RemoteProtocolError: its numbers are beyond what the date allows.
         """
-        self._check_bound({edit.writer: edit.first + edit.count})
+        if edit.first + edit.count > self._bound():
+            raise RemoteProtocolError("a writer has more writes than microseconds have passed since 1970")
         known = self.vector.get(edit.writer, 0)
         if edit.first > known + 1 or not self.covers(edit.needs):
             return False
@@ -281,11 +282,14 @@ class Replica:
         """Merge what another replica has in some buckets, by dot; the others have to be equal.
 
         Raises:
-            RemoteProtocolError: its numbers are beyond what the date allows, or an entry is not counted by its vector.
+            RemoteProtocolError: an entry is not counted by its vector.
         """
-        self._check_bound(vector)
         if any(dot // WRITERS > vector.get(dot % WRITERS, 0) for dot in entries):
             raise RemoteProtocolError("a replica has entries that its vector does not count")
+        bound = self._bound()
+        if max(vector.values(), default=0) > bound:  # a clock is ahead: what those have written waits for the date
+            vector = {writer: number for writer, number in vector.items() if number <= bound}
+            entries = {dot: entry for dot, entry in entries.items() if dot % WRITERS in vector}
         used = self._is_used(vector, entries.values())
         lost: list[Entry] = []
         for bucket in buckets:
@@ -304,10 +308,9 @@ class Replica:
             self._advance(writer, number)
         self._finish(lost, used=used)
 
-    def _check_bound(self, vector: Mapping[int, int]) -> None:
-        bound = (self._wall_clock() + _AHEAD) * 1e6
-        if any(number > bound for number in vector.values()):
-            raise RemoteProtocolError("a writer has more writes than microseconds have passed since 1970")
+    def _bound(self) -> float:
+        """Return how many writes a writer may have: as many as microseconds have passed since 1970, and of a day."""
+        return (self._wall_clock() + _AHEAD) * 1e6
 
     def _advance(self, writer: int, number: int) -> None:
         if number > self.vector.get(writer, 0):
