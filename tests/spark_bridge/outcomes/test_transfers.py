@@ -17,7 +17,6 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import logging
-import os
 import runpy
 import threading
 import time
@@ -299,7 +298,7 @@ async def run_all(
 
 @pytest.mark.parametrize(
     ("count", "at_once"),
-    [(24, 24), pytest.param(int(os.environ.get("TRANSFERS", "10000")), 64, marks=pytest.mark.long)],
+    [(24, 24), pytest.param(10_000, 64, marks=[pytest.mark.long, pytest.mark.timeout(7200)])],
 )
 async def test_transfers_make_and_lose_no_money(
     postgres: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, at_once: int
