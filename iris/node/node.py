@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, nullcontext
 from functools import partial
 from inspect import isawaitable
 from pathlib import Path
@@ -782,7 +782,7 @@ class Node:
         def opening(headers: Mapping[str, str] | None) -> AbstractAsyncContextManager[Tunnel]:
             tunnel = partial(self._tunnels.open, cluster, operation=operation, headers=headers, prefer=wanted)
             with_one = partial(open_with_one, self._reach, cluster, prefer_site, tunnel, timeout)
-            return self._entering(cluster, within, with_one)
+            return self._entering_tunnel(cluster, within, with_one)
 
         tracing = self._tracing
         return opening(headers) if tracing is None else tracing.within("tunnel", cluster, operation, headers, opening)
@@ -1097,6 +1097,18 @@ class Node:
             async with opening() as opened:
                 entered()
                 yield opened
+
+    @protected_context
+    async def _entering_tunnel(
+        self, cluster: str, wait: float, opening: Callable[[], AbstractAsyncContextManager[Tunnel]]
+    ) -> AsyncIterator[Tunnel]:
+        """Enter the block of a tunnel likewise; it leaves no cancel scope open, so blocks may be left in any order."""
+        if wait:
+            await self._wait_first(cluster, wait)
+        async with AsyncExitStack() as stack:
+            with self._guard.waiting():
+                tunnel = await stack.enter_async_context(opening())
+            yield tunnel
 
     async def wait_for(self, cluster: str, members: int = 1, timeout: float = 5.0) -> None:
         """Wait until ``members`` members of a cluster are linked, and at least one of them can be asked now.

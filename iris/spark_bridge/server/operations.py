@@ -76,10 +76,9 @@ from iris.kernel.errors import IrisError, RemoteError, TunnelBroken
 from iris.kernel.names import account_of, is_node_id
 from iris.kernel.tasks import run_in_thread
 from iris.patterns.messages import Request, Sender
-from iris.patterns.pubsub.interest import MAX_SHARDS, is_pattern
+from iris.patterns.pubsub.interest import MAX_SHARDS
 from iris.patterns.service import Service
 from iris.patterns.tunnel import Tunnel
-from iris.security.identity import MAX_PATTERNS
 from iris.spark_bridge.consumers import Consumers
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.events.gaps import GAPS_AT_ONCE
@@ -87,7 +86,7 @@ from iris.spark_bridge.log import MAX_REGEX, QUERY, ShardState, TopicFilter, mac
 from iris.spark_bridge.queues import Queues
 from iris.spark_bridge.server.growth import read_windows
 from iris.spark_bridge.server.member import BridgeMember
-from iris.spark_bridge.server.permissions import Kind, Permission, Permissions, check_owner
+from iris.spark_bridge.server.permissions import Kind, Permission, Permissions, check_owner, patterns_untrusted
 from iris.spark_bridge.server.sink_commits import BatchCommitter
 from iris.spark_bridge.staging import StagedPart
 
@@ -351,7 +350,7 @@ class Operations:
 
     def _wanted(self, fields: Mapping[str, object]) -> TopicFilter:
         """Return which topics a reader wants to hear of."""
-        topics, regex = _patterns({"topics": [], **fields}, "topics"), fields.get("regex")
+        topics, regex = patterns_untrusted({"topics": [], **fields}), fields.get("regex")
         if regex is not None and (not isinstance(regex, str) or topics):
             raise RemoteError("bad_request", "regex is a text in the place of topics")
         wanted = self._filter(tuple(topics), regex)
@@ -372,7 +371,7 @@ class Operations:
         fields = _fields(payload)
         state = self._state(_text(fields, "shard"))
         start, end, skip = _number(fields, "start"), _number(fields, "end"), _number(fields, "skip")
-        wanted = TopicFilter(_patterns(fields, "topics"))
+        wanted = TopicFilter(patterns_untrusted(fields))
         found = [
             gap
             for gap in self._member.store.gaps()
@@ -629,14 +628,6 @@ def _check_end(state: ShardState, end: int) -> None:
     """Make sure that readers get no events which copies do not have: they are in the log, and may be lost with it."""
     if end > state.next:
         raise RemoteError("bad_request", f"no events up to {end}: shard {state.id} ends at {state.next}")
-
-
-def _patterns(fields: Mapping[str, object], name: str) -> list[str]:
-    value = fields.get(name)
-    patterns = cast("list[object]", value) if isinstance(value, list) else None
-    if patterns is None or len(patterns) > MAX_PATTERNS or not all(map(is_pattern, patterns)):
-        raise RemoteError("bad_request", f"{name}: use a list of topic patterns, {MAX_PATTERNS} at most")
-    return cast("list[str]", patterns)
 
 
 def _part(fields: Mapping[str, object]) -> StagedPart:
