@@ -247,6 +247,7 @@ async def test_a_member_that_stands_still_does_not_keep_a_new_one_from_the_docum
                     assert state["k"] == 1
 
 
+@pytest.mark.long
 async def test_a_member_that_opens_comparisons_and_stalls_keeps_nobody_from_comparing(
     autojump_clock: MockClock, network: Network
 ) -> None:
