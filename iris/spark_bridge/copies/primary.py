@@ -15,7 +15,7 @@ import dataclasses
 import logging
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any, Final, cast, final
 
@@ -283,7 +283,7 @@ class PrimaryCopies:
         while self._count_met(start) < needed_acceptances(len(self._state.copies), strict):
             await self.wait_news()
         if new != state.settings:
-            await self._write(settings=new)
+            await self._write(lambda _: {"settings": new})
             # Before anything is confirmed in another way, those who may be promoted have to know of it.
             revision = self._state.revision
             while self._count_known(revision) < needed_acceptances(len(self._state.copies), strict):
@@ -318,9 +318,15 @@ class PrimaryCopies:
 
     # -- what the log says of its copies --------------------------------------------------------------------
 
-    async def _write(self, **changes: Any) -> None:
-        """Change the state on the disk, then tell the copies."""
+    async def _write(self, change: Callable[[LogState], Mapping[str, Any]]) -> None:
+        """Change the state on the disk, then tell the copies.
+
+        ``change`` is given the state that it changes, and returns what is another then: two copies may come at once.
+        """
         async with self._writing:
+            changes = change(self._state)
+            if not changes:
+                return
             state = msgspec.structs.replace(self._state, revision=self._state.revision + 1, **changes)
             await run_in_thread(self._store.replication.put_state, encode_state(state))
             self._state = state
@@ -331,14 +337,17 @@ class PrimaryCopies:
 
     async def _count(self) -> None:
         """Count the copies that every other one knows of."""
-        copies = self._state.copies
-        counted = [
-            name
-            for name, added in copies.items()
-            if name in self._state.counted or all(self._revisions.get(other, -1) >= added for other in copies)
-        ]
-        if len(counted) > len(self._state.counted):
-            await self._write(counted=counted)
+
+        def count(state: LogState) -> dict[str, Any]:
+            counted = [
+                name
+                for name, added in state.copies.items()
+                if name in state.counted or all(self._revisions.get(other, -1) >= added for other in state.copies)
+            ]
+            return {"counted": counted} if len(counted) > len(state.counted) else {}
+
+        if count(self._state):
+            await self._write(count)
 
     async def forget(self, name: str) -> bool:
         """Forget a copy that does not come back; tell whether it was known.
@@ -346,18 +355,26 @@ class PrimaryCopies:
         Raises:
             ConfigError: it is there.
         """
-        if name in self._followers:
-            raise ConfigError(f"copy {name!r} is there: stop it, then drop it")
-        if name not in self._state.copies:
-            return False
-        self._confirmed.pop(name, None)
-        self._next.pop(name, None)
-        await self._write(
-            copies={copy: added for copy, added in self._state.copies.items() if copy != name},
-            counted=[copy for copy in self._state.counted if copy != name],
-        )
-        await self._count()
-        return True
+        known = False
+
+        def forget(state: LogState) -> dict[str, Any]:
+            nonlocal known
+            if name in self._followers:
+                raise ConfigError(f"copy {name!r} is there: stop it, then drop it")
+            known = name in state.copies
+            if not known:
+                return {}
+            self._confirmed.pop(name, None)
+            self._next.pop(name, None)
+            return {
+                "copies": {copy: added for copy, added in state.copies.items() if copy != name},
+                "counted": [copy for copy in state.counted if copy != name],
+            }
+
+        await self._write(forget)
+        if known:
+            await self._count()
+        return known
 
     def close(self) -> None:
         """End what copies are sent: this member leaves."""
@@ -439,8 +456,9 @@ class PrimaryCopies:
         try:
             with follower.scope:
                 self._revisions[name] = revision
-                if name not in self._state.copies:
-                    await self._write(copies={**self._state.copies, name: self._state.revision + 1})
+                await self._write(
+                    lambda state: {} if name in state.copies else {"copies": {**state.copies, name: state.revision + 1}}
+                )
                 follower.state = None
                 await tunnel.send({"term": self.term, "state": encode_state(self._state)})
                 await self._send_all(follower, term, held)

@@ -194,6 +194,49 @@ async def test_a_copy_that_is_behind_is_promoted_by_force_and_what_is_lost_is_sa
             assert stored(copy._store) == [b"1", b"2"]
 
 
+async def test_two_copies_that_come_at_the_same_time_are_both_known(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("bridge") as operator,
+        open_primary(network, tmp_path / "primary") as member,
+        AsyncExitStack() as stack,
+    ):
+        writing = member.copies._writing
+        async with writing:
+            for name in ("a", "b"):
+                await stack.enter_async_context(open_follower(network, tmp_path / name, name))
+            with trio.fail_after(60):
+                while writing.statistics().tasks_waiting < 2:  # noqa: ASYNC110 -- nobody is told
+                    await trio.sleep(0.01)
+        await wait_copies(BridgeClient(operator, "bridge", patience=20), a="in step", b="in step")
+
+
+async def test_a_copy_that_comes_while_it_is_dropped_stays(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("bridge") as operator,
+        open_primary(network, tmp_path / "primary") as member,
+    ):
+        client = BridgeClient(operator, "bridge", patience=20)
+        async with open_follower(network, tmp_path / "a", "a"):
+            await wait_copies(client, a="in step")
+        await wait_copies(client, a="away")
+        async with trio.open_nursery() as nursery, AsyncExitStack() as stack:
+            writing = member.copies._writing
+
+            async def drop() -> None:
+                with pytest.raises(ConfigError, match="is there: stop it"):
+                    await member.copies.forget("a")
+
+            async with writing:
+                nursery.start_soon(drop)
+                await stack.enter_async_context(open_follower(network, tmp_path / "a", "a"))
+                with trio.fail_after(60):
+                    while writing.statistics().tasks_waiting < 2:  # noqa: ASYNC110 -- nobody is told
+                        await trio.sleep(0.01)
+            await wait_copies(client, a="in step")
+
+
 class FullDisk:
     def write(self, _descriptor: int, _parts: object, _position: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
