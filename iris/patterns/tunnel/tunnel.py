@@ -341,6 +341,10 @@ class Tunnel:
     def _failure(self, error: BaseException | None) -> str:
         """Return what the other end gets of an error here: whose it is and its name, for its text may be secret."""
         who = "the handler" if self._end.machine.asked is None else "the one who opened it"
+        if isinstance(error, BaseExceptionGroup):  # what was cancelled because of another error says nothing
+            error = cast("BaseExceptionGroup[BaseException]", error).split(trio.Cancelled)[1]
+            if error is None:
+                return f"{who} was cancelled"
         while isinstance(error, BaseExceptionGroup):
             first, *others = cast("tuple[BaseException, ...]", error.exceptions)
             if others:

@@ -233,6 +233,26 @@ async def test_a_handler_that_fails_is_no_member_that_was_lost(
         assert balancer.pick() == member.id, "it is asked as before"
 
 
+async def test_a_handler_whose_tasks_are_cancelled_has_no_errors(autojump_clock: MockClock, network: Network) -> None:
+    service = iris.Service("store")
+
+    @service.tunnel
+    async def wait(tunnel: iris.Tunnel) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            nursery.start_soon(tunnel.receive)
+
+    async with network.open_node("shop") as shop, AsyncExitStack() as stack:
+        member = await stack.enter_async_context(network.open_node("store"))
+        await stack.enter_async_context(member.join("store", service))
+        await shop.wait_for("store")
+        async with shop.open_tunnel("store") as tunnel:
+            await stack.aclose()
+            with pytest.raises(iris.TunnelBroken, match=r"broke: the handler was cancelled$"):
+                await tunnel.receive()
+            tunnel.abort()
+
+
 async def test_a_tunnel_that_the_handler_has_ended_is_opened_all_the_same(
     autojump_clock: MockClock, nodes: Nodes
 ) -> None:
