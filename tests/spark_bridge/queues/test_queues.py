@@ -684,25 +684,29 @@ async def test_a_job_that_kills_its_process_is_dead_after_its_attempts_and_takes
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
-    with BridgeProcess(tmp_path / "data"):
-        async with iris.open_node("desk") as node, node.queue("jobs") as jobs:
-            await node.wait_for("bridge")
-            for payload in ("bad", "good", "good", "last"):
-                await jobs.put(payload)
-        runs: list[str] = []
+    runs: list[str] = []
+
+    async def work() -> None:
         for _ in range(4):
             done = await trio.run_process([sys.executable, "-c", KILLED], capture_stdout=True, check=False)
             runs.append(done.stdout.decode())
             if done.returncode != 9:
                 break
-        began = "".join(runs).split("\n")
-        assert began[-4:] == ["good 1", "good 1", "last 1", ""]
-        bad = [line for line in began if line.startswith("bad")]
-        assert bad[-1] == "bad 2"
-        assert bad in (["bad 1", "bad 2"], ["bad 1", "bad 1", "bad 2"]), "its first end may come before its report"
-        async with iris.open_node("desk") as node:
+
+    with BridgeProcess(tmp_path / "data"):
+        async with iris.open_node("desk") as node, node.queue("jobs") as jobs, trio.open_nursery() as nursery:
             await node.wait_for("bridge")
+            for payload in ("bad", "good", "good"):
+                await jobs.put(payload)
+            nursery.start_soon(work)
+            await until(node, dead=1, done=2)
+            await jobs.put("last")
             await until(node, dead=1, done=3)
+    began = "".join(runs).splitlines()
+    assert [line for line in began if line.startswith("good")] == ["good 1", "good 1"]
+    assert began[-1] == "last 1"
+    bad = [line for line in began if line.startswith("bad")]
+    assert bad in (["bad 1", "bad 2"], ["bad 1", "bad 1", "bad 2"]), "its first end may come before its report"
 
 
 class Wall:
