@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, suppress
 from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast, final
+from typing import Any, ClassVar, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast, final
 
 import outcome
 
@@ -37,10 +37,13 @@ class Handle(Generic[T]):
 class Source(Handle[T], Generic[T, V]):
     """A handle from which values are taken, one after the other.
 
-    What comes when its taker was cancelled is kept for the next one.
+    What comes when its taker was cancelled is kept for the next one.  What a closed node has left can be taken as with
+    trio, whether or not the run that it was made in is there; of a bridge's jobs and batches nothing is left.
     """
 
     __slots__ = ("_arrived",)
+
+    _has_left: ClassVar[bool] = True
 
     def __init__(self, inner: T, guest: Guest) -> None:
         super().__init__(inner, guest)
@@ -56,7 +59,7 @@ class Source(Handle[T], Generic[T, V]):
 
     async def __anext__(self) -> V:
         while not self._arrived:  # two may wait for one value
-            await self._guest.call(self._fetch)
+            await (self._guest.take if self._has_left else self._guest.call)(self._fetch)
         return self._arrived.popleft()
 
 

@@ -218,6 +218,19 @@ class Guest:
         result: T = call.result()
         return result
 
+    async def take(self, function: Callable[[], Awaitable[T]]) -> T:
+        """As ``call``; once the run is over, in another one: what a closed node's handle has left can be taken."""
+        try:
+            return await self.call(function)
+        except trio.ClosedResourceError:
+            if not self.is_closing and self._calls is not None:
+                raise
+        guest = await enter_guest()
+        try:
+            return await guest.call(function)
+        finally:
+            await guest.leave()
+
     # -- from the first node to the last --------------------------------------------------------------------
 
     async def enter(self) -> None:
@@ -269,7 +282,10 @@ class Guest:
             async with trio.open_nursery() as nursery:
                 self._calls = CallTasks(nursery)
                 self._began.tell()
-                await trio.sleep_forever()
+                try:
+                    await trio.sleep_forever()
+                finally:
+                    self._calls = None  # before the last of the calls ends: then the nursery takes none any more
 
     def _do_now(self, step: Callable[[], object]) -> None:
         self._due.put(step)

@@ -94,7 +94,7 @@ class Subscription(Source[TrioSubscription, Event]):
             self._arrived.extend(await self._inner.receive_batch(max_events))
 
         while not self._arrived:
-            await self._guest.call(fetch)
+            await self._guest.take(fetch)
         return [self._arrived.popleft() for _ in range(min(max_events, len(self._arrived)))]
 
     async def __anext__(self) -> Event:

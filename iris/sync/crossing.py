@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from functools import partial, wraps
 from types import TracebackType
-from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast, final
+from typing import Any, ClassVar, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, cast, final
 
 import outcome
 from trio import EndOfChannel
@@ -40,10 +40,13 @@ class Handle(Generic[T]):
 class Source(Handle[T], Generic[T, V]):
     """A handle from which values are taken, one after the other.
 
-    What comes when its taker was interrupted is kept for the next one.
+    What comes when its taker was interrupted is kept for the next one.  What a closed node has left can be taken as
+    with trio, whether or not the run that it was made in is there; of a bridge's jobs and batches nothing is left.
     """
 
     __slots__ = ("_arrived",)
+
+    _has_left: ClassVar[bool] = True
 
     def __init__(self, inner: T, portal: Portal) -> None:
         super().__init__(inner, portal)
@@ -63,7 +66,7 @@ class Source(Handle[T], Generic[T, V]):
                 return self._arrived.popleft()
             except IndexError:  # or another thread was quicker
                 try:
-                    self._portal.call(self._fetch)
+                    (self._portal.take if self._has_left else self._portal.call)(self._fetch)
                 except (StopAsyncIteration, EndOfChannel):
                     raise StopIteration from None
 

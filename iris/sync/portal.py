@@ -183,6 +183,21 @@ class Portal:
         result: T = call.result()
         return result
 
+    def take(self, function: Callable[[], Awaitable[T]]) -> T:
+        """As ``call``; once the run is over, in another one: what a closed node's handle has left can be taken."""
+        try:
+            return self.call(function)
+        except trio.ClosedResourceError:
+            if not self._is_closing and self.calls is not None:
+                raise
+        self._thread.join()
+        portal = Portal()
+        portal.open()
+        try:
+            return portal.call(function)
+        finally:
+            portal.close()
+
     def _main(self) -> None:
         try:
             trio.run(self._run)
@@ -194,10 +209,10 @@ class Portal:
         if self._is_closing:
             return
         with self._scope:
-            try:
-                async with trio.open_nursery() as nursery:
-                    self.calls = CallTasks(nursery)
-                    self._began.tell()
+            async with trio.open_nursery() as nursery:
+                self.calls = CallTasks(nursery)
+                self._began.tell()
+                try:
                     await trio.sleep_forever()
-            finally:
-                self.calls = None
+                finally:
+                    self.calls = None  # before the last of the calls ends: then the nursery takes none any more

@@ -53,6 +53,8 @@ class JobWorker(Source[TrioJobWorker, Job]):
 
     __slots__ = ()
 
+    _has_left = False  # a bridge gives it to another one
+
     in_hand = Shown[int]()
 
     async def _fetch(self) -> None:
@@ -110,6 +112,8 @@ class Consumer(Source[TrioConsumer, LogBatch]):
     """See ``iris.Consumer``: batches of a bridge's log."""
 
     __slots__ = ()
+
+    _has_left = False  # a bridge gives it to another one
 
     group = Shown[str]()
     lag = Shown[int]()

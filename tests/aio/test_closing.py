@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from pathlib import Path
 
 import pytest
+import trio.testing
 
 import iris
 import iris.aio
-from tests.support.closing import each_wait, outcome_of, silent_services
+from tests.support.closing import Arrivals, each_wait, silent_services
 
 
 @pytest.fixture(autouse=True)
@@ -18,11 +20,13 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
 
 
-async def hang(_: object) -> None:
-    await asyncio.Event().wait()
-
-
 def test_what_waits_ends_when_its_node_is_closed() -> None:
+    arrivals = Arrivals()
+
+    async def hang(given: object) -> None:
+        arrivals.note_asked(given)
+        await asyncio.Event().wait()
+
     silent, bridge, _ = silent_services(hang)
     waits = each_wait()
 
@@ -36,12 +40,40 @@ def test_what_waits_ends_when_its_node_is_closed() -> None:
         ):
             async with iris.aio.open_node("caller") as node:
                 await node.wait_for("bridge")
-                tasks = {name: asyncio.ensure_future(outcome_of(wait, node)) for name, (wait, _) in waits.items()}
-                await asyncio.sleep(0.5)
+                tasks = {
+                    name: asyncio.ensure_future(arrivals.outcome_of(name, wait, node))
+                    for name, (wait, _) in waits.items()
+                }
+                async with asyncio.timeout(60):
+                    while not arrivals.complete:
+                        await asyncio.sleep(0.01)
+                await node._guest.call(partial(trio.testing.wait_all_tasks_blocked, 0.05))
                 assert [name for name, task in tasks.items() if task.done()] == []
             await asyncio.wait(tasks.values(), timeout=5)
             outcomes = {name: task.result() if task.done() else "waits" for name, task in tasks.items()}
             assert outcomes == {name: expected for name, (_, expected) in waits.items()}
+
+    asyncio.run(main())
+
+
+def test_what_a_closed_node_has_left_is_taken_as_with_trio() -> None:
+    async def main() -> None:
+        async with iris.aio.open_node("caller") as node:
+            losses = node.watch_losses()
+            async with (
+                node.subscribe("a") as events,
+                node.state("document") as state,
+                node.watch("caller") as changes,
+            ):
+                state["a"] = 1
+                keys = state.watch()
+                await node.publish("a", b"1")
+                await node.publish("a", b"2")
+        assert [event.payload async for event in events] == [b"1", b"2"]
+        assert [change.key async for change in keys] == ["a"]
+        assert [change async for change in changes] == []
+        assert [(loss.reason, loss.count) async for loss in losses] == [("receiver left", 2)]
+        assert [loss async for loss in losses] == []
 
     asyncio.run(main())
 

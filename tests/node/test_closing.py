@@ -57,6 +57,41 @@ async def test_what_waits_ends_when_its_node_is_closed(autojump_clock: MockClock
         assert outcomes == [expected]
 
 
+async def test_what_a_closed_node_has_left_can_be_taken(autojump_clock: MockClock) -> None:
+    async with open_network() as network:
+        async with network.open_node("caller") as node:
+            losses = node.watch_losses()
+            async with (
+                node.subscribe("a") as events,
+                node.state("document") as state,
+                node.watch("caller") as changes,
+            ):
+                state["a"] = 1
+                keys = state.watch()
+                await node.publish("a", b"1")
+                await node.publish("a", b"2")
+        assert [event.payload async for event in events] == [b"1", b"2"]
+        assert [change.key async for change in keys] == ["a"]
+        assert [change async for change in changes] == []
+        assert [(loss.reason, loss.count) async for loss in losses] == [("receiver left", 2)]
+        assert [loss async for loss in losses] == []
+
+
+async def test_who_waits_for_batches_is_told_when_the_block_is_left(autojump_clock: MockClock) -> None:
+    async def use(batches: iris.Consumer) -> None:
+        with pytest.raises(trio.ClosedResourceError):
+            await anext(batches)
+
+    async with (
+        open_network() as network,
+        network.open_node("caller") as node,
+        trio.open_nursery() as nursery,
+        node.consume("a.>", group="g", bridge="nobody") as batches,
+    ):
+        nursery.start_soon(use, batches)
+        await trio.sleep(1)
+
+
 async def test_a_lease_that_cannot_be_renewed_as_its_node_is_closed_ends_its_block(autojump_clock: MockClock) -> None:
     *_, granting = silent_services(hang)
     outcomes: list[str] = []

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
 from typing import Any, Final
 
 import iris
@@ -41,7 +42,11 @@ def silent_services(hang: Callable[[Any], Any]) -> tuple[iris.Service, iris.Serv
     return silent, bridge, granting
 
 
+_reached: Final[ContextVar[Callable[[], None]]] = ContextVar("_reached")
+
+
 async def _everything(values: Any) -> None:
+    _reached.get()()
     async for _ in values:
         pass
 
@@ -83,6 +88,7 @@ async def _tunnel_first(node: Any) -> None:
 
 async def _tunnel(node: Any) -> None:
     async with node.open_tunnel("silent", timeout=FOREVER) as tunnel:
+        _reached.get()()
         await tunnel.receive()
 
 
@@ -93,6 +99,7 @@ async def _tunnel_each(node: Any) -> None:
 
 async def _tunnel_full(node: Any) -> None:
     async with node.open_tunnel("silent", timeout=FOREVER) as tunnel:
+        _reached.get()()
         while True:
             await tunnel.send(bytes(100_000))
 
@@ -130,6 +137,7 @@ async def _subscribe(node: Any) -> None:
 
 async def _subscribe_batch(node: Any) -> None:
     async with node.subscribe("quiet.>") as events:
+        _reached.get()()
         await events.receive_batch()
 
 
@@ -247,6 +255,10 @@ WAITS_FOR_NOBODY: Final[frozenset[tuple[type, str]]] = frozenset({
 """What waits for peers that are linked, or for what another method here waits for."""
 
 
+_REQUESTS: Final = 5
+"""Those of ``WAITS`` that are sent to ``silent``, and its survey."""
+
+
 def each_wait() -> dict[str, tuple[Waits, str]]:
     """Return what waits, by a name, and what it comes to."""
     return {
@@ -256,8 +268,36 @@ def each_wait() -> dict[str, tuple[Waits, str]]:
     }
 
 
-async def outcome_of(wait: Waits, node: Any) -> str:
-    """Do what waits, and return what it came to."""
+class Arrivals:
+    """Who has come so far that what it comes to is certain, whenever the node is closed.
+
+    The others come to the same however far they are.  What is asked of ``silent`` is noted by its handler.
+    """
+
+    def __init__(self) -> None:
+        self._asked = 0
+        self._missing = {name for name, (_, expected) in each_wait().items() if expected not in (CLOSED, UNKNOWN)}
+
+    def __repr__(self) -> str:
+        return f"<Arrivals: {self._asked} asked, {sorted(self._missing)} are missing>"
+
+    def note_asked(self, given: object) -> None:
+        """Note what a handler of ``silent`` or ``bridge`` is given."""
+        self._asked += isinstance(given, iris.Request) and given.sender.cluster == "caller" and not given.operation
+
+    async def outcome_of(self, name: str, wait: Waits, node: Any) -> str:
+        """Do what waits, and return what it came to."""
+        return await outcome_of(wait, node, lambda: self._missing.discard(name))
+
+    @property
+    def complete(self) -> bool:
+        """Whether all have come."""
+        return not self._missing and self._asked == _REQUESTS
+
+
+async def outcome_of(wait: Waits, node: Any, reached: Callable[[], None] = lambda: None) -> str:
+    """Do what waits, and return what it came to; ``reached`` is called before it waits for the last time."""
+    _reached.set(reached)
     try:
         await wait(node)
     except Exception as error:  # noqa: BLE001 -- what it is is looked at

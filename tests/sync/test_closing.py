@@ -6,16 +6,18 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Generator
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import wait as wait_futures
 from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import pytest
+import trio.testing
 
 import iris
 import iris.sync
-from tests.support.closing import Waits, each_wait, outcome_of, silent_services
+from tests.support.closing import Arrivals, Waits, each_wait, silent_services
 
 
 @pytest.fixture(autouse=True)
@@ -57,9 +59,9 @@ class Plain:
             raise StopAsyncIteration from None
 
 
-def call(wait: Waits, node: iris.sync.Node) -> str:
+def call(arrivals: Arrivals, name: str, wait: Waits, node: iris.sync.Node) -> str:
     try:
-        waiting: Coroutine[None, None, str] = outcome_of(wait, Plain(node))
+        waiting: Coroutine[None, None, str] = arrivals.outcome_of(name, wait, Plain(node))
         waiting.send(None)
     except StopIteration as ended:
         return str(ended.value)
@@ -68,7 +70,13 @@ def call(wait: Waits, node: iris.sync.Node) -> str:
 
 def test_what_waits_ends_when_its_node_is_closed() -> None:
     over = threading.Event()
-    silent, bridge, _ = silent_services(lambda _: over.wait(30))
+    arrivals = Arrivals()
+
+    def hang(given: object) -> None:
+        arrivals.note_asked(given)
+        over.wait(30)
+
+    silent, bridge, _ = silent_services(hang)
     waits = each_wait()
     with ThreadPoolExecutor(len(waits)) as threads:
         with (
@@ -81,13 +89,32 @@ def test_what_waits_ends_when_its_node_is_closed() -> None:
             try:
                 with iris.sync.open_node("caller") as node:
                     node.wait_for("bridge")
-                    calls = {name: threads.submit(call, wait, node) for name, (wait, _) in waits.items()}
-                    time.sleep(0.5)
+                    calls = {
+                        name: threads.submit(call, arrivals, name, wait, node) for name, (wait, _) in waits.items()
+                    }
+                    begun = time.monotonic()
+                    while not arrivals.complete:
+                        assert time.monotonic() < begun + 60, arrivals
+                        time.sleep(0.01)
+                    node._portal.call(partial(trio.testing.wait_all_tasks_blocked, 0.05))
                     assert [name for name, task in calls.items() if task.done()] == []
-                ends = time.monotonic() + 5
-                while time.monotonic() < ends and not all(task.done() for task in calls.values()):
-                    time.sleep(0.01)
+                wait_futures(calls.values(), timeout=5)
                 outcomes = {name: task.result() if task.done() else "waits" for name, task in calls.items()}
             finally:
                 over.set()
         assert outcomes == {name: expected for name, (_, expected) in waits.items()}
+
+
+def test_what_a_closed_node_has_left_is_taken_as_with_trio() -> None:
+    with iris.sync.open_node("caller") as node:
+        losses = node.watch_losses()
+        with node.subscribe("a") as events, node.state("document") as state, node.watch("caller") as changes:
+            state["a"] = 1
+            keys = state.watch()
+            node.publish("a", b"1")
+            node.publish("a", b"2")
+    assert [event.payload for event in events] == [b"1", b"2"]
+    assert [change.key for change in keys] == ["a"]
+    assert [*changes] == []
+    assert [(loss.reason, loss.count) for loss in losses] == [("receiver left", 2)]
+    assert [*losses] == []

@@ -39,6 +39,9 @@ class LossWatch:
 
     Cancelling a wait loses none of them: the next one tells what was found, and what has been lost since.
 
+    When the node is closed, it tells what was found until then, and ends; so does one that is read for the first time
+    after that.
+
     What was lost when it was made is not told.  A message in doubt that turns out to have been received, because its
     receiver comes back, is not taken back; nor is one that comes after it was taken for lost.
     """

@@ -317,9 +317,7 @@ class Consumer:
                         pause = _LONGEST_PAUSE
                     await trio.sleep(pause)
         except* (IrisError, trio.ClosedResourceError) as group:
-            self._failure = first_error(group)
-            self._arrived.wake()
-            self._end(self._failure)
+            self._end(first_error(group))
 
     async def _keep(self, reader: _MemberReader) -> None:
         """Read from one member, and again when it comes back."""
@@ -351,6 +349,9 @@ class Consumer:
             pause = min(_LONGEST_PAUSE, 2 * pause)
 
     def _end(self, error: Exception) -> None:
+        """Let those who wait for batches, or for a commit, wait no more."""
+        self._failure = self._failure or error
+        self._arrived.wake()
         for reader in self._readers.values():
             reader.end(error)
 
