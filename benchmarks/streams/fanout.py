@@ -125,7 +125,7 @@ def _start(run: Run, *, overflow: str, count: int | None, size: int = 100) -> tu
 
 def conduct_fifo(*, quick: bool) -> None:
     """Publish many events to four processes and look at each of them."""
-    count = 20_000 if quick else 10_000_000
+    count = 5_000 if quick else 10_000_000
     heading(
         f"{count:,} events of 100 bytes, 1 publisher -> {_SUBSCRIBERS} subscriber processes",
         "overflow",

@@ -7,7 +7,8 @@ import pytest
 from benchmarks.bridge.moves import run_moves
 
 
-@pytest.mark.parametrize(("events", "kills"), [(2_000, 1), pytest.param(100_000, 14, marks=pytest.mark.long)])
+@pytest.mark.long  # tests/spark_bridge/datasource/test_repeated_batches.py moves members in one process
+@pytest.mark.parametrize(("events", "kills"), [(2_000, 1), (100_000, 14)])
 def test_each_event_is_out_once_wherever_the_notes_of_batches_are_looked_for(events: int, kills: int) -> None:
     moved = run_moves(events, kills)
     assert (moved.lost, moved.doubled) == (0, 0), moved

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from benchmarks import interrupts
 
 
-def test_no_interruption_of_a_program_that_uses_everything_has_another_end() -> None:
-    shown = interrupts.run(20, seed=3)
+@pytest.mark.parametrize("count", [8, pytest.param(20, marks=pytest.mark.long)])
+def test_no_interruption_of_a_program_that_uses_everything_has_another_end(count: int) -> None:
+    shown = interrupts.run(count, seed=3)
     assert shown.faults == []
-    assert shown.outcomes["interrupted"] == 19
+    assert shown.outcomes["interrupted"] == count - 1
     assert shown.outcomes["command interrupted"] == 1
 
 

@@ -81,7 +81,7 @@ def test_four_processes_get_every_event_in_order() -> None:
     rows = re.findall(r"^\| (wait|drop_oldest) \| ([^|]*) \| ([^|]*) \| (\d+) \|", said, re.MULTILINE)
     assert [overflow for overflow, *_ in rows] == ["wait", "drop_oldest"]
     assert all(unexplained == "0" for *_, unexplained in rows)
-    assert rows[0][1:3] == ("20,000, 20,000, 20,000, 20,000", "0, 0, 0, 0")
+    assert rows[0][1:3] == ("5,000, 5,000, 5,000, 5,000", "0, 0, 0, 0")
 
 
 def test_when_a_process_that_hands_events_on_is_killed_the_others_know_what_they_missed() -> None:

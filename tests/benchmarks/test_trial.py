@@ -24,14 +24,14 @@ def case_named(name: str) -> Case:
     ("system", "name"),
     [
         ("trio TCP", "publish-100"),
-        ("trio TCP", "request-1"),
-        ("trio TCP", "paced-1000"),
-        ("iris", "publish-100"),
+        pytest.param("trio TCP", "request-1", marks=pytest.mark.long),
+        pytest.param("trio TCP", "paced-1000", marks=pytest.mark.long),
+        pytest.param("iris", "publish-100", marks=pytest.mark.long),
         ("iris", "request-64"),
         ("iris", "paced-1000"),
         ("iris", "tunnel-64k"),
         ("iris", "broadcast-4"),
-        ("iris", "start"),
+        pytest.param("iris", "start", marks=pytest.mark.long),
     ],
 )
 def test_a_trial_reports_every_figure_of_its_case(system: str, name: str, tmp_path: Path) -> None:
