@@ -10,7 +10,7 @@ from benchmarks.queue.failovers import failovers
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_no_job_is_lost_by_kills_and_no_more_is_done_twice_than_was_in_hand(seed: int) -> None:
-    found = kills(2_000, pause=1.0, seed=seed, workers=2, keys=500)
+    found = kills(1_000, pause=0.5, seed=seed, workers=2, keys=250)
     assert found.good, found.figures
 
 
@@ -21,12 +21,12 @@ def test_no_job_is_lost_with_a_primary_and_its_disk_and_no_more_is_done_twice_th
 
 
 def test_workers_share_the_jobs_of_many_keys_evenly() -> None:
-    found = shares(2_000, work=0.01)
+    found = shares(1_000, work=0.01)
     assert found.good, found.figures
 
 
 def test_poison_is_a_dead_letter_after_exactly_five_attempts() -> None:
-    found = poison(300, every=30)
+    found = poison(150, every=30)
     assert found.good, found.figures
 
 

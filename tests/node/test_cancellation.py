@@ -143,9 +143,23 @@ def test_every_public_operation_is_among_those_that_are_cancelled_at_each_step()
         assert set(covered.values()) <= {*OPERATIONS, *with_a_bridge.OPERATIONS}
 
 
-@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.__name__)
+STRIDES = {"open_node": 4, "state": 4}
+"""What takes hundreds of steps, and of how many one is tried; make test-long tries each."""
+
+
+@pytest.mark.parametrize(
+    ("operation", "stride"),
+    [
+        *(pytest.param(one, STRIDES.get(one.__name__, 1), id=one.__name__) for one in OPERATIONS),
+        *(
+            pytest.param(one, 1, id=f"{one.__name__} at each", marks=pytest.mark.long)
+            for one in OPERATIONS
+            if one.__name__ in STRIDES
+        ),
+    ],
+)
 async def test_an_operation_cancelled_at_any_step_leaves_nothing_behind(
-    autojump_clock: MockClock, operation: Callable[[Cast], Awaitable[None]]
+    autojump_clock: MockClock, operation: Callable[[Cast], Awaitable[None]], stride: int
 ) -> None:
     async with open_stage() as stage, open_cast(stage) as cast:
         if operation is open_node:  # what a node that was opened in part has on its way comes after its end
@@ -156,7 +170,7 @@ async def test_an_operation_cancelled_at_any_step_leaves_nothing_behind(
         tasks = trio.lowlevel.current_statistics().tasks_living
         open_before = connections(stage.network)
         waiting = [len(waiters(node)) for node in cast.nodes]
-        async for step in cancelled_at_each_step(partial(operation, cast)):
+        async for step in cancelled_at_each_step(partial(operation, cast), stride):
             await trio.sleep(IN_FLIGHT)
             assert cast.running == 0, step
             for node in cast.nodes:

@@ -41,14 +41,16 @@ ENOUGH = 3
 """Runs one after the other that were over before the step came: how many steps one takes also depends on others."""
 
 
-async def cancelled_at_each_step(work: Callable[[], Awaitable[None]]) -> AsyncIterator[int]:
+async def cancelled_at_each_step(work: Callable[[], Awaitable[None]], stride: int = 1) -> AsyncIterator[int]:
     """Do something again and again, cancelled at its first step, its second and so on, and yield the step after each.
 
+    With a ``stride`` above 1 at one step of so many.
     It ends when the work is over before the step comes.  It fails if nothing was ever cancelled.
     """
-    cancelled = step = over = 0
+    cancelled = over = 0
+    step = 1 - stride
     while over < ENOUGH:
-        step += 1
+        step += stride
         scope = trio.CancelScope()
         instrument = CancelAt(scope.cancel, step)
         with scope:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import trio
 
 import iris
@@ -22,6 +23,7 @@ async def values_on(topic: str) -> list[str]:
         return [event["value"] async for event in read_events(client, topics=[topic])]
 
 
+@pytest.mark.long  # tests/benchmarks/test_bridge_kills.py has executors in a Java of their own, those of a real cluster
 def test_executors_in_a_java_of_their_own_read_and_publish(realm: Path, tmp_path: Path) -> None:
     command = (sys.executable, "-m", "tests.support.local_cluster", str(tmp_path))
     with BridgeProcess(tmp_path / "log"):
