@@ -284,7 +284,7 @@ async def test_a_service_logs_json_and_a_handler_that_fails_each_time_once_a_sec
     assert type(first["request_id"]) is int
     assert "no such row" in first["exception"]
     assert len(failures) <= float(elapsed) + 2, "one a second, and one at the end"
-    assert sum(line.get("left_out", 0) for line in failures) + sum("exception" in line for line in failures) == 200
+    assert sum(line.get("left_out", 0) for line in failures) + sum("exception" in line for line in failures) == 200, lines
 
 
 ASKING = """
