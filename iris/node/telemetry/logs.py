@@ -12,6 +12,7 @@ import sys
 import time
 from collections import OrderedDict
 from collections.abc import Callable
+from copy import copy
 from typing import Any, Final, TextIO, final
 
 __all__ = ("FIELDS", "JsonFormatter", "LimitedHandler", "RateLimit", "TextFormatter", "fields_of")
@@ -133,11 +134,12 @@ class RateLimit:
         if cause not in self._causes and len(self._causes) >= _MAX_CAUSES:
             cause = _OTHERS
         let_through, left_out, _ = self._causes.get(cause, (None, 0, None))
+        own = getattr(record, "left_out", None) or 0  # it may stand for others that its logger has left out
         if let_through is not None and let_through <= now < let_through + _PAUSE:
-            self._causes[cause] = (let_through, left_out + 1, record)
+            self._causes[cause] = (let_through, left_out + 1 + own, record)
             return written
         if left_out:
-            record.left_out = left_out
+            record = _standing_for(record, left_out + own)
         self._causes[cause] = (now, 0, None)
         self._causes.move_to_end(cause)
         return [*written, record]
@@ -159,9 +161,15 @@ class RateLimit:
                 continue
             del self._causes[cause]
             if last is not None:
-                last.left_out = left_out - 1 or None  # it is one of them
-                due.append(last)
+                due.append(_standing_for(last, left_out - 1))  # it is one of them
         return due
+
+
+def _standing_for(record: logging.LogRecord, others: int) -> logging.LogRecord:
+    """Return a record that says how many others were left out; other handlers have the one that was given."""
+    record = copy(record)
+    record.left_out = others or None
+    return record
 
 
 _LOOKED_AT: Final = 16

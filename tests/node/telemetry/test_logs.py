@@ -88,6 +88,18 @@ def test_what_was_left_out_is_said_when_another_cause_comes_or_nothing_more_does
     assert limit.flush() == []
 
 
+def test_what_a_record_stands_for_is_counted_with_what_was_left_out() -> None:
+    clock = Clock()
+    limit = RateLimit(clock)
+    assert shown(limit.take(record("%s", "a", left_out=2))) == [("a", 2)]
+    clock.now += 0.5
+    assert limit.take(record("%s", "b", left_out=45)) == []
+    clock.now += 0.5
+    assert shown(limit.take(record("%s", "c", left_out=3))) == [("c", 1 + 45 + 3)]
+    assert limit.take(record("%s", "d", left_out=7)) == []
+    assert shown(limit.flush()) == [("d", 7)]
+
+
 def test_causes_without_end_take_no_room_without_end_and_fill_no_log() -> None:
     """Of those that find no room one line is written in a second, as of one cause."""
     clock = Clock()
@@ -284,7 +296,7 @@ async def test_a_service_logs_json_and_a_handler_that_fails_each_time_once_a_sec
     assert type(first["request_id"]) is int
     assert "no such row" in first["exception"]
     assert len(failures) <= float(elapsed) + 2, "one a second, and one at the end"
-    assert sum(line.get("left_out", 0) for line in failures) + sum("exception" in line for line in failures) == 200, lines
+    assert sum(line.get("left_out", 0) for line in failures) + sum("exception" in line for line in failures) == 200
 
 
 ASKING = """
