@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -29,7 +28,13 @@ from iris.spark_bridge.errors import DataLost, LogDamaged, StoreFull, TierUnreac
 from iris.spark_bridge.log import IndexView, ShardState, Store, TopicFilter
 from iris.spark_bridge.queues.dead_letters import dead_letter
 from iris.spark_bridge.queues.machine import JobState, JobVerdict, Place, QueuedJob, QueueMachine, QueueWorker
-from iris.spark_bridge.queues.messages import JobReport, encode_jobs, encode_places, read_report_untrusted
+from iris.spark_bridge.queues.messages import (
+    JobReport,
+    encode_jobs,
+    encode_places,
+    encode_settled,
+    read_report_untrusted,
+)
 from iris.spark_bridge.queues.progress import ShardProgress
 from iris.spark_bridge.queues.records import Crowded, QueueRecord, Retry, change_of, read_record, write_changes
 from iris.spark_bridge.queues.rows import JobRow, rows_of
@@ -254,7 +259,7 @@ class OpenQueue:
     def status(self) -> QueueStatus:
         """Return what is going on."""
         machine = self._machine
-        states = Counter(job.state for job in machine.jobs.values())
+        states = machine.states
         records = [shard.record for shard in self._shards.values()]
         return QueueStatus(
             queue=self.name,
@@ -464,7 +469,7 @@ class OpenQueue:
         if not self.is_kept:
             await self._keep()
         machine.open(worker, trio.current_time())
-        machine.resume(worker, held[: worker.limit], trio.current_time())
+        machine.resume(worker, held, trio.current_time())
         self._wakeups[worker] = Wakeup()
         scope = trio.CancelScope()
         lost = False  # a worker that leaves in order is not, and none is when this member ends
@@ -491,7 +496,11 @@ class OpenQueue:
         machine, now = self._machine, trio.current_time()
         machine.look(worker, now)
         for place in report.done:
-            if not machine.finish(worker, place, now):
+            if machine.is_given_to_another(worker, place):
+                self._tell_late(
+                    worker, place
+                )  # that one's report counts: so only one of them is told that it has done it
+            elif not machine.finish(worker, place, now):
                 self._take_late(worker, place)
         for place, attempt, error, permanent in report.failed:
             if not machine.fail(worker, place, error, now, attempt=attempt, permanent=permanent):
@@ -511,8 +520,15 @@ class OpenQueue:
         shard = self._shards.get(place.shard)
         end = max((state.next for state in self._member.states.values() if state.number == place.shard), default=0)
         # What is not in the log yet was given to nobody: it would be lost if it counted as done when it comes.
-        if shard is None or shard.progress.is_done(place.offset) or place.offset < shard.scanned or place.offset >= end:
+        if shard is None or place.offset >= end:
             worker.settled.append(place)
+            return
+        if shard.progress.is_done(place.offset) or place.offset < shard.scanned:
+            if self._is_writing or self._unmarked:  # that it is done may be on no disk yet
+                self._late.append(partial(self._tell_late, worker, place))
+                self._unmarked = True
+            else:
+                self._tell_late(worker, place)
             return
         shard.progress.mark(place.offset, place.offset + 1)
         shard.record.done += 1
@@ -520,6 +536,11 @@ class OpenQueue:
         self._late.append(partial(worker.settled.append, place))
         self._unmarked = True
         self._dirty.wake()
+
+    @staticmethod
+    def _tell_late(worker: QueueWorker, place: Place) -> None:
+        worker.settled.append(place)
+        worker.late.add(place)
 
     async def _send(self, worker: QueueWorker, tunnel: Tunnel, look_again: Callable[[], None]) -> None:
         """Send a worker its jobs, and which of its outcomes are on the disk."""
@@ -533,7 +554,10 @@ class OpenQueue:
         while worker.settled or worker.assigned or worker.confirmed:
             if worker.settled:
                 settled, worker.settled = worker.settled, []
-                await tunnel.send(encode_places("settled", settled))
+                taken, worker.taken = worker.taken, []
+                late, worker.late = worker.late, set()
+                for told in encode_settled(settled, taken, late):
+                    await tunnel.send(told)
             if worker.confirmed:
                 confirmed, worker.confirmed = worker.confirmed, []
                 await tunnel.send(encode_places("confirmed", confirmed))

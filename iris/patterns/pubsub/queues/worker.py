@@ -126,7 +126,7 @@ class JobWorker:
 
     def _take(self, jobs: Sequence[Job]) -> None:
         self._ready.extend(jobs)
-        self._arrived.unpark(count=len(jobs))
+        self._arrived.unpark(count=max(1, len(jobs)))
 
     def _warn(self, address: str, error: Exception, before: type[Exception] | None) -> type[Exception]:
         """Say once that a member cannot be reached, and why."""
