@@ -17,6 +17,7 @@ from iris.kernel.errors import ConfigError, IrisError, NoSuchCluster, RemoteProt
 from iris.kernel.names import check_name
 from iris.kernel.tasks import Wakeup, open_background
 from iris.kernel.topic_syntax import is_pattern
+from iris.patterns.pubsub.interest import check_pattern
 from iris.patterns.pubsub.queues.bridge_members import TRANSIENT, BridgeMembers, first_error, is_final, told_error
 from iris.patterns.pubsub.queues.member_link import decode_value_untrusted, receive_large_untrusted
 from iris.patterns.tunnel import Tunnel
@@ -362,6 +363,8 @@ async def open_consumer(
     """See ``Node.consume``."""
     if not topics or not all(map(is_pattern, topics)):
         raise ConfigError(f"topics are {list(topics)}: use topic patterns, such as 'orders.>'")
+    for pattern in topics:
+        check_pattern(pattern)
     check_name(group, "group")
     terms = {"group": group, "topics": list(topics), "start": _start(start), "replay": bool(replay)}
     async with open_background() as nursery:
