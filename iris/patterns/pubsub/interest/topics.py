@@ -198,6 +198,10 @@ class Matcher(Generic[T]):
             found = self._match(topic)
         return found
 
+    def matches(self, topic: str) -> bool:
+        """Tell whether there is a value under a pattern that matches ``topic``.  Nothing is cached."""
+        return not self._patterns.keys().isdisjoint(self._candidates(topic))
+
     def _match(self, topic: str) -> tuple[T, ...]:
         if not self._patterns:
             return ()
