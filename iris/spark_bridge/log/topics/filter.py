@@ -22,8 +22,8 @@ from iris.spark_bridge.events.schema import NO_EVENTS, decode_events
 from iris.spark_bridge.log.chunk import Chunk, frame_header
 
 _REMEMBERED: Final = 512
-"""Topics of which a filter knows whether it wants them: 0.1 MB.  To look at one more takes about a microsecond.  Each open
-read, poll and consumer has a filter of its own."""
+"""Topics of which a filter knows whether it wants them: 0.1 MB.  To look at one more takes about a microsecond.  Each
+open read, poll and consumer has a filter of its own."""
 
 MAX_REGEX: Final = 1024
 """Bytes of an expression that a bridge matches."""
