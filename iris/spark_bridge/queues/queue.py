@@ -193,6 +193,7 @@ class OpenQueue:
         self._changed, self._dirty, self._look = Wakeup(), Wakeup(), Wakeup()
         self._late: list[Callable[[], None]] = []
         """Called when what is marked is on the disk."""
+        self._written = trio.lowlevel.ParkingLot()
         self._unmarked = False
         self._purging = trio.Lock()
         self.looked = trio.Event()
@@ -480,6 +481,8 @@ class OpenQueue:
                 with scope:
                     self._scopes.add(scope)
                     async for message in tunnel:
+                        while len(self._late) >= _UNTOLD:  # of a full disk, say: what is not looked at yet has no end
+                            await self._written.park()
                         self._take_report(worker, read_report_untrusted(message))
                         if len(worker.settled) > _UNTOLD:
                             raise RemoteError("bad_request", "a worker reports without reading what it is answered")
@@ -594,6 +597,7 @@ class OpenQueue:
                 now = trio.current_time()
                 for settle in late:
                     settle()
+                self._written.unpark_all()
                 self._machine.settle(outcomes, now)
                 self._changed.wake()
                 self._look.wake()
