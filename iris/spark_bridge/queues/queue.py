@@ -408,13 +408,21 @@ class OpenQueue:
         )
 
     async def _rows(self, jobs: Collection[QueuedJob]) -> dict[Place, JobRow]:
-        """Return the rows of jobs, those that were dropped read again; what was trimmed is missing."""
+        """Return the rows of jobs, those that were dropped read again; what was trimmed or is damaged is missing."""
         rows = {job.place: job.row for job in jobs if job.row is not None}
         for job in jobs:
             if job.place not in rows:
                 shard = self._shards[job.place.shard]
-                with suppress(DataLost, ValueError):
+                try:
                     rows |= await self._reread(shard.epoch, job.place)
+                except LogDamaged as error:
+                    _log.error(
+                        "job %d of shard %d of queue %s is lost: the log is damaged there: %s",
+                        job.place.offset, job.place.shard, self.name, error,
+                        extra={"queue": self.name, "reason": str(error)},
+                    )  # fmt: skip
+                except (DataLost, ValueError):
+                    pass
         return rows
 
     async def _reread(self, epoch: str, place: Place) -> dict[Place, JobRow]:
@@ -568,7 +576,7 @@ class OpenQueue:
             rows = await self._rows(jobs)
             held = [job for job in jobs if job.worker is worker and job.state is JobState.HELD]
             for job in held:
-                if job.place not in rows:  # trimmed before anyone got it
+                if job.place not in rows:  # trimmed before anyone got it, or damaged
                     self._machine.lapse(worker, job.place, trio.current_time())
                 elif job.row is None and self._machine.size + job.size <= min(MOST_BYTES, self._share()):
                     self._machine.keep(job, rows[job.place])  # else it is read again if it is needed again

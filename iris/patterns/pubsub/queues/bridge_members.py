@@ -28,9 +28,15 @@ TRANSIENT: Final = (DeliveryError, RemoteProtocolError)
 """What an attempt to reach a bridge fails with that may work the next time, but for what ``is_final``."""
 
 
+_PASSING: Final = frozenset({"BridgeUnreachable", "NotCopied", "StoreFull", "TierUnreachable"})
+"""Codes of errors of a bridge that are over when its disk has room, or its copies or its tier are back."""
+
+
 def is_final(error: BaseException) -> bool:
     """Tell whether an error of a bridge comes again however often one asks."""
-    return isinstance(error, NotAllowed | RemoteError | ConfigError)
+    if isinstance(error, RemoteError):
+        return error.code not in _PASSING
+    return isinstance(error, NotAllowed | ConfigError)
 
 
 @final
