@@ -51,6 +51,8 @@ class BridgeMembers:
 
     def __init__(self, bridge: str, survey: Survey, open_tunnel: OpenTunnel) -> None:
         self.bridge: Final = bridge
+        self.owners: Final[dict[int, str]] = {}
+        """By number of a shard, the cluster at which it is, as was told last: a member may have got another name."""
         self._survey = survey
         self._open_tunnel = open_tunnel
 
@@ -73,7 +75,9 @@ class BridgeMembers:
         found: dict[str, int] = {}
         async with self._survey(self.bridge, "shards") as answers:
             async for answer in answers:
-                found |= _members_untrusted(answer.payload)
+                members, owners = _members_untrusted(answer.payload)
+                found |= members
+                self.owners.update(owners)
         for error in answers.errors.values():
             raise error
         if answers.missing:
@@ -86,15 +90,19 @@ class BridgeMembers:
         return sorted(found)
 
 
-def _members_untrusted(payload: object) -> dict[str, int]:
-    """Return the members that one tells of, with the number of shards that they divide; 0: they divide none."""
+def _members_untrusted(payload: object) -> tuple[dict[str, int], dict[int, str]]:
+    """Return the members that one tells of, with the number of shards that they divide, 0 if none; and its shards."""
     fields = cast("dict[str, object]", payload) if isinstance(payload, dict) else {}
     found: dict[str, int] = {}
+    own: dict[int, str] = {}
     divided = 0
     for shard in _listed(fields.get("shards")):
         match shard:
             case {"address": str(address), "of": int(of)} if is_name(address):
                 found[address] = divided = of
+                number = cast("dict[str, object]", shard).get("number")
+                if isinstance(number, int):
+                    own[number] = address
             case _:
                 raise _not_understood()
     for pair in _listed(fields.get("known")):
@@ -103,7 +111,7 @@ def _members_untrusted(payload: object) -> dict[str, int]:
                 found.setdefault(address, divided)
             case _:
                 raise _not_understood()
-    return found
+    return found, own
 
 
 def _listed(value: object) -> list[object]:

@@ -121,8 +121,10 @@ class Job:
         """
         self._decide(JobOutcome.DONE)
         await trio.lowlevel.checkpoint()
-        if self._outcome is JobOutcome.DONE:
-            await self._reporting.wait_settled(self)
+        reporting = None
+        while self._outcome is JobOutcome.DONE and reporting is not self._reporting:  # its member may get another name
+            reporting = self._reporting
+            await reporting.wait_settled(self)
 
     def fail(self, error: str = "", *, permanent: bool = False) -> None:
         """Report that this attempt has failed: the job is tried again after a pause that doubles with each attempt.

@@ -134,6 +134,24 @@ class MemberLink:
                 "begun or done a second time, or is a dead letter"
             )
 
+    def adopt(self, job: Job) -> None:
+        """Take over a job that is at work here, of a shard that is at this member now."""
+        job._reporting = self
+        self.hand[job._place] = job
+        if job._outcome is not None:
+            self._reported.append(job)
+            self._wakeup.wake()
+
+    def give_up(self, heirs: Callable[[int], MemberLink | None]) -> None:
+        """Leave jobs to the links to those members at which their shards are now; what was not begun comes again."""
+        for place, job in tuple(self.hand.items()):
+            heir = heirs(place[0])
+            if heir is not None and heir is not self:
+                del self.hand[place]
+                if job._has_begun:
+                    heir.adopt(job)
+        self._settled.unpark_all()
+
     async def leave(self) -> None:
         """Wait until every outcome is on the disk, then say goodbye: the member has the rest back."""
         while self._failure is None and any(job._outcome is not None for job in self.hand.values()):

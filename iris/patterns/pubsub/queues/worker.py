@@ -90,6 +90,9 @@ class JobWorker:
                                 link = MemberLink(self._queue, address, self._terms, self._take)
                                 self._links[address] = link
                                 nursery.start_soon(self._keep, link)
+                        for address, link in self._links.items():
+                            if address not in self._members.owners.values():
+                                link.give_up(self._heir)
                         pause, failed = _LOOK, None
                     except TRANSIENT as error:
                         if is_final(error):
@@ -120,6 +123,10 @@ class JobWorker:
                 failed = self._warn(link.address, error, failed)
             await trio.sleep(pause)
             pause = min(_LONGEST_PAUSE, pause * 2)
+
+    def _heir(self, shard: int) -> MemberLink | None:
+        """Return the link to the member at which a shard is now."""
+        return self._links.get(self._members.owners.get(shard, ""))
 
     def _terms(self) -> dict[str, Any]:
         return {**self._own_terms, "limit": max(1, self._limit // max(1, len(self._links)))}
