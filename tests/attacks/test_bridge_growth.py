@@ -188,6 +188,29 @@ async def test_jobs_and_letters_are_the_same_when_members_have_other_names(tmp_p
         assert done == dict.fromkeys(sound, 1)
 
 
+async def test_a_commit_goes_to_the_member_that_has_another_name_by_then(tmp_path: Path) -> None:
+    async with open_network() as network, network.open_node("jobs") as node:
+        async with node.consume("a", group="g", start="earliest") as events:
+            async with open_members(network, tmp_path, ["a", "b"], of=2):
+                await node.wait_for("bridge")
+                for number in range(12):
+                    await node.publish("a", number, key=str(number), confirm=True)
+                with trio.fail_after(30):
+                    first = await anext(events)
+                    second = await anext(events)
+            async with open_members(network, tmp_path, ["z", "y"], of=2):
+                with trio.fail_after(60):
+                    await first.commit()
+                    await second.commit()
+                    for number in range(12, 24):
+                        await node.publish("a", number, key=str(number), confirm=True)
+                    found = [event.payload for batch in (first, second) for event in batch]
+                    while len(found) < 24:
+                        async with await anext(events) as batch:
+                            found += [event.payload for event in batch]
+        assert sorted(found) == [*range(24)]
+
+
 async def test_only_one_of_two_is_told_that_a_job_is_done_when_a_copy_is_promoted_in_between(tmp_path: Path) -> None:
     async with (
         open_network() as network,

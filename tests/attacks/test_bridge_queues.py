@@ -16,6 +16,7 @@ import trio
 
 from iris.kernel.errors import IrisError, LeaseLost
 from iris.node.node import Node
+from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.queues import queue as queue_module
 from iris.spark_bridge.queues.queue import OpenQueue
 from iris.spark_bridge.server.bridge import open_bridge
@@ -143,7 +144,7 @@ async def test_reports_of_what_is_not_looked_at_wait_while_the_disk_is_full(
             with monkeypatch.context() as patch:
 
                 async def no_room(*_: object, **__: object) -> None:
-                    raise queue_module.StoreFull("no room")
+                    raise StoreFull("no room")
 
                 patch.setattr("iris.spark_bridge.server.member.BridgeMember.write", no_room)
                 for number in range(119, 20, -1):

@@ -29,9 +29,9 @@ async def test_what_nobody_could_subscribe_to_is_refused_by_every_way_to_publish
         with pytest.raises(ConfigError, match=REFUSED):
             async with node.consume(topic, group="g"):
                 pass
-        for names in ({"name": topic}, {"name": "jobs", "dead": topic}):
+        for name, dead in ((topic, None), ("jobs", topic)):
             with pytest.raises(ConfigError, match=REFUSED):
-                async with node.queue(**names):
+                async with node.queue(name, dead=dead):
                     pass
 
 

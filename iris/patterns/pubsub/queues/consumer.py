@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from types import TracebackType
@@ -144,6 +144,8 @@ class _MemberReader:
         self._news = trio.lowlevel.ParkingLot()
         self._failure: Exception | None = None
         """Why nothing is confirmed any more."""
+        self._heirs: dict[str, _MemberReader] = {}
+        """By shard, who reads it now: its member has got another name."""
 
     def hand(self, batch: LogBatch) -> None:
         """Note that the program has a batch, and have the member send another one."""
@@ -153,12 +155,29 @@ class _MemberReader:
 
     async def commit(self, shard: str, end: int) -> None:
         """See ``LogBatch.commit``."""
+        if shard in self._heirs:
+            return await self._heirs[shard].commit(shard, end)
         self._wanted[shard] = max(end, self._wanted.get(shard, 0))
         self._wakeup.wake()
         while self._committed.get(shard, 0) < end:
             if self._failure is not None:
                 raise self._failure
             await self._news.park()
+            if shard in self._heirs:
+                return await self._heirs[shard].commit(shard, end)
+        return None
+
+    def give_up(self, heirs: Callable[[int], _MemberReader | None]) -> None:
+        """Leave shards to the readers of those members at which they are now."""
+        for shard in {*self._handed, *self._wanted}:
+            number = shard.partition("@")[0]
+            heir = heirs(int(number)) if number.isdecimal() else None
+            if heir is not None and heir is not self:
+                for mine, its in ((self._handed, heir._handed), (self._wanted, heir._wanted)):
+                    its[shard] = max(mine.pop(shard, 0), its.get(shard, 0))
+                self._heirs[shard] = heir
+                heir._wakeup.wake()
+        self._news.unpark_all()
 
     def end(self, error: Exception) -> None:
         """Let nobody wait any more: this is the error of those that do."""
@@ -311,6 +330,9 @@ class Consumer:
                             if address not in self._readers:
                                 self._readers[address] = _MemberReader(self, address)
                                 nursery.start_soon(self._keep, self._readers[address])
+                        for address, reader in self._readers.items():
+                            if address not in self._members.owners.values():
+                                reader.give_up(self._heir)
                         pause = _LOOK
                     except TRANSIENT as error:
                         if is_final(error):
@@ -321,6 +343,10 @@ class Consumer:
             self._failure = first_error(group)
             self._arrived.wake()
             self._end(self._failure)
+
+    def _heir(self, shard: int) -> _MemberReader | None:
+        """Return the reader of the member at which a shard is now."""
+        return self._readers.get(self._members.owners.get(shard, ""))
 
     async def _keep(self, reader: _MemberReader) -> None:
         """Read from one member, and again when it comes back."""
