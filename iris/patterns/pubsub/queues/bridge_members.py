@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Final, cast, final
+from typing import Any, Final, cast, final
 
 from iris.kernel.errors import (
     ConfigError,
@@ -75,9 +75,8 @@ class BridgeMembers:
         found: dict[str, int] = {}
         async with self._survey(self.bridge, "shards") as answers:
             async for answer in answers:
-                members, owners = _members_untrusted(answer.payload)
-                found |= members
-                self.owners.update(owners)
+                found |= _members_untrusted(answer.payload)
+                self.owners.update(_owners_untrusted(answer.payload))
         for error in answers.errors.values():
             raise error
         if answers.missing:
@@ -90,19 +89,15 @@ class BridgeMembers:
         return sorted(found)
 
 
-def _members_untrusted(payload: object) -> tuple[dict[str, int], dict[int, str]]:
-    """Return the members that one tells of, with the number of shards that they divide, 0 if none; and its shards."""
+def _members_untrusted(payload: object) -> dict[str, int]:
+    """Return the members that one tells of, with the number of shards that they divide; 0: they divide none."""
     fields = cast("dict[str, object]", payload) if isinstance(payload, dict) else {}
     found: dict[str, int] = {}
-    own: dict[int, str] = {}
     divided = 0
     for shard in _listed(fields.get("shards")):
         match shard:
             case {"address": str(address), "of": int(of)} if is_name(address):
                 found[address] = divided = of
-                number = cast("dict[str, object]", shard).get("number")
-                if isinstance(number, int):
-                    own[number] = address
             case _:
                 raise _not_understood()
     for pair in _listed(fields.get("known")):
@@ -111,7 +106,17 @@ def _members_untrusted(payload: object) -> tuple[dict[str, int], dict[int, str]]
                 found.setdefault(address, divided)
             case _:
                 raise _not_understood()
-    return found, own
+    return found
+
+
+def _owners_untrusted(payload: object) -> dict[int, str]:
+    """Return the shards of the one that tells, by number, with where they are."""
+    shards = _listed(cast("dict[str, object]", payload).get("shards"))
+    return {
+        shard["number"]: shard["address"]
+        for shard in cast("list[dict[str, Any]]", shards)
+        if type(shard.get("number")) is int
+    }
 
 
 def _listed(value: object) -> list[object]:
