@@ -188,6 +188,36 @@ async def test_jobs_and_letters_are_the_same_when_members_have_other_names(tmp_p
         assert done == dict.fromkeys(sound, 1)
 
 
+async def test_no_commit_is_taken_by_a_member_that_has_the_name_of_another_one(tmp_path: Path) -> None:
+    """Two members have changed their names: each is asked for jobs of the other one's shard, which it does not know."""
+    async with (
+        open_network() as network,
+        network.open_node("jobs") as node,
+        node.queue("jobs", lease=60) as jobs,
+        node.consume("jobs", group="g", start="earliest") as events,
+    ):
+        taker = jobs.take(8)
+        async with open_members(network, tmp_path, ["a", "b"], of=2):
+            await node.wait_for("bridge")
+            for number in range(8):
+                await jobs.put(number, key=str(number))
+            with trio.fail_after(30):
+                taken = [await anext(taker) for _ in range(8)]
+                batches = [await anext(events), await anext(events)]
+        assert len({job._place[0] for job in taken}) == 2
+        async with open_members(network, tmp_path, ["b", "a"], of=2):
+            with trio.fail_after(60):
+                for job in taken:
+                    await job.commit()
+                for batch in batches:
+                    await batch.commit()
+                found = [
+                    await node.request(f"bridge.{name}", {"group": "queue/jobs"}, operation="queue") for name in "ab"
+                ]
+            assert sum(one["done"] for one in found) == 8
+            assert sum(one["waiting"] + one["in_hand"] for one in found) == 0
+
+
 async def test_a_commit_goes_to_the_member_that_has_another_name_by_then(tmp_path: Path) -> None:
     async with open_network() as network, network.open_node("jobs") as node:
         async with node.consume("a", group="g", start="earliest") as events:

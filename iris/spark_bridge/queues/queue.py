@@ -531,7 +531,9 @@ class OpenQueue:
         shard = self._shards.get(place.shard)
         end = max((state.next for state in self._member.states.values() if state.number == place.shard), default=0)
         # What is not in the log yet was given to nobody: it would be lost if it counted as done when it comes.
-        if shard is None or place.offset >= end:
+        if shard is None:
+            return  # it is at another member, which has this one's former name: the worker finds that one
+        if place.offset >= end:
             worker.settled.append(place)
             return
         if shard.progress.is_done(place.offset) or place.offset < shard.scanned:

@@ -176,6 +176,7 @@ class _MemberReader:
                 for mine, its in ((self._handed, heir._handed), (self._wanted, heir._wanted)):
                     its[shard] = max(mine.pop(shard, 0), its.get(shard, 0))
                 self._heirs[shard] = heir
+                heir._heirs.pop(shard, None)  # it may have had it before
                 heir._wakeup.wake()
         self._news.unpark_all()
 
@@ -330,9 +331,8 @@ class Consumer:
                             if address not in self._readers:
                                 self._readers[address] = _MemberReader(self, address)
                                 nursery.start_soon(self._keep, self._readers[address])
-                        for address, reader in self._readers.items():
-                            if address not in self._members.owners.values():
-                                reader.give_up(self._heir)
+                        for reader in self._readers.values():
+                            reader.give_up(self._heir)
                         pause = _LOOK
                     except TRANSIENT as error:
                         if is_final(error):

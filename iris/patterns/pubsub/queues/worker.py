@@ -90,9 +90,8 @@ class JobWorker:
                                 link = MemberLink(self._queue, address, self._terms, self._take)
                                 self._links[address] = link
                                 nursery.start_soon(self._keep, link)
-                        for address, link in self._links.items():
-                            if address not in self._members.owners.values():
-                                link.give_up(self._heir)
+                        for link in self._links.values():
+                            link.give_up(self._heir)
                         pause, failed = _LOOK, None
                     except TRANSIENT as error:
                         if is_final(error):
