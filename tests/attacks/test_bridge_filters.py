@@ -28,6 +28,7 @@ def segment(topics: int) -> SegmentRecord:
     return cast("SegmentRecord", record)
 
 
+@pytest.mark.long
 def test_what_each_of_many_readers_wants_of_a_segment_with_many_topics_takes_little() -> None:
     view = cast("IndexView", View())
     filters = [TopicFilter(["plant.>", f"other.{number}"]) for number in range(3)]

@@ -10,6 +10,7 @@ from iris.patterns.state import SharedState
 from iris.testing import open_network
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("first", "second"), [(3, 3), (5, 2), (2, 5), (1, 200), (200, 1)])
 async def test_settled_waits_for_what_another_one_with_the_same_number_has_hidden(
     autojump_clock: MockClock, first: int, second: int
