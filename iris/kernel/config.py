@@ -164,7 +164,8 @@ class Config(Struct, frozen=True, kw_only=True):
     at once."""
 
     service_queue: int = 1024
-    """Requests that wait for a handler of one service.  Beyond it ``Overloaded`` is answered at once."""
+    """Requests that wait for a handler of one service.  Beyond it ``Overloaded`` is answered at once, first to the
+    cluster of which most waits."""
 
     # -- broadcasts --------------------------------------------------------------------------------------
     broadcast_window: int = 4 * MIB

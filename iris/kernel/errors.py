@@ -120,7 +120,7 @@ class RequestTimeout(DeliveryError, TimeoutError):
 
 
 class LeaseLost(DeliveryError):
-    """A lease was over before the block that held it, which was cancelled: another node may have it by now.
+    """A lease was over before the block that held it, which was cancelled, or before a job was done: another has it.
 
     What the block had begun may go on beside what the next holder does, unless the resource checks the token.  Trying
     again asks for the lease anew.

@@ -27,6 +27,14 @@ def is_topic(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and _is_short(value) and _TOPIC.match(value) is not None
 
 
+def is_own_topic(value: object) -> TypeGuard[str]:
+    """Tell whether ``value``, which may come from a peer, is a topic of one's own realm that somebody can name.
+
+    Before a slash stands the name of another realm, and a token ``+`` or ``#`` is a wildcard of MQTT.
+    """
+    return is_topic(value) and "/" not in value and not {"+", "#"} & {*value.split(".")}
+
+
 def is_pattern(value: object) -> TypeGuard[str]:
     """Tell whether ``value``, which may come from a peer, is a pattern; every topic is one."""
     return isinstance(value, str) and _is_short(value) and _PATTERN.match(value) is not None

@@ -124,7 +124,9 @@ class RemoteSubscribers:
             ConfigError: it is not a topic, or one of another realm.
         """
         began = trio.current_time()
-        check_own_realm(check_topic(topic), self._mesh.identity)
+        if isinstance(topic, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            check_own_realm(topic, self._mesh.identity)
+        check_topic(topic)
         if len(self._reached) >= _TOPICS:
             self._reached.clear()
         version = self._sites.subscribers_version

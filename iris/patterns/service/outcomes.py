@@ -41,7 +41,7 @@ from iris.kernel.errors import (
 )
 from iris.kernel.names import Entropy, check_key, check_name
 from iris.kernel.numerals import as_float
-from iris.kernel.topic_syntax import is_topic
+from iris.kernel.topic_syntax import is_own_topic
 from iris.kernel.wire import kinds
 from iris.patterns.messages import Outbox
 from iris.patterns.payloads import encoded
@@ -397,8 +397,8 @@ def _add(
     events: list[dict[str, Any]], topic: str, payload: Any, key: str | None, headers: Mapping[str, str] | None
 ) -> None:
     """Add an event to an outbox."""
-    if not is_topic(topic):
-        raise ConfigError(f"topic is {topic!r}: use tokens joined by dots")
+    if not is_own_topic(topic):
+        raise ConfigError(f"topic is {topic!r}: use tokens joined by dots, without '/', '+' or '#'")
     check_key(key)
     data, packed = wire.split_payload(encoded(payload, MAX_OUTCOME))
     wire.encode_headers(headers, MAX_HEADERS)

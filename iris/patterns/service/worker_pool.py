@@ -8,7 +8,7 @@ whose deadline passed in the queue is never run.
 from __future__ import annotations
 
 import inspect
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
@@ -21,7 +21,7 @@ from iris.cluster.mesh import InboxReader, InboxWaiter, Peer
 from iris.kernel import wire
 from iris.kernel.config import Config
 from iris.kernel.errors import RemoteError, RemoteProtocolError, TunnelBroken
-from iris.kernel.names import NodeId
+from iris.kernel.names import NodeId, account_of
 from iris.kernel.tasks import interruptible
 from iris.kernel.wire import kinds
 from iris.patterns.latency import LatencyStatistics, LatencyTable
@@ -52,9 +52,11 @@ class PendingRequest:
     """One request at a member, from its arrival to its answer."""
 
     __slots__ = (
+        "account",
         "arrived",
         "begun",
         "cancelled",
+        "cost",
         "counted",
         "deadline",
         "handler",
@@ -104,6 +106,10 @@ class PendingRequest:
         self.idempotent = idempotent
         self.priority = priority
         self.size = 0
+        self.account = ""
+        """Whose share of the queue it takes while it waits; empty: it found a free place."""
+        self.cost = 0
+        """How much of it."""
         self.scope: trio.CancelScope | None = None
         self.cancelled = False
         self.counted = False
@@ -192,8 +198,8 @@ class WorkerPool:
         "_concurrency", "_config", "_context", "_drained", "_expired", "_failed", "_forget", "_idle", "_latency",
         "_nursery", "_queue", "_queue_bytes", "_queue_limit", "_reading", "_refused", "_running", "_served",
         "_shedding", "_tunnels_cancelled", "_tunnels_failed", "_tunnels_running", "_tunnels_served", "_urgent",
-        "_waits", "_workers", "broadcasts", "cluster", "draining", "failures", "flag", "kept", "observer", "paused",
-        "received", "repeated", "service",
+        "_waiting", "_waits", "_workers", "broadcasts", "cluster", "draining", "failures", "flag", "kept", "observer",
+        "paused", "received", "repeated", "service",
     )  # fmt: skip
 
     def __init__(
@@ -231,6 +237,8 @@ class WorkerPool:
         self._reading, self._answer, self._forget, self._arriving = reading, answer, forget, arriving
         self._queue: deque[PendingRequest] = deque()
         self._urgent: deque[PendingRequest] = deque()
+        self._waiting: Counter[str] = Counter()
+        """What waits of each caller: bytes, and as many for each request as there are for one place of the queue."""
         self._shedding = LoadShedder(config.queue_delay_target)
         self._adaptive = AdaptiveConcurrency(self._concurrency) if limits.adaptive else None
         if self._adaptive is not None:
@@ -302,8 +310,10 @@ class WorkerPool:
         elif self._shedding.busy and self._shedding.refuses(
             job.priority, job.arrived, len(self._queue), len(self._running)
         ):
-            self._refused += 1
-            return False
+            if job.priority == Priority.LOW:
+                self._refused += 1
+                return False
+            return self._enqueue(job, stands=True)
         else:
             return self._enqueue(job)
         return True
@@ -322,32 +332,86 @@ class WorkerPool:
         """Count a request that was refused because it has an idempotency key."""
         self._refused += 1
 
-    def _enqueue(self, job: PendingRequest) -> bool:
-        size = wire.payload_size(job.payload)
-        if job.headers:
-            size += sum(len(name) + len(text) + _HEADER for name, text in job.headers.items())
-        # Counted together, because requests whose worker has not begun yet are still in the queue.
-        full = len(self._running) + self.queued >= self._concurrency + self._queue_limit
-        # What is above the limit by itself waits when nothing else does.
-        full = full or (self._bytes > 0 and self._bytes + size > self._queue_bytes)
-        if full and not (job.priority == Priority.HIGH and self._make_room(size)):
-            self._refused += 1
-            return False
-        job.size = size
+    def _enqueue(self, job: PendingRequest, *, stands: bool = False) -> bool:
+        """Let a request wait, in the place of another one if the queue is full, or ``stands``; tell whether it may."""
+        size = self._size(job)
+        account, cost = account_of(job.peer.identity.caller), size + max(1, self._queue_bytes // self._queue_limit)
+        while stands or self._is_full(size):
+            if not self._give_way(account, cost) and not (job.priority == Priority.HIGH and self._make_room(job, size)):
+                self._refused += 1
+                return False
+            stands = False
+        job.size, job.account, job.cost = size, account, cost
         self._bytes += size
+        self._waiting[account] += cost
         (self._queue if job.priority != Priority.HIGH else self._urgent).append(job)
         return True
 
-    def _make_room(self, size: int) -> bool:
-        """Refuse the newest of those that are not urgent until ``size`` bytes more may wait; tell whether they may."""
-        if not self._queue or self._bytes + size - sum(job.size for job in self._queue) > self._queue_bytes:
+    @staticmethod
+    def _size(job: PendingRequest) -> int:
+        size = wire.payload_size(job.payload)
+        if job.headers:
+            size += sum(len(name) + len(text) + _HEADER for name, text in job.headers.items())
+        return size
+
+    def _is_full(self, size: int) -> bool:
+        """Tell whether a request of ``size`` bytes finds no room in the queue."""
+        # Counted together, because requests whose worker has not begun yet are still in the queue.
+        if len(self._running) + self.queued >= self._concurrency + self._queue_limit:
+            return True
+        # What is above the limit by itself waits when nothing else does.
+        return self._bytes > 0 and self._bytes + size > self._queue_bytes
+
+    def _heaviest(self, account: str, cost: int) -> str | None:
+        """Return of which caller most waits; None if another one would have as much with ``cost`` more."""
+        waiting = self._waiting
+        found = max(waiting, key=waiting.__getitem__, default=None)
+        return found if found is not None and waiting[found] > waiting[account] + cost else None
+
+    def _give_way(self, account: str, cost: int) -> bool:
+        """Refuse the newest request of the caller of whom most waits, if that is more than another one would have.
+
+        So one caller may have the whole queue as long as nobody else asks, and each of several has its share.
+        """
+        heaviest = self._heaviest(account, cost)
+        if heaviest is None:
             return False
-        while True:
-            newest = self._queue.pop()
-            self._bytes -= newest.size
+        for queue in (self._queue, self._urgent):
+            for index, other in enumerate(reversed(queue), 1):
+                if other.account == heaviest:
+                    del queue[-index]
+                    self._leave(other)
+                    self._refuse(other)
+                    return True
+        raise AssertionError("what waits is in a queue")
+
+    def _leave(self, job: PendingRequest) -> None:
+        """A request waits no more."""
+        if job.account:
+            self._bytes -= job.size
+            self._waiting[job.account] -= job.cost
+            if self._waiting[job.account] <= 0:
+                del self._waiting[job.account]
+            job.account = ""
+
+    def _make_room(self, job: PendingRequest, size: int) -> bool:
+        """Refuse the newest of those that are not urgent until an urgent one may wait; tell whether it may.
+
+        Those of other callers stay, unless more waits of them than of this one's.
+        """
+        account = account_of(job.peer.identity.caller)
+        own = self._waiting[account]
+        refused = [one for one in self._queue if one.account in (account, "") or self._waiting[one.account] > own]
+        if not refused or self._bytes + size - sum(other.size for other in refused) > self._queue_bytes:
+            return False
+        while refused:
+            newest = refused.pop()
+            self._queue.remove(newest)
+            self._leave(newest)
             self._refuse(newest)
             if self._bytes + size <= self._queue_bytes:
-                return True
+                break
+        return True
 
     def retry_after(self) -> float:
         """Return when a refused caller may try again, in seconds from now."""
@@ -393,7 +457,8 @@ class WorkerPool:
                         if scope.cancel_called:
                             break
                         job = urgent.popleft() if urgent else queue.popleft()
-                        self._bytes -= job.size
+                        if job.account:
+                            self._leave(job)
                         self._running.add(job)
                         follower.keen = True
                         await self._run(job, scope)
@@ -438,7 +503,12 @@ class WorkerPool:
         shedding = self._shedding
         if shedding.busy or self._queue:
             waiting, running = len(self._queue), len(self._running)
-            if job.priority != Priority.HIGH and shedding.gives_up(now - job.arrived, now, waiting, running):
+            if (
+                job.priority != Priority.HIGH
+                # Of a caller with less than its share nothing is given up: it waits because of others.
+                and (len(self._waiting) < 2 or self._heaviest(account_of(job.peer.identity.caller), job.cost) is None)
+                and shedding.gives_up(now - job.arrived, now, waiting, running)
+            ):
                 self._refuse(job)
                 return
             shedding.begun(now, waiting)
@@ -663,6 +733,7 @@ class WorkerPool:
             self._forget(job)
         self._cancelled += self.queued
         self._bytes = 0
+        self._waiting.clear()
         self._urgent.clear()
         self._queue.clear()
         for job in self._running:

@@ -250,6 +250,11 @@ class Replica:
 
     # -- merging --------------------------------------------------------------------------------------------
 
+    @property
+    def is_rewriting(self) -> bool:
+        """Whether something is still to be written anew, as another one has used this writer's number."""
+        return bool(self._lost)
+
     def covers(self, vector: Mapping[int, int]) -> bool:
         """Tell whether everything that a vector counts is known."""
         known = self.vector

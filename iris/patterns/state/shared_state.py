@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -95,6 +95,7 @@ _PER_PIECE: Final = 1024
 
 _SYNC: Final = "sync"
 _REACHED: Final = "reached"
+_COMPARE: Final = "compare"
 _NOT_A_MEMBER: Final = "not_a_member"
 
 
@@ -271,27 +272,66 @@ class SharedState(SharedMap):
         within = as_float(timeout)
         if not within > 0:
             raise ConfigError(f"timeout is {timeout!r}: use seconds above 0")
-        vector = encode(self._replica.vector)
         needed = members if members is not None else len(self._members.others()) + 1
         settled: set[NodeId] = {self._members.own}
         deadline = trio.current_time() + within
         with trio.move_on_at(deadline):
-            while len(settled) < needed:
-                if len(self._members.others()) + 1 < needed:
-                    await self._members.wait_news()
-                    continue
-                with suppress(NoSuchCluster):
-                    left = max(deadline - trio.current_time(), 0.001)
-                    async with self._members.survey(_REACHED, vector, timeout=left, count=needed) as answers:
-                        async for answer in answers:
-                            settled.add(answer.member)
-                if len(settled) < needed:  # a member refused, for it does not know of this one yet, or was lost
-                    with trio.move_on_after(_PATIENCE):
-                        await self._members.wait_news()
-            return
+            while True:
+                while self._replica.is_rewriting:
+                    await self._changed.park()
+                writer, vector = self._replica.writer, encode(self._replica.vector)
+                await self._wait_reached(vector, settled, needed, deadline)
+                # Counts say nothing where another one has written with the same number: then it shows by comparing,
+                # and what was lost is written anew with another number.
+                settled = {self._members.own, *await self._compare_with(settled - {self._members.own}, deadline)}
+                if self._replica.writer != writer or self._replica.is_rewriting:
+                    settled = {self._members.own}
+                elif len(settled) >= needed:
+                    return
+                else:
+                    await trio.sleep(_PATIENCE)
         raise RequestTimeout(
             f"{len(settled)} of {needed} members of {self.name!r} have what this one has written after {timeout:g} s"
         )
+
+    async def _wait_reached(self, vector: bytes, settled: set[NodeId], needed: int, deadline: float) -> None:
+        """Wait until so many members have what a vector counts."""
+        while len(settled) < needed:
+            if len(self._members.others()) + 1 < needed:
+                await self._members.wait_news()
+                continue
+            with suppress(NoSuchCluster):
+                left = max(deadline - trio.current_time(), 0.001)
+                async with self._members.survey(_REACHED, vector, timeout=left, count=needed) as answers:
+                    async for answer in answers:
+                        settled.add(answer.member)
+            if len(settled) < needed:  # a member refused, for it does not know of this one yet, or was lost
+                with trio.move_on_after(_PATIENCE):
+                    await self._members.wait_news()
+
+    async def _compare_with(self, members: Collection[NodeId], deadline: float) -> set[NodeId]:
+        """Compare with members, and have those compare that have something else; return who has done it."""
+        compared: set[NodeId] = set()
+        different = False
+
+        async def compare(member: NodeId) -> None:
+            nonlocal different
+            with suppress(IrisError):
+                different = await self._compare(member) or different
+                compared.add(member)
+
+        async with trio.open_nursery() as nursery:
+            for member in members:
+                nursery.start_soon(compare, member)
+        if different and not self._replica.is_rewriting:
+            answered: set[NodeId] = set()
+            left = max(deadline - trio.current_time(), 0.001)
+            with suppress(NoSuchCluster):
+                async with self._members.survey(_COMPARE, b"", timeout=left, count=len(members) + 1) as answers:
+                    async for answer in answers:
+                        answered.add(answer.member)
+            compared &= answered
+        return compared
 
     def statistics(self) -> StateStatistics:
         """Return a snapshot of the counters."""
@@ -321,6 +361,7 @@ class SharedState(SharedMap):
         service = Service(self.name)
         service.broadcast(self._receive_edit)
         service.request(_REACHED)(self._reached)
+        service.request(_COMPARE)(self._compare_when_asked)
         service.tunnel(_SYNC)(self._serve_sync)
         Programs(self._replica, self._check_program, self.watch).serve(service)
         return service
@@ -554,8 +595,8 @@ class SharedState(SharedMap):
         finally:
             self._comparing.discard(member)
 
-    async def _compare(self, member: NodeId) -> None:
-        """Get what one member has and this one lacks.
+    async def _compare(self, member: NodeId) -> bool:
+        """Get what one member has and this one lacks; tell whether their documents were different.
 
         Raises:
             IrisError: that failed; the document is as it was.
@@ -571,6 +612,7 @@ class SharedState(SharedMap):
                 self._counts["exchanged"] += received
                 self._note_news()
             finished = True
+            return bool(received)
         except RemoteProtocolError as error:
             self._refuse(Sender(self.name, member), "malformed", str(error))
             raise
@@ -643,6 +685,13 @@ class SharedState(SharedMap):
                 return
             self._want(request.sender.node)
             await self._wait_covered(vector)
+
+    async def _compare_when_asked(self, request: Request) -> None:
+        """Get what the member has that asks."""
+        await self._check_member(request.sender)
+        if request.sender.node != self._members.own:
+            async with self._fetching:
+                await self._compare(request.sender.node)
 
     async def _wait_covered(self, vector: Mapping[int, int]) -> None:
         while not self._replica.covers(vector):

@@ -40,7 +40,7 @@ import trio
 
 from iris.kernel.errors import RemoteError
 from iris.kernel.names import Entropy
-from iris.kernel.topic_syntax import is_topic
+from iris.kernel.topic_syntax import is_own_topic
 from iris.kernel.wire import join_payload, payload_size
 from iris.patterns.messages import Request, Sender
 from iris.patterns.pubsub.subscribe import EventRun
@@ -336,7 +336,7 @@ class OutcomeKeeper:
         if len(events) > MAX_EVENTS or sum(len(event.data) for event in events) > MAX_OUTCOME:
             raise RemoteError("bad_request", f"an outbox has {MAX_EVENTS} events of {MAX_OUTCOME} bytes at most")
         for event in events:
-            if not is_topic(event.topic):
+            if not is_own_topic(event.topic):
                 raise RemoteError("bad_request", f"topic is {event.topic!r:.100}: use tokens joined by dots")
             if not self._peers.may_publish(sender, event.topic):
                 raise RemoteError(

@@ -33,7 +33,7 @@ from __future__ import annotations
 import enum
 import heapq
 import math
-from collections import deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, final
 
@@ -44,6 +44,9 @@ MOST_BACKOFF: Final = 3600.0
 
 _JOB: Final = 512
 """Bytes of a job without texts: itself, its place, and where it waits."""
+
+_STALE: Final = 1024
+"""Entries of jobs that wait no more, beside as many as wait, for which a heap is made anew."""
 
 
 class Place(NamedTuple):
@@ -117,8 +120,8 @@ class QueuedJob:
         self.state = JobState.DELAYED
         self.verdict: JobVerdict | None = None
         self.worker: QueueWorker | None = None
-        self.also: list[QueueWorker] = []
-        """Workers that have done it as well, and wait for the same outcome."""
+        self.also: dict[QueueWorker, None] = {}
+        """Workers that have reported it as done while another outcome of it was being written."""
         self.deadline = math.inf
         self.rank = 0
         self.chained = False
@@ -147,8 +150,8 @@ class QueueWorker:
     """
 
     __slots__ = (
-        "assigned", "attempts", "backoff", "begun", "confirmed", "dead", "hand", "is_stalled", "lease", "limit",
-        "moved", "settled", "turn",
+        "assigned", "attempts", "backoff", "begun", "confirmed", "dead", "hand", "is_stalled", "late", "lease", "limit",
+        "moved", "settled", "taken", "turn",
     )  # fmt: skip
 
     def __init__(self, *, limit: int, lease: float, attempts: int, dead: Callable[[], str], backoff: float) -> None:
@@ -164,7 +167,11 @@ class QueueWorker:
         self.assigned: list[QueuedJob] = []
         """What has still to be sent to it."""
         self.settled: list[Place] = []
-        """What has still to be reported to it: outcomes that are on the disk."""
+        """What has still to be reported to it: what it need not remember any more."""
+        self.taken: list[Place] = []
+        """Of these, what is not its own any more: that is no answer to a report of its own."""
+        self.late: set[Place] = set()
+        """Of these, what it has reported as done, and what does not count: another outcome came first."""
         self.confirmed: list[Place] = []
         """What has still to be reported to it as well: suspects that are known to be begun."""
         self.moved = -math.inf
@@ -196,12 +203,14 @@ class QueueMachine:
         """Bytes of the rows that are kept."""
         self.aside = 0
         """Bytes of what is kept of every job beside its row."""
+        self.states: Final[Counter[JobState]] = Counter()
+        """How many jobs there are in each state."""
         self._ready: list[tuple[int, int, QueuedJob]] = []
         self._delayed: list[tuple[float, int, QueuedJob]] = []
         self._claims: dict[Place, QueueWorker] = {}
         """Jobs that workers had before this queue was opened, and that are not there yet."""
         self._begins = -math.inf
-        self._chains: dict[tuple[int, str], deque[QueuedJob]] = {}
+        self._chains: dict[tuple[int, str], OrderedDict[QueuedJob, None]] = {}
         self._ranks = 0
         self._turns = 0
 
@@ -212,6 +221,7 @@ class QueueMachine:
         self._ranks += 1
         job.rank = self._ranks
         self.jobs[job.place] = job
+        self.states[job.state] += 1
         self.size += job.size
         self.aside += job.aside
         if job.due > now and not job.attempts:
@@ -240,21 +250,31 @@ class QueueMachine:
     @property
     def delayed(self) -> int:
         """How many jobs are put off."""
-        return len(self._delayed)
+        return self.states[JobState.DELAYED]
+
+    def _turn(self, job: QueuedJob, state: JobState) -> None:
+        """Let a job be in another state."""
+        if self.jobs.get(job.place) is job:  # else the queue was purged
+            self.states[job.state] -= 1
+            self.states[state] += 1
+        job.state = state
 
     def _delay(self, job: QueuedJob) -> None:
-        job.state = JobState.DELAYED
+        self._turn(job, JobState.DELAYED)
         self._drop_row(job)
         heapq.heappush(self._delayed, (job.due, job.rank, job))
+        if len(self._delayed) > _STALE + 2 * self.states[JobState.DELAYED]:
+            self._delayed = [(job.due, job.rank, job) for job in self.jobs.values() if job.state is JobState.DELAYED]
+            heapq.heapify(self._delayed)
 
     def _enqueue(self, job: QueuedJob, now: float) -> None:
         """Put a job behind those of its key."""
         if job.key is not None:
-            chain = self._chains.setdefault((job.place.shard, job.key), deque())
-            chain.append(job)
+            chain = self._chains.setdefault((job.place.shard, job.key), OrderedDict())
+            chain[job] = None
             job.chained = True
             if len(chain) > 1:
-                job.state = JobState.BLOCKED
+                self._turn(job, JobState.BLOCKED)
                 return
         self._offer(job, now)
 
@@ -263,8 +283,13 @@ class QueueMachine:
         if job.due > now:
             self._delay(job)
         else:
-            job.state = JobState.READY
+            self._turn(job, JobState.READY)
             heapq.heappush(self._ready, (-job.priority, job.rank, job))
+            if len(self._ready) > _STALE + 2 * self.states[JobState.READY]:
+                self._ready = [
+                    (-job.priority, job.rank, job) for job in self.jobs.values() if job.state is JobState.READY
+                ]
+                heapq.heapify(self._ready)
 
     # -- workers --------------------------------------------------------------------------------------------
 
@@ -295,6 +320,13 @@ class QueueMachine:
         self._offer(job, now)
 
     @staticmethod
+    def _tell_taken(job: QueuedJob) -> None:
+        """Tell its worker, if it has one, that a job is not its own any more."""
+        if job.worker is not None:
+            job.worker.settled.append(job.place)
+            job.worker.taken.append(job.place)
+
+    @staticmethod
     def _take_away(job: QueuedJob) -> None:
         """Let a job belong to no worker."""
         if job.worker is not None:
@@ -303,14 +335,17 @@ class QueueMachine:
             job.worker = None
 
     def resume(self, worker: QueueWorker, places: Iterable[Place], now: float) -> None:
-        """Leave jobs with a worker that has them already, as far as nobody else has."""
-        for place in places:
+        """Leave jobs with a worker that has them already, as far as nobody else has, and as it may have so many."""
+        for count, place in enumerate(places):
             job = self.jobs.get(place)
-            if job is None:
+            if job is None and count < worker.limit:
                 self._claims[place] = worker
-            elif job.state is JobState.READY:
+            elif job is not None and job.state is JobState.READY and worker.room > 0:
                 self._hold(job, worker, now)
                 self._begin(job, worker, now)
+            elif job is None or job.worker is not worker:
+                worker.settled.append(place)
+                worker.taken.append(place)
 
     def assign(self, now: float) -> set[QueueWorker]:
         """Hand out jobs, each to the worker that has the fewest; return who got some."""
@@ -341,7 +376,7 @@ class QueueMachine:
     def _hold(self, job: QueuedJob, worker: QueueWorker, now: float) -> None:
         if not worker.hand:
             worker.moved = now  # there was nothing that it could begin
-        job.state = JobState.HELD
+        self._turn(job, JobState.HELD)
         job.worker = worker
         worker.hand[job.place] = job
 
@@ -367,7 +402,7 @@ class QueueMachine:
                 worker.confirmed.append(place)
 
     def _begin(self, job: QueuedJob, worker: QueueWorker, now: float) -> None:
-        job.state = JobState.BEGUN
+        self._turn(job, JobState.BEGUN)
         job.deadline = now + worker.lease
         worker.begun[job.place] = job
 
@@ -379,18 +414,25 @@ class QueueMachine:
             self._begin(job, worker, now)
 
     def finish(self, worker: QueueWorker, place: Place, now: float) -> bool:
-        """A worker has done a job; tell whether it was waited for.  Another worker that has it by now does it again."""
+        """A worker has done a job; tell whether it was waited for.  It ends for others that have it by now."""
         self._moved(worker, now)
         job = self.jobs.get(place)
         if job is None:
             return False
-        if job.state is JobState.SETTLING and job.worker is not None and job.worker is not worker:
-            job.also.append(worker)
+        if job.state is JobState.SETTLING:
+            if job.worker is not worker or job.verdict is JobVerdict.RETRY:
+                job.also[worker] = None
             return True
         self._give_to(job, worker)
-        if job.state is not JobState.SETTLING:
-            self._settling(job, JobVerdict.DONE)
+        self._settling(job, JobVerdict.DONE)
         return True
+
+    def is_given_to_another(self, worker: QueueWorker, place: Place) -> bool:
+        """Tell whether another worker has a job that it has begun, or begins without asking: its own report counts."""
+        job = self.jobs.get(place)
+        if job is None or job.worker is worker:
+            return False
+        return job.state is JobState.BEGUN or (job.state is JobState.HELD and not job.suspect)
 
     def lapse(self, worker: QueueWorker, place: Place, now: float) -> None:
         """A job has expired before its worker began it."""
@@ -432,8 +474,7 @@ class QueueMachine:
     def _give_to(self, job: QueuedJob, worker: QueueWorker) -> None:
         """Let a job belong to the worker that reports it; another one that has it by now is told."""
         if job.worker is not worker:
-            if job.worker is not None:
-                job.worker.settled.append(job.place)
+            self._tell_taken(job)
             self._take_away(job)
             job.worker = worker
             worker.hand[job.place] = job
@@ -451,7 +492,7 @@ class QueueMachine:
             self._settling(job, JobVerdict.RETRY)
 
     def _settling(self, job: QueuedJob, verdict: JobVerdict) -> None:
-        job.state = JobState.SETTLING
+        self._turn(job, JobState.SETTLING)
         job.verdict = verdict
         if job.worker is not None:
             job.worker.begun.pop(job.place, None)
@@ -461,20 +502,31 @@ class QueueMachine:
         """The outcomes of jobs are on the disk; return the workers to report that to."""
         told: set[QueueWorker] = set()
         for job in jobs:
-            worker, verdict = job.worker, job.verdict
-            job.worker, job.verdict = None, None
-            for other in job.also:
-                other.settled.append(job.place)
-                told.add(other)
-            job.also = []
+            worker, verdict, also = job.worker, job.verdict, [*job.also]
+            job.worker, job.verdict, job.also = None, None, {}
             if worker is not None and worker.hand.pop(job.place, None) is not None:
                 worker.settled.append(job.place)
                 told.add(worker)
-            if self.jobs.get(job.place) is not job:
-                continue  # the queue was purged meanwhile
+            is_here = self.jobs.get(job.place) is job  # else the queue was purged meanwhile
+            if is_here and also and verdict is JobVerdict.RETRY:
+                first = also.pop(0)  # its report came when that was being written, and counts
+                self._give_to(job, first)
+                self._settling(job, JobVerdict.DONE)
+                job.also = dict.fromkeys(also)
+                continue
+            for other in also:
+                other.settled.append(job.place)
+                other.late.add(job.place)
+                told.add(other)
+            if not is_here:
+                continue
             if verdict is JobVerdict.RETRY:
-                self._offer(job, now)
+                if job.chained and self._first(job) is not job:  # somebody reported it before its turn
+                    self._turn(job, JobState.BLOCKED)
+                else:
+                    self._offer(job, now)
             else:
+                self.states[job.state] -= 1
                 del self.jobs[job.place]
                 self._drop_row(job)
                 self.aside -= job.aside
@@ -487,12 +539,16 @@ class QueueMachine:
         assert job.key is not None
         name = (job.place.shard, job.key)
         chain = self._chains[name]
-        first = chain[0] is job
-        chain.remove(job)
+        del chain[job]
         if not chain:
             del self._chains[name]
-        elif first:
-            self._offer(chain[0], now)
+        elif (first := next(iter(chain))).state is JobState.BLOCKED:  # else its own outcome is being written
+            self._offer(first, now)
+
+    def _first(self, job: QueuedJob) -> QueuedJob:
+        """Return the job of its key that comes first."""
+        assert job.key is not None
+        return next(iter(self._chains[job.place.shard, job.key]))
 
     # -- time -----------------------------------------------------------------------------------------------
 
@@ -518,8 +574,8 @@ class QueueMachine:
             while worker.begun and (job := next(iter(worker.begun.values()))).deadline <= now:
                 self.lapsed += 1
                 worker.is_stalled = worker.moved + worker.lease <= now
+                self._tell_taken(job)
                 self._take_away(job)
-                worker.settled.append(job.place)
                 self._fail(job, worker, f"its lease of {worker.lease:g} s ran out", now)
         for worker in self.workers:
             if worker.hand and not worker.is_stalled and worker.moved + worker.lease <= now:
@@ -528,8 +584,8 @@ class QueueMachine:
                 worker.moved = now
                 for job in held:
                     job.suspect = True
+                    self._tell_taken(job)
                     self._give_back(job, now)
-                    worker.settled.append(job.place)
 
     def clear(self) -> int:
         """Forget every job; return how many there were.  What workers have in hand is done when they report it."""
@@ -539,6 +595,7 @@ class QueueMachine:
             worker.hand.clear()
             worker.begun.clear()
         self.jobs.clear()
+        self.states.clear()
         self.size = self.aside = 0
         self._ready.clear()
         self._delayed.clear()

@@ -19,6 +19,10 @@ extended  places of jobs whose lease begins anew
 bridge    content
 ========= ==========================================================================================
 settled   places of jobs that the worker need not remember any more
+taken     those of ``settled``, in a message of its own: these are not the worker's any more, as their leases have
+          ended or another worker has reported them as done.  It answers no report: that answer comes as well
+late      of ``settled``, those that the worker has reported as done in vain: another worker has begun or done them, or
+          their outcome was there before
 suspect   places of jobs that come next, of which each is begun only when that is confirmed
 confirmed places of suspects that are known to be begun
 jobs      lists of shard, offset, attempt, expires (seconds of the bridge's clock, or None), key, headers,
@@ -27,19 +31,22 @@ jobs      lists of shard, offset, attempt, expires (seconds of the bridge's cloc
 
 A worker that waits for jobs, and has not begun others in time before, says so by a report without any field.
 
-Places are numbers in turns: shard, offset, shard, offset.  A value of more than 64 KiB is a number, its size, in place
-of the bytes; these follow as messages of their own, before any other.
+Places are numbers in turns: shard, offset, shard, offset.  A report names 8,192 of them at most, and so does ``held``.
+A value of more than 64 KiB is a number, its size, in place of the bytes; these follow as messages of their own, before
+any other.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, cast, final
 
 from iris.kernel.config import KIB
 from iris.kernel.errors import RemoteError
+from iris.patterns.pubsub.queues import MAX_LIMIT
 from iris.spark_bridge.queues.machine import Place, QueuedJob
 from iris.spark_bridge.queues.rows import JobRow
 
@@ -48,6 +55,9 @@ _MOST_BYTES: Final = 128 * KIB
 
 MOST_ERROR: Final = 1024
 """Characters of the error that a job has failed with; the rest is cut off."""
+
+MOST_REPORTED: Final = 2 * MAX_LIMIT
+"""Jobs that one report names: the beginning and the end of all that a worker may have in hand."""
 
 _LARGE: Final = 64 * KIB
 _PIECE: Final = 256 * KIB
@@ -76,6 +86,10 @@ def read_report_untrusted(message: object) -> JobReport:
     if not isinstance(message, dict):
         raise _not_understood()
     fields = cast("dict[str, object]", message)
+    lists = {name: cast("list[object]", value) for name, value in fields.items() if isinstance(value, list)}
+    entries = sum(len(value) if name == "failed" else len(value) // 2 for name, value in lists.items())
+    if entries > MOST_REPORTED:
+        raise RemoteError("bad_request", f"a worker's report names {entries} jobs: use {MOST_REPORTED} at most")
     return JobReport(
         begun=read_places_untrusted(fields.get("begun")),
         done=read_places_untrusted(fields.get("done")),
@@ -90,13 +104,15 @@ def read_places_untrusted(value: object) -> list[Place]:
     """Read places.
 
     Raises:
-        RemoteError: they are something else.
+        RemoteError: they are something else, or more than ``MOST_REPORTED``.
     """
     if value is None:
         return []
     if not isinstance(value, list) or len(cast("list[object]", value)) % 2:
         raise _not_understood()
     numbers = cast("list[object]", value)
+    if len(numbers) > 2 * MOST_REPORTED:
+        raise RemoteError("bad_request", f"{len(numbers) // 2} jobs are named: use {MOST_REPORTED} at most")
     if not all(_is_number(number) for number in numbers):
         raise _not_understood()
     whole = cast("list[int]", numbers)
@@ -129,6 +145,20 @@ def _not_understood() -> RemoteError:
 def encode_places(name: str, places: Sequence[Place]) -> Mapping[str, list[int]]:
     """Make a message of places; see above for its names."""
     return {name: [number for place in places for number in place]}
+
+
+def encode_settled(
+    settled: Sequence[Place], taken: Sequence[Place], late: Collection[Place]
+) -> Iterator[Mapping[str, list[int]]]:
+    """Make the messages that tell a worker what it need not remember any more; see above for the other two."""
+    for first in range(0, len(taken), MAX_LIMIT):
+        some = taken[first : first + MAX_LIMIT]
+        yield {**encode_places("settled", some), **encode_places("taken", some)}
+    answers = [*(Counter(settled) - Counter(taken)).elements()]
+    for first in range(0, len(answers), MAX_LIMIT):
+        some = answers[first : first + MAX_LIMIT]
+        came_late = [place for place in some if place in late]
+        yield {**encode_places("settled", some), **(encode_places("late", came_late) if came_late else {})}
 
 
 def encode_jobs(jobs: Sequence[tuple[QueuedJob, JobRow]]) -> Iterator[object]:

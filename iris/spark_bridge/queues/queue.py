@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -29,7 +28,13 @@ from iris.spark_bridge.errors import DataLost, LogDamaged, StoreFull, TierUnreac
 from iris.spark_bridge.log import IndexView, ShardState, Store, TopicFilter
 from iris.spark_bridge.queues.dead_letters import dead_letter
 from iris.spark_bridge.queues.machine import JobState, JobVerdict, Place, QueuedJob, QueueMachine, QueueWorker
-from iris.spark_bridge.queues.messages import JobReport, encode_jobs, encode_places, read_report_untrusted
+from iris.spark_bridge.queues.messages import (
+    JobReport,
+    encode_jobs,
+    encode_places,
+    encode_settled,
+    read_report_untrusted,
+)
 from iris.spark_bridge.queues.progress import ShardProgress
 from iris.spark_bridge.queues.records import Crowded, QueueRecord, Retry, change_of, read_record, write_changes
 from iris.spark_bridge.queues.rows import JobRow, rows_of
@@ -188,6 +193,7 @@ class OpenQueue:
         self._changed, self._dirty, self._look = Wakeup(), Wakeup(), Wakeup()
         self._late: list[Callable[[], None]] = []
         """Called when what is marked is on the disk."""
+        self._written = trio.lowlevel.ParkingLot()
         self._unmarked = False
         self._purging = trio.Lock()
         self.looked = trio.Event()
@@ -254,7 +260,7 @@ class OpenQueue:
     def status(self) -> QueueStatus:
         """Return what is going on."""
         machine = self._machine
-        states = Counter(job.state for job in machine.jobs.values())
+        states = machine.states
         records = [shard.record for shard in self._shards.values()]
         return QueueStatus(
             queue=self.name,
@@ -402,13 +408,21 @@ class OpenQueue:
         )
 
     async def _rows(self, jobs: Collection[QueuedJob]) -> dict[Place, JobRow]:
-        """Return the rows of jobs, those that were dropped read again; what was trimmed is missing."""
+        """Return the rows of jobs, those that were dropped read again; what was trimmed or is damaged is missing."""
         rows = {job.place: job.row for job in jobs if job.row is not None}
         for job in jobs:
             if job.place not in rows:
                 shard = self._shards[job.place.shard]
-                with suppress(DataLost, ValueError):
+                try:
                     rows |= await self._reread(shard.epoch, job.place)
+                except LogDamaged as error:
+                    _log.error(
+                        "job %d of shard %d of queue %s is lost: the log is damaged there: %s",
+                        job.place.offset, job.place.shard, self.name, error,
+                        extra={"queue": self.name, "reason": str(error)},
+                    )  # fmt: skip
+                except (DataLost, ValueError):
+                    pass
         return rows
 
     async def _reread(self, epoch: str, place: Place) -> dict[Place, JobRow]:
@@ -464,7 +478,7 @@ class OpenQueue:
         if not self.is_kept:
             await self._keep()
         machine.open(worker, trio.current_time())
-        machine.resume(worker, held[: worker.limit], trio.current_time())
+        machine.resume(worker, held, trio.current_time())
         self._wakeups[worker] = Wakeup()
         scope = trio.CancelScope()
         lost = False  # a worker that leaves in order is not, and none is when this member ends
@@ -475,6 +489,8 @@ class OpenQueue:
                 with scope:
                     self._scopes.add(scope)
                     async for message in tunnel:
+                        while len(self._late) >= _UNTOLD:  # of a full disk, say: what is not looked at yet has no end
+                            await self._written.park()
                         self._take_report(worker, read_report_untrusted(message))
                         if len(worker.settled) > _UNTOLD:
                             raise RemoteError("bad_request", "a worker reports without reading what it is answered")
@@ -491,7 +507,11 @@ class OpenQueue:
         machine, now = self._machine, trio.current_time()
         machine.look(worker, now)
         for place in report.done:
-            if not machine.finish(worker, place, now):
+            if machine.is_given_to_another(worker, place):
+                self._tell_late(
+                    worker, place
+                )  # that one's report counts: so only one of them is told that it has done it
+            elif not machine.finish(worker, place, now):
                 self._take_late(worker, place)
         for place, attempt, error, permanent in report.failed:
             if not machine.fail(worker, place, error, now, attempt=attempt, permanent=permanent):
@@ -511,8 +531,17 @@ class OpenQueue:
         shard = self._shards.get(place.shard)
         end = max((state.next for state in self._member.states.values() if state.number == place.shard), default=0)
         # What is not in the log yet was given to nobody: it would be lost if it counted as done when it comes.
-        if shard is None or shard.progress.is_done(place.offset) or place.offset < shard.scanned or place.offset >= end:
+        if shard is None:
+            return  # it is at another member, which has this one's former name: the worker finds that one
+        if place.offset >= end:
             worker.settled.append(place)
+            return
+        if shard.progress.is_done(place.offset) or place.offset < shard.scanned:
+            if self._is_writing or self._unmarked:  # that it is done may be on no disk yet
+                self._late.append(partial(self._tell_late, worker, place))
+                self._unmarked = True
+            else:
+                self._tell_late(worker, place)
             return
         shard.progress.mark(place.offset, place.offset + 1)
         shard.record.done += 1
@@ -520,6 +549,11 @@ class OpenQueue:
         self._late.append(partial(worker.settled.append, place))
         self._unmarked = True
         self._dirty.wake()
+
+    @staticmethod
+    def _tell_late(worker: QueueWorker, place: Place) -> None:
+        worker.settled.append(place)
+        worker.late.add(place)
 
     async def _send(self, worker: QueueWorker, tunnel: Tunnel, look_again: Callable[[], None]) -> None:
         """Send a worker its jobs, and which of its outcomes are on the disk."""
@@ -533,7 +567,10 @@ class OpenQueue:
         while worker.settled or worker.assigned or worker.confirmed:
             if worker.settled:
                 settled, worker.settled = worker.settled, []
-                await tunnel.send(encode_places("settled", settled))
+                taken, worker.taken = worker.taken, []
+                late, worker.late = worker.late, set()
+                for told in encode_settled(settled, taken, late):
+                    await tunnel.send(told)
             if worker.confirmed:
                 confirmed, worker.confirmed = worker.confirmed, []
                 await tunnel.send(encode_places("confirmed", confirmed))
@@ -541,7 +578,7 @@ class OpenQueue:
             rows = await self._rows(jobs)
             held = [job for job in jobs if job.worker is worker and job.state is JobState.HELD]
             for job in held:
-                if job.place not in rows:  # trimmed before anyone got it
+                if job.place not in rows:  # trimmed before anyone got it, or damaged
                     self._machine.lapse(worker, job.place, trio.current_time())
                 elif job.row is None and self._machine.size + job.size <= min(MOST_BYTES, self._share()):
                     self._machine.keep(job, rows[job.place])  # else it is read again if it is needed again
@@ -570,6 +607,7 @@ class OpenQueue:
                 now = trio.current_time()
                 for settle in late:
                     settle()
+                self._written.unpark_all()
                 self._machine.settle(outcomes, now)
                 self._changed.wake()
                 self._look.wake()

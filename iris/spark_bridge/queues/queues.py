@@ -21,8 +21,8 @@ import trio
 from iris.kernel.config import MIB
 from iris.kernel.errors import NotAllowed, RemoteError
 from iris.kernel.names import account_of
+from iris.kernel.topic_syntax import is_own_topic, is_topic
 from iris.patterns.messages import Sender
-from iris.patterns.pubsub.interest import is_topic
 from iris.patterns.pubsub.queues import DEAD_SUFFIX, GROUP, MAX_ATTEMPTS, MAX_LEASE, MAX_LIMIT
 from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.errors import QuotaExceeded
@@ -150,7 +150,7 @@ class Queues:
         lease = _seconds(fields, "lease", 0.1, MAX_LEASE)
         backoff = _seconds(fields, "backoff", 0.0, MOST_BACKOFF)
         name, dead, sender = _name(fields), fields.get("dead"), tunnel.sender
-        if not isinstance(dead, str) or not is_topic(dead) or dead == name:
+        if not isinstance(dead, str) or not is_own_topic(dead) or dead == name:
             raise RemoteError("bad_request", f"dead is {dead!r}: use a topic, another one than that of the queue")
         # The bridge writes them with its own rights, so nobody may reach a topic by way of it that he cannot reach.
         own = name + DEAD_SUFFIX

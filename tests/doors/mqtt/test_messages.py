@@ -88,7 +88,7 @@ def test_what_mqtt_cannot_name_is_not_told(run: Run) -> None:
     async def work(place: Place) -> None:
         async with place.client() as raw:
             assert await raw.follow("#") == [0]
-            await place.member.publish("a/b", b"")
+            await place.member.publish("$a.b", b"")
             await place.member.publish("$a", b"")
             await place.member.publish("a.b", b"1")
             assert (await raw.hear()).payload == b"1"

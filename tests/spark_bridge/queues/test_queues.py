@@ -20,7 +20,7 @@ import pytest
 import trio
 
 import iris
-from iris.kernel.errors import ConfigError, NotAllowed, NotSent, RemoteError
+from iris.kernel.errors import ConfigError, LeaseLost, NotAllowed, NotSent, RemoteError
 from iris.node.node import Node
 from iris.spark_bridge.log import checked_table
 from iris.spark_bridge.server.bridge import open_bridge
@@ -155,7 +155,8 @@ async def test_a_lease_that_ran_out_lets_another_worker_have_the_job(desk: tuple
         assert again.attempt == 2
         assert job.is_lost
         await again.commit()
-        await job.commit()
+        with pytest.raises(LeaseLost):
+            await job.commit()
     assert (await status(node))["done"] == 1
 
 

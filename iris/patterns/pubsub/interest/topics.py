@@ -30,7 +30,8 @@ _REMEMBERED: Final = 16_384
 _LIMITS: Final = f"at most {MAX_TOPIC} bytes and {MAX_TOKENS} tokens"
 
 _MQTT: Final = MappingProxyType({"+": "*", "#": ">"})
-"""Wildcards of MQTT, and what they are here; a topic may have such tokens, and nobody subscribes to these alone."""
+"""Wildcards of MQTT, and what they are here.  Peers may have topics with such tokens; nobody here publishes on one, as
+nobody could subscribe to it."""
 
 T = TypeVar("T")
 
@@ -39,11 +40,18 @@ def check_topic(topic: str) -> str:
     """Return ``topic``.
 
     Raises:
-        ConfigError: not tokens joined by dots, or longer than 256 bytes or 32 tokens.
+        ConfigError: not tokens joined by dots, or longer than 256 bytes or 32 tokens; or nobody could subscribe to it:
+            it has a slash, before which stands the name of a realm, or a token that is a wildcard of MQTT.
     """
     if not is_topic(topic):
         raise ConfigError(
             f"{topic!r} is not a topic: use tokens joined by dots, no spaces, controls, '*' or '>', {_LIMITS}"
+        )
+    check_wildcards(topic)
+    if "/" in topic:
+        raise ConfigError(
+            f"{topic!r}: before a slash stands the name of a realm, and each publishes on topics of its own: for "
+            f"topics of this realm use {topic.replace('/', '.')!r}"
         )
     return topic
 
@@ -189,6 +197,10 @@ class Matcher(Generic[T]):
         if found is None:
             found = self._match(topic)
         return found
+
+    def matches(self, topic: str) -> bool:
+        """Tell whether there is a value under a pattern that matches ``topic``.  Nothing is cached."""
+        return not self._patterns.keys().isdisjoint(self._candidates(topic))
 
     def _match(self, topic: str) -> tuple[T, ...]:
         if not self._patterns:

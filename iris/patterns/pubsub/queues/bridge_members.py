@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from typing import Final, cast, final
+from typing import Any, Final, cast, final
 
 from iris.kernel.errors import (
     ConfigError,
@@ -28,9 +28,15 @@ TRANSIENT: Final = (DeliveryError, RemoteProtocolError)
 """What an attempt to reach a bridge fails with that may work the next time, but for what ``is_final``."""
 
 
+_PASSING: Final = frozenset({"BridgeUnreachable", "NotCopied", "StoreFull", "TierUnreachable"})
+"""Codes of errors of a bridge that are over when its disk has room, or its copies or its tier are back."""
+
+
 def is_final(error: BaseException) -> bool:
     """Tell whether an error of a bridge comes again however often one asks."""
-    return isinstance(error, NotAllowed | RemoteError | ConfigError)
+    if isinstance(error, RemoteError):
+        return error.code not in _PASSING
+    return isinstance(error, NotAllowed | ConfigError)
 
 
 @final
@@ -45,6 +51,8 @@ class BridgeMembers:
 
     def __init__(self, bridge: str, survey: Survey, open_tunnel: OpenTunnel) -> None:
         self.bridge: Final = bridge
+        self.owners: Final[dict[int, str]] = {}
+        """By number of a shard, the cluster at which it is, as was told last: a member may have got another name."""
         self._survey = survey
         self._open_tunnel = open_tunnel
 
@@ -68,6 +76,7 @@ class BridgeMembers:
         async with self._survey(self.bridge, "shards") as answers:
             async for answer in answers:
                 found |= _members_untrusted(answer.payload)
+                self.owners.update(_owners_untrusted(answer.payload))
         for error in answers.errors.values():
             raise error
         if answers.missing:
@@ -98,6 +107,16 @@ def _members_untrusted(payload: object) -> dict[str, int]:
             case _:
                 raise _not_understood()
     return found
+
+
+def _owners_untrusted(payload: object) -> dict[int, str]:
+    """Return the shards of the one that tells, by number, with where they are."""
+    shards = _listed(cast("dict[str, object]", payload).get("shards"))
+    return {
+        shard["number"]: shard["address"]
+        for shard in cast("list[dict[str, Any]]", shards)
+        if type(shard.get("number")) is int
+    }
 
 
 def _listed(value: object) -> list[object]:

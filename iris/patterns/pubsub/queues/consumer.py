@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from types import TracebackType
@@ -17,6 +17,7 @@ from iris.kernel.errors import ConfigError, IrisError, NoSuchCluster, RemoteProt
 from iris.kernel.names import check_name
 from iris.kernel.tasks import Wakeup, open_background
 from iris.kernel.topic_syntax import is_pattern
+from iris.patterns.pubsub.interest import check_pattern
 from iris.patterns.pubsub.queues.bridge_members import TRANSIENT, BridgeMembers, first_error, is_final, told_error
 from iris.patterns.pubsub.queues.member_link import decode_value_untrusted, receive_large_untrusted
 from iris.patterns.tunnel import Tunnel
@@ -143,6 +144,8 @@ class _MemberReader:
         self._news = trio.lowlevel.ParkingLot()
         self._failure: Exception | None = None
         """Why nothing is confirmed any more."""
+        self._heirs: dict[str, _MemberReader] = {}
+        """By shard, who reads it now: its member has got another name."""
 
     def hand(self, batch: LogBatch) -> None:
         """Note that the program has a batch, and have the member send another one."""
@@ -152,12 +155,30 @@ class _MemberReader:
 
     async def commit(self, shard: str, end: int) -> None:
         """See ``LogBatch.commit``."""
+        if shard in self._heirs:
+            return await self._heirs[shard].commit(shard, end)
         self._wanted[shard] = max(end, self._wanted.get(shard, 0))
         self._wakeup.wake()
         while self._committed.get(shard, 0) < end:
             if self._failure is not None:
                 raise self._failure
             await self._news.park()
+            if shard in self._heirs:
+                return await self._heirs[shard].commit(shard, end)
+        return None
+
+    def give_up(self, heirs: Callable[[int], _MemberReader | None]) -> None:
+        """Leave shards to the readers of those members at which they are now."""
+        for shard in {*self._handed, *self._wanted}:
+            number = shard.partition("@")[0]
+            heir = heirs(int(number)) if number.isdecimal() else None
+            if heir is not None and heir is not self:
+                for mine, its in ((self._handed, heir._handed), (self._wanted, heir._wanted)):
+                    its[shard] = max(mine.pop(shard, 0), its.get(shard, 0))
+                self._heirs[shard] = heir
+                heir._heirs.pop(shard, None)  # it may have had it before
+                heir._wakeup.wake()
+        self._news.unpark_all()
 
     def end(self, error: Exception) -> None:
         """Let nobody wait any more: this is the error of those that do."""
@@ -310,6 +331,8 @@ class Consumer:
                             if address not in self._readers:
                                 self._readers[address] = _MemberReader(self, address)
                                 nursery.start_soon(self._keep, self._readers[address])
+                        for reader in self._readers.values():
+                            reader.give_up(self._heir)
                         pause = _LOOK
                     except TRANSIENT as error:
                         if is_final(error):
@@ -318,6 +341,10 @@ class Consumer:
                     await trio.sleep(pause)
         except* (IrisError, trio.ClosedResourceError) as group:
             self._end(first_error(group))
+
+    def _heir(self, shard: int) -> _MemberReader | None:
+        """Return the reader of the member at which a shard is now."""
+        return self._readers.get(self._members.owners.get(shard, ""))
 
     async def _keep(self, reader: _MemberReader) -> None:
         """Read from one member, and again when it comes back."""
@@ -363,6 +390,8 @@ async def open_consumer(
     """See ``Node.consume``."""
     if not topics or not all(map(is_pattern, topics)):
         raise ConfigError(f"topics are {list(topics)}: use topic patterns, such as 'orders.>'")
+    for pattern in topics:
+        check_pattern(pattern)
     check_name(group, "group")
     terms = {"group": group, "topics": list(topics), "start": _start(start), "replay": bool(replay)}
     async with open_background() as nursery:

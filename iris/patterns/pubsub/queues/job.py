@@ -56,7 +56,8 @@ class Job:
     """
 
     __slots__ = (
-        "_deadline", "_failure", "_has_begun", "_is_suspect", "_outcome", "_place", "_reporting",
+        "_counts", "_deadline", "_failure", "_has_begun", "_is_suspect", "_is_taken", "_outcome", "_place",
+        "_reporting", "_sent",
         "attempt", "headers", "is_lost", "key", "payload", "queue", "sender", "timestamp",
     )  # fmt: skip
 
@@ -86,7 +87,7 @@ class Job:
         self.timestamp: Final = timestamp
         """When the bridge stored it, in seconds since 1970."""
         self.is_lost = False
-        """Whether its lease has run out: another worker may have it."""
+        """Whether its lease has run out, or the bridge has it back for another reason: another worker may have it."""
         self._reporting = reporting
         self._place: Final = place
         self._deadline: Final = deadline
@@ -95,6 +96,12 @@ class Job:
         self._failure: tuple[str, bool] = ("", False)
         """Error, and whether it is permanent."""
         self._has_begun = False
+        self._sent = 0
+        """How often its outcome went to the bridge: again when the tunnel broke before there was an answer."""
+        self._is_taken = False
+        """Whether another worker may have it, as the bridge has said."""
+        self._counts = True
+        """Whether the bridge took the outcome for that of the job; before it has answered it may."""
         self._is_suspect = False
         """Whether it is begun only when the bridge has confirmed that it knows: it may have ended another worker."""
 
@@ -107,13 +114,17 @@ class Job:
         It waits for a bridge that is down.  Cancelling it takes nothing back.
 
         Raises:
+            LeaseLost: its lease had ended, and before the report came another worker had got or done it, or it was a
+                dead letter: what that one does counts.  If it was given to nobody meanwhile, the report counts.
             trio.ClosedResourceError: the queue's block has ended, and it is not known whether the bridge knows.
             IrisError: the worker has failed for good, as iterating over it says, and the same is not known.
         """
         self._decide(JobOutcome.DONE)
         await trio.lowlevel.checkpoint()
-        if self._outcome is JobOutcome.DONE:
-            await self._reporting.wait_settled(self)
+        reporting = None
+        while self._outcome is JobOutcome.DONE and reporting is not self._reporting:  # its member may get another name
+            reporting = self._reporting
+            await reporting.wait_settled(self)
 
     def fail(self, error: str = "", *, permanent: bool = False) -> None:
         """Report that this attempt has failed: the job is tried again after a pause that doubles with each attempt.

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast, final
 
 import trio
 
-from iris.kernel.errors import RemoteProtocolError
+from iris.kernel.errors import LeaseLost, RemoteProtocolError
 from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import decode_payload_untrusted, join_payload
 from iris.patterns.pubsub.queues.bridge_members import told_error
 from iris.patterns.pubsub.queues.job import Job, JobOutcome
+from iris.patterns.pubsub.queues.terms import MAX_LIMIT
 from iris.patterns.tunnel import Tunnel
+
+_log: Final = logging.getLogger("iris")
 
 Place = tuple[int, int]
 
@@ -30,7 +34,7 @@ class MemberLink:
         queue: its name.
         address: the cluster at which the member is found.
         terms: what the member hears first.
-        arrived: called with jobs that have come.
+        arrived: called with jobs that have come; with none when those who wait for some have to ``ask``.
     """
 
     def __init__(
@@ -44,12 +48,12 @@ class MemberLink:
         self._arrived = arrived
         self._begun: list[Place] = []
         self._reported: list[Job] = []
-        self._extended: list[Place] = []
+        self._extended: dict[Place, None] = {}
         self._expired: list[Place] = []
         self._suspects: set[Place] = set()
         """Of the jobs that come next."""
         self._is_forgotten = False
-        """Whether jobs were taken back that nobody has begun: no others come before this worker says a word."""
+        """Whether jobs were taken back: no others may come before this worker says a word."""
         self._asks = False
         self._wakeup = Wakeup()
         self._settled = trio.lowlevel.ParkingLot()
@@ -101,15 +105,22 @@ class MemberLink:
 
     def report(self, job: Job) -> None:
         """See ``Reporting``."""
-        # One whose lease had run out is reported as well: unless another worker has done it by now, that counts.
-        self.hand.setdefault(job._place, job)
+        # One whose lease had run out is reported as well: unless somebody has begun it anew by now, that counts.
+        other = self.hand.setdefault(job._place, job)
+        if other is not job:  # this worker got it a second time
+            if other._has_begun or job._outcome is not JobOutcome.DONE:
+                self._came_late(job)
+                return
+            self.hand[job._place] = job
+            self._settled.unpark_all()  # the other one is not begun any more
         self._reported.append(job)
         self._wakeup.wake()
 
     def extend(self, job: Job) -> None:
         """See ``Reporting``."""
-        self._extended.append(job._place)
-        self._wakeup.wake()
+        if self.hand.get(job._place) is job:
+            self._extended[job._place] = None
+            self._wakeup.wake()
 
     async def wait_settled(self, job: Job) -> None:
         """See ``Reporting``."""
@@ -117,6 +128,29 @@ class MemberLink:
             if self._failure is not None:
                 raise self._failure
             await self._settled.park()
+        if not job._counts:
+            raise LeaseLost(
+                f"a job of queue {job.queue!r} was done after its lease had ended, and that does not count: it was "
+                "begun or done a second time, or is a dead letter"
+            )
+
+    def adopt(self, job: Job) -> None:
+        """Take over a job that is at work here, of a shard that is at this member now."""
+        job._reporting = self
+        self.hand[job._place] = job
+        if job._outcome is not None:
+            self._reported.append(job)
+            self._wakeup.wake()
+
+    def give_up(self, heirs: Callable[[int], MemberLink | None]) -> None:
+        """Leave jobs to the links to those members at which their shards are now; what was not begun comes again."""
+        for place, job in tuple(self.hand.items()):
+            heir = heirs(place[0])
+            if heir is not None and heir is not self:
+                del self.hand[place]
+                if job._has_begun:
+                    heir.adopt(job)
+        self._settled.unpark_all()
 
     async def leave(self) -> None:
         """Wait until every outcome is on the disk, then say goodbye: the member has the rest back."""
@@ -166,7 +200,7 @@ class MemberLink:
         for place, job in tuple(self.hand.items()):
             if not job._has_begun:
                 del self.hand[place]
-        self._begun, self._extended, self._expired = [], [], []
+        self._begun, self._extended, self._expired = [], {}, []
         self._suspects.clear()
         self._settled.unpark_all()
         self._is_forgotten = False
@@ -185,10 +219,19 @@ class MemberLink:
 
     def _take_report(self) -> dict[str, Any]:
         report: dict[str, Any] = {}
-        for name, places in (("begun", self._begun), ("extended", self._extended), ("expired", self._expired)):
-            if places:
-                report[name] = [number for place in places for number in place]
-        for job in self._reported:
+        extended = [*self._extended]
+        room = MAX_LIMIT
+        for name, places in (("begun", self._begun), ("extended", extended), ("expired", self._expired)):
+            if some := places[:room]:
+                report[name] = [number for place in some for number in place]
+                del places[:room]
+                room -= len(some)
+        reported, self._reported = self._reported[:room], self._reported[room:]
+        self._extended = dict.fromkeys(extended)
+        if not room:
+            self._wakeup.wake()  # there may be more
+        for job in reported:
+            job._sent += 1
             match job._outcome:
                 case JobOutcome.DONE:
                     report.setdefault("done", []).extend(job._place)
@@ -196,7 +239,6 @@ class MemberLink:
                     report.setdefault("failed", []).append([*job._place, job.attempt, *job._failure])
                 case _:
                     report.setdefault("released", []).extend(job._place)
-        self._begun, self._extended, self._expired, self._reported = [], [], [], []
         return report
 
     async def _receive(self, tunnel: Tunnel, offset: float) -> None:
@@ -207,8 +249,13 @@ class MemberLink:
             if not isinstance(message, dict):
                 raise _not_understood()
             fields = cast("dict[str, Any]", message)
-            for place in _places_untrusted(fields.get("settled")):
-                self._settle(place)
+            if (taken := fields.get("taken")) is not None:
+                for place in _places_untrusted(taken):
+                    self._give_up(place)
+            else:
+                late = frozenset(_places_untrusted(fields.get("late")))
+                for place in _places_untrusted(fields.get("settled")):
+                    self._settle(place, is_late=place in late)
             for place in _places_untrusted(fields.get("confirmed")):
                 job = self.hand.get(place)
                 if job is not None:
@@ -219,15 +266,35 @@ class MemberLink:
             if entries is not None:
                 self._take([await self._job_untrusted(entry, offset, tunnel) for entry in _entries_untrusted(entries)])
 
-    def _settle(self, place: Place) -> None:
+    def _give_up(self, place: Place) -> None:
+        """A job is not this worker's any more.  If that crosses the report of its outcome, the answer decides."""
+        job = self.hand.get(place)
+        if job is not None:
+            job.is_lost = job._is_taken = True
+        if job is None or job._outcome is None:
+            self._settle(place, is_late=False)
+
+    def _settle(self, place: Place, *, is_late: bool) -> None:
         job = self.hand.pop(place, None)
         if job is None:
             self._asks = True  # it was taken back before it came, which is no sign that this worker stands still
             self._wakeup.wake()
         elif job._outcome is None:
             job.is_lost = True
-            self._is_forgotten = self._is_forgotten or not job._has_begun
+            self._is_forgotten = True
+            self._arrived(())  # who waits for a job asks for others
+        elif is_late and (job._is_taken or (job._sent == 1 and not job.is_lost)):
+            self._came_late(job)  # else it was purged, or a report that nobody has answered may be why
         self._settled.unpark_all()
+
+    def _came_late(self, job: Job) -> None:
+        if job._outcome is JobOutcome.DONE:
+            job._counts = False
+            _log.warning(
+                "a job of queue %s was done after its lease had ended: it was begun or done a second time, or is a "
+                "dead letter",
+                self._queue, extra={"queue": self._queue, "count": job.attempt},
+            )  # fmt: skip
 
     def _take(self, jobs: Sequence[Job]) -> None:
         fresh: list[Job] = []

@@ -10,7 +10,7 @@ import trio
 
 from iris.kernel.errors import ConfigError, summary_of
 from iris.kernel.tasks import open_background
-from iris.kernel.topic_syntax import is_topic
+from iris.kernel.topic_syntax import is_own_topic
 from iris.patterns.pubsub.queues.bridge_members import BridgeMembers
 from iris.patterns.pubsub.queues.job import is_failure
 from iris.patterns.pubsub.queues.terms import (
@@ -142,8 +142,8 @@ async def open_work_queue(
 ) -> AsyncIterator[WorkQueue]:
     """See ``Node.queue``."""
     for text, what in ((name, "name"), (f"{name}{DEAD_SUFFIX}" if dead is None else dead, "dead")):
-        if not is_topic(text):
-            raise ConfigError(f"{what} is {text!r}: use a topic, tokens joined by dots")
+        if not is_own_topic(text):
+            raise ConfigError(f"{what} is {text!r}: use a topic, tokens joined by dots, without '/', '+' or '#'")
     dead = name + DEAD_SUFFIX if dead is None else dead
     if dead == name:
         raise ConfigError(f"dead is {dead!r}: use another topic than that of the queue")

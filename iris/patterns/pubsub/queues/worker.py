@@ -90,6 +90,8 @@ class JobWorker:
                                 link = MemberLink(self._queue, address, self._terms, self._take)
                                 self._links[address] = link
                                 nursery.start_soon(self._keep, link)
+                        for link in self._links.values():
+                            link.give_up(self._heir)
                         pause, failed = _LOOK, None
                     except TRANSIENT as error:
                         if is_final(error):
@@ -121,12 +123,16 @@ class JobWorker:
             await trio.sleep(pause)
             pause = min(_LONGEST_PAUSE, pause * 2)
 
+    def _heir(self, shard: int) -> MemberLink | None:
+        """Return the link to the member at which a shard is now."""
+        return self._links.get(self._members.owners.get(shard, ""))
+
     def _terms(self) -> dict[str, Any]:
         return {**self._own_terms, "limit": max(1, self._limit // max(1, len(self._links)))}
 
     def _take(self, jobs: Sequence[Job]) -> None:
         self._ready.extend(jobs)
-        self._arrived.unpark(count=len(jobs))
+        self._arrived.unpark(count=max(1, len(jobs)))
 
     def _warn(self, address: str, error: Exception, before: type[Exception] | None) -> type[Exception]:
         """Say once that a member cannot be reached, and why."""

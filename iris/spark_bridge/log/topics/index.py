@@ -53,9 +53,6 @@ class SegmentTopics:
         view.put_contents(shard, first, contents)
 
 
-_NONE: Final = frozenset[int]()
-
-
 class Found(NamedTuple):
     """A chunk that holds, or may hold, wanted events."""
 
@@ -108,32 +105,31 @@ def _check(shard: int, at: int, following: int) -> None:
         raise LogDamaged(f"the index of shard {shard} names no chunk for offset {at}")
 
 
-def _wanted_ids(
-    view: IndexView, shard: int, epoch: str, segment: SegmentRecord, wanted: TopicFilter
-) -> frozenset[int] | None:
-    """Return the numbers of a segment's topics that are wanted; None: its topics were not noted."""
+def _wanted_ids(view: IndexView, shard: int, epoch: str, segment: SegmentRecord, wanted: TopicFilter) -> bytes | None:
+    """Return which of a segment's topics are wanted, as ``WantedTopics`` has it; None: its topics were not noted."""
     if segment.topics is None:
         return None
     key = (epoch, segment.first, segment.revision)
     before = wanted.newest_segments.get(shard)
     is_newest = before is None or before.segment[0] != epoch or before.segment[1] <= segment.first
-    known = before if before is not None and before.segment == key else WantedTopics(segment=key, known=0, ids=_NONE)
+    known = before if before is not None and before.segment == key else WantedTopics(segment=key, known=0, ids=b"")
     if known.known >= segment.topics:
         return known.ids
     topics = view.topics(shard, segment, known.known)
     chosen = set(wanted.choose(topics))
     ids = known.ids
     if chosen:
-        ids |= {number for number, topic in enumerate(topics, known.known) if topic in chosen}
+        ids = ids.ljust(known.known, b"\0") + bytes([topic in chosen for topic in topics])
     if is_newest:
         wanted.newest_segments[shard] = WantedTopics(segment=key, known=segment.topics, ids=ids)
     return ids
 
 
-def _count(contents: Contents, ids: frozenset[int]) -> int:
-    if ids.isdisjoint(contents.topics):
-        return 0
-    return sum(count for topic, count in zip(contents.topics, contents.counts, strict=True) if topic in ids)
+def _count(contents: Contents, ids: bytes) -> int:
+    size = len(ids)  # topics that came behind the last wanted one are not in it
+    return sum(
+        count for topic, count in zip(contents.topics, contents.counts, strict=True) if topic < size and ids[topic]
+    )
 
 
 def topics_of(view: IndexView, shard: int, segment: SegmentRecord, before: int) -> dict[str, int] | None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from iris.kernel.errors import ConfigError
+from iris.kernel.topic_syntax import is_own_topic
 from iris.patterns.pubsub.interest import topics
 from iris.patterns.pubsub.interest.topics import (
     MAX_TOKENS,
@@ -29,7 +30,7 @@ TOPICS = [
     "orders.created",
     "a.b.c.d",
     "ä.ö",
-    "a-b_c/d:e",
+    "a-b_c:d@e",
     "1.2",
     "x" * 256,
     "$SYS",
@@ -115,6 +116,23 @@ def test_a_pattern_that_would_match_nothing_that_is_meant_is_refused(pattern: st
     assert is_pattern(pattern), "peers may say so"
     with pytest.raises(ConfigError, match=said):
         check_pattern(pattern)
+
+
+@pytest.mark.parametrize(
+    "text", ["sensors/+", "sensors.+", "a.#.b", "#", "plants/one/heat", "/heat", "heat/", "acme/a", "/"]
+)
+def test_what_nobody_can_subscribe_to_by_its_name_nobody_publishes_on(text: str) -> None:
+    assert is_topic(text), "peers may say so"
+    assert not is_own_topic(text)
+    for check in (check_topic, check_pattern):
+        with pytest.raises(ConfigError, match=r"wildcards of MQTT|for topics of this realm use '"):
+            check(text)
+
+
+@pytest.mark.parametrize("text", ["a+b.c#", "c#.d", "++", "$a.b", "é.+b"])
+def test_other_topics_are_published_on_and_subscribed_to_by_their_names(text: str) -> None:
+    assert is_own_topic(text)
+    assert check_topic(text) == check_pattern(text) == text
 
 
 @pytest.mark.parametrize("pattern", ["a+b.c#", "c#.d", "++", "a.+b.>"])

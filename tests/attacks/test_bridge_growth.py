@@ -1,0 +1,293 @@
+"""A bridge that grows, or whose members have other names, while jobs, leases and keys of others are open at it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+import iris
+from iris.kernel.errors import LeaseLost
+from iris.node.node import Node
+from iris.spark_bridge.client.client import BridgeClient
+from iris.spark_bridge.server.bridge import open_bridge
+from iris.spark_bridge.server.growth.grow import grow
+from iris.testing import Network, open_network
+from tests.spark_bridge.copies.test_tables import open_pair
+
+pytestmark = pytest.mark.long
+
+Grow = Callable[[], Awaitable[None]]
+
+
+@asynccontextmanager
+async def open_members(
+    network: Network, directory: Path, names: Sequence[str], *, of: int, first: int = 0, **options: Any
+) -> AsyncIterator[None]:
+    async with AsyncExitStack() as stack:
+        for shard, name in enumerate(names, first):
+            node = await stack.enter_async_context(network.open_node("bridge"))
+            await stack.enter_async_context(
+                open_bridge(
+                    node,
+                    topics=[">"],
+                    directory=directory / str(shard),
+                    shards=[shard],
+                    of=of,
+                    member=name,
+                    **options,
+                )
+            )
+        yield
+
+
+@asynccontextmanager
+async def growing(network: Network, directory: Path) -> AsyncIterator[Grow]:
+    """A bridge of one member; what is yielded lets it grow to two."""
+    waits = trio.Event()
+
+    async def run_newcomer() -> None:
+        async with open_members(network, directory, ["new"], of=2, first=1, waiting=lambda _: waits.set()):
+            await trio.sleep_forever()
+
+    async def become_two() -> None:
+        nursery.start_soon(run_newcomer)
+        await waits.wait()
+        await grow(BridgeClient(operator, "bridge", patience=20), 2)
+
+    async with (
+        open_members(network, directory, ["old"], of=1),
+        network.open_node("bridge", host="operator") as operator,
+        trio.open_nursery() as nursery,
+    ):
+        yield become_two
+        nursery.cancel_scope.cancel()
+
+
+async def letters(node: Node) -> Counter[int]:
+    found: Counter[int] = Counter()
+    async with node.consume("jobs.dead", group="letters", start="earliest") as events:
+        with trio.move_on_after(1.5):
+            while True:
+                async with await anext(events) as batch:
+                    found += Counter(event.payload for event in batch)
+    return found
+
+
+@pytest.mark.parametrize("keys", [0, 7])
+async def test_each_job_ends_once_when_the_bridge_grows_in_the_middle(tmp_path: Path, keys: int) -> None:
+    count = 80
+    done: Counter[int] = Counter()
+    async with open_network() as network, growing(network, tmp_path) as become_two, network.open_node("jobs") as node:
+        await node.wait_for("bridge")
+        async with node.queue("jobs", attempts=2, backoff=0.05) as jobs, trio.open_nursery() as nursery:
+
+            async def put(numbers: range) -> None:
+                for number in numbers:
+                    key = f"k{number % keys}" if keys else None
+                    await jobs.put(number, key=key, delay=0.3 if number % 5 == 0 else 0.0)
+
+            async def work() -> None:
+                async for job in jobs.take(4):
+                    if job.payload % 9 == 4:
+                        job.fail("poison")
+                    else:
+                        done[job.payload] += 1
+                        await job.commit()
+
+            await put(range(count // 2))
+            for _ in range(2):
+                nursery.start_soon(work)
+            await trio.sleep(0.1)
+            await become_two()
+            await put(range(count // 2, count))
+            sound = {number for number in range(count) if number % 9 != 4}
+            with trio.fail_after(60):
+                while done.keys() != sound:  # noqa: ASYNC110 -- nobody is told
+                    await trio.sleep(0.05)
+            await trio.sleep(1)
+            nursery.cancel_scope.cancel()
+        assert set(done.values()) == {1}
+        assert await letters(node) == Counter(number for number in range(count) if number % 9 == 4)
+
+
+async def test_a_lease_is_held_by_one_across_a_growth_and_its_token_goes_on(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        growing(network, tmp_path) as become_two,
+        network.open_node("workers") as one,
+        network.open_node("workers") as two,
+    ):
+        async with one.lease("scheduler", ttl=3) as lease:
+            await become_two()
+            await trio.sleep(4)
+            with pytest.raises(iris.RequestTimeout):
+                async with two.lease("scheduler", ttl=3, timeout=0.5):
+                    pass
+        async with two.lease("scheduler", ttl=3, timeout=20) as later:
+            assert later.token > lease.token
+
+
+async def test_a_key_means_the_same_before_and_after_a_growth(tmp_path: Path) -> None:
+    ran: list[int] = []
+    service = iris.Service("bank", outcomes=iris.Outcomes())
+
+    @service.request
+    async def pay(request: iris.Request) -> str:
+        ran.append(request.payload)
+        return f"paid {request.payload}"
+
+    async with (
+        open_network() as network,
+        growing(network, tmp_path) as become_two,
+        network.open_node("bank") as bank,
+        network.open_node("desk") as desk,
+        bank.join("bank", service),
+    ):
+        await desk.wait_for("bank")
+        first = [await desk.request("bank", number, idempotency_key=f"{number}", timeout=30) for number in range(8)]
+        await become_two()
+        again = [await desk.request("bank", number, idempotency_key=f"{number}", timeout=30) for number in range(8)]
+        assert again == first
+        assert ran == [*range(8)]
+
+
+async def test_jobs_and_letters_are_the_same_when_members_have_other_names(tmp_path: Path) -> None:
+    done: Counter[int] = Counter()
+    async with open_network() as network, network.open_node("jobs") as node:
+        async with node.queue("jobs", attempts=3, backoff=0.3, lease=5) as jobs:
+            taker = jobs.take(3)
+            for turn, names in enumerate((["a", "b"], ["z", "b"], ["y", "x"])):
+                async with open_members(network, tmp_path, names, of=2):
+                    await node.wait_for("bridge")
+                    with trio.fail_after(60):
+                        for number in range(6):
+                            await jobs.put(10 * turn + number)
+                        for _ in range(4):
+                            job = await anext(taker)
+                            if job.payload % 10 == 3:
+                                job.fail("poison")
+                            else:
+                                done[job.payload] += 1
+                                await job.commit()
+            async with open_members(network, tmp_path, ["q", "r"], of=2):
+                sound = {10 * turn + number for turn in range(3) for number in range(6) if number != 3}
+                with trio.move_on_after(60):
+                    while done.keys() != sound:
+                        job = await anext(taker)
+                        if job.payload % 10 == 3:
+                            job.fail("poison")
+                        else:
+                            done[job.payload] += 1
+                            await job.commit()
+        assert done == dict.fromkeys(sound, 1)
+
+
+async def test_no_commit_is_taken_by_a_member_that_has_the_name_of_another_one(tmp_path: Path) -> None:
+    """Two members have changed their names: each is asked for jobs of the other one's shard, which it does not know."""
+    async with (
+        open_network() as network,
+        network.open_node("jobs") as node,
+        node.queue("jobs", lease=60) as jobs,
+        node.consume("jobs", group="g", start="earliest") as events,
+    ):
+        taker = jobs.take(8)
+        async with open_members(network, tmp_path, ["a", "b"], of=2):
+            await node.wait_for("bridge")
+            for number in range(8):
+                await jobs.put(number, key=str(number))
+            with trio.fail_after(30):
+                taken = [await anext(taker) for _ in range(8)]
+                batches = [await anext(events), await anext(events)]
+        assert len({job._place[0] for job in taken}) == 2
+        async with open_members(network, tmp_path, ["b", "a"], of=2):
+            with trio.fail_after(60):
+                for job in taken:
+                    await job.commit()
+                for batch in batches:
+                    await batch.commit()
+                found = [
+                    await node.request(f"bridge.{name}", {"group": "queue/jobs"}, operation="queue") for name in "ab"
+                ]
+            assert sum(one["done"] for one in found) == 8
+            assert sum(one["waiting"] + one["in_hand"] for one in found) == 0
+
+
+async def test_a_commit_goes_to_the_member_that_has_another_name_by_then(tmp_path: Path) -> None:
+    async with open_network() as network, network.open_node("jobs") as node:
+        async with node.consume("a", group="g", start="earliest") as events:
+            async with open_members(network, tmp_path, ["a", "b"], of=2):
+                await node.wait_for("bridge")
+                for number in range(12):
+                    await node.publish("a", number, key=str(number), confirm=True)
+                with trio.fail_after(30):
+                    first = await anext(events)
+                    second = await anext(events)
+            async with open_members(network, tmp_path, ["z", "y"], of=2):
+                with trio.fail_after(60):
+                    await first.commit()
+                    await second.commit()
+                    for number in range(12, 24):
+                        await node.publish("a", number, key=str(number), confirm=True)
+                    found = [event.payload for batch in (first, second) for event in batch]
+                    while len(found) < 24:
+                        async with await anext(events) as batch:
+                            found += [event.payload for event in batch]
+        assert sorted(found) == [*range(24)]
+
+
+async def test_only_one_of_two_is_told_that_a_job_is_done_when_a_copy_is_promoted_in_between(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        open_pair(network, tmp_path) as fail_over,
+        network.open_node("jobs") as slow,
+        network.open_node("jobs") as quick,
+        slow.queue("jobs", lease=0.4, backoff=0.0) as some,
+        quick.queue("jobs", lease=30, backoff=0.0) as others,
+    ):
+        with trio.fail_after(60):
+            await some.put(1)
+            job = await anext(some.take(1))
+            again = await anext(others.take(1))
+            await fail_over()
+            told = 0
+            for one in (again, job):
+                try:
+                    await one.commit()
+                except LeaseLost:
+                    continue
+                told += 1
+        assert told == 1
+
+
+@pytest.mark.parametrize("step", [-3600.0, 3600.0, 86_400.0])
+async def test_a_lease_and_a_key_go_by_no_wall_clock(tmp_path: Path, step: float) -> None:
+    ahead = 0.0
+
+    def wall() -> float:
+        return 1.8e9 + trio.current_time() + ahead
+
+    async with (
+        open_network() as network,
+        open_members(network, tmp_path, ["a"], of=1, wall_clock=wall),
+        network.open_node("workers") as one,
+        network.open_node("workers") as two,
+    ):
+        await one.wait_for("bridge")
+        async with one.lease("scheduler", ttl=2) as lease:
+            ahead += step
+            with pytest.raises(iris.RequestTimeout):
+                async with two.lease("scheduler", ttl=2, timeout=0.5):
+                    pass
+            ahead -= 2 * step
+            await trio.sleep(2.5)
+            with pytest.raises(iris.RequestTimeout):
+                async with two.lease("scheduler", ttl=2, timeout=0.5):
+                    pass
+        async with two.lease("scheduler", ttl=2, timeout=10) as later:
+            assert later.token > lease.token
