@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from iris import spark_bridge
+from tests.support.spark_packages import AVRO, spark_package
 
 
 @pytest.fixture(scope="session")
@@ -36,6 +37,9 @@ def spark(realm: Path) -> Iterator[SparkSession]:
         "spark.log.level": "OFF",
         "spark.ui.showConsoleProgress": "false",
     }
+    avro = spark_package(*AVRO)
+    if avro is not None:
+        settings["spark.jars"] = str(avro)
     for name, value in settings.items():
         builder = builder.config(name, value)
     interrupt = signal.getsignal(signal.SIGINT)

@@ -1,0 +1,99 @@
+"""Dead letters: what does not fit is on a topic of the bridge once, whatever else changes before it is read again."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from iris import spark_bridge
+from iris.kernel.errors import ConfigError
+from tests.support.bridges import BridgeProcess, publish
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::FutureWarning"),
+]
+
+
+def test_options_that_are_wrong_are_refused_at_once(spark: SparkSession) -> None:
+    for topic, options, message in (
+        ("bad.*", {}, "option topic"),
+        ("bad", {"bridg": "x"}, "no option bridg"),
+        ("bad", {"bridgeTimeout": "soon"}, "option bridgeTimeout"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            spark_bridge.dead_letters(topic, **options)
+    df = spark.createDataFrame([(bytearray(b"x"), 1)], "value BINARY, offset BIGINT")
+    with pytest.raises(ConfigError, match="column _shard: give the source the option includeShard"):
+        spark_bridge.dead_letters("bad")(spark_bridge.parse(df, "n INT"), 0)
+
+
+def test_a_letter_is_there_once_whatever_changes_before_a_repeat(
+    spark: SparkSession, realm: Path, tmp_path: Path
+) -> None:
+    publish_letters = spark_bridge.dead_letters("bad.orders")
+    batches: list[tuple[int, int]] = []
+
+    def take(batch: DataFrame, number: int) -> None:
+        batches.append((number, batch.count()))
+        publish_letters(batch, number)
+
+    def run(checkpoint: str, schema: str = "n INT", **options: str) -> None:
+        events = spark.readStream.format("iris").option("includeShard", "true").options(**options).load()
+        query = spark_bridge.parse(events, schema).writeStream.foreachBatch(take)
+        query = query.option("checkpointLocation", str(tmp_path / checkpoint)).trigger(availableNow=True)
+        assert query.start().awaitTermination(300)
+
+    def letters() -> list[tuple[Any, ...]]:
+        found: list[tuple[Any, ...]] = []
+        rows = spark.read.format("iris").option("subscribe", "bad.orders.>").load().orderBy("offset").collect()
+        for row in rows:
+            headers = {pair.key: bytes(pair.value).decode() for pair in row.headers if pair.key.startswith("bad-")}
+            place = headers["bad-topic"], int(headers["bad-offset"]), headers["bad-shard"].partition("@")[0]
+            found.append((*place, headers["bad-reason"], headers["bad-sender"], bytes(row.value), bytes(row.key)))
+            assert row.topic == "bad.orders.0.0"
+        return sorted(found)
+
+    def forget_last_commit(checkpoint: str) -> None:
+        commits = [path for path in (tmp_path / checkpoint / "commits").iterdir() if path.name.isdigit()]
+        last = max(commits, key=lambda at: int(at.name))
+        last.unlink()
+        last.with_name(f".{last.name}.crc").unlink(missing_ok=True)
+
+    with BridgeProcess(tmp_path / "log"):
+        publish([b'{"n":0}', b"nonsense", b'{"n":"x"}', b"{" * 100_000], topic="orders.new", key="k")
+        publish([b"other", b'{"n":1}'], topic="other.new", key="k")
+        run("one", subscribe="orders.>", maxRecordsPerPartition="1")
+        place = ("0", "unfit", "publisher")
+        orders = [
+            ("orders.new", 1, *place, b"nonsense", b"k"),
+            ("orders.new", 2, *place, b'{"n":"x"}', b"k"),
+            ("orders.new", 3, *place, b"{" * 100_000, b"k"),
+        ]
+        assert letters() == orders
+        shutil.copytree(tmp_path / "one", tmp_path / "backup")
+        # The last batch is repeated, in other ranges, and with another schema that less fits.
+        forget_last_commit("one")
+        run("one", "n BOOLEAN", subscribe="orders.>", minPartitions="3")
+        numbers = [("orders.new", 0, *place, b'{"n":0}', b"k")]
+        assert letters() == sorted(numbers + orders)
+        # More topics: their events lie before and behind what was read, and what is on the topic itself is left alone.
+        run("one", subscribe=">")
+        both = sorted([*numbers, *orders, ("other.new", 4, *place, b"other", b"k")])
+        assert letters() == both
+        # A checkpoint that is older, one that is new, and a query beside it.
+        publish([b"late"], topic="orders.new", key="k")
+        shutil.rmtree(tmp_path / "one")
+        shutil.move(tmp_path / "backup", tmp_path / "one")
+        run("one", subscribe="orders.>", maxOffsetsPerTrigger="2")
+        run("two", subscribe=">")
+        assert [letter for letter in letters() if letter not in both] == [
+            ("orders.new", max(letter[1] for letter in letters()), *place, b"late", b"k")
+        ]
+        assert len(letters()) == len(both) + 1
+    assert len(batches) >= 6
