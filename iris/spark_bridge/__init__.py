@@ -9,7 +9,6 @@
 The bridge itself is ``open_bridge``; on the command line, ``iris bridge``.
 """
 
-from iris.spark_bridge.columns import dead_letters, parse, registered_schemas
-from iris.spark_bridge.session import configure, foreach_batch, register
+from iris.spark_bridge.session import configure, dead_letters, foreach_batch, parse, register, registered_schemas
 
 __all__ = ["configure", "dead_letters", "foreach_batch", "parse", "register", "registered_schemas"]

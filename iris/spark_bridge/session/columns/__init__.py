@@ -4,9 +4,9 @@ Promises: nothing here reads a payload.  Spark does, so that rows are those of `
 ``from_protobuf`` by construction; nothing of Spark is imported before it is needed.
 """
 
-from iris.spark_bridge.columns.dead_letters import dead_letters
-from iris.spark_bridge.columns.parse import parse
-from iris.spark_bridge.columns.registry import registered_schemas
+from iris.spark_bridge.session.columns.dead_letters import dead_letters
+from iris.spark_bridge.session.columns.parse import parse
+from iris.spark_bridge.session.columns.registry import registered_schemas
 
 __all__ = (
     "dead_letters", "parse", "registered_schemas",

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from iris.kernel.errors import ConfigError
-from iris.spark_bridge.columns.parse import MARK, PARSED, UNFIT, frame_of
+from iris.spark_bridge.session.columns.frame import MARK, PARSED, UNFIT, frame_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from iris.kernel.errors import ConfigError
-from iris.spark_bridge.columns.parse import HEAD, PARSED, UNFIT, frame_of
+from iris.spark_bridge.session.columns.frame import HEAD, PARSED, UNFIT, frame_of
 from iris.spark_bridge.session.session import AVRO_LIMIT
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from iris.kernel.errors import ConfigError
-from iris.spark_bridge.columns.parse import CORRUPT, REASON
+from iris.spark_bridge.session.columns.frame import CORRUPT, REASON
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -6,26 +6,23 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from iris.kernel.errors import ConfigError
+from iris.spark_bridge.session.columns.frame import (
+    CORRUPT,
+    HEAD,
+    MARK,
+    PARSED,
+    REASON,
+    UNFIT,
+    UNFRAMED,
+    UNKNOWN,
+    frame_of,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-CORRUPT: Final = "_corrupt_record"
-"""Bytes of a payload that does not fit; null where it does."""
-REASON: Final = "_corrupt_reason"
-"""Why: one of the words below; null where it fits."""
-UNFIT: Final = "unfit"
-UNFRAMED: Final = "unframed"
-UNKNOWN: Final = "unknown"
-
 Format = Literal["json", "avro", "protobuf"]
-
-PARSED: Final = "__parsed"
-MARK: Final = "__iris_mark"
-"""A field of a Protobuf message that is never null."""
-HEAD: Final = 5
-"""Bytes of Confluent's frame: a zero, and the id of the schema."""
 
 
 def parse(
@@ -85,11 +82,11 @@ def parse(
         if format == "json":
             parsed, payload, misfit = _json(schema, given)
         elif format == "avro":
-            from iris.spark_bridge.columns.avro import avro_columns
+            from iris.spark_bridge.session.columns.avro import avro_columns
 
             parsed, payload, misfit = avro_columns(df.sparkSession, str(schema), cast("Any", schemas), given)
         else:
-            from iris.spark_bridge.columns.protobuf import protobuf_columns
+            from iris.spark_bridge.session.columns.protobuf import protobuf_columns
 
             parsed, payload, misfit = protobuf_columns(str(schema), cast("Any", schemas), given)
         if isinstance(schemas, Mapping):
@@ -119,11 +116,6 @@ def _known(parsed: Column, misfit: Column, ids: Sequence[int], *, fails: bool) -
         )
         parsed = fn.when(other, fn.raise_error(text)).otherwise(parsed)
     return parsed, fn.when(~framed, UNFRAMED).when(other, UNKNOWN).otherwise(misfit)
-
-
-def frame_of(number: int) -> bytes:
-    """Return the frame with the id of a schema."""
-    return b"\0" + number.to_bytes(HEAD - 1)
 
 
 def _select(held: DataFrame, payload: str | None, misfit: Column) -> DataFrame:
