@@ -281,10 +281,11 @@ class _Options:
                 if key.lower() in _OF_KAFKA or key.lower().startswith("kafka."):
                     instead = _OF_KAFKA.get(key.lower(), "leave it out")
                     raise ConfigError(f"format iris has no option {key}, which is about Kafka: {instead}")
-                if key.lower() in map(str.lower, _OF_PARSE):
+                former = [name for name in _OF_PARSE if name.lower() == key.lower()]
+                if former:
                     raise ConfigError(
-                        f"format iris has no option {key} any more: iris.spark_bridge.parse makes columns of payloads, "
-                        "and iris.spark_bridge.dead_letters keeps what does not fit"
+                        f"format iris has no option {former[0]} any more: iris.spark_bridge.parse makes columns of "
+                        "payloads, and iris.spark_bridge.dead_letters keeps what does not fit"
                     )
                 close = difflib.get_close_matches(key.lower(), known, n=1)
                 hint = f"did you mean {known[close[0]]}?" if close else f"use {', '.join(names)}"

@@ -70,7 +70,7 @@ def test_a_table_has_an_end() -> None:
         ({"subscribePatern": "x"}, "subscribePatern.*did you mean subscribePattern"),
         ({"nonsense": "x"}, "no option nonsense: use bridge"),
         ({"mode": "FAILFAST"}, "no option mode any more: iris.spark_bridge.parse makes columns"),
-        ({"SCHEMAregistry": "http://a"}, "no option SCHEMAregistry any more"),
+        ({"SCHEMAregistry": "http://a"}, "no option schemaRegistry any more"),
         ({"subscribe": "a..b"}, "option subscribe"),
         ({"badTopic": "a"}, "no option badTopic any more: .*iris.spark_bridge.dead_letters keeps what does not fit"),
         ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "least is more"),
