@@ -148,7 +148,10 @@ def _select(held: DataFrame, payload: str | None, misfit: Column) -> DataFrame:
 # -- JSON ------------------------------------------------------------------------------------------------------
 
 _DIGIT: Final = r"(?:\p{Nd}|\\u\p{XDigit}{4})"
-_EXPONENT: Final = rf"""[\s:,\[]["']?(?:{_DIGIT}|[.+-])+?(?:[eE]|\\u00[46]5)(?:[-+]|\\u002[bBdD])?0*+{_DIGIT}{{5}}"""
+_EXPONENT: Final = (
+    r"""[\s:,\[]["']?(?:[\p{Nd}.+-]|\\u\p{XDigit}{4})+?(?:[eE]|\\u00[46]5)(?:[-+]|\\u002[bBdD])?"""
+    rf"""0*+{_DIGIT}{{5}}"""
+)
 """A number with an exponent of five digits: to fit one into a DECIMAL may take Spark hours."""
 
 
@@ -163,9 +166,7 @@ def _json(schema: str | StructType, options: dict[str, str]) -> tuple[Column, No
         raise ConfigError(f"the schema has {CORRUPT}, which parse adds itself: leave it out")
     fields = StructType([*kind.fields, StructField(CORRUPT, StringType())])
     text = fn.col("value").cast("string")
-    endless = fn.lit(False)
     if "decimal(" in kind.simpleString():
-        endless = text.rlike(_EXPONENT)
-        text = fn.when(~endless, text)
+        text = fn.when(text.rlike(_EXPONENT), "no JSON").otherwise(text)
     parsed = fn.from_json(text, fields, {**options, "columnNameOfCorruptRecord": CORRUPT})
-    return parsed, None, fn.when(endless | fn.col(PARSED).getField(CORRUPT).isNotNull(), UNFIT)
+    return parsed, None, fn.when(fn.col(PARSED).getField(CORRUPT).isNotNull(), UNFIT)
