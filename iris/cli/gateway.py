@@ -21,6 +21,7 @@ from iris.federation.gateway import Gateway, GatewayStatistics, open_gateway
 from iris.federation.policy import Policy
 from iris.federation.realm_names import split_peer
 from iris.kernel.names import check_name
+from iris.kernel.tasks import run_in_thread
 from iris.kernel.transport import check_url
 
 MIB = 1024 * 1024
@@ -169,7 +170,7 @@ async def _keep_status(opened: Gateway, file: Path) -> None:
     failing = False
     while True:
         try:
-            await trio.to_thread.run_sync(_write_status, file, opened.statistics())
+            await run_in_thread(_write_status, file, opened.statistics())
             failing = False
         except OSError as error:
             if not failing:

@@ -31,7 +31,7 @@ _INTERVAL: Final = 0.2
 
 @final
 @dataclasses.dataclass(frozen=True, slots=True)
-class Entry:
+class ProcessEntry:
     """One process of this machine."""
 
     pid: int
@@ -42,14 +42,14 @@ class Entry:
     """Whether it has ended, and only its parent has not noticed."""
 
 
-Table: TypeAlias = list[Entry]
+Table: TypeAlias = list[ProcessEntry]
 
 
-def parse_stat(text: str) -> Entry:
+def parse_stat(text: str) -> ProcessEntry:
     """Read a ``/proc/PID/stat`` (proc_pid_stat(5)); the name in it may hold spaces and parentheses."""
     pid, _, rest = text.partition(" (")
     fields = rest[rest.rindex(")") + 2 :].split()
-    return Entry(int(pid), int(fields[3]), int(fields[21]) * _PAGE, fields[0] in "ZX")
+    return ProcessEntry(int(pid), int(fields[3]), int(fields[21]) * _PAGE, fields[0] in "ZX")
 
 
 def read_table() -> Table:

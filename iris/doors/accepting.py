@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
+from iris.kernel.transport import keep_from_children
+
 _log: Final = logging.getLogger("iris")
 
 STRANGERS: Final = 256
@@ -25,12 +27,15 @@ _PAUSE: Final = 1.0
 async def accept(listener: socket.socket, door: str, greet: Callable[[socket.socket], Awaitable[None]]) -> None:
     """Accept connections until cancelled, which ends those that are being greeted.
 
+    Children that are forked meanwhile have neither the listener nor the connections.
+
     Args:
         listener: does not block.
         door: what it is called in the log.
         greet: finds out who has come, and closes the connection if it is cancelled; what it raises is in the log, and
             costs that connection.
     """
+    keep_from_children(listener)
     loop = asyncio.get_running_loop()
     greeting: dict[asyncio.Task[None], float] = {}
     done = asyncio.Event()
@@ -70,7 +75,7 @@ async def accept(listener: socket.socket, door: str, greet: Callable[[socket.soc
                 )
                 await asyncio.sleep(_PAUSE)
                 continue
-            task = asyncio.ensure_future(welcome(accepted))
+            task = asyncio.ensure_future(welcome(keep_from_children(accepted)))
             greeting[task] = loop.time()
             task.add_done_callback(end)
             await asyncio.sleep(0)  # it has begun, and closes what it was given

@@ -22,6 +22,7 @@ from iris.kernel.errors import ConfigError, IrisError, RequestTimeout
 from iris.kernel.names import is_name
 from iris.patterns.pubsub.interest import shape_of
 from iris.patterns.pubsub.subscribe import SubscriptionLimits
+from iris.security.files import FileLook
 
 _log: Final = logging.getLogger("iris")
 
@@ -360,7 +361,7 @@ class Clients:
         self._limits = limits
         self._wall_clock = wall_clock
         self._retained = RetainedAccounts()
-        self._seen = self._state()
+        self._file = FileLook(path)
         self._by_digest: dict[str, Client] = {}
         self._by_name: dict[str, Client] = {}
         self._take(load_tokens(path))
@@ -394,14 +395,13 @@ class Clients:
         """Read the file again whenever it has changed.  One that cannot be used is told, and the old one counts."""
         while True:
             await asyncio.sleep(_REREAD)
-            state = self._state()
-            if state == self._seen:
+            if not self._file.is_due():
                 continue
-            self._seen = state
             try:
                 self._take(load_tokens(self._path))
             except ConfigError as error:
-                _log.warning("%s; the tokens of before still count", error, extra={"path": str(self._path)})
+                if self._file.failed(error):
+                    _log.warning("%s; the tokens of before still count", error, extra={"path": str(self._path)})
 
     def end_streams(self) -> None:
         """End everything that is open, as the door closes."""
@@ -419,10 +419,3 @@ class Clients:
         self._by_digest = {client.token.digest: client for client in self._by_name.values()}
         for client in old.values():
             client.withdraw()
-
-    def _state(self) -> tuple[int, int, int] | None:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return None
-        return found.st_ino, found.st_mtime_ns, found.st_size

@@ -1,7 +1,7 @@
 """Processor time of a door's thread: no client takes what the others need, whatever it sends and however it is split.
 
 What is done for a client is measured.  One that has used more than its share waits, all that it has open one behind
-the other, until it has a share again; whoever uses less never waits.
+the other, until it has a share again; one that uses less never waits.
 """
 
 from __future__ import annotations

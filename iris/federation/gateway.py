@@ -66,6 +66,9 @@ _SENT_AWAY: Final = (
     "ends each link as soon as it is up: its log says why; its clock may differ by more than 300 s from the one here"
 )
 
+_SENT_AWAY_AT: Final = 2
+"""Links in a row that end within seconds, until it is said that a gateway ends each."""
+
 _RIVAL_PATIENCE: Final = 5.0
 """Seconds after which gateways of one site have named each other at the latest."""
 
@@ -147,6 +150,7 @@ class Gateway:
         self._stale: set[NodeId] = set()
         self._wakeup = Wakeup()
         self._follows = True
+        self._has_ended = False
         self._interest = 0
         self._exported_for: tuple[object, ...] = ()
         """The state of this site that is exported."""
@@ -183,9 +187,15 @@ class Gateway:
         )
 
     async def wait_for_site(self, site: str) -> None:
-        """Wait until a site can be reached; one of another realm is ``REALM/SITE``."""
-        while not self._directory.reaches(self._sites.foreigners.site_named(site)):
+        """Wait until a site can be reached; one of another realm is ``REALM/SITE``.
+
+        Raises:
+            trio.ClosedResourceError: this gateway is closed, or is closed meanwhile.
+        """
+        while not self._has_ended and not self._directory.reaches(self._sites.foreigners.site_named(site)):
             await self._membership.wait_news()
+        if self._has_ended:
+            raise trio.ClosedResourceError("this gateway is closed: the block of its open_gateway has ended")
 
     # -- the directory --------------------------------------------------------------------------------------
 
@@ -369,7 +379,7 @@ class Gateway:
 
     async def keep_dialling(self, url: str, alias: str = "") -> None:
         """Have a link to the gateway at ``url``, perhaps of the realm ``alias``, for as long as this one is up."""
-        attempt = 0
+        attempt = brief = 0
         warned = False
         while True:
             try:
@@ -386,13 +396,16 @@ class Gateway:
             with trio.move_on_after(_PAUSES[-1]):
                 await self._wait_lost(peer)
             if self._between.peers.get(peer.node) is peer:
-                attempt = 0
-                self._unreached.pop(url, None)
+                attempt = brief = 0
+                if self._unreached.pop(url, None) is not None:
+                    _log.info("gateway at %s is back", url, extra={"address": url})
                 await self._wait_lost(peer)
-            else:  # it lets others in and sends them away
-                if url not in self._unreached:
+            else:  # it lets others in and sends them away; once may be that it was closed, or its machine fails
+                brief += 1
+                if brief == _SENT_AWAY_AT:
                     _log.warning("gateway at %s %s; trying again", url, _SENT_AWAY, extra={"address": url})
-                self._unreached[url] = f"it {_SENT_AWAY}"
+                if brief >= _SENT_AWAY_AT:
+                    self._unreached[url] = f"it {_SENT_AWAY}"
                 await trio.sleep(_PAUSES[min(attempt, len(_PAUSES) - 1)])
                 attempt += 1
 
@@ -464,6 +477,8 @@ class Gateway:
                 self._directory.forget(node)
         self._stale.update(self._near.peers)
         self._tell()
+        self._has_ended = True
+        self._membership.news()  # for those who wait for a site
 
 
 @final
@@ -523,8 +538,7 @@ async def open_gateway(
     parts = node._parts
     if parts.sites is None:
         raise ConfigError("a gateway needs a site: open its node with site='NAME'")
-    if parts.sites.forward is not None:
-        raise ConfigError("this node is a gateway already, or has been one: open another node")
+    _check_is_none(parts.sites)
     if not parts.mesh.identity.certificate.rights.gateway:
         raise ConfigError(f"the certificate of cluster {node.name!r} gives no right to be a gateway: see 'iris keys'")
     environment = parts.environment
@@ -555,6 +569,7 @@ async def open_gateway(
         ) as between,
         open_background() as nursery,
     ):
+        _check_is_none(parts.sites)  # another task may have made it one meanwhile
         between.work = parts.mesh.work  # frames of the one are carried in those of the other
         parts.revoking.attach(between)
         gateway = Gateway(node, parts.sites, between, policy or Policy(), rate)
@@ -574,6 +589,16 @@ async def open_gateway(
             gateway.end()
             node._meshes.remove(between)
             del node._reports["gateway"]
+
+
+def _check_is_none(sites: Sites) -> None:
+    """Check that a node is no gateway.
+
+    Raises:
+        ConfigError: it is, or has been one.
+    """
+    if sites.forward is not None:
+        raise ConfigError("this node is a gateway already, or has been one: open another node")
 
 
 @final

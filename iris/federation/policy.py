@@ -127,7 +127,7 @@ class Lists:
     def is_exported(self, exported: ExportTable, index: ExportIndex, node: NodeId, site: str) -> bool:
         """Tell whether a node of this site serves, or subscribes to, something that another site may use.
 
-        It is asked for each frame that begins a session, with any node's id, by whoever sends one.
+        It is asked for each frame that begins a session, with any node's id, for any sender.
 
         Args:
             exported: what this gateway exports.

@@ -173,9 +173,10 @@ class Config(Struct, frozen=True, kw_only=True):
     broadcasts.  It is a sixteenth of ``service_queue_bytes``, which all senders share."""
 
     broadcast_patience: float = 5.0
-    """Broadcasts pass over a member for whose credit they have waited for so long in all since half of its window was
-    free, until it is again.  It is longer than a busy machine keeps a process waiting, and a member that hangs costs
-    its senders this much once."""
+    """Broadcasts pass over members of one owner for whose credit they have waited for so long in all since half of a
+    window was sent to them, until half of their window is free.  Events that are not confirmed pass over subscribers
+    with ``overflow="wait"`` in the same way, until they have room.  It is longer than a busy machine keeps a process
+    waiting, and a member that hangs costs its senders this much once."""
 
     # -- relay trees -------------------------------------------------------------------------------------
     relay_above: int = 32

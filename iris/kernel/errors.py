@@ -10,6 +10,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
+def text_of(value: object) -> str:
+    """Return the text of what a user's program has raised or given, in UTF-8, whatever its own ``__str__`` does."""
+    try:
+        return str(value).encode(errors="backslashreplace").decode()
+    except Exception:  # noqa: BLE001 -- it is the user's own code that makes it
+        return f"a {type(value).__name__} without a text"
+
+
+def summary_of(error: BaseException) -> str:
+    """Return the name of an error's type, and its text."""
+    return f"{type(error).__name__}: {text_of(error)}"
+
+
 class IrisError(Exception):
     """Base of every error that Iris raises."""
 
@@ -117,8 +130,8 @@ class LeaseLost(DeliveryError):
 class SagaUndone(DeliveryError):
     """A saga has failed, and what it had done was undone; its ``__cause__`` is why, where it happened in this process.
 
-    ``failed`` are the compensations that raised, or of which nobody knows how far they came, each with its error: they
-    are not called again.
+    ``failed`` are the compensations that raised, cannot be asked for, or of which nobody knows how far they came, each
+    with its error: they are not called again.  Every other step that may have run was undone.
     """
 
     def __init__(self, message: str, *, failed: Sequence[str] = ()) -> None:

@@ -52,6 +52,23 @@ def is_name(value: object) -> bool:
     return isinstance(value, str) and _NAME.match(value) is not None
 
 
+def is_known_cluster(value: object) -> bool:
+    """Tell whether ``value``, which may come from a peer, can be a cluster as it is known here.
+
+    One of another realm has ``REALM/`` before its name.
+    """
+    return isinstance(value, str) and all(map(is_name, value.split("/", 1)))
+
+
+def account_of(cluster: str) -> str:
+    """Return under which name is counted what is kept for a cluster, as it is known here.
+
+    The owner of another realm makes up as many clusters as it likes: what is kept for them is counted together.
+    """
+    realm, slash, _ = cluster.partition("/")
+    return f"{realm}/>" if slash else cluster
+
+
 class Address(NamedTuple):
     """What an address of a cluster says; ``realm`` and ``site`` may be empty."""
 

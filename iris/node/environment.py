@@ -12,8 +12,7 @@ from typing import final
 from msgspec import Struct, field
 
 from iris.cluster.addresses import source_url
-from iris.cluster.discovery import OpenLan, Resolve, open_lan, resolve_url
-from iris.cluster.discovery.return_address import FindSource
+from iris.cluster.discovery import FindSource, OpenLan, Resolve, open_lan, resolve_url
 from iris.kernel.config import Config
 from iris.kernel.names import Entropy
 from iris.kernel.tasks import ThreadRunner, run_in_thread

@@ -85,11 +85,11 @@ class MeetingPlace:
             ConfigError: its socket cannot be made again.
         """
         if self._chances:
-            self._chances -= 1
             await self._remake()
             if self._listen_again is not None and not self._registry.has_socket(self._node):
                 await self._listen_again()
             self._registry.announce(self._node, self._addresses)
+            self._chances -= 1
 
     def leave(self) -> None:
         """Withdraw the node's entry, for good."""

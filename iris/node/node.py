@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, AsyncExitStack, nullcontext
 from functools import partial
 from inspect import isawaitable
 from pathlib import Path
@@ -595,7 +595,9 @@ class Node:
             group: each event goes to one subscriber of the group, in turns.  What still waits when the block ends goes
                 to another one on this node, or is lost and reported to its publisher.
             overflow: what happens beyond the limits: ``drop_oldest`` and ``drop_newest`` lose events, counted in
-                ``event.missed`` and the statistics; ``wait`` makes the publishers of these topics wait.
+                ``event.missed`` and the statistics; ``wait`` makes the publishers of these topics wait, at half of the
+                limits, for ``Config.broadcast_patience`` in all.  Then they publish past this subscriber, which counts
+                as missed, and wait for it again when it has room.  Confirmed events go past no durable one.
             limits: of events waiting here; by default those of ``Config``.
             durable: this subscriber stores events and answers publishers with ``subscription.confirm``.
             name: of a durable subscriber, within the cluster that this node speaks for: also while nobody subscribes
@@ -780,7 +782,7 @@ class Node:
         def opening(headers: Mapping[str, str] | None) -> AbstractAsyncContextManager[Tunnel]:
             tunnel = partial(self._tunnels.open, cluster, operation=operation, headers=headers, prefer=wanted)
             with_one = partial(open_with_one, self._reach, cluster, prefer_site, tunnel, timeout)
-            return self._entering(cluster, within, with_one)
+            return self._entering_tunnel(cluster, within, with_one)
 
         tracing = self._tracing
         return opening(headers) if tracing is None else tracing.within("tunnel", cluster, operation, headers, opening)
@@ -816,9 +818,9 @@ class Node:
             path: of a file of this machine, for this node alone: the document is read from it, and written to it
                 within a second after each change and when the block ends.
             max_bytes: of the document: names, values, and 128 for each entry.  What this node would write beyond is
-                refused, but for the 32nd part of it that each member may always keep; where others send so much that
-                there is twice as much, the newest entries of whom most bytes are are removed.  Give the same to all
-                members.
+                refused, but for the 32nd part of it that each member may always keep.  Where others send so much that
+                there is twice as much, the newest entries of the member that most bytes are of are removed.  Give the
+                same to all members.
             allow: clusters whose nodes may read and write the document without being members, by requests and the
                 tunnel ``watch`` (docs/reference/state.md): those of doors.
             timeout: seconds within which another member has to give the document.
@@ -1095,6 +1097,18 @@ class Node:
             async with opening() as opened:
                 entered()
                 yield opened
+
+    @protected_context
+    async def _entering_tunnel(
+        self, cluster: str, wait: float, opening: Callable[[], AbstractAsyncContextManager[Tunnel]]
+    ) -> AsyncIterator[Tunnel]:
+        """Enter the block of a tunnel likewise; it leaves no cancel scope open, so blocks may be left in any order."""
+        if wait:
+            await self._wait_first(cluster, wait)
+        async with AsyncExitStack() as stack:
+            with self._guard.waiting():
+                tunnel = await stack.enter_async_context(opening())
+            yield tunnel
 
     async def wait_for(self, cluster: str, members: int = 1, timeout: float = 5.0) -> None:
         """Wait until ``members`` members of a cluster are linked, and at least one of them can be asked now.

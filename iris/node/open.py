@@ -17,8 +17,16 @@ from iris.cluster.address_rules import AddressRules, check_listening
 from iris.cluster.addresses import is_loopback
 from iris.cluster.balancing import SiteOrder
 from iris.cluster.directory import SiteTag
-from iris.cluster.discovery import AddressBook, AddressFile, ContactSearch, Discovery, LocalNetwork, Registry
-from iris.cluster.discovery.return_address import ReturnAddress, way_back
+from iris.cluster.discovery import (
+    AddressBook,
+    AddressFile,
+    ContactSearch,
+    Discovery,
+    LocalNetwork,
+    Registry,
+    ReturnAddress,
+    way_back,
+)
 from iris.cluster.membership import (
     LOCAL_LOOK,
     LOOK,
@@ -58,6 +66,9 @@ DEFAULT_NAME: Final = "local"
 
 _GOODBYE: Final = 0.5
 """Seconds that leaving may take: peers that do not answer find out by themselves."""
+
+_GOODBYE_BOOK: Final = 2.0
+"""Seconds that writing down where others were may take: one for its lock, which another process may hold."""
 
 _LOOK: Final = 1.0
 """Seconds between looks whether the credential file was replaced."""
@@ -330,7 +341,8 @@ async def open_node(
                     node._close()
                 if isinstance(discovery, Discovery):
                     discovery.note()
-                    await discovery.save()
+                    with trio.move_on_after(_GOODBYE_BOOK):  # what is not written down costs the memory of addresses
+                        await discovery.save()
         finally:
             if place is not None:
                 place.leave()

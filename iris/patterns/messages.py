@@ -85,6 +85,8 @@ class Request(Struct, frozen=True, kw_only=True):
     attempt: int = 1
     """Above 1: a member was lost in the middle of the attempt before, which may have had its effect.  Only of requests
     with an idempotency key, at a service whose ``Outcomes`` say ``rerun``."""
+    undoes: str | None = None
+    """Idempotency key of the step of a saga that this request undoes; None: it is no such request."""
     outbox: Outbox | None = None
     """Events that are stored together with the outcome; None without an idempotency key."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from iris.kernel.errors import ConfigError
 from iris.patterns.service import InThread, Service, handler_name, is_async
@@ -38,11 +38,21 @@ async def _handle(in_thread: InThread, given: object) -> Any:
     token = handler_deadline.set(Portal.deadline_here())
     try:
         return await in_thread(given)
-    except SystemExit as error:
+    except (SystemExit, BaseExceptionGroup) as error:
         # As in every other thread it ends no program; to let it end the run would leave a program without its node.
-        raise RuntimeError("the handler raised SystemExit, which ends no program from its thread") from error
+        if _only_exits(error):
+            raise RuntimeError("the handler raised SystemExit, which ends no program from its thread") from error
+        raise
     finally:
         handler_deadline.reset(token)
+
+
+def _only_exits(error: BaseException) -> bool:
+    """Tell whether what was raised is, or has in it, SystemExit and no Ctrl-C."""
+    if not isinstance(error, BaseExceptionGroup):
+        return isinstance(error, SystemExit)
+    group = cast("BaseExceptionGroup[BaseException]", error)
+    return group.subgroup(SystemExit) is not None and group.subgroup(KeyboardInterrupt) is None
 
 
 async def _handle_tunnel(in_thread: InThread, portal: Portal, inner: TrioTunnel) -> None:

@@ -154,8 +154,11 @@ class Network:
         for name, credential in self._credentials.items():
             self._credentials[name] = structs.replace(credential, trusted=self._owner.trusted)
         for node in self._nodes:
-            mesh = node._parts.mesh
-            mesh.identity = dataclasses.replace(mesh.identity, trusted=self._owner.trusted)
+            self._refresh_node(node)
+
+    def _refresh_node(self, node: Node) -> None:
+        mesh = node._parts.mesh
+        mesh.identity = dataclasses.replace(mesh.identity, trusted=self._owner.trusted)
 
     def _is_taken(self, url: str) -> bool:
         return url in self._opening or self.memory.find(url) is not None
@@ -244,6 +247,8 @@ class Network:
             ) as node:
                 self._opening.discard(_url(place))
                 self._nodes.add(node)
+                if node._parts.mesh.identity.trusted != self._owner.trusted:  # they have changed while it opened
+                    self._refresh_node(node)
                 try:
                     yield node
                 finally:

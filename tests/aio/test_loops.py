@@ -40,7 +40,8 @@ def begin_at_once(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) ->
         came = work.send(None)
     except StopIteration as ended:
         return asyncio.Task(_over(ended.value), loop=loop)
-    return asyncio.Task(_rest(work, came), loop=loop)
+    rest: Any = _rest(work, came)
+    return asyncio.Task(rest, loop=loop)
 
 
 async def ask_a_handler() -> None:
@@ -86,7 +87,11 @@ def test_a_loop_whose_timers_do_not_tell_when_they_ring_is_served(monkeypatch: p
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: failed.append(context))
         call_at: Callable[..., asyncio.TimerHandle] = loop.call_at
-        monkeypatch.setattr(loop, "call_at", lambda *args, **options: TimerThatTellsNothing(call_at(*args, **options)))
+
+        def call_at_nothing(*args: Any, **options: Any) -> TimerThatTellsNothing:
+            return TimerThatTellsNothing(call_at(*args, **options))
+
+        monkeypatch.setattr(loop, "call_at", call_at_nothing)
         await ask_a_handler()
 
     asyncio.run(main())

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from iris.demo.processes import Entry, PeakMemory, parse_stat, read_table
+from iris.demo.processes import PeakMemory, ProcessEntry, parse_stat, read_table
 
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -19,7 +19,7 @@ def stat(name: str = "python", state: str = "S", session: int = 40, pages: int =
 
 @pytest.mark.parametrize("name", ["python", "a b", "a) S 1 2 3 (b", ")", "("])
 def test_a_name_cannot_shift_the_fields(name: str) -> None:
-    assert parse_stat(stat(name)) == Entry(42, 40, 7 * PAGE, is_dead=False)
+    assert parse_stat(stat(name)) == ProcessEntry(42, 40, 7 * PAGE, is_dead=False)
 
 
 @pytest.mark.parametrize(("state", "is_dead"), [("R", False), ("S", False), ("D", False), ("Z", True), ("X", True)])
@@ -29,9 +29,9 @@ def test_the_dead_are_told_apart(state: str, is_dead: bool) -> None:
 
 def test_the_peak_is_the_highest_sum_over_the_sessions_and_this_process() -> None:
     memory = PeakMemory()
-    own = Entry(os.getpid(), 1, 100, is_dead=False)
-    memory.look([own, Entry(2, 7, 10, is_dead=False), Entry(3, 7, 20, is_dead=False)], [7])
-    memory.look([own, Entry(2, 7, 40, is_dead=False), Entry(3, 8, 900, is_dead=False)], [7])
+    own = ProcessEntry(os.getpid(), 1, 100, is_dead=False)
+    memory.look([own, ProcessEntry(2, 7, 10, is_dead=False), ProcessEntry(3, 7, 20, is_dead=False)], [7])
+    memory.look([own, ProcessEntry(2, 7, 40, is_dead=False), ProcessEntry(3, 8, 900, is_dead=False)], [7])
     assert memory.peak == 140
     memory.look([own], [7])
     assert memory.peak == 140

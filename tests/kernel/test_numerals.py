@@ -19,6 +19,9 @@ from iris.node.arguments import check_count, check_request, check_timeout, check
 from iris.patterns.multicast.survey import StopRules
 from iris.patterns.pubsub.queues.terms import check_seconds, check_whole
 from iris.patterns.pubsub.subscribe import with_expiry
+from iris.spark_bridge.client import BridgeClient
+from iris.spark_bridge.log import Retention
+from iris.spark_bridge.log.retention import TopicRetention
 
 HALVES = [2.5, np.float64(2.5), np.float32(2.5), np.float16(2.5), Decimal("2.5"), Fraction(5, 2)]
 TWOS = [2, np.int64(2), np.uint8(2)]
@@ -91,3 +94,34 @@ def test_a_number_is_of_python_or_none() -> None:
     assert [as_float(HUGE), as_float(-HUGE)] == [math.inf, -math.inf]
     assert [as_whole(value) for value in TWOS] == [2] * len(TWOS)
     assert [as_whole(value) for value in [*NO_NUMBERS, 2.0, np.float64(2)]] == [None] * (len(NO_NUMBERS) + 2)
+
+
+@pytest.mark.parametrize("value", HALVES)
+def test_limits_of_a_log_are_numbers_of_any_library(value: Any) -> None:
+    assert Retention(max_age=value).max_age == 2.5
+    assert TopicRetention(pattern="t", max_age=value).max_age == 2.5
+    assert type(TopicRetention(pattern="t", max_age=value).max_age) is float
+
+
+@pytest.mark.parametrize("value", TWOS)
+def test_bytes_of_a_log_are_whole_numbers_of_any_library(value: Any) -> None:
+    assert type(Retention(max_bytes=value).max_bytes) is int
+    assert Retention(max_bytes=HUGE).max_bytes == HUGE
+    assert Retention(max_age=HUGE).max_age == math.inf
+
+
+@pytest.mark.parametrize("value", [one for one in NO_NUMBERS if one is not None])
+def test_what_is_no_number_is_no_limit_of_a_log(value: Any) -> None:
+    with pytest.raises(ConfigError, match="use a number above 0"):
+        Retention(max_age=value)
+    with pytest.raises(ConfigError, match="use a number above 0"):
+        TopicRetention(pattern="t", max_bytes=value)
+
+
+@pytest.mark.parametrize("value", [*NO_NUMBERS, math.inf, HUGE, 0])
+def test_what_is_no_time_is_no_patience_with_a_bridge(value: Any) -> None:
+    node: Any = None
+    with pytest.raises(ConfigError, match="use seconds, more than 0"):
+        BridgeClient(node, "bridge", patience=value)
+    seconds: Any = np.float32(2.5)
+    BridgeClient(node, "bridge", patience=seconds)

@@ -28,6 +28,7 @@ SOURCES = [
 
 KINDS = {
     "LockHeld": "ConfigError",
+    "UnreadableFile": "ConfigError",
     "NoWayBack": "NotSent",
     "NotAdmitted": "AuthenticationError",
     "NotDialled": "NotSent",

@@ -102,9 +102,9 @@ def test_every_type_in_a_public_signature_has_a_public_name() -> None:
 
 MEMBERS = {
     iris.Node: {
-        "books", "broadcast", "clusters", "confirming", "consume", "durable_subscribers", "forget_retained",
-        "forget_subscriber", "join", "leader", "lease", "members", "nodes", "open_tunnel", "publish", "queue", "saga",
-        "request", "revoke", "state", "statistics", "subscribe", "survey", "wait_for", "watch",
+        "addresses", "books", "broadcast", "clusters", "confirming", "consume", "durable_subscribers",
+        "forget_retained", "forget_subscriber", "join", "leader", "lease", "members", "nodes", "open_tunnel", "publish",
+        "queue", "saga", "request", "revoke", "state", "statistics", "subscribe", "survey", "wait_for", "watch",
         "watch_losses",
     },
     iris.WorkQueue: {"put", "take"},

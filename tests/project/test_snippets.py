@@ -46,6 +46,7 @@ def is_snippet(block: Block) -> bool:
 
 SESSIONS = {name: page for name, page in PAGES.items() if any(map(is_snippet, page))}
 ELSEWHERE = {
+    "docs/howto/calls/saga.md": "tests/spark_bridge/outcomes/test_transfers.py",
     "docs/howto/doors/nng.md": "tests/doors/nng/test_programs.py",
     "docs/howto/doors/open.md": "tests/doors/process/test_page_of_doors.py",
     "docs/howto/doors/web.md": "tests/doors/process/test_browser.py",

@@ -28,9 +28,16 @@ def silent_services(hang: Callable[[Any], Any]) -> tuple[iris.Service, iris.Serv
     silent.tunnel(hang)
     for operation in ("lease", "key.claim", "shards"):
         bridge.request(operation)(hang)
-    granting.request("lease")(lambda _: {"token": 1, "at": "granting"})
+
+    def lease(_: object) -> dict[str, Any]:
+        return {"token": 1, "at": "granting"}
+
+    def release(_: object) -> None:
+        pass
+
+    granting.request("lease")(lease)
     granting.request("renew")(hang)
-    granting.request("release")(lambda _: None)
+    granting.request("release")(release)
     return silent, bridge, granting
 
 

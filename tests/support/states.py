@@ -16,6 +16,7 @@ from iris.patterns.state.entries import (
     Added,
     Edit,
     Entry,
+    Kind,
     encode,
     read_edit_untrusted,
     write_element,
@@ -36,7 +37,7 @@ class Quiet:
 
     def note_edit(self) -> None: ...
 
-    def note_change(self, entry: Entry) -> None: ...
+    def note_change(self, kind: Kind, key: str) -> None: ...
 
 
 def replica(seed: int = 0, *, max_bytes: int = 1_000_000, claimed: Collection[int] = ()) -> Replica:

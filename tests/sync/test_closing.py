@@ -47,7 +47,7 @@ class Plain:
         return self._inner.__exit__(kind, error, traceback)
 
     def __aiter__(self) -> Plain:
-        values = self._inner() if isinstance(self._inner, partial) else self._inner
+        values: Any = self._inner() if callable(self._inner) else self._inner
         return Plain(iter(values))
 
     async def __anext__(self) -> Any:

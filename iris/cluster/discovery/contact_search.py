@@ -144,7 +144,9 @@ class ContactSearch:
                 self._registry.withdraw(expected)  # its process was killed and could not do it itself
             self._tell(urls[0], error, source)
             raise
-        self._warned = False
+        if self._warned:
+            self._warned = False
+            _log.info("%s is back", urls[0], extra={"address": urls[0], "cause": urls[0]})
         return peer
 
     def _tell(self, url: str, error: IrisError, source: str) -> None:

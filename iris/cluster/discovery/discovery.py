@@ -260,7 +260,7 @@ class Discovery:
         except ConfigError as error:
             self._warn(self._mesh.node, error)
         else:
-            self._warned.discard(self._mesh.node)
+            self._say_back(self._mesh.node)
 
     def __contains__(self, node: object) -> bool:
         """Whether a node that is announced need not be dialled."""
@@ -298,7 +298,7 @@ class Discovery:
         if not urls:
             self._warn(seed, NotSent(f"the name in {seed} is not known, or no name server answers"))
         elif reached:
-            self._warned.discard(seed)
+            self._say_back(seed)
             for url, error in failures.items():
                 if isinstance(error, Refused):  # one of several hosts is down, or listens by IPv4 only
                     _log.debug("%s", error, extra={"address": url})
@@ -321,7 +321,7 @@ class Discovery:
         except (NotSent, AuthenticationError, ConfigError) as error:
             failures[url] = error
             return
-        self._warned.discard(url)
+        self._say_back(url)
         if len(self._stood_for) >= _REMEMBERED:
             self._stood_for.clear()
         self._stood_for[url] = peer.node
@@ -348,19 +348,32 @@ class Discovery:
         assert self._registry is not None
         try:
             peer = await self._mesh.connect(addresses, expected=node, source="registry")
+            self._say_back(node)
             await self._exchange(peer.node)
         except Refused:
             # Its process was killed and could not do it itself.
             if not self._registry.withdraw(node) and len(self._remains) < _REMEMBERED:
                 self._remains.add(node)
         except (NotSent, AuthenticationError, ConfigError) as error:
-            if isinstance(error, NotSent) and not self._registry.holds(node):  # it left meanwhile
+            if self._is_former(node, addresses):
                 _log.debug("%s", error, extra={"peer": node})
             else:
                 self._warn(node, error)
         finally:
             self._announced.discard(node)
             self._ended.unpark_all()
+
+    def _is_former(self, node: NodeId, addresses: tuple[str, ...]) -> bool:
+        """Tell whether a node has left meanwhile, or another one has its address: nothing is wrong after a restart."""
+        assert self._registry is not None
+        if not self._registry.holds(node):
+            return True
+        return any(not set(addresses).isdisjoint(theirs) for theirs in self._registry.entries((node,)).values())
+
+    def _say_back(self, where: str) -> None:
+        if where in self._warned:
+            self._warned.discard(where)
+            _log.info("%s is back", where, extra={"address": where, "cause": where})
 
     def _warn(self, where: str, error: IrisError) -> None:
         """Say it once for each address, and again after it has worked."""

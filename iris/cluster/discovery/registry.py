@@ -40,15 +40,15 @@ class Registry:
     @property
     def exists(self) -> bool:
         """Whether the directory is there."""
-        return self._directory.is_dir()
+        return os.path.isdir(self._directory)  # noqa: PTH112 -- where it may not be looked into, Path raises
 
     def holds(self, node: NodeId) -> bool:
         """Tell whether a node's entry is there."""
-        return (self._directory / f"{node}{_SUFFIX}").exists()
+        return os.path.lexists(self._directory / f"{node}{_SUFFIX}")
 
     def has_socket(self, node: NodeId) -> bool:
         """Tell whether a node's socket is there."""
-        return (self._directory / node).exists()
+        return os.path.lexists(self._directory / node)
 
     def announce(self, node: NodeId, addresses: tuple[str, ...]) -> None:
         """Write this node's entry; readers see it whole or not at all."""

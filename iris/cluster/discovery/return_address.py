@@ -80,7 +80,8 @@ class ReturnAddress:
             if self._follows:
                 listening = await self._facing(listening)
             if self._mesh.readdress(listening):
-                _log.info("reached at other addresses now: %s", ", ".join(self._mesh.advertised))
+                told = ", ".join(self._mesh.advertised)
+                _log.info("reached at other addresses now: %s", told, extra={"cause": "addresses"})
                 try:
                     self._changed()
                 except ConfigError as error:

@@ -33,7 +33,7 @@ from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import run_in_thread
 from iris.kernel.wire import kinds
-from iris.security.files import load_revocations, save_revocations
+from iris.security.files import FileLook, load_revocations, save_revocations
 from iris.security.identity import NewestRevocations, RevocationList
 
 _log: Final = logging.getLogger("iris")
@@ -78,8 +78,8 @@ class RevocationExchange:
         self._nursery = nursery
         self._saving = trio.Lock()
         self._looking = trio.Lock()
-        self._seen: tuple[int, int, int] | None = None
-        """The file as it was last looked at; it may have been replaced since it was first read."""
+        self._file: FileLook | None = None
+        """Made with the first look: the file may have been replaced since it was first read."""
         self.revocations: Final = revocations
         self.attach(mesh)
         self._warn_if_expelled()
@@ -134,14 +134,15 @@ class RevocationExchange:
                 await self._look(self._path)
 
     async def _look(self, path: Path) -> None:
-        state = await run_in_thread(self._state)
-        if state is None or state == self._seen:
+        if self._file is None:
+            self._file = await run_in_thread(FileLook, path)
+        elif not await run_in_thread(self._file.is_due):
             return
-        self._seen = state
         try:
             found = await run_in_thread(load_revocations, path, self._realm)
         except ConfigError as error:
-            _log.warning("%s", error, extra={"path": str(path), "cause": "revocations"})
+            if self._file.failed(error):
+                _log.warning("%s", error, extra={"path": str(path), "cause": "revocations"})
             return
         if found is None or self.take(found.signed) or found.number >= self.revocations.number:
             return
@@ -155,15 +156,6 @@ class RevocationExchange:
         )
         await self._save()
 
-    def _state(self) -> tuple[int, int, int] | None:
-        if self._path is None:
-            return None
-        try:
-            status = self._path.stat()
-        except (OSError, ValueError):  # of what is wrong with it ``load_revocations`` tells
-            return None
-        return status.st_mtime_ns, status.st_size, status.st_ino
-
     async def _save(self) -> None:
         """Put the list in force into the file, unless there is a newer one in it, which is then taken by ``look``."""
         async with self._saving:  # of two lists the one that came last is in force, and has to be written last
@@ -172,8 +164,8 @@ class RevocationExchange:
             if current is None:
                 return
             try:
-                if await run_in_thread(self._save_newer, current):
-                    self._seen = await run_in_thread(self._state)
+                if await run_in_thread(self._save_newer, current) and self._file is not None:
+                    await run_in_thread(self._file.note)
             except ConfigError as error:
                 _log.warning(
                     "%s; after a restart this node will not know of revocation list %d",

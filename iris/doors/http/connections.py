@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from time import thread_time
 from typing import Any, Final, cast, final
@@ -215,11 +216,12 @@ def bounded_http(limits: HttpLimits, counted: HttpStatistics, places: Places, fu
         def __init__(self, *args: Any, **options: Any) -> None:
             super().__init__(*args, **options)
             self.conn = _Connection(MAX_HEAD)
-            self.app_state = {
-                ADMIT: lambda client: places.admit(self, client),
-                _LEAVE: lambda: places.leave(self),
-                _PROCESSOR: lambda: places.processor_of(self),
+            state: dict[str, Any] = {
+                ADMIT: partial(places.admit, self),
+                _LEAVE: partial(places.leave, self),
+                _PROCESSOR: partial(places.processor_of, self),
             }
+            self.app_state = state
             self.app = self._metered(self.app)
 
         def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]

@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import trio
 
-import iris.kernel.tasks.fork_warning  # noqa: F401 -- it registers itself
+import iris.kernel.tasks.fork_warning  # noqa: F401 -- it registers itself  # pyright: ignore[reportUnusedImport]
 from iris.kernel.tasks.interrupts import protect_package
 from iris.kernel.unexpected import note_unexpected
 

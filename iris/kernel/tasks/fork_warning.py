@@ -19,7 +19,8 @@ def _warn() -> None:
     if trio.lowlevel.in_trio_run():
         _log.warning(
             "this process was forked while trio runs: a child that goes on running takes events of this one, which "
-            "then hangs; have it call os._exit() or os.exec*() at once, or use trio.run_process"
+            "then hangs; have it call os._exit() or os.exec*() at once, or use trio.run_process",
+            extra={"cause": "fork"},
         )
 
 

@@ -37,10 +37,19 @@ async def run_in_thread(
     *args: object,
     abandon_on_cancel: bool = False,
     limiter: trio.CapacityLimiter | None = None,
+    else_here: bool = False,
 ) -> T:
     """As ``trio.to_thread.run_sync``; if no thread can be started it waits for one, which the log says once.
 
     It can be cancelled for as long as ``call`` has not begun.
+
+    Args:
+        call: what to run.
+        args: its arguments.
+        abandon_on_cancel: as for trio's.
+        limiter: as for trio's.
+        else_here: run it in this thread if no other one can be started: for what ends something within milliseconds,
+            and must not be waited for.
     """
     began = False
 
@@ -56,6 +65,8 @@ async def run_in_thread(
         except RuntimeError as error:
             if began:  # the call's own error
                 raise
+            if else_here:
+                return call(*args)
             if not _wanting.get():
                 _wanting.set(True)
                 _log.warning(

@@ -16,7 +16,7 @@ import trio
 
 from iris.kernel.config import KIB
 from iris.kernel.errors import ConfigError, NotSent
-from iris.kernel.tasks import first_of, run_in_thread
+from iris.kernel.tasks import first_of
 from iris.kernel.transport.inherited import keep_from_children
 from iris.kernel.transport.port import Permit, Refused
 from iris.kernel.transport.sp import ANSWER, GREETING
@@ -115,7 +115,7 @@ async def _look_up(host: str, port: int, limiter: trio.CapacityLimiter) -> list[
     try:
         return look_up(socket.AI_NUMERICHOST)  # which asks nobody
     except socket.gaierror:
-        return await run_in_thread(look_up, abandon_on_cancel=True, limiter=limiter)
+        return await trio.to_thread.run_sync(look_up, abandon_on_cancel=True, limiter=limiter)
 
 
 async def _open_at(

@@ -1,4 +1,4 @@
-"""Inherited sockets: the child of a fork closes those of its parent's transports.
+"""Inherited sockets: the child of a fork closes those of its parent's transports, doors and pages.
 
 A child has all descriptors of its parent.  If it kept them, the port of a parent that has died would go on to accept
 connections that nobody answers, and peers would not see its connections end.

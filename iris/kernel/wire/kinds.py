@@ -411,7 +411,7 @@ class InterestEntry(NamedTuple):
     group: Name | None
     durable: bool
     patient: bool
-    """Publishers are to wait for this node as long as it lives: a subscription has ``overflow="wait"``."""
+    """Publishers are to wait for this node when it asks for a pause: a subscription has ``overflow="wait"``."""
     share: Counts
     """Of a group that divides events by shard: how many shards it has, then this node's.  Empty: any member will do."""
 

@@ -156,6 +156,10 @@ FAMILIES: Final[Mapping[str, Family]] = {
     "iris_gateway_carried_frames_total": _counter("Frames carried."),
     "iris_gateway_carried_bytes_total": _counter("Bytes of the frames carried."),
     "iris_gateway_refused_frames_total": _counter("Frames that were not carried.", "reason"),
+    "iris_gateway_rejected_total": _counter(
+        "Frames of other gateways that were forged, malformed or too old.", "reason"
+    ),
+    "iris_gateway_unreached": _gauge("Gateways that this one dials and is not linked to."),
     "iris_gateway_advertised_messages_total": _counter("Messages about sites that went to neighbours."),
     "iris_gateway_advertised_bytes_total": _counter("About how large they were."),
     "iris_gateway_unadvertised": _gauge("Gateways and exports that are not advertised, for there are too many."),
@@ -398,6 +402,9 @@ def _of_gateway(statistics: Any) -> Iterator[Sample]:
     yield Sample("iris_gateway_neighbours", (), len(statistics.neighbours))
     for reason, count in bounded(statistics.refused).items():
         yield Sample("iris_gateway_refused_frames_total", (reason,), count)
+    for reason, count in bounded(statistics.rejected).items():
+        yield Sample("iris_gateway_rejected_total", (reason,), count)
+    yield Sample("iris_gateway_unreached", (), len(statistics.unreached))
 
 
 _BRIDGE: Final = {

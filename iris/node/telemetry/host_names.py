@@ -7,10 +7,12 @@ rebinding).  Its requests have that name in them.
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 from collections.abc import Collection
 from typing import Final
-from urllib.parse import urlsplit
+
+_HOST: Final = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9._-]+))(?::[0-9]{0,5})?")
 
 _PRIVATE: Final = ("localhost", "local", "internal", "svc", "home.arpa", "test")
 """Ends of names that nobody can register: RFC 6761, 6762 and 8375, ICANN's ``internal``, and Kubernetes' ``svc``."""
@@ -18,10 +20,8 @@ _PRIVATE: Final = ("localhost", "local", "internal", "svc", "home.arpa", "test")
 
 def host_of(header: str) -> str:
     """Return the name or address in a ``Host`` header, in lower case; empty if it is malformed."""
-    try:
-        return urlsplit(f"//{header}").hostname or ""
-    except ValueError:
-        return ""
+    found = _HOST.fullmatch(header)
+    return "" if found is None else (found["address"] or found["name"]).lower()
 
 
 def is_address(name: str) -> bool:

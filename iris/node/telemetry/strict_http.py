@@ -1,7 +1,8 @@
-"""h11 without what it takes beyond HTTP: lines that end with LF alone, and those that go on in the next one.
+"""h11 without what it takes beyond HTTP: what another program on the way may read in another way.
 
-Another program on the way may read them in another way, and so see other requests than this one does (RFC 9112,
-sections 2.2 and 5.2, lets a server refuse both).
+That one would see other requests than this one does.  RFC 9112 lets a server refuse each: lines that end with LF alone
+(section 2.2), those that go on in the next one (5.2), CR alone in the line before a chunk (2.2), and bodies whose end
+is said twice, or by what HTTP/1.0 does not know (6.1).
 """
 
 from __future__ import annotations
@@ -26,10 +27,25 @@ class StrictConnection(h11.Connection):
         super().__init__(h11.SERVER, max_head)
         self._receive_buffer = _StrictLines()
 
+    def _extract_next_receive_event(self) -> type[h11.NEED_DATA | h11.PAUSED] | h11.Event:
+        event = super()._extract_next_receive_event()
+        if isinstance(event, h11.Request):
+            named = {name for name, _ in event.headers}
+            if b"transfer-encoding" in named and (b"content-length" in named or event.http_version < b"1.1"):
+                raise h11.RemoteProtocolError("a body ends by its chunks or by its length, and in HTTP/1.0 by that")
+        return event
+
 
 @final
 class _StrictLines(ReceiveBuffer):
-    """Where h11 takes the lines of a head, and of the trailer behind chunks."""
+    """Where h11 takes the lines of a head, of the trailer behind chunks, and before each chunk."""
+
+    def maybe_extract_next_line(self) -> bytearray | None:
+        """Return the next line, if that is here."""
+        line = super().maybe_extract_next_line()
+        if line is not None and b"\r" in line[:-2]:
+            raise h11.RemoteProtocolError("the line before a chunk has a CR in it")
+        return line
 
     def maybe_extract_lines(self) -> list[bytearray] | None:
         """Return the lines up to an empty one, if that is here."""

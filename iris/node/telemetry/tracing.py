@@ -17,8 +17,9 @@ https://www.w3.org/TR/trace-context/, https://opentelemetry.io/docs/specs/semcon
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, final
 
@@ -39,7 +40,7 @@ from opentelemetry.trace import (
 )
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from iris.kernel.errors import RemoteError
+from iris.kernel.errors import RemoteError, text_of
 from iris.kernel.names import NodeId
 from iris.kernel.tasks import protected_context
 from iris.patterns.observer import Pattern
@@ -48,6 +49,11 @@ from iris.patterns.request import Begun
 Headers = Mapping[str, str] | None
 
 T = TypeVar("T")
+
+_log: Final = logging.getLogger("iris")
+
+_failures: Final[set[type[Exception]]] = set()
+"""Kinds of errors of what records spans that were logged, each once."""
 
 TRACEPARENT: Final = "traceparent"
 TRACESTATE: Final = "tracestate"
@@ -90,11 +96,12 @@ class OpenSpan:
         if self._is_over:
             return
         self._is_over = True
-        if error is not None:
-            reason = error.code if isinstance(error, RemoteError) else type(error).__name__
-            self._span.set_attribute("error.type", str(reason)[:64])
-            self._span.set_status(Status(StatusCode.ERROR, str(error)[:256]))
-        self._span.end()
+        with _surviving():
+            if error is not None:
+                reason = error.code if isinstance(error, RemoteError) else type(error).__name__
+                self._span.set_attribute("error.type", str(reason)[:64])
+                self._span.set_status(Status(StatusCode.ERROR, text_of(error)[:256]))
+            self._span.end()
 
     def __enter__(self) -> Self:
         return self
@@ -201,8 +208,9 @@ class Tracing:
             if flags & _SAMPLED:
                 kind = SpanKind.PRODUCER if pattern in _MESSAGING else SpanKind.CLIENT
                 started = self._start(pattern, "send", target, operation, kind)
-                span = OpenSpan(started)
-                _, span_id, _, flags, state, _ = started.get_span_context()
+                if started is not None:
+                    span = OpenSpan(started)
+                    _, span_id, _, flags, state, _ = started.get_span_context()
             # As formatted numbers the ids took three times as long.
             ids = (trace_id << 64 | span_id).to_bytes(24).hex("-", -16)
             sent = {TRACEPARENT: f"00-{ids}-{_FLAGS[flags]}"}
@@ -242,6 +250,9 @@ class Tracing:
             return None
         kind = SpanKind.CONSUMER if pattern in _MESSAGING else SpanKind.SERVER
         span = self._start(pattern, "process", cluster, operation, kind, context, given.sender.node)
+        if span is None:
+            attach(context)
+            return None
         attach(set_span_in_context(span, _EMPTY))
         return OpenSpan(span)
 
@@ -253,8 +264,10 @@ class Tracing:
         context = _propagator.extract(headers, _EMPTY)
         if _names_sampled(context):
             span = self._start("event", "receive", topic, None, SpanKind.CONSUMER, context, publisher)
-            span.set_attribute("messaging.batch.message_count", count)
-            span.end()
+            if span is not None:
+                with _surviving():
+                    span.set_attribute("messaging.batch.message_count", count)
+                    span.end()
 
     def _start(
         self,
@@ -265,7 +278,8 @@ class Tracing:
         kind: SpanKind,
         context: Context | None = None,
         peer: NodeId | None = None,
-    ) -> Span:
+    ) -> Span | None:
+        """Begin a span; None if what the program records spans with fails."""
         attributes: dict[str, str] = {"iris.node.id": self._node, "iris.pattern": pattern}
         if peer is not None:
             attributes["iris.peer.id"] = peer
@@ -278,7 +292,20 @@ class Tracing:
             name = f"{target}/{operation}" if operation else target
             attributes["rpc.system.name"] = _SYSTEM
             attributes["rpc.method"] = name
-        return self._tracer.start_span(name, context=context, kind=kind, attributes=attributes)
+        with _surviving():
+            return self._tracer.start_span(name, context=context, kind=kind, attributes=attributes)
+        return None
+
+
+@contextmanager
+def _surviving() -> Iterator[None]:
+    """What the program records spans with, a processor or a sampler of its own, may fail: that costs the span."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 -- see above
+        if type(error) not in _failures:
+            _failures.add(type(error))
+            _log.error("a span was not recorded", exc_info=error, extra={"reason": type(error).__name__})
 
 
 def _names_sampled(context: Context) -> bool:

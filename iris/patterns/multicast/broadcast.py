@@ -4,12 +4,13 @@ Up to ``Config.relay_above`` members the sender sends to each member itself.  Ab
 message over a relay tree (``iris.patterns.multicast.tree``), and the sender's work no longer grows with their number.
 
 Flow control: members grant credit (``iris.patterns.multicast.broadcast_credit``).  A sender waits until every receiver
-has room for the message.  A member that grants no credit for ``Config.broadcast_patience`` seconds is skipped until it
-grants some again.
+has room for the message, for ``Config.broadcast_patience`` seconds in all (``iris.kernel.patience``).  A member that
+was waited for that long is skipped until it has room for half of its window.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final, final
 
@@ -21,6 +22,7 @@ from iris.kernel.config import Config
 from iris.kernel.errors import NoSuchCluster, NotSent
 from iris.kernel.link import CONTROL_RESERVE, Link
 from iris.kernel.names import NodeId, cluster_of
+from iris.kernel.patience import Patience
 from iris.kernel.wire import kinds
 from iris.patterns.books import Crowd, LedgerRow, SendLedger, Tally
 from iris.patterns.multicast.broadcast_credit import Flow, cost
@@ -51,9 +53,10 @@ class _Lane:
         crowd: its receivers, in the books.
         sequence: how many broadcasts went over trees.
         rows: of the other members, in the books.
+        patience: with the members of each owner that was waited for.
     """
 
-    __slots__ = ("crowd", "flow", "links", "name", "news", "rows", "sequence", "tree", "turn")
+    __slots__ = ("crowd", "flow", "links", "name", "news", "patience", "rows", "sequence", "tree", "turn")
 
     def __init__(self, name: str, position: int) -> None:
         self.name = name
@@ -65,6 +68,7 @@ class _Lane:
         self.crowd: Crowd | None = None
         self.sequence = 0
         self.rows: dict[NodeId, LedgerRow] = {}
+        self.patience: dict[str, Patience] = {}
 
     def crowded(self) -> Link | None:
         """Return a link that has no room for now."""
@@ -166,17 +170,38 @@ class Broadcasts:
                 with trio.move_on_after(_STALLED):
                     await crowded.wait_room()
                 continue
-            now = trio.current_time()
-            until = min(self._press(lane, node, now) for node in self._choose(lane, members))
-            with trio.move_on_at(until):
+            await self._wait_credit(lane, self._choose(lane, members))
+
+    async def _wait_credit(self, lane: _Lane, short: Sequence[NodeId]) -> None:
+        """Wait until there is news of members without credit; go on without those that were waited for long enough."""
+        flow, now = lane.flow, trio.current_time()
+        ask_at = min(self._press(lane, node, now) for node in short)
+        waits: dict[Patience, list[NodeId]] = {}
+        for node in short:
+            if flow.windows[node].asked_at is not None:
+                waits.setdefault(self._patience(lane, node), []).append(node)
+        ends: dict[Patience, float] = {}
+        for patience, nodes in waits.items():
+            patience.sent = flow.position
+            ends[patience] = patience.begin(now, min(flow.windows[node].size for node in nodes) // 2)
+        try:
+            with trio.move_on_at(min((ask_at, *ends.values()))):
                 await lane.news.park()
+        finally:
+            now = trio.current_time()
+            for patience in waits:
+                patience.end(now)
+        for patience, nodes in waits.items():
+            for node in nodes if now >= ends[patience] else ():
+                flow.pass_over(node)
+
+    def _patience(self, lane: _Lane, node: NodeId) -> Patience:
+        peer = self._mesh.peer(node)
+        owner = node if peer is None else peer.identity.owner
+        return lane.patience.setdefault(owner, Patience(self._config.broadcast_patience))
 
     def _press(self, lane: _Lane, node: NodeId, now: float) -> float:
-        """Ask a member for credit when it is time for that, and pass it over when that was long ago.
-
-        Returns:
-            When there is something to do again.
-        """
+        """Ask a member for credit when it is time for that; return when it is, if it is not yet."""
         window = lane.flow.windows[node]
         if window.blocked_since is None:
             window.blocked_since = now
@@ -185,11 +210,7 @@ class Broadcasts:
                 return window.blocked_since + _ASK_AFTER
             window.asked_at = now
             self._ask(lane, node)
-        until = window.asked_at + self._config.broadcast_patience - window.waited
-        if now < until:
-            return until
-        lane.flow.pass_over(node)
-        return now
+        return math.inf
 
     def _ask_again(self, lane: _Lane, now: float) -> None:
         """Ask those that were passed over: a member that has left and joined again does not know that it was asked."""
@@ -211,14 +232,10 @@ class Broadcasts:
         lane = self._lanes.get(report.cluster)
         if lane is None:
             return  # nothing was sent there for long
-        window = lane.flow.windows.get(peer.node)
-        asked_at = None if window is None else window.asked_at
         refused = min(lane.flow.receive(peer.node, report), self.tally.handed_over)
         if refused:
             self.tally.handed_over -= refused
             self.tally.refuse("refused by the member", refused)
-        if window is not None:
-            lane.flow.waited(peer.node, asked_at, trio.current_time())
         lane.news.unpark_all()
 
     # -- sending --------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from typing import Final, final
 
@@ -52,20 +52,18 @@ class SendWindow:
         limit: broadcasts whose position is below may be sent.
         asked_at: when the member was asked for credit and has granted none since; None if it was not.
         blocked_since: when a broadcast first found no credit; None while there is some.
-        waited: seconds for which broadcasts have waited for its credit since half of its window was free.
         passed_over: whether broadcasts go on without this member, as it grants too little credit.
     """
 
     __slots__ = (
         "_began", "_gap", "_left_at", "_refused", "_resumed_at", "_seen", "_size", "asked_at", "blocked_since", "limit",
-        "passed_over", "waited",
+        "passed_over",
     )  # fmt: skip
 
     def __init__(self, position: int, count: int) -> None:
         self.limit = position + INITIAL
         self.asked_at: float | None = None
         self.blocked_since: float | None = None
-        self.waited = 0.0
         self.passed_over = False
         self._size = INITIAL
         self._seen = position
@@ -95,7 +93,6 @@ class SendWindow:
             self._left_at = None
         self.passed_over = False
         self.asked_at = self.blocked_since = None
-        self.waited = 0.0
 
     @property
     def size(self) -> int:
@@ -117,7 +114,7 @@ class SendWindow:
         """
         seen = report.seen if report.seen > self._resumed_at else report.seen + self._gap
         self._seen = max(self._seen, min(seen, position if self._left_at is None else self._left_at))
-        self._size = report.size
+        self._size = max(INITIAL, report.size)  # no member grants less when nothing waits there
         self.limit = self._seen + report.size - report.queued
         if self._left_at is None and self.limit > position:
             self.asked_at = self.blocked_since = None
@@ -194,22 +191,13 @@ class Flow:
             self._members = None  # it may come back
         return window.receive(report, self.position, self.count)
 
-    def waited(self, node: NodeId, since: float | None, now: float) -> None:
-        """Note how long a member that has reported was waited for, from when it was asked; None: it was not.
-
-        A member that grants a little again and again meets no more patience than one that grants nothing.
-        """
-        window = self.windows[node]
-        if 2 * (window.limit - self.position) >= window.size:
-            window.waited = 0.0
-        elif since is not None and window.asked_at is None:
-            window.waited += now - since
-
     def pass_over(self, node: NodeId) -> None:
-        """Let broadcasts go on without a member, until half of its window is free again."""
-        self.windows[node].passed_over = True
-        self.windows[node].leave(self.position)
-        self._members = None
+        """Let broadcasts go on without a member that has no credit, until half of its window is free again."""
+        window = self.windows.get(node)
+        if window is not None and window.limit <= self.position:
+            window.passed_over = True
+            window.leave(self.position)
+            self._members = None
 
     def forget(self, nodes: Iterable[NodeId]) -> None:
         """Nodes are gone."""
@@ -237,10 +225,11 @@ class ReceiveWindow:
         account: of the sender in the books of this member.
     """
 
-    __slots__ = ("account", "freed", "queued", "refused", "seen", "sender", "size", "waiting", "wanted")
+    __slots__ = ("account", "freed", "owner", "queued", "refused", "seen", "sender", "size", "waiting", "wanted")
 
-    def __init__(self, sender: NodeId) -> None:
+    def __init__(self, sender: NodeId, owner: str) -> None:
         self.sender = sender
+        self.owner = owner
         self.account: Account = UNCOUNTED
         self.seen = self.queued = self.refused = 0
         self.size = INITIAL
@@ -255,22 +244,27 @@ class ReceiveWindows:
 
     Args:
         window: the greatest one; what a sender has waiting beyond it is refused.
-        limit: of all together.  Half of it is for newcomers; the other half is divided among all that have
-            something waiting, so that nobody can take the room of the others.
+        limit: of all together.  Half of it is for newcomers; the other half is divided among the owners of all that
+            have something waiting, so that nobody can take the room of the others, with however many nodes.
     """
 
     def __init__(self, window: int, limit: int) -> None:
         self._window = window
         self._limit = limit
         self._queued = 0
-        self._active = 0
+        self._active: Counter[str] = Counter()
+        """Senders of each owner that have something waiting."""
+        self._owned: Counter[str] = Counter()
+        """The cost of what they have."""
         self._senders: dict[NodeId, ReceiveWindow] = {}
 
-    def of(self, sender: NodeId) -> ReceiveWindow:
-        """Return the window of a sender."""
+    def of(self, sender: NodeId, owner: str = "") -> ReceiveWindow:
+        """Return the window of a sender, and of who can make any number of such nodes."""
         window = self._senders.get(sender)
         if window is None:
-            window = self._senders[sender] = ReceiveWindow(sender)
+            window = self._senders[sender] = ReceiveWindow(sender, owner or sender)
+        elif owner and not window.queued:
+            window.owner = owner
         return window
 
     def find(self, sender: NodeId) -> ReceiveWindow | None:
@@ -287,18 +281,24 @@ class ReceiveWindows:
         # What is above the limit by itself is taken when nothing else waits.
         full = self._queued > 0 and self._queued + cost > self._limit
         scarce = 2 * self._queued > self._limit
-        if full or window.queued >= (self._share(window) if scarce else self._window):
+        mine = self._owned[window.owner] >= max(INITIAL, self._half_of(window.owner)) and scarce
+        if full or mine or window.queued >= (self._share(window) if scarce else self._window):
             window.refused += 1
             return False
-        self._active += not window.queued
+        self._active[window.owner] += not window.queued
+        self._owned[window.owner] += cost
         window.queued += cost
         self._queued += cost
         return True
 
     def _share(self, window: ReceiveWindow) -> int:
         """Return what a sender may have waiting as one of all that do."""
-        share = self._limit // 2 // (self._active + (not window.queued))
+        share = self._half_of(window.owner) // (self._active[window.owner] + (not window.queued))
         return max(INITIAL, min(self._window, share))
+
+    def _half_of(self, owner: str) -> int:
+        """Return what the senders of an owner may have waiting together."""
+        return self._limit // 2 // (len(self._active) + (owner not in self._active))
 
     def see(self, window: ReceiveWindow, end: int) -> None:
         """What a sender has sent up to here has arrived, or was lost."""
@@ -308,7 +308,11 @@ class ReceiveWindows:
         """The handlers have taken a broadcast; tell whether its sender is to have a report."""
         window.queued -= cost
         self._queued -= cost
-        self._active -= not window.queued
+        self._owned[window.owner] -= cost
+        if not window.queued:
+            self._active[window.owner] -= 1
+            if not self._active[window.owner]:
+                del self._active[window.owner], self._owned[window.owner]
         window.freed += cost
         return window.wanted or 2 * window.freed >= window.size
 

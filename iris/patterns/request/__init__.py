@@ -5,7 +5,7 @@ cancels the handler.  Not here: the answering side (iris.patterns.service), and 
 (iris.cluster.balancing).
 """
 
-from iris.patterns.request.call import IDEMPOTENCY_KEY, IDEMPOTENT, KEYED, PRIORITY_SHIFT, TIMED, Call
+from iris.patterns.request.call import IDEMPOTENCY_KEY, IDEMPOTENT, KEYED, PRIORITY_SHIFT, TIMED, UNDO, UNDOES, Call
 from iris.patterns.request.requests import (
     DRAINING, ELSEWHERE, EXPIRED, IN_DOUBT, MEMBER_LEFT, NOT_ALLOWED, NOT_A_MEMBER, NOT_HERE, NO_SUCH_OPERATION,
     OF_HANDLER, OVERLOADED, PAUSED, TOO_LARGE, Begun, Requests, failure_of, refusal_of,
@@ -15,5 +15,5 @@ __all__ = (
     "Begun", "Call",
     "DRAINING", "ELSEWHERE", "EXPIRED", "IDEMPOTENCY_KEY", "IDEMPOTENT", "IN_DOUBT", "KEYED", "MEMBER_LEFT",
     "NOT_ALLOWED", "NOT_A_MEMBER", "NOT_HERE", "NO_SUCH_OPERATION", "OF_HANDLER", "OVERLOADED", "PAUSED",
-    "PRIORITY_SHIFT", "TIMED", "TOO_LARGE", "Requests", "failure_of", "refusal_of",
+    "PRIORITY_SHIFT", "TIMED", "TOO_LARGE", "UNDO", "UNDOES", "Requests", "failure_of", "refusal_of",
 )  # fmt: skip

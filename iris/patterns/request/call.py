@@ -27,6 +27,12 @@ KEYED: Final = 16
 IDEMPOTENCY_KEY: Final = "idempotency-key"
 """Header of a request; only with the flag ``KEYED`` it means something here."""
 
+UNDOES: Final = "idempotency-undoes"
+"""Header of such a request whose key is that of another one and ``UNDO``: it undoes that.  Its value is "ran" or
+"asked", that is whether the other one has had a reply, a space, and the operation of the other one."""
+
+UNDO: Final = "/undo"
+
 _MAX_BUDGET_MS: Final = 2**32 - 1
 
 

@@ -66,7 +66,7 @@ class BroadcastQueue:
             cost: of it.
         """
         self.received += 1
-        window = self._windows.of(message.sender.node)
+        window = self._windows.of(message.sender.node, message.sender.cluster)
         window.account = account
         if self._windows.accept(window, position, cost):
             if not window.waiting:

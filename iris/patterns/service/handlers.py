@@ -16,7 +16,7 @@ from typing import Any, Final, cast, final
 
 import trio
 
-from iris.kernel.errors import ConfigError, IrisError, RemoteError
+from iris.kernel.errors import ConfigError, IrisError, RemoteError, summary_of, text_of
 from iris.kernel.tasks import run_in_thread
 from iris.patterns.messages import Request
 from iris.patterns.service.failure_log import HandlerKind, serving_log
@@ -110,22 +110,14 @@ _ENDS: Final = (KeyboardInterrupt, SystemExit)
 def described(error: BaseException, *, tracebacks: bool) -> tuple[str, str]:
     """Return what a caller may know of an error: a stable word and a text; a traceback only if the service says so."""
     if isinstance(error, RemoteError):
-        code, text = _text(error.code)[:64], _text(error.message)[:1024]
+        code, text = text_of(error.code)[:64], text_of(error.message)[:1024]
     elif isinstance(error, IrisError):
-        code, text = type(error).__name__, _text(error)[:1024]
+        code, text = type(error).__name__, text_of(error)[:1024]
     else:
-        code, text = "error", f"{type(error).__name__}: {_text(error)}"[:1024]
+        code, text = "error", summary_of(error)[:1024]
     if tracebacks:
-        text += "\n" + _text("".join(traceback.format_exception(error))[-8192:])
+        text += "\n" + text_of("".join(traceback.format_exception(error))[-8192:])
     return code, text
-
-
-def _text(value: object) -> str:
-    """What a handler gives as a text, whatever that is, in a form that has one in UTF-8."""
-    try:
-        return str(value).encode(errors="backslashreplace").decode()
-    except Exception:  # noqa: BLE001 -- it is the handler's own code that makes it
-        return f"a {type(value).__name__} without a text"
 
 
 def is_only(error: BaseException, kind: type[Exception]) -> bool:

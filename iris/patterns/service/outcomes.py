@@ -8,6 +8,9 @@ after the claim, before the end  ``Unknown``; with ``rerun`` it runs again, as t
 after the record                 the recorded outcome, reply or error, and the handler is not called
 ================================ =====================================================================================
 
+A request that undoes another one closes the key of that one with its claim.  Its handler is not called if the other one
+never began, or its handler raised ``RemoteError``.
+
 The effect of a handler and the record are two writes, and no protocol makes one of them: that is what the middle row is
 about.  A claim ends with the time of its request, in which the handler is cancelled, or when its member is gone.
 """
@@ -19,7 +22,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, Protocol, cast, final
+from typing import Any, Final, NamedTuple, Protocol, cast, final
 
 import trio
 from msgspec import Struct, structs
@@ -42,7 +45,7 @@ from iris.kernel.topic_syntax import is_topic
 from iris.kernel.wire import kinds
 from iris.patterns.messages import Outbox
 from iris.patterns.payloads import encoded
-from iris.patterns.request import IN_DOUBT, NO_SUCH_OPERATION, OF_HANDLER
+from iris.patterns.request import IN_DOUBT, NO_SUCH_OPERATION, OF_HANDLER, UNDO, UNDOES
 from iris.patterns.service.reply_cache import Outcome
 
 _log: Final = logging.getLogger("iris")
@@ -73,6 +76,9 @@ _GOODBYE: Final = 1.0
 _PASSING: Final = frozenset({"not_stored", "no_shard_0"})
 """Codes of a bridge that may record the outcome later."""
 _MAX_BUDGET: Final = 2.0**32 / 1000
+_REFUSED: Final = b"f"
+_FAILED: Final = b"e"
+"""What the record of an error begins with: the handler says that it has had no effect, or it may have had."""
 
 Ask = Callable[[str, str, Mapping[str, Any], float], Awaitable[Any]]
 """Asks a cluster for an operation, with a payload, within seconds; raises as ``Node.request``."""
@@ -119,6 +125,34 @@ class Keyed(Protocol):
     def payload(self) -> wire.Payload: ...
     @property
     def deadline(self) -> float: ...
+    @property
+    def refused(self) -> bool: ...
+    @property
+    def undoes(self) -> UndoneStep | None: ...
+
+
+class UndoneStep(NamedTuple):
+    """A request with an idempotency key that another one undoes."""
+
+    key: str
+    operation: str | None
+    ran: bool
+    """It has had a reply."""
+
+    def needs_no_undo(self, outcome: bytes | None) -> bool:
+        """Tell whether it has had no effect, given its outcome, or None if it never began."""
+        return not self.ran and (outcome is None or outcome.startswith(_REFUSED))
+
+
+def undone_step(key: str, headers: Mapping[str, str]) -> UndoneStep | None:
+    """Return what a request with a key undoes, if it does.
+
+    The key of the other one is a part of its own: whose own is made for its caller, as at a door, closes nobody else's.
+    """
+    ran, _, operation = headers.get(UNDOES, "").partition(" ")
+    if not key.endswith(UNDO) or ran not in ("ran", "asked"):
+        return None
+    return UndoneStep(key.removesuffix(UNDO), operation or None, ran == "ran")
 
 
 @final
@@ -169,10 +203,17 @@ class KeyClaims:
         Raises:
             RemoteError, NotAllowed: the bridge refuses.
         """
+        return await self._write("key.record", {**record, "budget": 0.0})
+
+    async def note(self, notes: Mapping[str, Any]) -> bool:
+        """Leave notes for the next one that claims the key, as ``record`` records an outcome."""
+        return await self._write("key.note", notes)
+
+    async def _write(self, operation: str, fields: Mapping[str, Any]) -> bool:
         pause = _PAUSE
         while True:
             try:
-                answer = await self._asked("key.record", {**record, "budget": 0.0}, _PATIENCE)
+                answer = await self._asked(operation, fields, _PATIENCE)
                 return answer.get("counts") is True
             except NotAllowed:
                 raise
@@ -245,12 +286,15 @@ class KeptOutcomes:
             "operation": request.operation,
             "key": key,
         }
-        terms = {
+        terms: dict[str, Any] = {
             **named,
             "fingerprint": _fingerprint(request.payload),
             "keep": self._outcomes.keep,
             "rerun": self._outcomes.rerun,
         }
+        step = request.undoes
+        if step is not None:
+            terms["undoes"] = {"operation": step.operation, "key": step.key}
         while True:
             holder = self._entropy(16)
             claim = {**terms, "holder": holder}
@@ -275,13 +319,19 @@ class KeptOutcomes:
             match answer:
                 case {"attempt": int(attempt)} if "doubt" not in answer:
                     events: list[dict[str, Any]] = []
-                    try:
-                        outcome, size = await run(attempt, Outbox(partial(_add, events)))
-                    except BaseException:
-                        await self._claims.release(release, begun=True)
-                        raise
+                    outcome: Outcome
+                    if step is not None and step.needs_no_undo(answer.get("undone", b"")):
+                        nothing = wire.encode_payload(None, MAX_OUTCOME)
+                        outcome, size = kinds.Reply(request.identifier, nothing), wire.payload_size(nothing)
+                    else:
+                        try:
+                            outcome, size = await run(attempt, Outbox(partial(_add, events)))
+                        except BaseException:
+                            await self._claims.release(release, begun=True)
+                            raise
                     outcome, size = _bounded(outcome, size)
-                    record: dict[str, Any] = {**claim, "attempt": attempt, "outcome": _encoded(outcome)}
+                    data = _encoded(outcome, refused=request.refused)
+                    record: dict[str, Any] = {**claim, "attempt": attempt, "outcome": data}
                     if isinstance(outcome, kinds.Reply) and events:
                         record["events"] = events
                     counts = await self._recorded(record, request)
@@ -373,12 +423,17 @@ def _bounded(outcome: Outcome, size: int) -> tuple[Outcome, int]:
     return kinds.Failure(outcome.id, TOO_LARGE_TO_KEEP, text, OF_HANDLER), len(text)
 
 
-def _encoded(outcome: Outcome) -> bytes:
-    """Return an outcome as the bridge keeps it, which does not look at it."""
+def _encoded(outcome: Outcome, *, refused: bool) -> bytes:
+    """Return an outcome as the bridge keeps it, which does not look at it.
+
+    Args:
+        outcome: a failure as well, if the handler has returned what cannot be sent, or kept.
+        refused: the handler says that it has had no effect.
+    """
     if isinstance(outcome, kinds.Reply):
         data, packed = wire.split_payload(outcome.payload)
         return (b"p" if packed else b"b") + data
-    return b"f" + "\0".join((outcome.code.replace("\0", ""), outcome.text)).encode()
+    return (_REFUSED if refused else _FAILED) + "\0".join((outcome.code.replace("\0", ""), outcome.text)).encode()
 
 
 def _decoded_untrusted(data: bytes, identifier: int) -> tuple[Outcome, int]:

@@ -37,7 +37,7 @@ from iris.patterns.service.contexts import fresh_context, in_fresh_contexts
 from iris.patterns.service.failure_log import FailureLog, serving_log
 from iris.patterns.service.handlers import RequestHandler, described, failure_in, is_only
 from iris.patterns.service.load_shedding import LoadShedder, QueueDelay
-from iris.patterns.service.outcomes import KeptOutcomes
+from iris.patterns.service.outcomes import KeptOutcomes, UndoneStep, undone_step
 from iris.patterns.service.reply_cache import Outcome
 from iris.patterns.service.service import BroadcastHandler, Limits, Service, TunnelHandler
 from iris.patterns.service.signatures import BAD_REQUEST
@@ -66,9 +66,11 @@ class PendingRequest:
         "payload",
         "peer",
         "priority",
+        "refused",
         "scope",
         "size",
         "timed",
+        "undoes",
     )
 
     def __init__(
@@ -106,6 +108,9 @@ class PendingRequest:
         self.cancelled = False
         self.counted = False
         """Its handler has ended, and was counted, while its outcome is being recorded."""
+        self.refused = False
+        """Its handler has raised ``RemoteError``: it says that it has had no effect."""
+        self.undoes: UndoneStep | None = None
 
 
 @final
@@ -469,7 +474,10 @@ class WorkerPool:
         """Call the handler of a request with an idempotency key, unless what it came to is known."""
         assert self.kept is not None
 
+        job.undoes = undone_step(key, job.headers)
+
         async def run(attempt: int, outbox: Outbox) -> tuple[Outcome, int]:
+            job.refused = False
             self.received += job.counted  # once more, because another member has taken over, and was lost
             job.counted = False
             outcome = await self._call(job, attempt, outbox)
@@ -496,6 +504,7 @@ class WorkerPool:
                 operation=job.operation,
                 idempotency_key=job.key,
                 attempt=attempt,
+                undoes=None if job.undoes is None else job.undoes.key,
                 outbox=outbox,
             )
         except RemoteProtocolError as error:
@@ -527,6 +536,7 @@ class WorkerPool:
 
     def _fail(self, job: PendingRequest, error: BaseException, request: Request) -> tuple[Outcome, int]:
         self._failed += 1
+        job.refused = isinstance(error, RemoteError)
         self._latency.failed(self.cluster, job.operation, type(error).__name__)
         self.failures.failed("request", error, job.operation, request.sender, job.identifier)
         code, text = described(error, tracebacks=self.service.tracebacks)

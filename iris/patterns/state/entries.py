@@ -38,6 +38,8 @@ MAX_COUNT: Final = 2**53
 """Bound of what one writer has added to a counter."""
 OVERHEAD: Final = 128
 """Bytes that an entry counts beside its names and its value."""
+AT_A_TIME: Final = 2048
+"""Entries in one message, or dots of removed ones: some ms of checks and merging, whatever their size."""
 
 _LEAVES: Final = frozenset({type(None), bool, int, float, str, bytes})
 _Writer = Annotated[int, Meta(ge=0, lt=WRITERS)]
@@ -72,7 +74,7 @@ class Entry(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc
     @property
     def size(self) -> int:
         """Bytes that the entry counts."""
-        return OVERHEAD + len(self.map) + len(self.name) + len(self.key) + len(self.payload)
+        return OVERHEAD + _length(self.map) + _length(self.name) + _length(self.key) + len(self.payload)
 
     @property
     def bucket(self) -> int:
@@ -100,8 +102,8 @@ class Edit(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """How many writes it has; 0: the edit is only announced, and to be fetched."""
     needs: Vector
     """What its writer had seen: it comes before."""
-    added: list[Entry]
-    removed: list[Annotated[int, Meta(ge=0, le=2**63 - 1)]]
+    added: Annotated[list[Entry], Meta(max_length=AT_A_TIME)]
+    removed: Annotated[list[Annotated[int, Meta(ge=0, le=2**63 - 1)]], Meta(max_length=AT_A_TIME)]
     """Dots of entries that were removed or overwritten."""
 
 
@@ -130,8 +132,14 @@ class Added(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc
 
 _added: Final = msgspec.msgpack.Decoder(Added)
 _edits: Final = msgspec.msgpack.Decoder(Edit)
-_entries: Final = msgspec.msgpack.Decoder(list[Entry])
+_entries: Final[msgspec.msgpack.Decoder[list[Entry]]] = msgspec.msgpack.Decoder(
+    Annotated[list[Entry], Meta(max_length=AT_A_TIME)]
+)
 encode: Final = msgspec.msgpack.Encoder().encode
+
+
+def _length(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode())
 
 
 def dot_of(writer: int, number: int) -> int:
@@ -182,7 +190,7 @@ def check_entry_untrusted(entry: Entry) -> None:
     """
     try:
         if len(entry.map.encode()) > MAX_KEY:
-            raise ConfigError("the name of a map is too long")
+            raise ValueError("the name of a map is too long")
         if entry.kind == VALUE:
             check_key(entry.key)
             check_plain(msgspec.msgpack.decode(entry.payload))
@@ -192,9 +200,9 @@ def check_entry_untrusted(entry: Entry) -> None:
         else:
             check_key(entry.name)
             if write_element(read_element(entry.key)) != entry.key or entry.payload:
-                raise ConfigError("an element of a set is not written as its members write it")
+                raise ValueError("an element of a set is not written as its members write it")
         if entry.kind != SET and entry.name:
-            raise ConfigError("only elements belong to a set")
+            raise ValueError("only elements belong to a set")
     except (ConfigError, ValueError, TypeError, RecursionError, msgspec.MsgspecError) as error:
         raise RemoteProtocolError(f"an entry is malformed: {error}") from None
 
@@ -263,13 +271,7 @@ def write_element(value: object) -> str:
     Raises:
         ConfigError: a set does not hold it.
     """
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)  # equal to Python, and so one element
-    if not _is_element(value):
-        raise ConfigError(
-            f"a set in a document does not hold {value!r:.100}: use None, bool, int, float, str and tuples of these"
-        )
-    return check_key(json.dumps(value, ensure_ascii=False), "element, as JSON,")
+    return check_key(json.dumps(_element(value), ensure_ascii=False), "element, as JSON,")
 
 
 def read_element(key: str) -> Any:
@@ -281,12 +283,19 @@ def read_element(key: str) -> Any:
     return _tuples(json.loads(key))
 
 
-def _is_element(value: object, depth: int = 0) -> bool:
+def _element(value: object, depth: int = 0) -> object:
+    """Return an element in the one form that it has in a set: numbers that are equal to Python are one."""
     if isinstance(value, tuple):
         if depth >= MAX_DEPTH:
             raise ConfigError(f"a value is nested deeper than {MAX_DEPTH}: use several keys")
-        return all(_is_element(one, depth + 1) for one in cast("tuple[object, ...]", value))
-    return value is None or isinstance(value, bool | int | float | str)
+        return [_element(one, depth + 1) for one in cast("tuple[object, ...]", value)]
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise ConfigError(
+        f"a set in a document does not hold {value!r:.100}: use None, bool, int, float, str and tuples of these"
+    )
 
 
 def _tuples(value: Any) -> Any:

@@ -12,12 +12,13 @@ from collections.abc import Callable
 from typing import Any, Final, cast, final
 
 import msgspec
+import trio
 from msgspec import UNSET, Struct, UnsetType
 
 from iris.kernel.errors import ConfigError, Overloaded, RemoteError
 from iris.patterns.messages import Request, Sender
 from iris.patterns.service import Service
-from iris.patterns.state.entries import MAX_DEPTH
+from iris.patterns.state.entries import MAX_DEPTH, check_key
 from iris.patterns.state.replica import Replica
 from iris.patterns.state.shared_types import SharedMap
 from iris.patterns.state.watch import StateWatch
@@ -42,7 +43,7 @@ class Programs:
     """Serves programs.
 
     Args:
-        check: raises RemoteError for who may not.
+        check: raises RemoteError for a sender that may not.
         watch: follows what a pattern matches.
     """
 
@@ -62,7 +63,8 @@ class Programs:
             self._check(request.sender)
             try:
                 subject = msgspec.convert(request.payload, Subject)
-                return operation(SharedMap(self._replica, subject.map), subject)
+                name = subject.map and check_key(subject.map, "name")
+                return operation(SharedMap(self._replica, name), subject)
             except (ConfigError, msgspec.ValidationError) as error:
                 raise RemoteError("bad_request", str(error)) from None
             except Overloaded as error:
@@ -72,7 +74,10 @@ class Programs:
 
     async def _serve_watch(self, tunnel: Tunnel) -> None:
         self._check(tunnel.sender)
-        pattern = await tunnel.receive()
+        try:
+            pattern = await tunnel.receive()
+        except trio.EndOfChannel:
+            raise RemoteError("bad_request", "watch takes a pattern") from None
         try:
             watch = self._watch(pattern if isinstance(pattern, str) else "")
         except ConfigError as error:

@@ -14,7 +14,7 @@ The number of a write has a bound that grows with the date: nobody can use up al
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from random import Random
@@ -33,6 +33,7 @@ from iris.patterns.state.entries import (
     Edit,
     Entry,
     Group,
+    Kind,
     Vector,
     dot_of,
     encode,
@@ -45,8 +46,10 @@ _RESERVED: Final = 32
 """A writer may always keep its 32nd part of the bound, whatever others have filled."""
 _AHEAD: Final = 86_400.0
 """Seconds that the clock of another member may be ahead of this one's, as far as the bound of numbers goes."""
+_FEW: Final = 16
+"""Entries of a key that are kept in a tuple."""
 _WRITTEN_ANEW: Final = 64
-"""Entries that a writer writes anew when another one has used its number."""
+"""Entries that a writer writes anew at a time when another one has used its number."""
 
 
 class ReplicaObserver(Protocol):
@@ -60,8 +63,8 @@ class ReplicaObserver(Protocol):
         """Note that there is an edit to send."""
         ...
 
-    def note_change(self, entry: Entry) -> None:
-        """Note that an entry has come or gone."""
+    def note_change(self, kind: Kind, key: str) -> None:
+        """Note that an entry has come or gone, of what a watcher sees so."""
         ...
 
 
@@ -99,7 +102,10 @@ class Replica:
         self._wall_clock = wall_clock
         self._max_bytes = max_bytes
         self._claimed = claimed
-        self._groups: dict[Group, dict[str, tuple[Entry, ...]]] = {}
+        self._groups: dict[Group, dict[str, tuple[Entry, ...] | dict[int, Entry]]] = {}
+        """Entries of each key: a tuple, or by dot where a member forges many: each comes and goes at the same cost."""
+        self._maps: Counter[str] = Counter()
+        """Entries of each map."""
         self._written: dict[int, dict[int, Entry]] = {}
         """Entries by writer and dot, in the order in which they came."""
         self._bytes: Counter[int] = Counter()
@@ -114,6 +120,9 @@ class Replica:
         self._removed: list[int] = []
         self._seen: Vector = {}
         """What has come from others since the last edit."""
+        self._lost: deque[tuple[Entry, int]] = deque()
+        """What is to be written anew, of a counter with the number that is to be added."""
+        self._lost_bytes = 0
 
     # -- reading --------------------------------------------------------------------------------------------
 
@@ -131,7 +140,12 @@ class Replica:
 
     def entries(self, group: Group, key: str) -> tuple[Entry, ...]:
         """Return the entries of a key.  Several are there after writes at the same time, and for counters."""
-        return self._groups.get(group, {}).get(key, ())
+        found = self._groups.get(group, {}).get(key, ())
+        return found if isinstance(found, tuple) else tuple(found.values())
+
+    def has_map(self, name: str) -> bool:
+        """Tell whether a map has anything."""
+        return name in self._maps
 
     def groups(self) -> Iterator[Group]:
         """Iterate over the groups that have keys."""
@@ -217,9 +231,13 @@ class Replica:
             self._sent = self.vector.get(self.writer, 0)
 
     def take_edits(self) -> list[Edit]:
-        """Return what was written here and not taken yet: one edit, or more if this writer took another number."""
+        """Return what was written here and not taken yet: one edit, or more if this writer took another number.
+
+        What was lost by that is written anew some at a time: there may be edits to take again.
+        """
         self._finish_edit()
         edits, self._outbox = self._outbox, []
+        self._write_anew()
         return edits
 
     def _finish_edit(self) -> None:
@@ -243,7 +261,8 @@ class Replica:
         Raises:
             RemoteProtocolError: its numbers are beyond what the date allows.
         """
-        self._check_bound({edit.writer: edit.first + edit.count})
+        if edit.first + edit.count > self._bound():
+            raise RemoteProtocolError("a writer has more writes than microseconds have passed since 1970")
         known = self.vector.get(edit.writer, 0)
         if edit.first > known + 1 or not self.covers(edit.needs):
             return False
@@ -263,11 +282,14 @@ class Replica:
         """Merge what another replica has in some buckets, by dot; the others have to be equal.
 
         Raises:
-            RemoteProtocolError: its numbers are beyond what the date allows, or an entry is not counted by its vector.
+            RemoteProtocolError: an entry is not counted by its vector.
         """
-        self._check_bound(vector)
         if any(dot // WRITERS > vector.get(dot % WRITERS, 0) for dot in entries):
             raise RemoteProtocolError("a replica has entries that its vector does not count")
+        bound = self._bound()
+        if max(vector.values(), default=0) > bound:  # a clock is ahead: what those have written waits for the date
+            vector = {writer: number for writer, number in vector.items() if number <= bound}
+            entries = {dot: entry for dot, entry in entries.items() if dot % WRITERS in vector}
         used = self._is_used(vector, entries.values())
         lost: list[Entry] = []
         for bucket in buckets:
@@ -286,10 +308,9 @@ class Replica:
             self._advance(writer, number)
         self._finish(lost, used=used)
 
-    def _check_bound(self, vector: Mapping[int, int]) -> None:
-        bound = (self._wall_clock() + _AHEAD) * 1e6
-        if any(number > bound for number in vector.values()):
-            raise RemoteProtocolError("a writer has more writes than microseconds have passed since 1970")
+    def _bound(self) -> float:
+        """Return how many writes a writer may have: as many as microseconds have passed since 1970, and of a day."""
+        return (self._wall_clock() + _AHEAD) * 1e6
 
     def _advance(self, writer: int, number: int) -> None:
         if number > self.vector.get(writer, 0):
@@ -318,17 +339,33 @@ class Replica:
     def _finish(self, lost: list[Entry], *, used: bool) -> None:
         """Keep to the bound, and write anew what was lost because another one has used this writer's number."""
         self._evict()
-        own = [entry for entry in lost if entry.dot % WRITERS in self._starts][-_WRITTEN_ANEW:]
-        missing = [(entry, self._missing(entry)) for entry in own]
+        # Of a counter a writer has one entry: of several, as a member may forge, the last.
+        last = {(entry.group, entry.key, entry.dot % WRITERS): entry.dot for entry in sorted(lost, key=_dot)}
+        for entry in lost:
+            writer = entry.dot % WRITERS
+            if writer in self._starts and (entry.kind != COUNTER or last[entry.group, entry.key, writer] == entry.dot):
+                number = self._missing(entry)
+                again = number or (entry.kind != COUNTER and (used or self._find(entry.dot)))
+                if again and self._lost_bytes + entry.size <= self._max_bytes:  # a member may forge without end
+                    self._lost.append((entry, number))
+                    self._lost_bytes += entry.size
         if used:
             self._finish_edit()
             self.writer = -1
-        for entry, number in missing:
+        self._write_anew()
+
+    def _write_anew(self) -> None:
+        """Write anew some of what was lost: who forges many small entries has nobody write many large ones at once."""
+        for _ in range(min(len(self._lost), _WRITTEN_ANEW)):
+            entry, number = self._lost.popleft()
+            self._lost_bytes -= entry.size
             with suppress(Overloaded, OverflowError):
                 if number:
                     self._add(entry.group, entry.key, number)
-                elif entry.kind != COUNTER and (used or self._find(entry.dot)) and not self.has(entry.group, entry.key):
+                elif not self.has(entry.group, entry.key):
                     self._write(entry.group, entry.key, entry.payload, ())
+        if self._lost:
+            self._observer.note_edit()
 
     def _missing(self, entry: Entry) -> int:
         """Return what this one has added to a counter by an entry that is gone, and is in no other of its number."""
@@ -394,13 +431,20 @@ class Replica:
         dot, size, bucket, group = entry.dot, entry.size, entry.bucket, entry.group
         writer = dot % WRITERS
         self._written.setdefault(writer, {})[dot] = entry
+        self._maps[entry.map] += 1
         self._bytes[writer] += size
         self.size += size
         self._buckets[bucket].add(dot)
         self._digests.pop(bucket, None)
         keys = self._groups.setdefault(group, {})
-        keys[entry.key] = (*keys.get(entry.key, ()), entry)
-        self._observer.note_change(entry)
+        there = keys.get(entry.key, ())
+        if isinstance(there, dict):
+            there[dot] = entry
+        elif len(there) < _FEW:
+            keys[entry.key] = (*there, entry)
+        else:
+            keys[entry.key] = {one.dot: one for one in (*there, entry)}
+        self._observer.note_change(*entry.shown)
 
     def _drop(self, entry: Entry) -> None:
         dot, size, bucket, group = entry.dot, entry.size, entry.bucket, entry.group
@@ -408,6 +452,9 @@ class Replica:
         del self._written[writer][dot]
         if not self._written[writer]:
             del self._written[writer]
+        self._maps[entry.map] -= 1
+        if not self._maps[entry.map]:
+            del self._maps[entry.map]
         self._bytes[writer] -= size
         if not self._bytes[writer]:
             del self._bytes[writer]
@@ -415,14 +462,21 @@ class Replica:
         self._buckets[bucket].discard(dot)
         self._digests.pop(bucket, None)
         self._added.pop(dot, None)
-        left = tuple(one for one in self._groups[group][entry.key] if one.dot != dot)
-        if left:
-            self._groups[group][entry.key] = left
+        keys = self._groups[group]
+        there = keys[entry.key]
+        if isinstance(there, dict):
+            del there[dot]
         else:
-            del self._groups[group][entry.key]
-            if not self._groups[group]:
+            there = keys[entry.key] = tuple(one for one in there if one.dot != dot)
+        if not there:
+            del keys[entry.key]
+            if not keys:
                 del self._groups[group]
-        self._observer.note_change(entry)
+        self._observer.note_change(*entry.shown)
+
+
+def _dot(entry: Entry) -> int:
+    return entry.dot
 
 
 def _hash(entry: Entry) -> bytes:

@@ -1,37 +1,49 @@
 """Saga: steps at several clusters, which are undone if a later one fails (Garcia-Molina and Salem, 1987).
 
-There is no journal of a saga beside the keys of its requests.  Step ``n`` of the saga ``NAME`` has the idempotency key
-``NAME/n``, its compensation ``NAME/n/undo``.  So a node that runs the saga again after a crash gets the recorded
-outcomes of what was done, and goes on behind it.  The key ``NAME``, of the cluster that runs it, is claimed while the
-saga runs: it runs at one node at a time.  Before the first compensation the list of all of them is recorded under it.
-From then on the saga can only be undone, also by a node that does not come to the same end.
+Step ``n`` of the saga ``NAME`` has the idempotency key ``NAME/n``, its compensation ``NAME/n/undo``.  So a node that
+runs the saga again after a crash gets the recorded outcomes of what was done, and goes on behind it.
+
+The key ``NAME``, of the cluster that runs it, is claimed while the saga runs: it runs at one node at a time.  Before a
+step is asked for, how to undo it is noted under that key.  So a node that takes over can undo what the one before has
+begun, also if it does not come that far itself; and one that was taken over begins nothing more.  When the block fails
+that list is recorded as the saga's end: from then on the saga can only be undone.
+
+Every step of the list is undone, whatever has come of it.  The member that gets the compensation has the bridge close
+the step's key before: what has not begun never does, and the compensation is called unless the bridge knows that the
+step has had no effect.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Any, Final, cast, final
+from typing import Any, Final, final
 
+import msgspec
 import trio
+from msgspec import Struct
 
 from iris.kernel import wire
 from iris.kernel.config import KIB
 from iris.kernel.errors import (
     DeliveryError,
+    IrisError,
     LeaseLost,
     NoSuchCluster,
     NotAllowed,
     PayloadTooLarge,
     RemoteError,
+    RemoteProtocolError,
     RequestTimeout,
     SagaUndone,
     Unknown,
+    summary_of,
 )
 from iris.kernel.names import check_name
 from iris.kernel.tasks import protected_context
 from iris.patterns.payloads import encoded
-from iris.patterns.service import KeyClaims
+from iris.patterns.request import UNDO, UNDOES
+from iris.patterns.service import MAX_OUTCOME, KeyClaims
 
 _log: Final = logging.getLogger("iris")
 
@@ -42,27 +54,61 @@ MAX_BYTES: Final = 128 * KIB
 OPERATION: Final = "iris.saga"
 _PAUSE: Final = 0.5
 _LONGEST_PAUSE: Final = 10.0
-_MAY_HAVE_RUN: Final = frozenset(
-    {"no_outcomes", "no_bridge", "no_shard_0", "not_stored", "too_many_keys", "paused", "reply_too_large_to_keep"}
-)
-"""Codes of Iris's own, which say nothing of what an earlier attempt did."""
+_AGAIN: Final = frozenset({"no_bridge", "no_shard_0", "not_stored", "too_many_keys", "paused"})
+"""Codes of Iris's own, after which a compensation is tried again."""
+_MAX_NOTES: Final = MAX_OUTCOME - 8 * KIB
+"""Bytes of the list, which leaves room for the error."""
 
 AskMember = Callable[..., Awaitable[Any]]
 """``Node.request``."""
+
+LeaveNotes = Callable[[bytes], Awaitable[None]]
+"""Notes the list of what is to be undone, or raises and has noted nothing."""
+
+
+class Undo(Struct, array_like=True):
+    """How a step is undone."""
+
+    step: int
+    cluster: str
+    done: str | None
+    """The operation of the step."""
+    operation: str
+    data: bytes
+    packed: bool
+    timeout: float
+    ran: bool = False
+    """The step has had a reply."""
+
+    def what(self) -> tuple[object, ...]:
+        """Return what is the same when the block is run again."""
+        return self.cluster, self.done, self.operation, self.data, self.packed
+
+
+class _End(Struct, array_like=True):
+    """How a saga has ended: None, nothing is undone."""
+
+    undo: list[Undo] | None
+    error: str = ""
+
+
+_LIST: Final = msgspec.msgpack.Decoder(list[Undo])
+_END: Final = msgspec.msgpack.Decoder(_End)
 
 
 @final
 class Saga:
     """A saga that runs.  Made by ``Node.saga``; one task at a time makes its steps."""
 
-    def __init__(self, name: str, attempt: int, request: AskMember) -> None:
+    def __init__(self, name: str, attempt: int, request: AskMember, noted: list[Undo], note: LeaveNotes | None) -> None:
         self.name: Final = name
         self.attempt: Final = attempt
         """Above 1: another node, or this one, has run it before, and was lost."""
         self._request = request
+        self._note = note
         self._steps = 0
         self._bytes = 0
-        self._undo: list[list[Any]] = []
+        self._undo = {undo.step: undo for undo in noted}
 
     def __repr__(self) -> str:
         return f"<Saga {self.name!r}, {self._steps} steps>"
@@ -85,34 +131,53 @@ class Saga:
             cluster: its service keeps outcomes (``iris.Outcomes``), for longer than the saga may take.
             payload: as for ``Node.request``.
             operation: as for ``Node.request``.
-            undo: operation of the same cluster that undoes this step; it gets the same payload.  It is called if the
-                step had its effect, or may have had, and then does nothing if there is none.  None: there is nothing to
-                undo.
+            undo: operation of the same cluster that undoes this step; it gets the same payload, and the key of the step
+                as ``Request.undoes``.  It is called if the step had its effect, or may have had, and then does nothing
+                if there is none: not if the step never began, or its handler raised ``RemoteError``.  None: there is
+                nothing to undo, whatever the step has done.
             timeout: seconds for this step, and for each attempt to undo it.
 
         Raises:
-            PayloadTooLarge: there are 1,000 steps, or 128 KiB of payloads of steps that can be undone.
+            PayloadTooLarge: there are 1,000 steps, or 128 KiB of payloads of steps that can be undone, 248 KiB with
+                their names.
+            LeaseLost: another node has taken the saga over.  The step was not asked for.
             Others: as ``Node.request`` with an idempotency key.  ``RemoteError`` with ``key_reused``: the block made
                 another step here before.
 
-        Cancelling it is cancelling the request.
+        Cancelling it is cancelling the request; the step may have run.
         """
         if undo is not None:
             check_name(undo, "operation")
         data, packed = wire.split_payload(encoded(payload, MAX_BYTES))
         if self._steps >= MAX_STEPS or self._bytes + len(data) > MAX_BYTES:
             raise PayloadTooLarge(f"a saga has {MAX_STEPS} steps, and {MAX_BYTES} bytes of payloads, at most")
-        key = f"{self.name}/{self._steps}"
-        self._steps += 1
-        if undo is not None:  # before it is asked: if no reply comes, it may have run all the same
+        step = self._steps
+        if undo is not None:
             self._bytes += len(data)
-            self._undo.append([cluster, undo, data, packed, f"{key}/undo", timeout])
-        try:
-            return await self._request(cluster, payload, operation=operation, timeout=timeout, idempotency_key=key)
-        except RemoteError as error:
-            if undo is not None and error.code not in _MAY_HAVE_RUN:
-                self._undo.pop()  # its handler has said so itself
-            raise
+            await self._noted(Undo(step, cluster, operation, undo, data, packed, timeout))
+        self._steps += 1
+        key = f"{self.name}/{step}"
+        reply = await self._request(cluster, payload, operation=operation, timeout=timeout, idempotency_key=key)
+        if undo is not None and step in self._undo:
+            self._undo[step].ran = True
+        return reply
+
+    async def _noted(self, undo: Undo) -> None:
+        """Note how a step is undone before it is asked for: whatever comes of that, it may have run."""
+        before = self._undo.get(undo.step)
+        if before is not None and before.what() != undo.what():
+            raise RemoteError("key_reused", f"step {undo.step} of saga {self.name!r} was another one before")
+        if before is None and self._note is not None:
+            notes = msgspec.msgpack.encode([*self._undo.values(), undo])
+            if len(notes) > _MAX_NOTES:
+                raise PayloadTooLarge(f"a saga has {_MAX_NOTES} bytes of steps that can be undone at most")
+            await self._note(notes)
+            self._undo[undo.step] = undo
+
+    def _check_made(self) -> None:
+        """Make sure that the block has made each step that was begun when the saga was run before."""
+        if self._note is not None and any(step >= self._steps for step in self._undo):
+            raise RemoteError("key_reused", f"saga {self.name!r} has {self._steps} steps, and had more before")
 
 
 @protected_context
@@ -134,31 +199,41 @@ async def open_saga(
     terms = {**named, "fingerprint": bytes(16), "keep": keep, "rerun": True}
     deadline = trio.current_time() + timeout
     answer = await _claimed(claims, terms, name, timeout, deadline)
-    verdict = _verdict(answer)
-    if verdict is not None and verdict["undo"] is not None:
-        failed = await _compensate(request, name, verdict["undo"])
-        raise SagaUndone(f"saga {name!r} was undone: {verdict['error']}", failed=failed)
-    saga = Saga(name, answer.get("attempt", 1), request)
+    try:
+        end = _END.decode(answer["outcome"]) if "outcome" in answer else None
+        noted = _LIST.decode(answer["notes"]) if "notes" in answer else []
+    except (msgspec.MsgspecError, TypeError) as error:
+        raise RemoteProtocolError(f"what is kept of saga {name!r} is of another version of Iris: {error}") from None
+    if end is not None and end.undo is not None:
+        failed = await _compensate(request, name, end.undo)
+        raise SagaUndone(f"saga {name!r} was undone: {end.error}", failed=failed)
+
+    async def note(notes: bytes) -> None:
+        if not await claims.note({**named, "notes": notes}):
+            raise LeaseLost(f"saga {name!r} was taken over by another node")
+
+    saga = Saga(name, answer.get("attempt", 1), request, noted, note if end is None else None)
     scope = trio.CancelScope(deadline=deadline)
     try:
         with scope:
             yield saga
+            saga._check_made()
     except Exception as error:
-        why = f"{type(error).__name__}: {error}"[:1024]
-        undo = saga._undo[::-1]
-        if verdict is None:
-            await _record(claims, terms, name, saga.attempt, {"undo": undo, "error": why})
-            failed = await _compensate(request, name, undo)
-            raise SagaUndone(f"saga {name!r} was undone: {why}", failed=failed) from error
-        raise
+        if end is not None:
+            raise
+        why = summary_of(error)[:1024]
+        undo = [*saga._undo.values()][::-1]
+        await _record(claims, terms, name, saga.attempt, _End(undo, why))
+        failed = await _compensate(request, name, undo)
+        raise SagaUndone(f"saga {name!r} was undone: {why}", failed=failed) from error
     except BaseException:
         await claims.release(named, begun=True)
         raise
     if scope.cancelled_caught:
         await claims.release(named, begun=True)
         raise RequestTimeout(f"saga {name!r} has not ended within {timeout:g} s: it goes on when it is run again")
-    if verdict is None:
-        await _record(claims, terms, name, saga.attempt, {"undo": None, "error": ""})
+    if end is None:
+        await _record(claims, terms, name, saga.attempt, _End(None))
 
 
 async def _claimed(
@@ -178,60 +253,44 @@ async def _claimed(
     raise RequestTimeout(f"saga {name!r} is run by another node, and has not ended within {timeout:g} s")
 
 
-async def _record(
-    claims: KeyClaims, terms: Mapping[str, Any], name: str, attempt: int, verdict: Mapping[str, Any]
-) -> None:
+async def _record(claims: KeyClaims, terms: Mapping[str, Any], name: str, attempt: int, end: _End) -> None:
     """Record how a saga ends.
 
     Raises:
         LeaseLost: another node has taken over.
     """
-    data, _ = wire.split_payload(wire.encode_payload(dict(verdict), 2 * MAX_BYTES))
-    if not await claims.record({**terms, "attempt": attempt, "outcome": data}):
+    if not await claims.record({**terms, "attempt": attempt, "outcome": msgspec.msgpack.encode(end)}):
         raise LeaseLost(f"saga {name!r} was taken over by another node while it ended here")
 
 
-def _verdict(answer: Mapping[str, Any]) -> dict[str, Any] | None:
-    data = answer.get("outcome")
-    if data is None:
-        return None
-    return cast("dict[str, Any]", wire.decode_payload_untrusted(wire.join_payload(data, packed=True)))
-
-
-async def _compensate(request: AskMember, name: str, undo: list[list[Any]]) -> list[str]:
-    """Call the compensations, each until it has an outcome; return those that raised."""
+async def _compensate(request: AskMember, name: str, undo: list[Undo]) -> list[str]:
+    """Call the compensations, each until it has an outcome; return those that may not have been done."""
     failed: list[str] = []
-    for cluster, operation, data, packed, key, timeout in undo:
-        payload = wire.decode_payload_untrusted(wire.join_payload(data, packed=packed))
+    for step in undo:
+        cluster, operation, key = step.cluster, step.operation, f"{name}/{step.step}{UNDO}"
+        payload = wire.decode_payload_untrusted(wire.join_payload(step.data, packed=step.packed))
+        headers = {UNDOES: f"{'ran' if step.ran else 'asked'} {step.done or ''}"}
         pause = _PAUSE
         while True:
             try:
-                await request(cluster, payload, operation=operation, timeout=timeout, idempotency_key=key)
-            except RemoteError as error:
-                if error.code not in _MAY_HAVE_RUN:
-                    _log.error(
-                        "saga %s: the compensation %s of cluster %s raised, and is not called again: %s",
-                        name, operation, cluster, error,
-                        extra={"cluster": cluster, "operation": operation, "reason": str(error)},
-                    )  # fmt: skip
+                await request(
+                    cluster, payload, operation=operation, timeout=step.timeout, idempotency_key=key, headers=headers
+                )
+                break
+            except IrisError as error:
+                again = isinstance(error, DeliveryError) and not isinstance(error, Unknown | NotAllowed)
+                if isinstance(error, RemoteError):
+                    again = error.code in _AGAIN
+                what = "has no outcome yet" if again else "was not done, as far as is known, and is not called again"
+                _log.log(
+                    logging.WARNING if again else logging.ERROR,
+                    "saga %s: the compensation %s of cluster %s %s: %s",
+                    name, operation, cluster, what, error,
+                    extra={"cluster": cluster, "operation": operation, "reason": str(error)},
+                )  # fmt: skip
+                if not again:
                     failed.append(f"{cluster}.{operation} ({key}): {error}")
                     break
-            except (Unknown, NotAllowed) as error:
-                _log.error(
-                    "saga %s: nobody knows how far the compensation %s of cluster %s came: %s",
-                    name, operation, cluster, error,
-                    extra={"cluster": cluster, "operation": operation, "reason": str(error)},
-                )  # fmt: skip
-                failed.append(f"{cluster}.{operation} ({key}): {error}")
-                break
-            except DeliveryError as error:
-                _log.warning(
-                    "saga %s: the compensation %s of cluster %s has no outcome yet: %s",
-                    name, operation, cluster, error,
-                    extra={"cluster": cluster, "operation": operation, "reason": str(error)},
-                )  # fmt: skip
-            else:
-                break
             await trio.sleep(pause)
             pause = min(_LONGEST_PAUSE, pause * 2)
     return failed

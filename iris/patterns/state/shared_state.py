@@ -41,6 +41,7 @@ from iris.patterns.messages import Message, Request, Sender
 from iris.patterns.pubsub.interest import check_pattern
 from iris.patterns.service import Service
 from iris.patterns.state.entries import (
+    AT_A_TIME,
     BUCKETS,
     COUNTER,
     SET,
@@ -72,10 +73,13 @@ _SYNC_TIMEOUT: Final = 30.0
 """Seconds that comparing with a member may take, with all that goes over then."""
 _SYNCS_AT_A_TIME: Final = 8
 """Members that compare with this one at a time, and with which this one does; others wait."""
+_ANOTHER: Final = 1.0
+"""Seconds until who begins asks a second member for the document; twice that until the third, and so on."""
 _PATIENCE: Final = 0.1
 """Seconds for what comes a little later: a member that is new, or an edit that another one builds on."""
 _BROADCAST: Final = 256 * KIB
-"""Bytes of an edit that goes out by itself.  A larger one is announced, and the members come for it."""
+"""Bytes of an edit that goes out by itself, with ``AT_A_TIME`` entries at most.  A larger one is announced, and the
+members come for it."""
 _SAVE_AFTER: Final = 1.0
 """Seconds after a change until the copy on disk is written."""
 _GOODBYE: Final = 1.0
@@ -146,7 +150,7 @@ class SharedState(SharedMap):
 
     It is a map from keys to values, beside which it holds counters, sets and maps, by name.  Reads and writes are local
     and wait for nothing; each write is on its way to the other members when the program waits next, and what was
-    written since it waited last is one change: others see all of it or none.
+    written since it waited last is one change.  Others see all of it or none.
     Members that have the same writes are equal, whatever the order in which they came, and who was away meanwhile.
     A member sees a write only after those that its writer had seen.  Of two writes to one key the later one counts if
     its writer had seen the other; else one of the two, the same one everywhere.  No clock decides anything.
@@ -188,6 +192,8 @@ class SharedState(SharedMap):
         self._comparing: set[NodeId] = set()
         self._fetching = trio.Semaphore(_SYNCS_AT_A_TIME)
         self._serving = trio.Semaphore(_SYNCS_AT_A_TIME)
+        self._served: dict[NodeId, trio.CancelScope] = {}
+        """Members that compare with this one: each once at a time, so that none has all places."""
         self._closed = False
         self._counts: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
@@ -229,14 +235,22 @@ class SharedState(SharedMap):
         return [*values, *counters, *sorted(others)]
 
     def _read(self, kind: Kind, key: str) -> StateChange:
-        removed = not self._is_there(kind, key)
+        removed = kind == "value" and key not in self
         value = None if removed else self[key] if kind == "value" else None
         if kind == "counter":
             value = self.counter(key).value
         return StateChange(key=key, kind=kind, value=value, removed=removed)
 
     def _is_there(self, kind: Kind, key: str) -> bool:
-        return kind != "value" or key in self
+        match kind:
+            case "value":
+                return key in self
+            case "map":
+                return self._replica.has_map(key)
+            case "set":
+                return bool(self.set(key))
+            case "counter":
+                return self._replica.has((COUNTER, "", ""), key)
 
     async def settled(self, members: int | None = None, timeout: float = 5.0) -> None:
         """Wait until members have everything that this one has now.
@@ -341,7 +355,7 @@ class SharedState(SharedMap):
                     await self._say_goodbye()
                 if self._path is not None:
                     with trio.CancelScope(shield=True):
-                        await self._save(self._path)
+                        await self._save(self._path, ends=True)
 
     async def _load(self) -> None:
         """Begin with the copy on disk.
@@ -362,22 +376,49 @@ class SharedState(SharedMap):
             raise damaged_copy(self._path) from None
 
     async def _catch_up(self, timeout: float) -> None:
+        """Compare with the members, one after another, until one of them has given the document.
+
+        One that takes long is waited for no longer than until others are asked beside it: it may stand still.
+        """
+        elsewhere: set[NodeId] = set()
+        given = False
+        progress = Wakeup()
+
+        async def ask(member: NodeId) -> None:
+            nonlocal given
+            try:
+                await self._compare(member)
+                given = True
+            except RemoteError as error:
+                if error.code == "no_such_operation":
+                    elsewhere.add(member)
+            except IrisError:  # it leaves, or is lost: then it is no member for long
+                pass
+            finally:
+                self._comparing.discard(member)
+                self._wants.wake()
+                progress.wake()
+
         with trio.move_on_after(timeout):
-            while others := self._members.others():
-                member = self._random.choice(others)
-                try:
-                    await self._compare(member)
-                except RemoteError as error:
-                    if error.code == "no_such_operation":
-                        raise ConfigError(
-                            f"{self.name!r} serves something else: give the document a name of its own"
-                        ) from None
-                except IrisError:  # it leaves, or is lost: then it is no member for long
-                    pass
-                else:
-                    return
-                with trio.move_on_after(_PATIENCE):
-                    await self._members.wait_news()
+            async with open_background() as nursery:
+                patience = _ANOTHER
+                while others := self._members.others():
+                    if elsewhere.issuperset(others):
+                        raise ConfigError(f"{self.name!r} serves something else: give the document a name of its own")
+                    free = [one for one in others if one not in elsewhere and one not in self._comparing]
+                    if free:
+                        member = self._random.choice(free)
+                        self._comparing.add(member)
+                        nursery.start_soon(ask, member)
+                    with trio.move_on_after(patience) as waiting:
+                        await progress.wait()
+                    if given:
+                        return
+                    if waiting.cancelled_caught:
+                        patience *= 2
+                    else:
+                        with trio.move_on_after(_PATIENCE):
+                            await self._members.wait_news()
             return
         raise RequestTimeout(f"no member of {self.name!r} gives the document within {timeout:g} s")
 
@@ -409,10 +450,10 @@ class SharedState(SharedMap):
         self._edited.wake()
         self._note_news()
 
-    def note_change(self, entry: Entry) -> None:
+    def note_change(self, kind: Kind, key: str) -> None:
         """Have those that watch see that an entry has come or gone."""
         for watch in list(self._watches):
-            watch._note(*entry.shown)
+            watch._note(kind, key)
 
     def _note_news(self) -> None:
         self._changed.unpark_all()
@@ -433,7 +474,7 @@ class SharedState(SharedMap):
                     continue
                 self._counts["edits"] += 1
                 data = encode(edit)
-                if len(data) > _BROADCAST:
+                if len(data) > _BROADCAST or max(len(edit.added), len(edit.removed)) > AT_A_TIME:
                     self._counts["announced"] += 1
                     data = encode(Edit(edit.writer, 0, 0, dict(self._replica.vector), [], []))
                 try:
@@ -540,16 +581,24 @@ class SharedState(SharedMap):
 
     async def _serve_sync(self, tunnel: Tunnel) -> None:
         await self._check_member(tunnel.sender)
-        async with self._serving:
+        node = tunnel.sender.node
+        if node in self._served:  # who asks again has given up what it asked before
+            self._served[node].cancel()
+        with trio.CancelScope() as scope:
+            self._served[node] = scope
             try:
-                with trio.move_on_after(_SYNC_TIMEOUT):
-                    own = {self._replica.writer} - {-1}
-                    vector = await serve(tunnel, self._replica, self._claimed() | own)
-                    if vector is not None and not self._replica.covers(vector):
-                        self._want(tunnel.sender.node)
+                async with self._serving:
+                    with trio.move_on_after(_SYNC_TIMEOUT):
+                        own = {self._replica.writer} - {-1}
+                        vector = await serve(tunnel, self._replica, self._claimed() | own)
+                        if vector is not None and not self._replica.covers(vector):
+                            self._want(node)
             except RemoteProtocolError as error:
                 self._refuse(tunnel.sender, "malformed", str(error))
                 raise RemoteError("malformed", str(error)) from None
+            finally:
+                if self._served[node] is scope:
+                    del self._served[node]
 
     async def _check_member(self, sender: Sender) -> None:
         """Make sure that a node is a member; one that has just become one is known shortly.
@@ -611,10 +660,10 @@ class SharedState(SharedMap):
             if not await self._save(path):
                 self._unsaved.set()
 
-    async def _save(self, path: Path) -> bool:
+    async def _save(self, path: Path, *, ends: bool = False) -> bool:
         vector, entries = dict(self._replica.vector), self._replica.all_entries()
         try:
-            await run_in_thread(partial(_save, path, vector, entries))
+            await run_in_thread(partial(_save, path, vector, entries), else_here=ends)
         except ConfigError as error:
             self._counts["unsaved"] += 1
             if self._counts["unsaved"] == 1:

@@ -16,6 +16,7 @@ from iris.patterns.state.entries import (
     MAX_COUNT,
     SET,
     VALUE,
+    WRITERS,
     check_key,
     read_added,
     read_element,
@@ -24,6 +25,9 @@ from iris.patterns.state.entries import (
     write_value,
 )
 from iris.patterns.state.replica import Replica
+
+_MOST: Final = WRITERS * MAX_COUNT
+"""What all writers can have added together."""
 
 
 @final
@@ -48,8 +52,9 @@ class SharedCounter:
 
     @property
     def value(self) -> int:
-        """What all members have added together; 0 at first."""
-        return sum(read_added(entry).total for entry in self._replica.entries(self._group, self._name))
+        """What all members have added together; 0 at first.  It has 64 bits, whatever a member forges."""
+        total = sum(read_added(entry).total for entry in self._replica.entries(self._group, self._name))
+        return min(max(total, -_MOST), _MOST)
 
     def add(self, number: int = 1) -> None:
         """Add a whole number, which may be negative.

@@ -17,16 +17,25 @@ from msgspec import Meta, Struct
 
 from iris.kernel.config import KIB
 from iris.kernel.errors import RemoteProtocolError
-from iris.patterns.state.entries import BUCKETS, MAX_VALUE, WRITERS, Entry, Vector, encode, read_entries_untrusted
+from iris.patterns.state.entries import (
+    AT_A_TIME,
+    BUCKETS,
+    MAX_VALUE,
+    WRITERS,
+    Entry,
+    Vector,
+    encode,
+    read_entries_untrusted,
+)
 from iris.patterns.state.replica import Replica
 from iris.patterns.tunnel import Tunnel
 
 _T = TypeVar("_T")
 
 _PIECE: Final = 64 * KIB
-"""Bytes of entries after which a piece ends."""
+"""Bytes of entries after which a piece ends; it ends after ``AT_A_TIME`` of them as well."""
 _LONGEST: Final = _PIECE + MAX_VALUE + 8 * KIB
-_AT_A_TIME: Final = 16
+_BUCKETS_AT_A_TIME: Final = 16
 """Buckets whose digests are computed in one step: some ms of a full document."""
 
 _EQUAL: Final = b""
@@ -90,8 +99,9 @@ async def serve(tunnel: Tunnel, replica: Replica, claimed: Collection[int]) -> V
         RemoteProtocolError: the other end sends something else.
         IrisError: the tunnel broke.
     """
-    await _refresh(replica)
-    if await receive_bytes(tunnel) == replica.digest():
+    digest = await receive_bytes(tunnel)
+    await _refresh(replica)  # after that wait: meanwhile everything may have changed
+    if digest == replica.digest():
         await tunnel.send(_EQUAL)
         return None
     await tunnel.send(_DIFFERENT)
@@ -105,7 +115,7 @@ async def serve(tunnel: Tunnel, replica: Replica, claimed: Collection[int]) -> V
         for entry in entries:
             piece.append(encode(entry))
             size += len(piece[-1])
-            if size >= _PIECE:
+            if size >= _PIECE or len(piece) == AT_A_TIME:
                 await tunnel.send(encode([msgspec.Raw(one) for one in piece]))
                 piece, size = [], 0
     if piece:
@@ -116,7 +126,7 @@ async def serve(tunnel: Tunnel, replica: Replica, claimed: Collection[int]) -> V
 
 async def _refresh(replica: Replica) -> None:
     """Have the digests that are missing computed, without holding up the loop."""
-    while not replica.refresh(_AT_A_TIME):
+    while not replica.refresh(_BUCKETS_AT_A_TIME):
         await trio.lowlevel.checkpoint()
 
 

@@ -69,10 +69,10 @@ class StateWatch:
         kind, key = next(iter(self._waiting))
         del self._waiting[kind, key]
         change = self._read(kind, key)
-        if change.removed:
-            self._reported.discard((kind, key))
-        else:
+        if self._is_there(kind, key):
             self._reported.add((kind, key))
+        else:
+            self._reported.discard((kind, key))
         return change
 
     def _note(self, kind: Kind, key: str) -> None:

@@ -156,7 +156,7 @@ async def receive_file(
     except BaseException:
         file.close()
         with trio.CancelScope(shield=True):
-            await run_in_thread(lambda: growing.unlink(missing_ok=True))
+            await run_in_thread(lambda: growing.unlink(missing_ok=True), else_here=True)
         raise
     return FileSummary(size=done, sha256=digest.hexdigest())
 

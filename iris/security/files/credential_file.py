@@ -30,7 +30,7 @@ from typing import Final, final
 from iris.kernel.errors import AuthenticationError, ConfigError
 from iris.kernel.names import Entropy
 from iris.security.files.container import encode_binary, encode_container, open_container, wrap
-from iris.security.files.private_files import prepared_private, read_private, write_private
+from iris.security.files.private_files import FileLook, prepared_private, read_private, write_private
 from iris.security.identity import (
     GATE_SECRET_SIZE,
     PAIR_SECRET_SIZE,
@@ -173,12 +173,12 @@ class CredentialWatch:
         credential: the last one that could be read.
     """
 
-    __slots__ = ("_passphrase", "_path", "_seen", "credential")
+    __slots__ = ("_file", "_passphrase", "_path", "credential")
 
     def __init__(self, path: Path | str, *, passphrase: str | None = None) -> None:
         self._path = Path(path)
         self._passphrase = passphrase
-        self._seen = self._state()
+        self._file = FileLook(self._path)
         self.credential: Credential = load_credential(self._path, passphrase=passphrase)
 
     def __repr__(self) -> str:
@@ -189,24 +189,19 @@ class CredentialWatch:
 
         Raises:
             ConfigError: the file changed and cannot be used.  The credential read before stays, and this file is not
-                read again until it changes again.
+                read again until it changes again, unless the system did not let it be read.  Said once.
         """
-        state = self._state()
-        if state == self._seen:
+        if not self._file.is_due():
             return False
-        self._seen = state
-        fresh = load_credential(self._path, passphrase=self._passphrase)
+        try:
+            fresh = load_credential(self._path, passphrase=self._passphrase)
+        except ConfigError as error:
+            if self._file.failed(error):
+                raise
+            return False
         if (fresh.realm, fresh.name) != (self.credential.realm, self.credential.name):
             raise ConfigError(
                 f"credential {self._path}: now of cluster {fresh.name!r} in realm {fresh.realm_id}; restart to change"
             )
         self.credential = fresh
         return True
-
-    def _state(self) -> tuple[int, int, int] | None:
-        """Return what changes when the file is replaced or written to."""
-        try:
-            status = self._path.stat()
-        except OSError:
-            return None
-        return status.st_ino, status.st_mtime_ns, status.st_size

@@ -53,6 +53,54 @@ class LockHeld(ConfigError):
     """Another process has held a lock for too long; later it may be free."""
 
 
+@final
+class UnreadableFile(ConfigError):
+    """A file could not be opened or read; later it may be, though nobody has written to it."""
+
+
+@final
+class FileLook:
+    """Tells when a file is to be read again: it was replaced, changed or given other rights, or could not be read.
+
+    Args:
+        path: of the file, which is read next.
+    """
+
+    __slots__ = ("_again", "_path", "_seen", "_told")
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen = self._state()
+        self._again = False
+        """Whether it could not be read the last time."""
+        self._told = ""
+
+    def is_due(self) -> bool:
+        """Tell whether to read it now."""
+        state = self._state()
+        if state == self._seen and not self._again:
+            return False
+        self._seen, self._again = state, False
+        return True
+
+    def failed(self, error: ConfigError) -> bool:
+        """Note that it was of no use; tell whether that is news, and not the same as the last time."""
+        self._again = isinstance(error, UnreadableFile)
+        told, self._told = self._told, str(error)
+        return not self._again or told != self._told
+
+    def note(self) -> None:
+        """Take the file as it is now for one that has been read: this process has just written it."""
+        self._seen, self._again = self._state(), False
+
+    def _state(self) -> tuple[int, int, int, int] | None:
+        try:
+            status = self._path.stat()
+        except (OSError, ValueError):  # of what is wrong with it who reads it tells
+            return None
+        return status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
+
+
 def read_private(path: Path, what: str, *, mounted: bool = False) -> bytes:
     """Return the content of a file that only this user can read.
 
@@ -63,6 +111,7 @@ def read_private(path: Path, what: str, *, mounted: bool = False) -> bytes:
 
     Raises:
         ConfigError: it is missing, too large, not a plain file, or not private; the message says how to mend it.
+            ``UnreadableFile``: the system does not let it be opened or read.
     """
     linked = _check_links(path, what, mounted=mounted)
     descriptor = _open_private(path, what, linked=linked)
@@ -81,7 +130,7 @@ def read_private(path: Path, what: str, *, mounted: bool = False) -> bytes:
         with os.fdopen(descriptor, "rb", closefd=False) as file:
             data = file.read(MAX_FILE + 1)
     except OSError as error:
-        raise ConfigError(f"{what} {path}: {error.strerror}") from None
+        raise UnreadableFile(f"{what} {path}: {error.strerror}") from None
     finally:
         os.close(descriptor)
     if len(data) > MAX_FILE:
@@ -100,7 +149,7 @@ def _open_private(path: Path, what: str, *, linked: bool) -> int:
             if error.errno == errno.ELOOP:
                 raise ConfigError(_symlink(path, what)) from None
             by = f" to user {os.geteuid()}" if error.errno == errno.EACCES else ""
-            raise ConfigError(f"{what} {path}: {error.strerror}{by}") from None
+            raise UnreadableFile(f"{what} {path}: {error.strerror}{by}") from None
     raise AssertionError("the last attempt returns or raises")
 
 

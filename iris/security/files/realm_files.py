@@ -15,7 +15,7 @@ from iris.kernel.errors import AuthenticationError, ConfigError
 from iris.kernel.names import Entropy, is_name, is_node_id
 from iris.security.authority import RealmRoot
 from iris.security.files.container import encode_binary, encode_container, open_container, sort_of, wrap
-from iris.security.files.private_files import prepared_private, read_private, write_private
+from iris.security.files.private_files import UnreadableFile, prepared_private, read_private, write_private
 from iris.security.identity import (
     GATE_SECRET_SIZE,
     MAX_BUNDLE,
@@ -161,7 +161,7 @@ def load_revocations(path: Path, realm: bytes) -> RevocationList | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:  # a directory that may not be looked into, or a name that is too long
-        raise ConfigError(f"{WHAT} {path}: {error.strerror}") from None
+        raise UnreadableFile(f"{WHAT} {path}: {error.strerror}") from None
     except ValueError as error:  # a null byte
         raise ConfigError(f"{WHAT} {str(path)!r}: {error}") from None
     try:

@@ -26,7 +26,8 @@ from iris.kernel.errors import (
     RemoteProtocolError,
     TunnelBroken,
 )
-from iris.kernel.names import NodeId, is_name, is_node_id
+from iris.kernel.names import NodeId, is_known_cluster, is_name, is_node_id
+from iris.kernel.numerals import as_float
 from iris.node.node import Node
 from iris.patterns.pubsub.interest import is_topic, promotion_advice
 from iris.spark_bridge.client.offsets import Extent, number_of
@@ -128,11 +129,12 @@ class BridgeClient:
     """
 
     def __init__(self, node: Node, bridge: str, *, patience: float) -> None:
-        if not (math.isfinite(patience) and patience > 0):
-            raise ConfigError(f"patience with bridge {bridge!r} is {patience}: use seconds, more than 0")
+        seconds = as_float(patience)
+        if not (math.isfinite(seconds) and seconds > 0):
+            raise ConfigError(f"patience with bridge {bridge!r} is {patience!r}: use seconds, more than 0")
         self._node = node
         self._bridge = bridge
-        self._patience = patience
+        self._patience = seconds
         self._found: tuple[frozenset[NodeId], Sequence[RemoteShard]] | None = None
         self._terms: dict[int, int] = {}
         """The latest term of each shard that was seen: a primary of an earlier one is not read any more."""
@@ -740,7 +742,7 @@ def _gaps_untrusted(reply: object) -> list[Gap]:
         numbers = (gap.shard, gap.offset, gap.upto, gap.count, gap.timestamp)
         if not all(type(number) is int and 0 <= number < 2**63 for number in numbers):
             raise _not_understood()
-        if not (is_topic(gap.topic) and is_name(gap.cluster) and is_node_id(gap.publisher)):
+        if not (is_topic(gap.topic) and is_known_cluster(gap.cluster) and is_node_id(gap.publisher)):
             raise _not_understood()
         found.append(gap)
     return found

@@ -21,7 +21,7 @@ its size; the bytes follow as messages of their own.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, cast, final
@@ -65,21 +65,30 @@ class Consumers:
         self._member = member
         self._turns: WeakValueDictionary[str, trio.Lock] = WeakValueDictionary()
 
-    async def consume(self, tunnel: Tunnel, fields: Mapping[str, object]) -> None:
-        """Serve a consumer, which may have the events of these topics.  Its group belongs to its cluster."""
+    async def consume(self, tunnel: Tunnel, fields: Mapping[str, object], look_again: Callable[[], None]) -> None:
+        """Serve a consumer, which may have the events of these topics.  Its group belongs to its cluster.
+
+        Args:
+            tunnel: to the consumer.
+            fields: its first message.
+            look_again: raises NotAllowed when it may not have these events any more.
+        """
         group, topics = cast("str", fields["group"]), _topics(fields)
         turn = self._turns.setdefault(group, trio.Lock())
         async with turn:
             with suppress(TunnelBroken):  # it has gone
-                await _Reading(self._member, group, topics, tunnel).run(fields)
+                await _Reading(self._member, group, topics, tunnel, look_again).run(fields)
 
 
 @final
 class _Reading:
     """What one consumer reads."""
 
-    def __init__(self, member: LogMember, group: str, topics: Sequence[str], tunnel: Tunnel) -> None:
+    def __init__(
+        self, member: LogMember, group: str, topics: Sequence[str], tunnel: Tunnel, look_again: Callable[[], None]
+    ) -> None:
         self._member = member
+        self._look_again = look_again
         self._group = group
         self._filter = TopicFilter(topics)
         self._tunnel = tunnel
@@ -104,12 +113,16 @@ class _Reading:
         """Read until the consumer leaves."""
         member = self._member
         states = {state.id: state for state in member.states.values()}
-        start = await run_in_thread(self._start, fields, states)
-        cursors = await run_in_thread(member.store.cursors)
+        start: Mapping[str, int]
         if fields.get("replay") is True:
+            start = await run_in_thread(self._start, fields, states)
             await self._move(start)
-        elif all(cursor.group != self._group for cursor in cursors) and await member.wait_begun(self._group):
+        elif any(cursor.group == self._group for cursor in await run_in_thread(member.store.cursors)):
+            start = {}  # it goes on where it was: where it began may have been trimmed
+        elif await member.wait_begun(self._group):
             start = {shard: state.earliest for shard, state in states.items()}
+        else:
+            start = await run_in_thread(self._start, fields, states)
         pin = partial(member.store.pin_cursor, self._group, start, now=member.now())
         cursor = await run_in_thread(pin)
         self._committed = {shard: cursor.offsets.get(shard, state.earliest) for shard, state in states.items()}
@@ -156,6 +169,7 @@ class _Reading:
         self._room.unpark_all()
         if not known:
             return
+        self._look_again()
         # A commit may be late: sent again by a consumer that was cut off, when another one has come further meanwhile.
         next_ = {state.id: state.next for state in self._member.states.values()}
         await self._move(
@@ -225,6 +239,7 @@ class _Reading:
             while self._batches - self._taken >= _AHEAD:
                 await self._room.park()
             self._batches += 1
+            self._look_again()
             await self._tunnel.send(
                 {
                     "shard": shard,

@@ -350,7 +350,7 @@ async def open_copy(
             yield copy
     finally:
         with trio.CancelScope(shield=True):
-            await run_in_thread(store.close)
+            await run_in_thread(store.close, else_here=True)
 
 
 def _begin(store: Store) -> LogState:

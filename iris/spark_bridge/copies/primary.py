@@ -458,9 +458,9 @@ class PrimaryCopies:
             async with self._listening:
                 replication = self._store.replication
                 if self._followers:
-                    await run_in_thread(replication.listen, self._changed)
+                    await run_in_thread(replication.listen, self._changed, else_here=True)
                 else:
-                    await run_in_thread(replication.listen_no_more)
+                    await run_in_thread(replication.listen_no_more, else_here=True)
 
     def _changed(self, change: LogChange) -> None:
         self._token.run_sync_soon(self._distribute, change)
@@ -509,7 +509,7 @@ class PrimaryCopies:
         await self._listen()
         follower.takes_part = True  # from here each change is queued; those that are in the rest are left out
         with closing(replication.rest(offsets, begin)) as rest:
-            while (change := await run_in_thread(next, rest, None)) is not None:
+            while (change := await run_in_thread(lambda: next(rest, None))) is not None:
                 follower.leave_out(change.head.number)
                 await self._send(follower, change)
         _log.info("copy %s of bridge %s is in step", follower.name, self._bridge, extra={"bridge": self._bridge})

@@ -15,6 +15,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, final
 
+from iris.kernel.names import account_of
 from iris.kernel.wire import saturated
 from iris.spark_bridge.errors import LogDamaged
 
@@ -25,7 +26,7 @@ MAX_OF_TOPIC: Final = 64
 """Gaps of one topic and cluster in one shard."""
 
 MAX_OF_CLUSTER: Final = 4096
-"""Gaps of one cluster's publishers; when there are more, the oldest goes."""
+"""Gaps of one cluster's publishers, or those of one other realm; when there are more, the oldest goes."""
 
 
 @final
@@ -86,7 +87,7 @@ class GapBook:
     def __init__(self, gaps: Iterable[Gap] = ()) -> None:
         self._gaps: dict[GapKey, Gap] = {}
         self._of_topics: dict[tuple[int, str, str], list[GapKey]] = {}
-        self._of_clusters: dict[str, dict[GapKey, None]] = {}
+        self._of_accounts: dict[str, dict[GapKey, None]] = {}
         self._last: dict[int, int] = {}
         self.changed: set[GapKey] = set()
         self.removed: set[GapKey] = set()
@@ -119,8 +120,8 @@ class GapBook:
                 upto=max(last.upto, gap.upto),
                 count=saturated(last.count + gap.count),
             )
-        elif len(self._of_clusters.get(gap.cluster, ())) >= MAX_OF_CLUSTER:
-            self._remove(next(iter(self._of_clusters[gap.cluster])))
+        elif len(self._of_accounts.get(account_of(gap.cluster), ())) >= MAX_OF_CLUSTER:
+            self._remove(next(iter(self._of_accounts[account_of(gap.cluster)])))
         self._put(gap)
 
     def trim(self, shard: int, before: int) -> None:
@@ -133,7 +134,7 @@ class GapBook:
         key = (gap.shard, gap.offset, gap.topic, gap.cluster)
         if key not in self._gaps:
             self._of_topics.setdefault((gap.shard, gap.topic, gap.cluster), []).append(key)
-            self._of_clusters.setdefault(gap.cluster, {})[key] = None
+            self._of_accounts.setdefault(account_of(gap.cluster), {})[key] = None
         self._gaps[key] = gap
         self._last[gap.shard] = max(self._last.get(gap.shard, -1), gap.upto)
         self.changed.add(key)
@@ -145,9 +146,9 @@ class GapBook:
         keys.remove(key)
         if not keys:
             del self._of_topics[gap.shard, gap.topic, gap.cluster]
-        of_cluster = self._of_clusters[gap.cluster]
-        del of_cluster[key]
-        if not of_cluster:
-            del self._of_clusters[gap.cluster]
+        of_account = self._of_accounts[account_of(gap.cluster)]
+        del of_account[key]
+        if not of_account:
+            del self._of_accounts[account_of(gap.cluster)]
         self.changed.discard(key)
         self.removed.add(key)

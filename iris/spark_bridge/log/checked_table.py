@@ -28,6 +28,7 @@ from typing import Final, Literal, final
 import lmdb
 
 from iris.kernel.config import MIB
+from iris.kernel.names import account_of
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.log.chunk import crc32
 
@@ -244,8 +245,9 @@ class CheckedTable:
 
 # -- what is kept for each cluster ------------------------------------------------------------------------------
 
-QuotaKind = Literal["keys", "publishers"]
-"""What is counted: idempotency keys with their outcomes, and what is known of the numbers of publishers."""
+QuotaKind = Literal["keys", "publishers", "retries"]
+"""What is counted: idempotency keys with their outcomes, what is known of the numbers of publishers, failed attempts of
+jobs."""
 
 _ONE: Final = 16
 _ALL: Final = 4
@@ -267,8 +269,9 @@ def record_size(value: int) -> int:
 class Quota:
     """What a log keeps of one kind for each cluster, in bytes, counted in the transaction that changes it.
 
-    A cluster may have a sixteenth of the room, and all clusters together a quarter.  So what one of them fills up is
-    refused, or forgotten, for that one: there is room for the others' things, and for events.
+    A cluster may have a sixteenth of the room, and all clusters together a quarter; those of another realm count as
+    one.  So what one of them fills up is refused, or forgotten, for that one: there is room for the others' things, and
+    for events.
 
     Args:
         table: has the counts.
@@ -285,7 +288,7 @@ class Quota:
 
     def used(self, owner: str) -> int:
         """Return how many bytes are kept for a cluster."""
-        return self._get(self._prefix + owner.encode())
+        return self._get(self._prefix + account_of(owner).encode())
 
     @property
     def total(self) -> int:
@@ -297,7 +300,7 @@ class Quota:
         used, total = self.used(owner), self.total
         room = self._room(total)
         if used + more > room // _ONE:
-            return f"cluster {owner!r} has {used / MIB:,.1f} of {room / _ONE / MIB:,.1f} MiB"
+            return f"cluster {account_of(owner)!r} has {used / MIB:,.1f} of {room / _ONE / MIB:,.1f} MiB"
         if total + more > room // _ALL:
             return f"all clusters together have {total / MIB:,.1f} of {room / _ALL / MIB:,.1f} MiB"
         return None
@@ -310,7 +313,7 @@ class Quota:
         used, total = self.used(owner), self.total
         room = self._room(total)
         if used > room // _ONE:
-            return owner, used - room // _ONE * 3 // 4
+            return account_of(owner), used - room // _ONE * 3 // 4
         if total > room // _ALL:
             largest, most = max(self._owners(), key=lambda one: one[1])
             return largest, most // 4
@@ -318,7 +321,7 @@ class Quota:
 
     def add(self, owner: str, size: int) -> None:
         """Count so many bytes more for a cluster, or fewer."""
-        for key in (self._prefix + owner.encode(), self._total):
+        for key in (self._prefix + account_of(owner).encode(), self._total):
             used = max(0, self._get(key) + size)
             if used:
                 self._table.put(key, _COUNT.pack(used))

@@ -14,15 +14,21 @@ from __future__ import annotations
 
 import enum
 import itertools
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, final
+from typing import Final, Generic, TypeVar, final
 
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.spark_bridge.events.runs import cut_run
 
+T = TypeVar("T")
+
 BLOCK: Final = 4096
 BLOCK_BYTES: Final = BLOCK // 8
 WINDOW: Final = 256 * BLOCK
+
+_MEMORY: Final = 700
+"""Bytes of memory that a block takes, and the rest of a window."""
 
 _BIT: Final = tuple(1 << bit for bit in range(8))
 
@@ -51,6 +57,11 @@ class PublisherWindow:
         self.newest = max(self.blocks, default=0)
         self.changed: set[int] = set()
         self.expired: set[int] = set()
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that it takes."""
+        return _MEMORY * (1 + len(self.blocks))
 
     def admit(self, sequence: int) -> Verdict:
         """Judge one number, and count it as stored if it is new."""
@@ -175,3 +186,75 @@ def _consecutive(runs: Sequence[EventRun], begin: int) -> int:
         following += len(run.payloads)
         end += 1
     return end
+
+
+@final
+class PublisherMemory(Generic[T]):
+    """What is kept in memory of publishers, windows or numberings, in bytes by cluster: those that were used last.
+
+    All of it is in the index, too.  What a cluster has no room for is read again when its publisher comes back, and
+    costs other clusters nothing.
+
+    Args:
+        most: bytes for all clusters together.
+        most_of_owner: bytes for one of them.
+    """
+
+    def __init__(self, *, most: int, most_of_owner: int) -> None:
+        self._most = most
+        self._most_of_owner = most_of_owner
+        self._owners: dict[str, str] = {}
+        self._known: dict[str, OrderedDict[str, tuple[T, int]]] = {}
+        """By owner and publisher, with its bytes; the one that was used last is the last one."""
+        self._used: Counter[str] = Counter()
+        self.size = 0
+        """Bytes that it takes."""
+
+    def __repr__(self) -> str:
+        return f"<PublisherMemory: {self.size} bytes of {len(self._owners)} publishers>"
+
+    def used(self, owner: str) -> int:
+        """Return how many of them are a cluster's."""
+        return self._used[owner]
+
+    def get(self, publisher: str) -> T | None:
+        """Return what is kept of a publisher."""
+        owner = self._owners.get(publisher)
+        return None if owner is None else self._known[owner][publisher][0]
+
+    def keep(self, publisher: str, owner: str, value: T, size: int) -> None:
+        """Keep something of a publisher of a cluster; ``owner`` is "" if that is not known now.
+
+        For it the cluster's publishers that were used longest ago are forgotten, and where all clusters together have
+        too much those of the one that has most.
+        """
+        owner = owner or self._owners.get(publisher, "")
+        self.forget(publisher)
+        self._owners[publisher] = owner
+        self._known.setdefault(owner, OrderedDict())[publisher] = (value, size)
+        self._used[owner] += size
+        self.size += size
+        while self._used[owner] > self._most_of_owner and len(self._known[owner]) > 1:
+            self.forget(next(iter(self._known[owner])))
+        while self.size > self._most and len(self._owners) > 1:
+            ((largest, _),) = self._used.most_common(1)
+            self.forget(next(iter(self._known[largest])))
+
+    def forget(self, publisher: str) -> None:
+        """Keep nothing of a publisher."""
+        owner = self._owners.pop(publisher, None)
+        if owner is None:
+            return
+        known = self._known[owner]
+        size = known.pop(publisher)[1]
+        self._used[owner] -= size
+        self.size -= size
+        if not known:
+            del self._known[owner], self._used[owner]
+
+    def clear(self) -> None:
+        """Keep nothing."""
+        self._owners.clear()
+        self._known.clear()
+        self._used.clear()
+        self.size = 0

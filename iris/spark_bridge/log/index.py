@@ -32,6 +32,7 @@ from typing import Final, Literal, NamedTuple, final
 
 import lmdb
 
+from iris.kernel.names import account_of
 from iris.spark_bridge.errors import LogDamaged, StoreFull
 from iris.spark_bridge.events.gaps import Gap, GapKey, read_gap
 from iris.spark_bridge.log.checked_table import (
@@ -521,11 +522,11 @@ class IndexView:
         return _PublisherSize(numbered, size), value[_PUBLISHER.size + _NUMBER.size :].decode()
 
     def oldest_publishers(self, owner: str, size: int) -> list[bytes]:
-        """Return the publishers of a cluster whose last events are the oldest, which have so many bytes together."""
+        """Return the publishers of an account whose last events are the oldest, which have so many bytes together."""
         own: list[tuple[int, bytes, int]] = []
         for key, value in self._publishers.records():
             kept, whose = self._kept(value)
-            if whose == owner and kept.size:
+            if account_of(whose) == owner and kept.size:
                 own.append((_PUBLISHER.unpack_from(value)[0], key, kept.size))
         found: list[bytes] = []
         for _, key, counted in sorted(own):

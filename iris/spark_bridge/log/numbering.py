@@ -31,6 +31,9 @@ MAX_HOLES: Final = 64
 MAX_TOPICS: Final = 16_384
 """Topics of one publisher whose numbers are remembered.  A publisher may use a new topic for each event."""
 
+_MEMORY: Final = 3
+"""Bytes of memory that a byte in the log takes."""
+
 _HOLE_BYTES: Final = 28
 
 
@@ -158,6 +161,11 @@ class PublisherNumberings:
 
     def __len__(self) -> int:
         return len(self.topics)
+
+    @property
+    def memory(self) -> int:
+        """Bytes of memory that they take."""
+        return _MEMORY * (1 + self.size)
 
     def topic(self, name: str) -> Numbering:
         """Return the numbering of a topic, to count events in it."""

@@ -18,9 +18,18 @@ from typing import Any, Final, final
 from weakref import WeakKeyDictionary
 
 from iris.kernel.errors import ConfigError
+from iris.kernel.numerals import as_float, as_whole
 from iris.patterns.pubsub.interest import check_pattern
 from iris.spark_bridge.log.index import IndexView, SegmentRecord
 from iris.spark_bridge.log.topics.filter import TopicFilter
+
+
+def _limit(name: str, value: object) -> float | None:
+    """Return a limit as Python's own number, of bytes a whole one if it is; NaN if it is none."""
+    if value is None:
+        return None
+    whole = as_whole(value) if name == "max_bytes" else None
+    return as_float(value) if whole is None else whole
 
 
 @final
@@ -43,9 +52,10 @@ class TopicRetention:
     def __post_init__(self) -> None:
         check_pattern(self.pattern)
         for name in ("max_age", "max_bytes"):
-            value = getattr(self, name)
+            value = _limit(name, given := getattr(self, name))
             if value is not None and not value > 0:
-                raise ConfigError(f"retention of {self.pattern!r}: {name} is {value!r}: use a number above 0")
+                raise ConfigError(f"retention of {self.pattern!r}: {name} is {given!r}: use a number above 0")
+            object.__setattr__(self, name, value)
 
 
 def parse_rule(text: str) -> TopicRetention:
@@ -104,9 +114,10 @@ class Retention:
 
     def __post_init__(self) -> None:
         for name in ("max_age", "max_bytes", "tombstones"):
-            value = getattr(self, name)
+            value = _limit(name, given := getattr(self, name))
             if value is not None and not value > 0:
-                raise ConfigError(f"retention: {name} is {value!r}: use a number above 0, or None for no limit")
+                raise ConfigError(f"retention: {name} is {given!r}: use a number above 0, or None for no limit")
+            object.__setattr__(self, name, value)
 
 
 _AMOUNT: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(s|m|h|d|KiB|MiB|GiB|TiB)")

@@ -16,7 +16,7 @@ import logging
 import os
 import re
 import threading
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -25,6 +25,8 @@ from typing import Any, Final, TypeVar, final
 
 import pyarrow as pa
 
+from iris.kernel.config import MIB
+from iris.kernel.names import account_of
 from iris.kernel.wire import saturated
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.spark_bridge.errors import DataLost, LogDamaged, QuotaExceeded, StaleBatch, StoreFull
@@ -50,7 +52,7 @@ from iris.spark_bridge.log.chunk_io import (
     take_sound,
     take_wanted,
 )
-from iris.spark_bridge.log.dedup import PublisherWindow, admit_runs
+from iris.spark_bridge.log.dedup import PublisherMemory, PublisherWindow, admit_runs
 from iris.spark_bridge.log.index import IN_TIER, ChunkPlace, Index, IndexView, ShardRecord
 from iris.spark_bridge.log.local_read import FileRange
 from iris.spark_bridge.log.numbering import PublisherNumberings
@@ -149,11 +151,18 @@ class Cursor:
     """Microseconds since 1970 of the last change."""
 
 
-_WINDOWS: Final = 4096
-"""Publishers whose windows stay in memory; those of others are read again when they publish."""
+_WINDOWS: Final = 512 * MIB
+"""Bytes of publishers' windows that stay in memory: 3,000 large ones.  Others are read again when their publishers
+publish."""
 
-_NUMBERINGS: Final = 65_536
-"""Topics whose numbers stay in memory, of all publishers; others are read again."""
+_WINDOWS_OF_OWNER: Final = 128 * MIB
+"""Of those, for the publishers of one cluster."""
+
+_NUMBERINGS: Final = 128 * MIB
+"""Bytes of the numbers that publishers have on their topics, likewise."""
+
+_NUMBERINGS_OF_OWNER: Final = 32 * MIB
+"""Of those, for the publishers of one cluster: 50,000 topics."""
 
 _VERIFIED_AT_ONCE: Final = 8 * 1024 * 1024
 
@@ -178,8 +187,12 @@ class Store:
         self._index = index
         self._files = files
         self._lock = lock
-        self._windows: OrderedDict[str, PublisherWindow] = OrderedDict()
-        self._numberings: OrderedDict[str, PublisherNumberings] = OrderedDict()
+        self._windows: PublisherMemory[PublisherWindow] = PublisherMemory(
+            most=_WINDOWS, most_of_owner=_WINDOWS_OF_OWNER
+        )
+        self._numberings: PublisherMemory[PublisherNumberings] = PublisherMemory(
+            most=_NUMBERINGS, most_of_owner=_NUMBERINGS_OF_OWNER
+        )
         with index.read() as view:
             self._gaps = GapBook(view.gaps())
             self._removals = Removals(view.removals())
@@ -276,10 +289,6 @@ class Store:
                 raise
             self._note_appended({number: {run.topic for run in runs} for number, runs in events.items()})
             self._finish_segments(finished)
-            while len(self._windows) > _WINDOWS:
-                self._windows.popitem(last=False)
-            while len(self._numberings) > 1 and sum(map(len, self._numberings.values())) > _NUMBERINGS:
-                self._numberings.popitem(last=False)
             return appended
 
     def _append(
@@ -302,6 +311,7 @@ class Store:
         count = repeats = 0
         stale: list[EventRun] = []
         begins: dict[int, int] = {}
+        numbered: dict[str, PublisherNumberings] = {}
         clusters: dict[str, str] = {}
         owners: dict[str, str] = {}
         for number, arrivals in events.items():
@@ -318,7 +328,9 @@ class Store:
                     if run.first:
                         if run.publisher != publisher:
                             publisher = run.publisher
-                            numberings = self._numberings_of(view, publisher) if judged(publisher) else None
+                            numberings = numbered.get(publisher)
+                            if numberings is None and judged(publisher):
+                                numberings = numbered[publisher] = self._numberings_of(view, publisher)
                             if numberings is not None:
                                 window(publisher)  # that is where its last arrival is recorded
                                 clusters[publisher] = run.sender.cluster
@@ -332,11 +344,13 @@ class Store:
                                 offset=at,
                             )
                     at += len(run.payloads)
-        missed = self._settle(view, clusters, begins, now)
+        missed = self._settle(view, clusters, numbered, begins, now)
         for publisher, changes in touched.items():
-            numberings = self._numberings[publisher] if publisher in clusters else None
-            numbered = None if numberings is None else numberings.size
-            self._write_window(view, publisher, changes, now, numbered=numbered, owner=owners.get(publisher, ""))
+            numberings = numbered.get(publisher)
+            if numberings is not None:
+                self._numberings.keep(publisher, clusters[publisher], numberings, numberings.memory)
+            size = None if numberings is None else numberings.size
+            self._write_window(view, publisher, changes, now, numbered=size, owner=owners.get(publisher, ""))
         for owner in set(owners.values()) if touched else ():
             self._bound_publishers(view, owner)
         return Appended(count=count, repeats=repeats, stale=stale, missed=missed)
@@ -360,24 +374,27 @@ class Store:
 
     def _forget_publisher(self, view: IndexView, publisher: bytes) -> None:
         view.delete_publisher(publisher)
-        self._windows.pop(publisher.hex(), None)
-        self._numberings.pop(publisher.hex(), None)
+        self._windows.forget(publisher.hex())
+        self._numberings.forget(publisher.hex())
 
     # -- what is missing ------------------------------------------------------------------------------------
 
     def _numberings_of(self, view: IndexView, publisher: str) -> PublisherNumberings:
         known = self._numberings.get(publisher)
-        if known is None:
-            known = PublisherNumberings(view.numberings(bytes.fromhex(publisher)))
-            self._numberings[publisher] = known
-        self._numberings.move_to_end(publisher)
-        return known
+        return PublisherNumberings(view.numberings(bytes.fromhex(publisher))) if known is None else known
 
-    def _settle(self, view: IndexView, clusters: Mapping[str, str], begins: Mapping[int, int], now: int) -> int:
+    def _settle(
+        self,
+        view: IndexView,
+        clusters: Mapping[str, str],
+        numbered: Mapping[str, PublisherNumberings],
+        begins: Mapping[int, int],
+        now: int,
+    ) -> int:
         """Write what publishers have numbered, and what turns out to be missing; return how many events that is."""
         missed = 0
         for publisher, cluster in clusters.items():
-            key, numberings = bytes.fromhex(publisher), self._numberings[publisher]
+            key, numberings = bytes.fromhex(publisher), numbered[publisher]
             changed = {topic: numberings.topics[topic] for topic in numberings.changed}
             for topic, numbering in changed.items():
                 for hole in numbering.settle(begins) if numbering.holes else ():
@@ -550,14 +567,11 @@ class Store:
                 self._files.finish(shard, epoch, first, size, revision)
 
     def _window(self, view: IndexView, publisher: str) -> PublisherWindow:
-        window = self._windows.get(publisher)
-        if window is None:
-            window = self._windows[publisher] = PublisherWindow(view.publisher_blocks(bytes.fromhex(publisher)))
-        self._windows.move_to_end(publisher)
-        return window
+        known = self._windows.get(publisher)
+        return PublisherWindow(view.publisher_blocks(bytes.fromhex(publisher))) if known is None else known
 
-    @staticmethod
     def _write_window(
+        self,
         view: IndexView,
         publisher: str,
         window: PublisherWindow,
@@ -574,6 +588,7 @@ class Store:
         window.changed.clear()
         window.expired.clear()
         view.put_publisher(key, len(window.blocks), now, numbered=numbered, owner=owner)
+        self._windows.keep(publisher, owner, window, window.memory)
 
     # -- reading --------------------------------------------------------------------------------------------
 
@@ -992,8 +1007,6 @@ class Store:
             except BaseException:
                 self._windows.clear()
                 raise
-            while len(self._windows) > _WINDOWS:
-                self._windows.popitem(last=False)
 
     # -- owners ---------------------------------------------------------------------------------------------
 
@@ -1005,7 +1018,7 @@ class Store:
             name: of the group or query.
             owner: the cluster.
             most: names of this kind that may belong to somebody.
-            most_of_owner: of them, to ``owner``.
+            most_of_owner: of them, to ``owner``, or to all clusters of its realm if that is another one.
             now: microseconds since 1970.
 
         Raises:
@@ -1021,18 +1034,24 @@ class Store:
             with self._index.read() as view:
                 if self._owned is None:
                     # Read in full, once, before a name is taken for free: damage could hide its record.
-                    self._owned = Counter((_kind(other), cluster) for other, cluster in view.owners())
+                    self._owned = Counter((_kind(other), account_of(cluster)) for other, cluster in view.owners())
                 known = view.owner(key)
             if known is not None:
                 return known
-            if self._owned[kind, owner] >= most_of_owner:
-                raise _too_many(kind, name, f"cluster {owner!r}", most_of_owner)
+            account = account_of(owner)
+            if self._owned[kind, account] >= most_of_owner:
+                raise _too_many(kind, name, f"cluster {account!r}", most_of_owner)
             if sum(count for (alike, _), count in self._owned.items() if alike == kind) >= most:
                 raise _too_many(kind, name, "all clusters together", most)
             with self._index.write() as view:
                 view.put_owner(key, owner, now)
-            self._owned[kind, owner] += 1
+            self._owned[kind, account] += 1
         return owner
+
+    def owner(self, kind: str, name: str) -> str | None:
+        """Return the owner of a name; None if it has none."""
+        with self._index.read() as view:
+            return view.owner(_owned(kind, name))
 
     def owners(self, kind: str) -> dict[str, str]:
         """Return the owner of each name of a kind that has one."""

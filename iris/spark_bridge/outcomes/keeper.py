@@ -3,10 +3,13 @@
 =========== =============================================== ==========================================================
 operation   payload                                         reply
 =========== =============================================== ==========================================================
-key.claim   {cluster, caller, operation: text or None, key, {attempt: number}: the caller is to run it;
-            fingerprint: 16 bytes, holder: 16 bytes,        {outcome: bytes};
-            budget: s, keep: s, rerun: flag, wait: s}       {busy: seconds, at most, until it is over};
+key.claim   {cluster, caller, operation: text or None, key, {attempt: number, notes: bytes if there are any, undone:
+            fingerprint: 16 bytes, holder: 16 bytes,        bytes, None if that never began}: the caller is to run it;
+            budget: s, keep: s, rerun: flag, wait: s,       {outcome: bytes};
+            undoes: {operation, key}, or None}              {busy: seconds, at most, until it is over};
                                                             {doubt: node that began it, attempt: number}
+key.note    {cluster, caller, operation, key, holder,       whether it counts: no other member has taken over
+            notes: bytes}
 key.record  {... as of the claim, attempt, outcome: bytes,  whether it counts: no other member has taken over
             events: a list of {topic, key, headers, data,
             packed}, or None}
@@ -51,6 +54,7 @@ from iris.spark_bridge.outcomes.records import (
     Granted,
     Held,
     KeyClaim,
+    KeyNotes,
     KeyOutcome,
     KeyRelease,
     Known,
@@ -178,7 +182,9 @@ class OutcomeKeeper:
 
     def requests(self) -> Mapping[str, Callable[[Request], Awaitable[object]]]:
         """Return what answers the members of a cluster, which is known to be theirs."""
-        handlers = {"key.claim": self._claim, "key.record": self._record, "key.release": self._release}
+        handlers = {
+            "key.claim": self._claim, "key.note": self._note, "key.record": self._record, "key.release": self._release,
+        }  # fmt: skip
         return {operation: partial(self._answer, handler) for operation, handler in handlers.items()}
 
     def report(self) -> OutcomeStatistics:
@@ -255,10 +261,11 @@ class OutcomeKeeper:
             finally:
                 self._waiting -= 1
         match verdict:
-            case Granted(attempt):
+            case Granted(attempt, notes, undone):
                 self._claimed += 1
                 self._retaken += attempt > 1
-                return {"attempt": attempt}
+                beside: dict[str, Any] = {"notes": notes} if notes else {}
+                return {"attempt": attempt, **beside, **({"undone": undone} if claim.undoes else {})}
             case Known(outcome):
                 self._replayed += 1
                 return {"outcome": outcome}
@@ -299,11 +306,16 @@ class OutcomeKeeper:
     def _is_gone(self, cluster: str, held: Held) -> bool:
         return trio.current_time() >= self._started + _MEETING and not self._peers.is_there(cluster, held.node)
 
+    async def _note(self, request: Request) -> bool:
+        fields = _fields(request.payload)
+        verdict = await self._apply(KeyNotes(_key(fields), _bytes(fields, "holder"), _kept(fields, "notes")))
+        if isinstance(verdict, ClaimRefused):
+            raise RemoteError(verdict.code, verdict.text)
+        return verdict is True
+
     async def _record(self, request: Request) -> bool:
         fields = _fields(request.payload)
-        claim, outcome, attempt = self._read_claim(request, fields), fields.get("outcome"), fields.get("attempt")
-        if not isinstance(outcome, bytes) or len(outcome) > MAX_OUTCOME + _FRAMING:
-            raise RemoteError("bad_request", f"outcome is none of {MAX_OUTCOME} bytes at most")
+        claim, outcome, attempt = self._read_claim(request, fields), _kept(fields, "outcome"), fields.get("attempt")
         if type(attempt) is not int or not 1 <= attempt < 2**31:
             raise RemoteError("bad_request", f"attempt is {attempt!r:.100}: use a whole number above 0")
         events = self._read_events(request.sender, fields.get("events"))
@@ -341,8 +353,14 @@ class OutcomeKeeper:
 
     @staticmethod
     def _read_claim(request: Request, fields: Mapping[str, object]) -> KeyClaim:
+        key, undoes = _key(fields), b""
+        if fields.get("undoes") is not None:
+            other = _fields(fields["undoes"])  # of the same cluster: it is that to which the sender has a right
+            undoes = _key({**fields, "operation": other.get("operation"), "key": other.get("key")})
+        if undoes == key:
+            raise RemoteError("bad_request", "a request undoes another one, and not itself")
         return KeyClaim(
-            key=_key(fields),
+            key=key,
             cluster=_text(fields, "cluster"),
             owner=request.sender.cluster,
             fingerprint=_bytes(fields, "fingerprint"),
@@ -351,6 +369,7 @@ class OutcomeKeeper:
             budget=_seconds(fields, "budget", 0.0, _MAX_BUDGET),
             keep=_seconds(fields, "keep", MIN_KEEP, MAX_KEEP),
             rerun=_flag(fields, "rerun"),
+            undoes=undoes,
         )
 
 
@@ -389,6 +408,13 @@ def _bytes(fields: Mapping[str, object], name: str) -> bytes:
     value = fields.get(name)
     if not isinstance(value, bytes) or len(value) != 16:
         raise RemoteError("bad_request", f"{name} is {value!r:.100}: use 16 bytes")
+    return value
+
+
+def _kept(fields: Mapping[str, object], name: str) -> bytes:
+    value = fields.get(name)
+    if not isinstance(value, bytes) or len(value) > MAX_OUTCOME + _FRAMING:
+        raise RemoteError("bad_request", f"{name} is none of {MAX_OUTCOME} bytes at most")
     return value
 
 

@@ -8,10 +8,18 @@ CLAIMED   a member may be running the request                  waits; when that 
 IN_DOUBT  a member began it, and nobody knows how far it came  is refused; or with ``rerun`` takes over, as the next
                                                                attempt
 DONE      the outcome is known                                 gets the outcome
+CLOSED    it is undone, or about to be, and was never begun    is refused
+          (attempt 0), or begun and without an outcome
 ========= ==================================================== ====================================================
 
 A claim is named by 16 random bytes, its *holder*.  Only the last holder of a key may record the outcome: a member that
 was taken for lost, and is not, changes nothing any more once another one has taken over.
+
+The claim of a request that undoes another one closes the key of that one, in its transaction.  It waits while a member
+may still be running the other one; so of what is undone nothing begins any more, as far as the bridge knows.
+
+The holder of a claim may leave notes, which the next holder gets.  What was not noted by a holder that was taken over
+is refused: so the next one knows of all that a former one has begun.
 
 With an outcome come the events of its outbox: they are stored in its transaction.  Claims that change nothing cost no
 write.  Records end at their date; the table ``key_ends`` finds those that are due.  Nothing of a key is kept in memory.
@@ -44,6 +52,7 @@ _DATE: Final = struct.Struct(">Q")
 CLAIMED: Final = 0
 IN_DOUBT: Final = 1
 DONE: Final = 2
+CLOSED: Final = 3
 
 
 @final
@@ -65,6 +74,7 @@ class KeyRecord(msgspec.Struct, frozen=True, array_like=True):
     ends: int
     """Microseconds since 1970."""
     outcome: bytes = b""
+    """Until it is ``DONE``, the notes of the holders."""
     owner: str = ""
     """For which cluster it is counted; "": it was written by a former version, and is not."""
     opening: bytes = b""
@@ -92,6 +102,16 @@ class KeyClaim(NamedTuple):
     rerun: bool
     gone: bytes = b""
     """A holder that is known to have ended."""
+    undoes: bytes = b""
+    """Key of what the request undoes."""
+
+
+class KeyNotes(NamedTuple):
+    """The holder of a key leaves notes in place of the former ones."""
+
+    key: bytes
+    holder: bytes
+    notes: bytes
 
 
 class KeyOutcome(NamedTuple):
@@ -113,13 +133,17 @@ class KeyRelease(NamedTuple):
     """Whether the handler was called."""
 
 
-Operation = KeyClaim | KeyOutcome | KeyRelease
+Operation = KeyClaim | KeyNotes | KeyOutcome | KeyRelease
 
 
 class Granted(NamedTuple):
     """The claim is the member's: it is to run the request."""
 
     attempt: int
+    notes: bytes = b""
+    """Of the holders before."""
+    undone: bytes | None = b""
+    """Outcome of what it undoes, b"" if that may have run to whatever point; None: it was never begun, nor will be."""
 
 
 class Held(NamedTuple):
@@ -158,9 +182,10 @@ class Accepted(NamedTuple):
 
 
 TOO_MANY: Final = "too_many_keys"
+_CLOSED: Final = ClaimRefused("key_closed", "what the key stands for was undone, and does not begin any more")
 
 Verdict = Granted | Held | Known | Doubtful | ClaimRefused | Accepted | bool
-"""Of a claim; of an outcome whether it counted, or why it is refused; of a release whether it counted."""
+"""Of a claim; of an outcome or notes whether they counted, or why they are refused; of a release whether it counted."""
 
 
 @final
@@ -196,6 +221,8 @@ class OutcomeRecords:
         match operation:
             case KeyClaim():
                 return self._claim(view, operation, date, now, may_forget=may_forget)
+            case KeyNotes():
+                return _note(view, operation)
             case KeyOutcome():
                 verdict = _record(view, operation, date)
                 if verdict == Accepted(new=True):
@@ -205,29 +232,81 @@ class OutcomeRecords:
                 return _release(view, operation)
 
     def _claim(self, view: _View, claim: KeyClaim, date: int, now: float, *, may_forget: bool) -> Verdict:
-        known = view.get(claim.key)
-        if known is not None and known.ends <= date and may_forget:
-            view.delete(claim.key, known)
-            known = None
+        known = self._known(view, claim.key, date, may_forget=may_forget)
         if known is None:
-            return view.refusal(claim.owner, MAX_OUTCOME) or self._grant(view, claim, None, 1, date, now)
-        if known.fingerprint != claim.fingerprint:
+            refused = view.refusal(claim.owner, MAX_OUTCOME)
+            if refused is not None:
+                return refused
+        elif known.state == CLOSED:
+            return _CLOSED
+        elif known.fingerprint != claim.fingerprint:
             return ClaimRefused("key_reused", "")
-        if known.state == DONE:
+        elif known.state == DONE:
             return Known(known.outcome)
+        undone = self._close(view, claim, date, now, may_forget=may_forget) if claim.undoes else b""
+        if isinstance(undone, Held | ClaimRefused):
+            return undone
+        if known is None:
+            return self._grant(view, claim, None, 1, date, now, undone)
         if known.state == CLAIMED and known.holder == claim.holder:
-            return Granted(known.attempt)  # the first answer was lost
+            return Granted(known.attempt, known.outcome, undone)  # the first answer was lost
+        held = self._held(known, claim, now)
+        if held is not None:
+            return held
+        if not claim.rerun:
+            return Doubtful(known.node, known.attempt)
+        return self._grant(view, claim, known, known.attempt + 1, date, now, undone)
+
+    @staticmethod
+    def _known(view: _View, key: bytes, date: int, *, may_forget: bool) -> KeyRecord | None:
+        known = view.get(key)
+        if known is not None and known.ends <= date and may_forget:
+            view.delete(key, known)
+            known = None
+        return known
+
+    def _held(self, known: KeyRecord, claim: KeyClaim, now: float) -> Held | None:
+        """Return who may be at it, unless it is known to have ended."""
         over = known.over if known.opening == self._opening else self._opened + known.budget
         if known.state == CLAIMED and now < over and known.holder != claim.gone:
             return Held(known.holder, known.node, over - now)
-        if not claim.rerun:
-            return Doubtful(known.node, known.attempt)
-        return self._grant(view, claim, known, known.attempt + 1, date, now)
+        return None
+
+    def _close(
+        self, view: _View, claim: KeyClaim, date: int, now: float, *, may_forget: bool
+    ) -> Held | ClaimRefused | bytes | None:
+        """Close the key of what a request undoes, unless somebody may be at it; return what ``Granted.undone`` says."""
+        known = self._known(view, claim.undoes, date, may_forget=may_forget)
+        if known is None:
+            refused = view.refusal(claim.owner, 0)
+            if refused is not None:
+                return refused
+        elif known.state == DONE:
+            return known.outcome
+        elif known.state == CLOSED:
+            return b"" if known.attempt else None
+        elif (held := self._held(known, claim, now)) is not None:
+            return held
+        closed = self._claimed(claim, 0 if known is None else known.attempt, date, now)
+        view.put(claim.undoes, msgspec.structs.replace(closed, state=CLOSED), known)
+        return None if known is None else b""
 
     def _grant(
-        self, view: _View, claim: KeyClaim, known: KeyRecord | None, attempt: int, date: int, now: float
+        self,
+        view: _View,
+        claim: KeyClaim,
+        known: KeyRecord | None,
+        attempt: int,
+        date: int,
+        now: float,
+        undone: bytes | None,
     ) -> Granted:
-        record = KeyRecord(
+        notes = b"" if known is None else known.outcome
+        view.put(claim.key, self._claimed(claim, attempt, date, now, notes), known)
+        return Granted(attempt, notes, undone)
+
+    def _claimed(self, claim: KeyClaim, attempt: int, date: int, now: float, notes: bytes = b"") -> KeyRecord:
+        return KeyRecord(
             CLAIMED,
             claim.cluster,
             claim.fingerprint,
@@ -236,12 +315,11 @@ class OutcomeRecords:
             attempt,
             claim.budget,
             date + int(max(claim.keep, claim.budget) * 1_000_000),
+            outcome=notes,
             owner=claim.owner,
             opening=self._opening,
             over=now + claim.budget,
         )
-        view.put(claim.key, record, known)
-        return Granted(attempt)
 
     @staticmethod
     def sweep(index: IndexView, date: int) -> int:
@@ -252,6 +330,16 @@ class OutcomeRecords:
 def count_keys(index: IndexView) -> int:
     """Return how many keys are remembered."""
     return index.table("keys").count()
+
+
+def _note(view: _View, notes: KeyNotes) -> ClaimRefused | bool:
+    known = view.get(notes.key)
+    if known is None or known.state != CLAIMED or known.holder != notes.holder:
+        return False
+    refused = view.refusal(known.owner, len(notes.notes))
+    if refused is None:
+        view.put(notes.key, msgspec.structs.replace(known, outcome=notes.notes), known)
+    return refused or True
 
 
 def _record(view: _View, record: KeyOutcome, date: int) -> Accepted | ClaimRefused | bool:

@@ -18,9 +18,6 @@ from iris.spark_bridge.queues.rows import JobRow
 
 _LARGEST: Final = 16 * MIB
 
-_MOST_TEXT: Final = 1024
-"""Characters of the error in the headers."""
-
 
 def dead_letter(
     queue: str, epoch: str, job: QueuedJob, row: JobRow, owns: Callable[[str | None, str, str], bool]
@@ -39,7 +36,7 @@ def dead_letter(
     headers |= {
         DEAD_QUEUE: queue,
         DEAD_ATTEMPTS: str(job.attempts),
-        DEAD_ERROR: job.error[:_MOST_TEXT],
+        DEAD_ERROR: job.error,
         DEAD_PLACE: place,
     }
     salt = 0

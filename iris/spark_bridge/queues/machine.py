@@ -34,13 +34,16 @@ import enum
 import heapq
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, final
 
 from iris.spark_bridge.queues.rows import JobRow
 
 MOST_BACKOFF: Final = 3600.0
 """Seconds that a retry waits at most."""
+
+_JOB: Final = 512
+"""Bytes of a job without texts: itself, its place, and where it waits."""
 
 
 class Place(NamedTuple):
@@ -75,6 +78,7 @@ class QueuedJob:
     """One job that is not done."""
 
     __slots__ = (
+        "also",
         "attempts",
         "chained",
         "dead",
@@ -87,6 +91,7 @@ class QueuedJob:
         "priority",
         "rank",
         "row",
+        "size",
         "state",
         "suspect",
         "verdict",
@@ -97,6 +102,8 @@ class QueuedJob:
         self.place: Final = place
         self.row: JobRow | None = row
         """None: it has to be read again before it is handed out."""
+        self.size: Final = row.size
+        """Bytes of the row."""
         self.key: Final = row.key
         self.priority: Final = row.priority
         self.expires: Final = expires
@@ -110,6 +117,8 @@ class QueuedJob:
         self.state = JobState.DELAYED
         self.verdict: JobVerdict | None = None
         self.worker: QueueWorker | None = None
+        self.also: list[QueueWorker] = []
+        """Workers that have done it as well, and wait for the same outcome."""
         self.deadline = math.inf
         self.rank = 0
         self.chained = False
@@ -118,6 +127,11 @@ class QueuedJob:
 
     def __repr__(self) -> str:
         return f"<QueuedJob {self.place.shard}:{self.place.offset} {self.state.value}>"
+
+    @property
+    def aside(self) -> int:
+        """Bytes that it takes in memory beside its row, about: also while it is put off."""
+        return _JOB + len(self.key or "") + len(self.error)
 
 
 @final
@@ -128,7 +142,7 @@ class QueueWorker:
         limit: jobs that it may have in hand.
         lease: seconds.
         attempts: after so many failures a job is dead.
-        dead: topic for its dead letters.
+        dead: returns the topic for its dead letters; what it may publish on can change.
         backoff: seconds before the first retry; twice as many before each further one.
     """
 
@@ -137,7 +151,7 @@ class QueueWorker:
         "moved", "settled", "turn",
     )  # fmt: skip
 
-    def __init__(self, *, limit: int, lease: float, attempts: int, dead: str, backoff: float) -> None:
+    def __init__(self, *, limit: int, lease: float, attempts: int, dead: Callable[[], str], backoff: float) -> None:
         self.limit: Final = limit
         self.lease: Final = lease
         self.attempts: Final = attempts
@@ -180,6 +194,8 @@ class QueueMachine:
         """Leases that have run out, or whose worker was lost."""
         self.size = 0
         """Bytes of the rows that are kept."""
+        self.aside = 0
+        """Bytes of what is kept of every job beside its row."""
         self._ready: list[tuple[int, int, QueuedJob]] = []
         self._delayed: list[tuple[float, int, QueuedJob]] = []
         self._claims: dict[Place, QueueWorker] = {}
@@ -196,7 +212,8 @@ class QueueMachine:
         self._ranks += 1
         job.rank = self._ranks
         self.jobs[job.place] = job
-        self.size += 0 if job.row is None else job.row.size
+        self.size += job.size
+        self.aside += job.aside
         if job.due > now and not job.attempts:
             self._delay(job)
         else:
@@ -210,14 +227,14 @@ class QueueMachine:
         self._begins = until
 
     def keep(self, job: QueuedJob, row: JobRow) -> None:
-        """Keep the row of a job that was read again."""
-        self._drop_row(job)
-        job.row = row
-        self.size += row.size
+        """Keep the row of a job that was read again, unless the queue was purged meanwhile."""
+        if job.row is None and self.jobs.get(job.place) is job:
+            job.row = row
+            self.size += job.size
 
     def _drop_row(self, job: QueuedJob) -> None:
         if job.row is not None:
-            self.size -= job.row.size
+            self.size -= job.size
             job.row = None
 
     @property
@@ -261,6 +278,8 @@ class QueueMachine:
     def close(self, worker: QueueWorker, now: float, *, lost: bool) -> None:
         """A worker has gone; it was ``lost``, or has left in order: then no attempt has failed."""
         self.workers.remove(worker)
+        for place in [place for place, claimant in self._claims.items() if claimant is worker]:
+            del self._claims[place]
         for job in [job for job in worker.hand.values() if job.state is not JobState.SETTLING]:
             if lost and job.state is JobState.BEGUN:
                 self.lapsed += 1
@@ -365,6 +384,9 @@ class QueueMachine:
         job = self.jobs.get(place)
         if job is None:
             return False
+        if job.state is JobState.SETTLING and job.worker is not None and job.worker is not worker:
+            job.also.append(worker)
+            return True
         self._give_to(job, worker)
         if job.state is not JobState.SETTLING:
             self._settling(job, JobVerdict.DONE)
@@ -408,15 +430,19 @@ class QueueMachine:
         worker.is_stalled = False
 
     def _give_to(self, job: QueuedJob, worker: QueueWorker) -> None:
-        """Let a job belong to the worker that reports it."""
+        """Let a job belong to the worker that reports it; another one that has it by now is told."""
         if job.worker is not worker:
+            if job.worker is not None:
+                job.worker.settled.append(job.place)
             self._take_away(job)
             job.worker = worker
             worker.hand[job.place] = job
 
     def _fail(self, job: QueuedJob, worker: QueueWorker, error: str, now: float, *, permanent: bool = False) -> None:
         job.attempts += 1
-        job.error, job.dead = error, worker.dead
+        self.aside -= job.aside
+        job.error, job.dead = error, worker.dead()
+        self.aside += job.aside
         if permanent or job.attempts >= worker.attempts:
             self._settling(job, JobVerdict.DEAD)
         else:
@@ -437,6 +463,10 @@ class QueueMachine:
         for job in jobs:
             worker, verdict = job.worker, job.verdict
             job.worker, job.verdict = None, None
+            for other in job.also:
+                other.settled.append(job.place)
+                told.add(other)
+            job.also = []
             if worker is not None and worker.hand.pop(job.place, None) is not None:
                 worker.settled.append(job.place)
                 told.add(worker)
@@ -447,6 +477,7 @@ class QueueMachine:
             else:
                 del self.jobs[job.place]
                 self._drop_row(job)
+                self.aside -= job.aside
                 self._unchain(job, now)
         return told
 
@@ -508,7 +539,7 @@ class QueueMachine:
             worker.hand.clear()
             worker.begun.clear()
         self.jobs.clear()
-        self.size = 0
+        self.size = self.aside = 0
         self._ready.clear()
         self._delayed.clear()
         self._chains.clear()

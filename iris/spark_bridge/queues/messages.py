@@ -46,6 +46,9 @@ from iris.spark_bridge.queues.rows import JobRow
 _MOST_BYTES: Final = 128 * KIB
 """Of a message with jobs."""
 
+MOST_ERROR: Final = 1024
+"""Characters of the error that a job has failed with; the rest is cut off."""
+
 _LARGE: Final = 64 * KIB
 _PIECE: Final = 256 * KIB
 
@@ -109,7 +112,7 @@ def _failures(value: object) -> list[tuple[Place, int, str, bool]]:
     for entry in cast("list[object]", value):
         match entry:
             case [int(shard), int(offset), int(attempt), str(error), bool(permanent)] if min(shard, offset) >= 0:
-                found.append((Place(shard, offset), attempt, error, permanent))
+                found.append((Place(shard, offset), attempt, error[:MOST_ERROR], permanent))
             case _:
                 raise _not_understood()
     return found

@@ -14,13 +14,15 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import islice
 from typing import Final, Protocol, TypeVar, final
 
 import trio
 
 from iris.kernel.config import KIB, MIB
-from iris.kernel.errors import TunnelBroken
+from iris.kernel.errors import RemoteError, TunnelBroken
 from iris.kernel.tasks import Wakeup, open_background, run_in_thread
+from iris.patterns.pubsub.queues import MAX_LIMIT
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.patterns.tunnel import Tunnel
 from iris.spark_bridge.errors import DataLost, LogDamaged, StoreFull, TierUnreachable
@@ -29,7 +31,7 @@ from iris.spark_bridge.queues.dead_letters import dead_letter
 from iris.spark_bridge.queues.machine import JobState, JobVerdict, Place, QueuedJob, QueueMachine, QueueWorker
 from iris.spark_bridge.queues.messages import JobReport, encode_jobs, encode_places, read_report_untrusted
 from iris.spark_bridge.queues.progress import ShardProgress
-from iris.spark_bridge.queues.records import QueueRecord, Retry, change_of, read_record, write_changes
+from iris.spark_bridge.queues.records import Crowded, QueueRecord, Retry, change_of, read_record, write_changes
 from iris.spark_bridge.queues.rows import JobRow, rows_of
 
 T = TypeVar("T")
@@ -40,12 +42,16 @@ MOST_WAITING: Final = 16_384
 """Jobs that a queue looks at ahead, beside those that are put off: as many may wait behind one key or priority."""
 
 MOST_BYTES: Final = 32 * MIB
-"""Of their payloads and headers."""
+"""Of their payloads, keys and headers."""
 
 MOST_DELAYED: Final = 262_144
 """Jobs that are put off; behind more the queue stands still until one is due."""
 
 _READ_BYTES: Final = 256 * KIB
+_UNTOLD: Final = 16 * MAX_LIMIT
+"""Places that may wait to be told to a worker: no more than it may have in hand wait for one that reads."""
+_AT_ONCE: Final = 8 * MIB
+"""Of jobs that are read again, to be handed out or to become dead letters."""
 _RETRY: Final = 0.5
 """Seconds between attempts to write to a full disk."""
 _DAMAGED: Final = 30.0
@@ -156,7 +162,7 @@ class OpenQueue:
         name: of the queue, and of the topic of its jobs.
         group: under which the bridge keeps how far it is.
         member: the bridge's member.
-        cluster: that has asked for it.
+        cluster: on whose account it is.
         share: returns how many bytes of jobs it may hold in memory.
     """
 
@@ -186,6 +192,8 @@ class OpenQueue:
         self._purging = trio.Lock()
         self.looked = trio.Event()
         """The log was looked at up to its end, or as far as the queue looks ahead, or it must not be looked at yet."""
+        self._is_crowded = False
+        """Whether failed attempts are not written, and that was said."""
         self._scopes: set[trio.CancelScope] = set()
         """Those in which workers are served."""
 
@@ -271,11 +279,14 @@ class OpenQueue:
         for scope in self._scopes:
             scope.cancel()
 
-    async def peek(self, most: int) -> list[tuple[QueuedJob, JobRow]]:
-        """Return the jobs that come first in the log, of those that are looked at."""
-        jobs = sorted(self._machine.jobs.values(), key=lambda job: job.rank)[:most]
-        rows = await self._rows(jobs)
-        return [(job, rows[job.place]) for job in jobs if job.place in rows]
+    async def peek(self, most: int, show: Callable[[QueuedJob, JobRow], T]) -> list[T]:
+        """Return what ``show`` makes of the jobs that come first in the log, of those that are looked at."""
+        found: list[T] = []
+        for job in [*islice(self._machine.jobs.values(), most)]:  # they came in the order of the log
+            rows = await self._rows([job])  # one by one: 256 payloads may be more than this process has room for
+            if job.place in rows:
+                found.append(show(job, rows[job.place]))
+        return found
 
     async def purge(self) -> int:
         """Forget every job that the log holds now; return how many those were.  What is in hand is not done again."""
@@ -328,10 +339,11 @@ class OpenQueue:
                 await self._look.wait()
 
     def _has_room(self) -> bool:
-        machine = self._machine
+        machine, share = self._machine, self._share()
         return (
             len(machine.jobs) - machine.delayed < MOST_WAITING
-            and machine.size < min(MOST_BYTES, self._share())
+            and machine.size < MOST_BYTES
+            and machine.size + machine.aside < share
             and machine.delayed < MOST_DELAYED
         )
 
@@ -433,28 +445,39 @@ class OpenQueue:
             if self._machine.outcomes:
                 self._dirty.wake()
 
-    async def serve(self, worker: QueueWorker, tunnel: Tunnel, held: Sequence[Place]) -> None:
+    async def serve(
+        self, worker: QueueWorker, tunnel: Tunnel, held: Sequence[Place], look_again: Callable[[], None]
+    ) -> None:
         """Serve a worker through its tunnel, until that ends.
 
+        Args:
+            worker: what it asks for.
+            tunnel: to the worker.
+            held: the jobs that it says it has.
+            look_again: raises NotAllowed when it may not have more.
+
         Raises:
-            RemoteError: it sent something else than a report.
+            NotAllowed: it may not have more.
+            RemoteError: it sent something else than a report, or reads nothing.
         """
         machine = self._machine
         if not self.is_kept:
             await self._keep()
         machine.open(worker, trio.current_time())
-        machine.resume(worker, held, trio.current_time())
+        machine.resume(worker, held[: worker.limit], trio.current_time())
         self._wakeups[worker] = Wakeup()
         scope = trio.CancelScope()
         lost = False  # a worker that leaves in order is not, and none is when this member ends
         try:
             async with open_background() as nursery:
-                nursery.start_soon(self._send, worker, tunnel)
+                nursery.start_soon(self._send, worker, tunnel, look_again)
                 self._changed.wake()
                 with scope:
                     self._scopes.add(scope)
                     async for message in tunnel:
                         self._take_report(worker, read_report_untrusted(message))
+                        if len(worker.settled) > _UNTOLD:
+                            raise RemoteError("bad_request", "a worker reports without reading what it is answered")
         except TunnelBroken:
             lost = True
             raise
@@ -486,7 +509,9 @@ class OpenQueue:
     def _take_late(self, worker: QueueWorker, place: Place) -> None:
         """Take the report of a job that is not there: it is done already, or was not looked at since a restart."""
         shard = self._shards.get(place.shard)
-        if shard is None or shard.progress.is_done(place.offset) or place.offset < shard.scanned:
+        end = max((state.next for state in self._member.states.values() if state.number == place.shard), default=0)
+        # What is not in the log yet was given to nobody: it would be lost if it counted as done when it comes.
+        if shard is None or shard.progress.is_done(place.offset) or place.offset < shard.scanned or place.offset >= end:
             worker.settled.append(place)
             return
         shard.progress.mark(place.offset, place.offset + 1)
@@ -496,15 +521,15 @@ class OpenQueue:
         self._unmarked = True
         self._dirty.wake()
 
-    async def _send(self, worker: QueueWorker, tunnel: Tunnel) -> None:
+    async def _send(self, worker: QueueWorker, tunnel: Tunnel, look_again: Callable[[], None]) -> None:
         """Send a worker its jobs, and which of its outcomes are on the disk."""
         wakeup = self._wakeups[worker]
         with suppress(TunnelBroken):  # who receives gets it as well
             while True:
                 await wakeup.wait()
-                await self._send_all(worker, tunnel)
+                await self._send_all(worker, tunnel, look_again)
 
-    async def _send_all(self, worker: QueueWorker, tunnel: Tunnel) -> None:
+    async def _send_all(self, worker: QueueWorker, tunnel: Tunnel, look_again: Callable[[], None]) -> None:
         while worker.settled or worker.assigned or worker.confirmed:
             if worker.settled:
                 settled, worker.settled = worker.settled, []
@@ -512,15 +537,17 @@ class OpenQueue:
             if worker.confirmed:
                 confirmed, worker.confirmed = worker.confirmed, []
                 await tunnel.send(encode_places("confirmed", confirmed))
-            jobs, worker.assigned = worker.assigned, []
+            jobs, worker.assigned = _within(worker.assigned, _AT_ONCE)
             rows = await self._rows(jobs)
             held = [job for job in jobs if job.worker is worker and job.state is JobState.HELD]
             for job in held:
                 if job.place not in rows:  # trimmed before anyone got it
                     self._machine.lapse(worker, job.place, trio.current_time())
-                elif job.row is None:
-                    self._machine.keep(job, rows[job.place])
+                elif job.row is None and self._machine.size + job.size <= min(MOST_BYTES, self._share()):
+                    self._machine.keep(job, rows[job.place])  # else it is read again if it is needed again
             kept = [(job, rows[job.place]) for job in held if job.place in rows]
+            if kept:
+                look_again()
             for message in encode_jobs(kept):
                 await tunnel.send(message)
 
@@ -531,7 +558,7 @@ class OpenQueue:
             await self._dirty.wait()
             while self._machine.outcomes or self._unmarked:
                 self._is_writing = True
-                outcomes, self._machine.outcomes = self._machine.outcomes, []
+                outcomes, self._machine.outcomes = _within(self._machine.outcomes, _AT_ONCE)
                 late, self._late = self._late, []
                 self._unmarked = False
                 dead = [job for job in outcomes if job.verdict is JobVerdict.DEAD]
@@ -580,16 +607,36 @@ class OpenQueue:
             shard.retries = {}
         date = self._member.date()
 
-        def write(view: IndexView, runs: list[EventRun]) -> None:
-            write_changes(view, self.name, changes, date)
+        def write(view: IndexView, runs: list[EventRun]) -> Crowded:
+            crowded = write_changes(view, self.name, self.cluster, changes, date)
             runs += letters
+            return crowded
 
         while True:
             try:
-                return await self._member.write(write)
+                self._leave_out(await self._member.write(write))
+                return
             except StoreFull as error:
                 _log.warning("queue %s waits: %s", self.name, error, extra={"queue": self.name, "reason": str(error)})
                 await trio.sleep(_RETRY)
+
+    def _leave_out(self, crowded: Crowded) -> None:
+        """Keep the errors of failed attempts that were not written in full out of memory, too."""
+        for number, offset in crowded:
+            retries = self._shards[number].record.retries
+            retries[offset] = retries[offset]._replace(error="")
+            job = self._machine.jobs.get(Place(number, offset))
+            if job is not None and job.verdict is JobVerdict.RETRY:
+                job.error = ""
+        if crowded and not self._is_crowded:
+            self._is_crowded = True
+            why = next(iter(crowded.values()))
+            _log.warning(
+                "queue %s keeps no more failed attempts: %s of these; jobs that fail now begin with attempt 1 after a "
+                "restart of the bridge",
+                self.name, why,
+                extra={"queue": self.name, "reason": why},
+            )  # fmt: skip
 
     async def _letters(self, jobs: Sequence[QueuedJob]) -> list[EventRun]:
         rows = await self._rows(jobs)
@@ -622,3 +669,13 @@ class OpenQueue:
                     move = partial(self._member.store.move_cursor, self._group, floors, now=self._member.now())
                     await run_in_thread(move)
                     told = floors
+
+
+def _within(jobs: list[QueuedJob], size: int) -> tuple[list[QueuedJob], list[QueuedJob]]:
+    """Divide jobs into the first ones, of so many bytes at most or one, and the rest."""
+    taken = 0
+    for count, job in enumerate(jobs):
+        taken += job.size
+        if taken > size and count:
+            return jobs[:count], jobs[count:]
+    return jobs, []

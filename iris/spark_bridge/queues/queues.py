@@ -20,6 +20,7 @@ import trio
 
 from iris.kernel.config import MIB
 from iris.kernel.errors import NotAllowed, RemoteError
+from iris.kernel.names import account_of
 from iris.patterns.messages import Sender
 from iris.patterns.pubsub.interest import is_topic
 from iris.patterns.pubsub.queues import DEAD_SUFFIX, GROUP, MAX_ATTEMPTS, MAX_LEASE, MAX_LIMIT
@@ -88,9 +89,10 @@ class Queues:
         async with self._opening:
             queue = self._open.pop(name, None)
             if queue is None:
-                await self._make_room(name, sender.cluster)
-                share = partial(self._share, sender.cluster)
-                queue = OpenQueue(name, GROUP + name, self._member, cluster=sender.cluster, share=share)
+                cluster = account_of(sender.cluster)
+                await self._make_room(name, cluster)
+                share = partial(self._share, cluster)
+                queue = OpenQueue(name, GROUP + name, self._member, cluster=cluster, share=share)
                 await self._nursery.start(queue.run)
                 self._nursery.start_soon(self._retire, queue)
             self._open[name] = queue  # behind those that were used before
@@ -135,25 +137,36 @@ class Queues:
                 if over and self._open.get(queue.name) is queue and queue.is_idle() and not queue.is_kept:
                     await self._close(queue)
 
-    async def take(self, tunnel: Tunnel, fields: Mapping[str, object]) -> None:
-        """Serve a worker."""
+    async def take(self, tunnel: Tunnel, fields: Mapping[str, object], look_again: Callable[[], None]) -> None:
+        """Serve a worker.
+
+        Args:
+            tunnel: to the worker.
+            fields: its first message.
+            look_again: raises NotAllowed when it may not have the queue's jobs any more.
+        """
         limit = _whole(fields, "limit", 1, MAX_LIMIT)
         attempts = _whole(fields, "attempts", 1, MAX_ATTEMPTS)
         lease = _seconds(fields, "lease", 0.1, MAX_LEASE)
         backoff = _seconds(fields, "backoff", 0.0, MOST_BACKOFF)
-        name, dead = _name(fields), fields.get("dead")
+        name, dead, sender = _name(fields), fields.get("dead"), tunnel.sender
         if not isinstance(dead, str) or not is_topic(dead) or dead == name:
             raise RemoteError("bad_request", f"dead is {dead!r}: use a topic, another one than that of the queue")
         # The bridge writes them with its own rights, so nobody may reach a topic by way of it that he cannot reach.
-        if dead != name + DEAD_SUFFIX and not self._may_publish(tunnel.sender, dead):
+        own = name + DEAD_SUFFIX
+
+        def letters() -> str:
+            return dead if dead == own or self._may_publish(sender, dead) else own
+
+        if letters() != dead:
             raise NotAllowed(
-                f"nodes of cluster {tunnel.sender.cluster!r} may not publish on {dead!r}, and so have no dead letters "
-                f"put there: use {name + DEAD_SUFFIX!r}"
+                f"nodes of cluster {sender.cluster!r} may not publish on {dead!r}, and so have no dead letters put "
+                f"there: use {own!r}"
             )
-        async with self._using(tunnel.sender, fields) as queue:
+        async with self._using(sender, fields) as queue:
             await tunnel.send({"now": trio.current_time()})
-            worker = QueueWorker(limit=limit, lease=lease, attempts=attempts, dead=dead, backoff=backoff)
-            await queue.serve(worker, tunnel, read_places_untrusted(fields.get("held")))
+            worker = QueueWorker(limit=limit, lease=lease, attempts=attempts, dead=letters, backoff=backoff)
+            await queue.serve(worker, tunnel, read_places_untrusted(fields.get("held")), look_again)
 
     async def status(self, sender: Sender, payload: object) -> dict[str, Any]:
         """Answer what goes on in a queue."""
@@ -167,7 +180,7 @@ class Queues:
         async with self._using(sender, payload) as queue:
             await queue.looked.wait()
             now = trio.current_time()
-            return [_shown(job, row, now) for job, row in await queue.peek(most)]
+            return await queue.peek(most, partial(_shown, now=now))
 
     async def purge(self, sender: Sender, payload: object) -> int:
         """Forget the jobs of a queue."""
@@ -175,7 +188,7 @@ class Queues:
             return await queue.purge()
 
 
-def _shown(job: QueuedJob, row: JobRow, now: float) -> dict[str, Any]:
+def _shown(job: QueuedJob, row: JobRow, *, now: float) -> dict[str, Any]:
     return {
         "shard": job.place.shard,
         "offset": job.place.offset,

@@ -10,10 +10,14 @@ prefix key behind it                           value
 ``f``  queue, shard, epoch                     the floor, and counts of done, dead-lettered and expired jobs
 ``b``  queue, shard, epoch, block              512 bytes of bits; none if the block is done in full
 ``a``  queue, shard, epoch, offset             failed attempts, not before (microseconds since 1970), last error
+``o``  queue                                   the cluster for which failed attempts are counted
 ``c``                                          the date of the last of these writes, microseconds since 1970
 ====== ======================================= ==================================================================
 
 A queue is named by a digest of its name, a shard by number and epoch: of a log that was wiped nothing is known.
+
+Failed attempts are counted in bytes for the cluster that first asked for the queue.  Of those beyond its quota nothing
+is written: they are known until the bridge ends.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ import struct
 from collections.abc import Mapping
 from typing import Final, NamedTuple, final
 
-from iris.spark_bridge.log import IndexView
+from iris.spark_bridge.log import IndexView, record_size
 from iris.spark_bridge.queues.progress import ShardProgress
 
 _FLOOR: Final = struct.Struct(">QQQQ")
@@ -35,6 +39,9 @@ _DATE: Final = b"c"
 
 _MAX_ERROR: Final = 1024
 """Bytes of the error that a job failed with; the rest is cut off."""
+
+Crowded = dict[tuple[int, int], str]
+"""Failed attempts that were not written in full, by shard and offset, with who has too much."""
 
 
 class Retry(NamedTuple):
@@ -115,13 +122,16 @@ def read_date(view: IndexView) -> int:
     return 0 if found is None else int(_NUMBER.unpack(found)[0])
 
 
-def write_changes(view: IndexView, queue: str, shards: Mapping[tuple[int, str], ShardChange], date: int) -> None:
-    """Write what has changed, by number and epoch of the shard.
+def write_changes(
+    view: IndexView, queue: str, cluster: str, shards: Mapping[tuple[int, str], ShardChange], date: int
+) -> Crowded:
+    """Write what has changed, by number and epoch of the shard; return for which failed attempts there was no room.
 
     Retries say when they are due, and a clock may be behind at the next start: so it is noted which date it was.
     """
     table = view.table("queues")
     table.put(_DATE, _NUMBER.pack(date))
+    crowded: Crowded = {}
     for (shard, epoch), change in shards.items():
         scope = _scope(queue, shard, epoch)
         table.put(b"f" + scope, _FLOOR.pack(change.floor, change.done, change.dead, change.expired))
@@ -131,16 +141,57 @@ def write_changes(view: IndexView, queue: str, shards: Mapping[tuple[int, str], 
                 table.delete(key)
             else:
                 table.put(key, bits)
-        for offset, retry in change.retries.items():
-            key = b"a" + scope + _NUMBER.pack(offset)
-            if retry is None:
-                table.delete(key)
-            else:
-                table.put(key, _ATTEMPTS.pack(retry.attempts, retry.due) + retry.error.encode()[:_MAX_ERROR])
+        if change.retries:
+            refused = _write_retries(view, scope, _owner(view, queue, cluster), change.retries)
+            crowded |= {(shard, offset): why for offset, why in refused.items()}
+    return crowded
+
+
+def _write_retries(view: IndexView, scope: bytes, owner: str, retries: Mapping[int, Retry | None]) -> dict[int, str]:
+    """Write or delete retries; return those that an owner has no room for, and why."""
+    table, quota = view.table("queues"), view.quota("retries")
+    refused: dict[int, str] = {}
+    added = 0
+    for offset, retry in retries.items():
+        key = b"a" + scope + _NUMBER.pack(offset)
+        before = table.get(key)
+        had = 0 if before is None else record_size(len(before))
+        value = None if retry is None else _pack_retry(retry)
+        more = (0 if value is None else record_size(len(value))) - had
+        if retry is not None and more > 0 and (why := quota.excess(owner, added + more)) is not None:
+            refused[offset] = why
+            # One that stands there goes on counting, without its error.
+            value = None if before is None else _pack_retry(retry._replace(error=""))
+            more = (0 if value is None else record_size(len(value))) - had
+        if value is not None:
+            table.put(key, value)
+        elif before is not None:
+            table.delete(key)
+        added += more
+    quota.add(owner, added)
+    return refused
+
+
+def _owner(view: IndexView, queue: str, cluster: str) -> str:
+    """Return for which cluster a queue's attempts are counted: the first one for which some are."""
+    key = b"o" + _digest(queue)
+    found = view.table("queues").get(key)
+    if found is None:
+        view.table("queues").put(key, cluster.encode())
+        return cluster
+    return found.decode()
+
+
+def _digest(queue: str) -> bytes:
+    return hashlib.blake2b(queue.encode(), digest_size=8).digest()
 
 
 def _scope(queue: str, shard: int, epoch: str) -> bytes:
-    return hashlib.blake2b(queue.encode(), digest_size=8).digest() + _SHARD.pack(shard) + bytes.fromhex(epoch)
+    return _digest(queue) + _SHARD.pack(shard) + bytes.fromhex(epoch)
+
+
+def _pack_retry(retry: Retry) -> bytes:
+    return _ATTEMPTS.pack(retry.attempts, retry.due) + retry.error.encode()[:_MAX_ERROR]
 
 
 def _read_retry(value: bytes) -> Retry:

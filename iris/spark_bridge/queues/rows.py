@@ -34,6 +34,9 @@ from iris.spark_bridge.events.schema import (
 )
 from iris.spark_bridge.log import Chunk
 
+_PAIR: Final = 128
+"""Bytes in memory of a header, beside its texts."""
+
 
 class JobRow(NamedTuple):
     """One event of the log, which is a job for a queue of its topic."""
@@ -52,7 +55,8 @@ class JobRow(NamedTuple):
     @property
     def size(self) -> int:
         """Bytes that it takes in memory, about."""
-        return len(self.value) + 512
+        headers = sum(len(name) + len(text) + _PAIR for name, text in self.headers.items())
+        return len(self.value) + len(self.key or "") + headers + 512
 
     @property
     def delay(self) -> float:

@@ -352,7 +352,7 @@ async def _closing(store: Store) -> AsyncIterator[None]:
         yield
     finally:
         with trio.CancelScope(shield=True):
-            await run_in_thread(store.close)
+            await run_in_thread(store.close, else_here=True)
 
 
 async def _watch_claim(place: ShardClaim, met: trio.Event) -> None:

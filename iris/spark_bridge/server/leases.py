@@ -32,7 +32,7 @@ from typing import Any, Final, cast, final
 import trio
 
 from iris.kernel.errors import RemoteError
-from iris.kernel.names import is_name
+from iris.kernel.names import account_of, is_known_cluster, is_name
 from iris.patterns.messages import Request, Sender
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.patterns.state import MAX_TTL, MIN_TTL
@@ -62,6 +62,8 @@ class LeaseRecord:
     ttl: float
     holder: str
     node: str
+    account: str = ""
+    """On which it is; "": a former version granted it."""
 
 
 @final
@@ -100,7 +102,9 @@ class LeaseTable:
         ended, self._ended = self._ended, set()
         return ended
 
-    def acquire(self, name: str, holder: str, node: str, ttl: float, now: float) -> LeaseRecord | float:
+    def acquire(
+        self, name: str, holder: str, node: str, ttl: float, now: float, account: str = ""
+    ) -> LeaseRecord | float:
         """Grant a lease, or return the seconds after which it is free at the latest.
 
         A holder that asks again gets the same token: its first answer may have been lost.
@@ -112,7 +116,7 @@ class LeaseTable:
         if held is None:
             self._last += 1
             self._granted += 1
-            held = self._held[name] = LeaseRecord(self._last, ttl, holder, node)
+            held = self._held[name] = LeaseRecord(self._last, ttl, holder, node, account)
         self._until[name] = now + held.ttl
         return held
 
@@ -134,10 +138,10 @@ class LeaseTable:
         self._released += 1
         return True
 
-    def count(self, prefix: str, now: float) -> tuple[int, int]:
-        """Return how many leases are held, and how many of these have names that begin so."""
+    def count(self, account: str, now: float) -> tuple[int, int]:
+        """Return how many leases are held, and how many of these are on an account."""
         self._expire(now)
-        return len(self._held), sum(name.startswith(prefix) for name in self._held)
+        return len(self._held), sum(lease.account == account for lease in self._held.values())
 
     def is_held(self, name: str) -> bool:
         """Tell whether somebody has a lease, as of the last call with a time."""
@@ -225,10 +229,12 @@ class Leases:
             RemoteError: there are too many, or it cannot be written.
         """
         now = trio.current_time()
-        held, of_cluster = self._table.count(name.rpartition("/")[0] + "/", now)
-        if not self._table.is_held(name) and (held >= _MOST or of_cluster >= _MOST_OF_CLUSTER):
-            raise RemoteError("too_many_leases", f"{held} leases are held, {of_cluster} by this cluster")
-        granted = self._table.acquire(name, holder, sender.node, ttl, now)
+        # A node may be a member of many clusters, and name each of them: what counts is in its certificate.
+        account = account_of(sender.cluster)
+        held, own = self._table.count(account, now)
+        if not self._table.is_held(name) and (held >= _MOST or own >= _MOST_OF_CLUSTER):
+            raise RemoteError("too_many_leases", f"{held} leases are held, {own} by this cluster")
+        granted = self._table.acquire(name, holder, sender.node, ttl, now, account)
         if not isinstance(granted, LeaseRecord):
             return granted
         ended = self._table.take_ended()
@@ -316,9 +322,9 @@ def _whole_name(fields: Mapping[str, object]) -> str:
 def _cluster(fields: Mapping[str, object]) -> str:
     """Return a cluster, of this realm or as ``REALM/CLUSTER``: a lease's own name has no such beginning."""
     value = fields.get("cluster")
-    if not isinstance(value, str) or not all(map(is_name, value.rsplit("/", 1))):
+    if not is_known_cluster(value):
         raise RemoteError("bad_request", f"cluster is {value!r:.100}: use a name")
-    return value
+    return cast("str", value)
 
 
 def _holder(fields: Mapping[str, object]) -> str:

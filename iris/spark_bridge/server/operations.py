@@ -65,7 +65,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, Final, cast, final
 from weakref import WeakValueDictionary
 
@@ -73,13 +73,12 @@ import trio
 
 from iris.kernel.config import KIB, MIB, Config
 from iris.kernel.errors import IrisError, RemoteError, TunnelBroken
-from iris.kernel.names import is_node_id
+from iris.kernel.names import account_of, is_node_id
 from iris.kernel.tasks import run_in_thread
 from iris.patterns.messages import Request, Sender
-from iris.patterns.pubsub.interest import MAX_SHARDS, is_pattern
+from iris.patterns.pubsub.interest import MAX_SHARDS
 from iris.patterns.service import Service
 from iris.patterns.tunnel import Tunnel
-from iris.security.identity import MAX_PATTERNS
 from iris.spark_bridge.consumers import Consumers
 from iris.spark_bridge.errors import LogDamaged
 from iris.spark_bridge.events.gaps import GAPS_AT_ONCE
@@ -87,7 +86,7 @@ from iris.spark_bridge.log import MAX_REGEX, QUERY, ShardState, TopicFilter, mac
 from iris.spark_bridge.queues import Queues
 from iris.spark_bridge.server.growth import read_windows
 from iris.spark_bridge.server.member import BridgeMember
-from iris.spark_bridge.server.permissions import Kind, Permission, Permissions, check_owner
+from iris.spark_bridge.server.permissions import Kind, Permission, Permissions, check_owner, patterns_untrusted
 from iris.spark_bridge.server.sink_commits import BatchCommitter
 from iris.spark_bridge.staging import StagedPart
 
@@ -96,6 +95,9 @@ MAX_POLL: Final = 10.0
 
 _FILTERS: Final = 256
 """Of different topics that readers want, so many are remembered with what they match."""
+
+_MATCHED: Final = 500_000
+"""Topics that they match together: beyond that those are forgotten that were asked for least recently."""
 
 _READ_BYTES: Final = MIB
 """Read from the disk at a time, for each reader."""
@@ -120,8 +122,8 @@ RequestHandler = Callable[[Sender, Any], Awaitable[object]]
 MemberHandler = Callable[[Request], Awaitable[object]]
 """Answers a member of the cluster that the payload names."""
 
-TunnelHandler = Callable[[Tunnel, Mapping[str, object]], Awaitable[None]]
-"""Takes the tunnel of a caller that may open it, and its first message."""
+TunnelHandler = Callable[[Tunnel, Mapping[str, object], Callable[[], None]], Awaitable[None]]
+"""Takes the tunnel of a caller that may open it, its first message, and what raises NotAllowed when it may no more."""
 
 
 @final
@@ -164,7 +166,8 @@ class Operations:
         }
         self._turns: WeakValueDictionary[tuple[str, str], trio.Semaphore] = WeakValueDictionary()
         """By tunnel's operation and cluster, as long as one is open: each takes memory or a file."""
-        self._filter = lru_cache(maxsize=_FILTERS)(TopicFilter)
+        self._filters: dict[tuple[tuple[str, ...], str | None], TopicFilter] = {}
+        """What readers want, in the order in which it was asked for last."""
         self._polls: Counter[str] = Counter()
         """By cluster, the questions that wait for news."""
 
@@ -227,15 +230,26 @@ class Operations:
     async def _serve(self, operation: str, handler: TunnelHandler, tunnel: Tunnel) -> None:
         async with _answering(tunnel):
             permission = self._permissions.check(operation, tunnel.sender)
-            cluster = tunnel.sender.cluster
-            turns = self._turns.setdefault((operation, cluster), trio.Semaphore(self._at_a_time[operation]))
+            account = account_of(tunnel.sender.cluster)
+            turns = self._turns.setdefault((operation, account), trio.Semaphore(self._at_a_time[operation]))
             async with turns:
                 try:
                     fields = _fields(await tunnel.receive())
                 except trio.EndOfChannel:
                     raise RemoteError("bad_request", "the tunnel ended before it said what it is for") from None
                 await self._check_named(permission, tunnel.sender, fields)
-                await handler(tunnel, fields)
+
+                def look_again() -> None:
+                    # What it may can change as long as the tunnel is open.
+                    self._permissions.check(operation, tunnel.sender)
+                    self._permissions.check_named(permission, tunnel.sender, fields)
+                    if permission.owns is not None:
+                        name = _name(fields, permission.owns)
+                        owner = self._member.store.owner(permission.owns, name)  # one page of memory: 10 us
+                        if owner is not None:
+                            check_owner(permission.owns, name, owner=owner, caller=tunnel.sender.cluster)
+
+                await handler(tunnel, fields, look_again)
 
     async def _check_named(self, permission: Permission, sender: Sender, payload: object) -> None:
         """Check the sender's rights to what it names.  A group or query that had no owner belongs to it from now on."""
@@ -314,15 +328,16 @@ class Operations:
         if limit == 0:
             raise RemoteError("bad_request", "limit is 0: use a whole number above it")
         wanted = self._wanted(fields)
-        if self._polls[sender.cluster] >= self._config.bridge_polls_per_owner:
+        account = account_of(sender.cluster)
+        if self._polls[account] >= self._config.bridge_polls_per_owner:
             timeout = 0
-        self._polls[sender.cluster] += 1
+        self._polls[account] += 1
         try:
             found = await self._member.wait_news(known, timeout, wanted, limit)
         finally:
-            self._polls[sender.cluster] -= 1
-            if not self._polls[sender.cluster]:
-                del self._polls[sender.cluster]
+            self._polls[account] -= 1
+            if not self._polls[account]:
+                del self._polls[account]
         states = self._member.states
         return {
             shard: [
@@ -335,7 +350,7 @@ class Operations:
 
     def _wanted(self, fields: Mapping[str, object]) -> TopicFilter:
         """Return which topics a reader wants to hear of."""
-        topics, regex = _patterns({"topics": [], **fields}, "topics"), fields.get("regex")
+        topics, regex = patterns_untrusted({"topics": [], **fields}), fields.get("regex")
         if regex is not None and (not isinstance(regex, str) or topics):
             raise RemoteError("bad_request", "regex is a text in the place of topics")
         wanted = self._filter(tuple(topics), regex)
@@ -343,11 +358,20 @@ class Operations:
             raise RemoteError("bad_request", f"regex is none that RE2 knows, of {MAX_REGEX} bytes at most")
         return wanted
 
+    def _filter(self, topics: tuple[str, ...], regex: str | None) -> TopicFilter:
+        found = self._filters.pop((topics, regex), None) or TopicFilter(topics, regex)
+        self._filters[topics, regex] = found
+        matched = sum(other.remembered for other in self._filters.values())
+        while len(self._filters) > 1 and (len(self._filters) > _FILTERS or matched > _MATCHED):
+            oldest = next(iter(self._filters))
+            matched -= self._filters.pop(oldest).remembered
+        return found
+
     async def _gaps(self, sender: Sender, payload: object) -> list[dict[str, Any]]:
         fields = _fields(payload)
         state = self._state(_text(fields, "shard"))
         start, end, skip = _number(fields, "start"), _number(fields, "end"), _number(fields, "skip")
-        wanted = TopicFilter(_patterns(fields, "topics"))
+        wanted = TopicFilter(patterns_untrusted(fields))
         found = [
             gap
             for gap in self._member.store.gaps()
@@ -454,7 +478,7 @@ class Operations:
 
     # -- reading --------------------------------------------------------------------------------------------
 
-    async def _read(self, tunnel: Tunnel, fields: Mapping[str, object]) -> None:
+    async def _read(self, tunnel: Tunnel, fields: Mapping[str, object], look_again: Callable[[], None]) -> None:
         state = self._state(_text(fields, "shard"))
         at, end = _number(fields, "start"), _number(fields, "end")
         _check_end(state, end)
@@ -475,8 +499,7 @@ class Operations:
             return b"".join(chunk.frame for chunk in chunks), chunks[-1].end
 
         while at < end:
-            # What it may can change while this goes on.
-            self._permissions.check_topics(tunnel.sender, wanted.patterns)
+            look_again()
             exact = not self._permissions.may_read_all(tunnel.sender)
             frames, at = await run_in_thread(read)
             for position in range(0, len(frames), _PIECE):
@@ -507,7 +530,7 @@ class Operations:
 
     # -- writing --------------------------------------------------------------------------------------------
 
-    async def _stage(self, tunnel: Tunnel, fields: Mapping[str, object]) -> None:
+    async def _stage(self, tunnel: Tunnel, fields: Mapping[str, object], _look_again: Callable[[], None]) -> None:
         await tunnel.send(await self._intake.stage(_part(fields), tunnel))
 
     async def _commit(self, sender: Sender, payload: object) -> int | None:
@@ -605,14 +628,6 @@ def _check_end(state: ShardState, end: int) -> None:
     """Make sure that readers get no events which copies do not have: they are in the log, and may be lost with it."""
     if end > state.next:
         raise RemoteError("bad_request", f"no events up to {end}: shard {state.id} ends at {state.next}")
-
-
-def _patterns(fields: Mapping[str, object], name: str) -> list[str]:
-    value = fields.get(name)
-    patterns = cast("list[object]", value) if isinstance(value, list) else None
-    if patterns is None or len(patterns) > MAX_PATTERNS or not all(map(is_pattern, patterns)):
-        raise RemoteError("bad_request", f"{name}: use a list of topic patterns, {MAX_PATTERNS} at most")
-    return cast("list[str]", patterns)
 
 
 def _part(fields: Mapping[str, object]) -> StagedPart:

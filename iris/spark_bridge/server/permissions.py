@@ -19,10 +19,12 @@ from typing import Final, Literal, cast, final
 
 from iris.cluster.mesh import Peer
 from iris.kernel.errors import NotAllowed, RemoteError
-from iris.kernel.names import NodeId, is_name
+from iris.kernel.names import NodeId, is_known_cluster
 from iris.node.node import Node
 from iris.patterns.messages import Sender
+from iris.patterns.pubsub.interest import is_pattern
 from iris.patterns.pubsub.queues import GROUP
+from iris.security.identity import MAX_PATTERNS
 from iris.spark_bridge.server.sink_commits import Writer
 
 Kind = Literal["group", "query"]
@@ -66,7 +68,7 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "tier": Permission("reader"),
     "cursors": Permission("reader"),
     "read": Permission("subscriber", "wanted"),
-    "locate": Permission("subscriber", "wanted"),
+    "locate": Permission("subscriber"),  # who may not have all events is told of no file
     "pin": Permission("subscriber", owns="group"),
     "move": Permission("subscriber", owns="group"),
     "consume": Permission("subscriber", "wanted", owns="group"),
@@ -87,6 +89,7 @@ PERMISSIONS: Final[Mapping[str, Permission]] = {
     "renew": Permission("member"),
     "release": Permission("member"),
     "key.claim": Permission("member"),
+    "key.note": Permission("member"),
     "key.record": Permission("member", "written"),
     "key.release": Permission("member"),
 }
@@ -140,12 +143,12 @@ class Permissions:
 
         Raises:
             NotAllowed: it may not.
-            RemoteError: a member's payload names no cluster.
+            RemoteError: topics are no patterns, or a member's payload names no cluster.
         """
         fields = cast("dict[str, object]", payload) if isinstance(payload, dict) else {}
         if permission.caller == "member":
             cluster = fields.get("cluster")
-            if not isinstance(cluster, str) or not all(map(is_name, cluster.rsplit("/", 1))):
+            if not isinstance(cluster, str) or not is_known_cluster(cluster):
                 raise RemoteError("bad_request", f"cluster is {cluster!r:.100}: use a name")
             if not self.speaks_for(sender, cluster):
                 what = "key" if "key" in fields else "lease"
@@ -154,9 +157,8 @@ class Permissions:
                     " member"
                 )
         if permission.topics in ("named", "wanted"):
-            named = fields.get("topics")
-            listed = cast("list[object]", named) if isinstance(named, list) else []
-            topics = [topic for topic in listed if isinstance(topic, str)]
+            is_wanted = permission.topics == "wanted" or fields.get("topics") is not None
+            topics = patterns_untrusted(fields) if is_wanted else []
             if topics or permission.topics == "wanted" or fields.get("regex") is not None:
                 self.check_topics(sender, topics)
         group = fields.get("group") if permission.owns == "group" or permission.topics == "queue" else None
@@ -257,6 +259,19 @@ class Permissions:
         """
         self._check_reader(sender)
         return Writer(sender, self._find_peer)
+
+
+def patterns_untrusted(fields: Mapping[str, object]) -> list[str]:
+    """Return the patterns of topics that a payload names.
+
+    Raises:
+        RemoteError: they are none, or too many.
+    """
+    value = fields.get("topics")
+    patterns = cast("list[object]", value) if isinstance(value, list) else None
+    if patterns is None or len(patterns) > MAX_PATTERNS or not all(map(is_pattern, patterns)):
+        raise RemoteError("bad_request", f"topics: use a list of topic patterns, {MAX_PATTERNS} at most")
+    return cast("list[str]", patterns)
 
 
 def check_owner(kind: Kind, name: str, *, owner: str, caller: str) -> None:

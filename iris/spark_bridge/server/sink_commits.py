@@ -129,7 +129,8 @@ class BatchCommitter:
         """
         size = 0
         with ExitStack() as stack:
-            write = await run_in_thread(stack.enter_context, self._staging.write(part, tunnel.sender.cluster))
+            staging = self._staging.write(part, tunnel.sender.cluster)
+            write = await run_in_thread(lambda: stack.enter_context(staging))
             async for payload in tunnel:
                 if not isinstance(payload, bytes):
                     raise RemoteError("bad_request", "a staged part is bytes")
@@ -204,7 +205,7 @@ class BatchCommitter:
         try:
             with trio.move_on_after(_TELLING):
                 while True:
-                    rows = await run_in_thread(next, batches, None) if blocking else next(batches, None)
+                    rows = await run_in_thread(lambda: next(batches, None)) if blocking else next(batches, None)
                     if rows is None:
                         break
                     for row in rows.to_pylist():

@@ -59,8 +59,8 @@ async def remember_subscribers(
                 await trio.sleep(_RETRY)
                 changed.wake()
 
-    async def write() -> None:
-        await run_in_thread(store.keep_subscribers, durable.records())
+    async def write(*, ends: bool = False) -> None:
+        await run_in_thread(store.keep_subscribers, durable.records(), else_here=ends)
 
     try:
         with durable.claim(name, topics, group=group, share=tuple(share)):
@@ -68,6 +68,6 @@ async def remember_subscribers(
                 nursery.start_soon(keep)
                 yield
             with trio.CancelScope(shield=True), suppress(StoreFull):
-                await write()
+                await write(ends=True)
     finally:
         end()

@@ -89,8 +89,11 @@ async def test_a_seed_that_comes_up_later_is_found_and_missing_ones_are_said_onc
             "cannot connect to mem://b: connection refused; trying again"
         ]
         async with fleet.open_node("b"):
+            caplog.clear()
+            caplog.set_level("INFO")
             await trio.sleep(PAUSES[AddressSource.SEED][-1] + 0.1)
             assert linked(fleet, "a") == {"b"}
+            assert "mem://b is back" in [record.getMessage() for record in caplog.records]
             nursery.cancel_scope.cancel()
 
 
@@ -394,3 +397,15 @@ async def test_all_of_the_address_book_is_tried_before_a_node_is_alone(autojump_
     async with open_meshes("a", "z", linked=False) as fleet:
         await discovery(fleet["a"], book=book).look()
         assert linked(fleet, "a") == {"z"}
+
+
+async def test_an_entry_of_a_process_that_was_started_anew_at_its_address_is_no_trouble(
+    autojump_clock: MockClock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry = Registry(tmp_path)
+    async with open_meshes("a", "b", linked=False) as fleet:
+        registry.announce(NodeId("e" * 32), (fleet["b"].url,))
+        registry.announce(fleet["b"].id, (fleet["b"].url,))
+        await discovery(fleet["a"], registry=registry).look()
+        assert linked(fleet, "a") == {"b"}
+        assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []

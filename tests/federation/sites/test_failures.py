@@ -445,6 +445,19 @@ async def test_gateways_of_another_realm_are_not_let_in(
         assert await shop.request("store", 1) == 1
 
 
+async def test_a_gateway_that_was_reported_as_not_reached_is_reported_as_back(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with open_federation() as federation:
+        await federation.gateway("ap", to=["eu-gateway"])
+        await trio.sleep(5)
+        assert len(reports_of(caplog, "trying again")) == 1
+        await federation.gateway("eu")
+        await trio.sleep(60)
+        assert [record.getMessage() for record in caplog.records if "is back" in record.getMessage()] != []
+
+
 async def test_a_gateway_that_tells_what_cannot_be_is_refused_and_reported_once(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:

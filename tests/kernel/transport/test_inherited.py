@@ -2,33 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 import trio
 
 from iris.kernel.transport.port import Refused
+from tests.support.forks import forked
 from tests.support.transports import SCHEMES, ignore, open_transports, receive, waiting
-
-
-@contextmanager
-def forked() -> Iterator[None]:
-    """Have a child for the length of the block, which does nothing."""
-    ours, its = socket.socketpair()
-    child = os.fork()
-    if not child:
-        ours.close()
-        its.recv(1)
-        os._exit(0)
-    its.close()
-    try:
-        yield
-    finally:
-        ours.close()
-        os.waitpid(child, 0)
 
 
 @pytest.mark.parametrize("url", [*SCHEMES], indirect=True)
@@ -46,7 +25,7 @@ async def test_a_child_keeps_neither_the_port_of_its_parent_nor_its_connections(
         await trio.to_thread.run_sync(stack.__enter__)
         try:
             parent.close()  # as if it had died: the child lives
-            with trio.fail_after(10):
+            with trio.fail_after(30):
                 async with waiting(peer):
                     await broken.wait()
             with pytest.raises(Refused):

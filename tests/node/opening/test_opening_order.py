@@ -17,6 +17,7 @@ from iris.security.authority.issuing import issue_cluster, revoke_cluster
 from iris.security.files.local_realm import private_home
 from iris.security.files.realm_files import save_revocations
 from iris.security.identity.revocation import RevocationList
+from iris.testing import Rights
 from tests.node.opening.test_opening import World
 from tests.support.realms import WALL
 
@@ -45,12 +46,13 @@ class SlowWires:
 class Town:
     """A realm with a shop that opens slowly, an honest node, and one that is revoked and whom the others believe."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, rights: Rights | None = None) -> None:
         self.home = home
         self.world = World(home / "run")
-        realm = self.world.realm
-        realm, self.honest = issue_cluster(realm, "honest", entropy=self.world.entropy, wall_now=WALL)
-        realm, self.evil = issue_cluster(realm, "evil", entropy=self.world.entropy, wall_now=WALL)
+        issue = partial(issue_cluster, entropy=self.world.entropy, wall_now=WALL, rights=rights)
+        realm, self.shop = issue(self.world.realm, "shop")
+        realm, self.honest = issue(realm, "honest")
+        realm, self.evil = issue(realm, "evil")
         self.list: RevocationList
         _, self.list = revoke_cluster(realm, "evil", wall_now=WALL)
         self.steps = 0
@@ -66,7 +68,7 @@ class Town:
     @property
     def revocations(self) -> Path:
         """Where the shop looks for the list; the others, which leave no files, do not."""
-        return private_home("revocations", "revocations") / self.world.shop.realm_id
+        return private_home("revocations", "revocations") / self.shop.realm_id
 
     async def at_once(self, call: Callable[[], T], /) -> T:
         await trio.lowlevel.checkpoint()
@@ -111,7 +113,7 @@ async def test_who_dials_while_a_node_opens_is_checked_and_known_to_every_part(
         for node in (honest, evil):
             nursery.start_soon(knock, node, SHOP)
         async with iris.open_node(
-            credential=town.world.shop,
+            credential=town.shop,
             listen=[SHOP],
             seeds=[HONEST, EVIL] if dials else (),
             client=client,
@@ -145,7 +147,7 @@ async def test_whom_a_list_names_that_is_put_there_while_a_node_opens_is_cut_off
             save_revocations(town.revocations, town.list)
 
         nursery.start_soon(replace)
-        async with iris.open_node(credential=town.world.shop, listen=[SHOP], environment=town.slow()) as shop:
+        async with iris.open_node(credential=town.shop, listen=[SHOP], environment=town.slow()) as shop:
             await shop._parts.revoking.look()
             await trio.sleep(1)
             assert not shop._parts.mesh.peers

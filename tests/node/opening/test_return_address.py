@@ -44,7 +44,11 @@ async def test_it_listens_at_the_new_address_and_tells_everybody(tmp_path: Path,
     realm, hub_credential = issue_cluster(create_realm(entropy), "hub", entropy=entropy, wall_now=WALL)
     _, credential = issue_cluster(realm, "shop", entropy=entropy, wall_now=WALL)
     there = iris.Environment(directory=None, lan=None, variables={}, wall_clock=lambda: WALL)
-    here = structs.replace(there, directory=lambda _: tmp_path, source=machine.source)
+
+    def directory(_: str) -> Path:
+        return tmp_path
+
+    here = structs.replace(there, directory=directory, source=machine.source)
     with trio.fail_after(30):
         async with (
             iris.open_node(credential=hub_credential, listen=["tcp://127.0.0.1:0"], environment=there) as hub,

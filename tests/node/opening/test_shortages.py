@@ -51,7 +51,11 @@ async def test_a_node_goes_on_without_threads_and_its_handlers_wait_for_one(
     autojump_clock: MockClock, world: World, threads: Threads, caplog: pytest.LogCaptureFixture
 ) -> None:
     service = iris.Service("shop")
-    service.request(lambda request: request.payload, thread=True)
+
+    def reply(request: iris.Request) -> object:
+        return request.payload
+
+    service.request(reply, thread=True)
     opening = partial(iris.open_node, credential=world.shop, environment=world.environment())
     async with opening(listen=[OUTSIDE]) as member, member.join("shop", service), opening(listen=[LOOPBACK]) as caller:
         await caller.wait_for("shop")

@@ -343,8 +343,12 @@ async def test_a_subscriber_that_publishers_begin_to_wait_for_while_a_tree_is_ma
     async with open_readers(8) as (_, readers, shop):
         await shop.publish("news.start", 0)
         await readers.add("reader-1", pattern="other", overflow="wait")
-        count = await start(shop) + 1
-        await trio.sleep(1)
+        count = 1
+        with trio.fail_after(30):
+            while trees(shop).size != 7:
+                await shop.publish("news.start", count)
+                count += 1
+                await trio.sleep(0.5)
         for number in range(count, 50):
             await shop.publish("news.start", number)
             await trio.sleep(0.05)

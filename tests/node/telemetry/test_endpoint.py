@@ -108,7 +108,7 @@ async def test_who_sends_nothing_and_who_takes_nothing_are_cut_off(monkeypatch: 
 
 
 async def test_a_crowd_waits_in_the_queue_of_the_system_and_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_PATIENCE", 0.2)
+    monkeypatch.setattr(module, "_PATIENCE", 1.0)
     monkeypatch.setattr(module, "_RATE", 1000.0)
     most = served = 0
 

@@ -327,3 +327,20 @@ def test_reports_are_read_as_they_were_written() -> None:
     assert arrived(kinds.BroadcastCredit, "cache", *NUMBERS) == kinds.BroadcastCredit("cache", *NUMBERS)
     with pytest.raises(RemoteProtocolError):
         arrived(kinds.BroadcastCredit, 1, *NUMBERS)
+
+
+def test_one_owner_with_many_nodes_leaves_room_for_the_others() -> None:
+    windows = ReceiveWindows(4 * INITIAL, 64 * INITIAL)
+    many = [windows.of(NodeId(f"{number:032x}"), "many") for number in range(200)]
+    other = windows.of(NodeId("f" * 32), "other")
+    for window in many:
+        while windows.accept(window, window.seen, INITIAL // 2):
+            pass
+    taken = sum(window.queued for window in many)
+    assert 32 * INITIAL <= taken <= 33 * INITIAL
+    assert windows.accept(other, 0, INITIAL)
+    for window in many:
+        while window.queued:
+            windows.take(window, INITIAL // 2)
+    assert not windows.accept(other, 0, 64 * INITIAL)
+    assert windows.accept(many[0], 0, INITIAL)

@@ -64,8 +64,12 @@ async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: Any) -> No
         network.open_node("reader") as other,
     ):
         portal = Streaming(BridgeClient(other, "bridge", patience=5))
+
+        def portal_to(_: object) -> Streaming:
+            return portal
+
         for module in (source, reader):
-            monkeypatch.setattr(module, "portal_to", lambda _: portal)
+            monkeypatch.setattr(module, "portal_to", portal_to)
 
         async def publish(*topics: str) -> None:
             for topic in topics:

@@ -7,7 +7,6 @@ import io
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
@@ -37,11 +36,7 @@ SCHEMA = StructType().add("n", "integer")
     ],
 )
 def test_a_wrong_option_is_named_by_whatever_is_asked_first(options: dict[str, str], message: str) -> None:
-    def make() -> DataSourceStreamReader:
-        made: DataSourceStreamReader = internal._streamReader(IrisSource(options), SCHEMA)
-        return made
-
-    reader = make()
+    reader: Any = internal._streamReader(IrisSource(options), SCHEMA)
     runner.check_support_func(reader, io.BytesIO())
     for ask in (
         reader.initialOffset,

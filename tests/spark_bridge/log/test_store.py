@@ -19,6 +19,7 @@ from iris.patterns.messages import Sender
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.spark_bridge.admin import verify_log
 from iris.spark_bridge.errors import DataLost, LogDamaged
+from iris.spark_bridge.log import store as store_module
 from iris.spark_bridge.log.chunk_io import CHUNK_EVENTS
 from iris.spark_bridge.log.index import ChunkPlace, Index, SegmentRecord
 from iris.spark_bridge.log.recovery import open_store
@@ -455,4 +456,18 @@ def test_topics_of_a_publisher_are_counted_too(tmp_path: Path) -> None:
     assert 0 < publishers_of(store, "many") - counted < 2000
     store.forget_publishers(100)
     assert publishers_of(store, "many") == 0
+    store.close()
+
+
+def test_what_is_not_in_memory_of_a_publisher_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for bound in ("_WINDOWS_OF_OWNER", "_NUMBERINGS_OF_OWNER"):
+        monkeypatch.setattr(store_module, bound, 1)
+    store = make_store(tmp_path)
+    for number in (1, 2, 4):
+        for publisher in (1, 2, 3):
+            appended = store.append({0: arrivals(publisher, cluster="many", numbers=[number])}, now=number)
+            assert (appended.count, appended.repeats) == (1, 0)
+    for publisher in (1, 2, 3):
+        assert store.append({0: arrivals(publisher, cluster="many", numbers=[1, 2, 4])}, now=5).repeats == 3
+    assert {number for number, *_ in [(state.next,) for state in store.shards()]} == {9}
     store.close()

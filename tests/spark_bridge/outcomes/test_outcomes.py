@@ -300,10 +300,13 @@ async def test_only_members_name_the_keys_of_a_cluster_and_claims_are_checked(tm
         await thief.wait_for("bridge")
         named = {"cluster": "bank", "caller": "desk", "operation": None, "key": "k"}
         holder = {**named, "holder": bytes(16)}
-        claim = {**holder, "fingerprint": bytes(16), "budget": 1.0, "keep": 60.0, "rerun": False, "wait": 0.0}
+        claim: dict[str, Any] = {
+            **holder, "fingerprint": bytes(16), "budget": 1.0, "keep": 60.0, "rerun": False, "wait": 0.0,
+        }  # fmt: skip
         record = {**claim, "attempt": 1, "outcome": b"b"}
         release = {**holder, "begun": True}
-        asked = {"key.claim": claim, "key.record": record, "key.release": release}
+        note = {**holder, "notes": b"n"}
+        asked = {"key.claim": claim, "key.note": note, "key.record": record, "key.release": release}
         for operation, fields in asked.items():
             with pytest.raises(iris.RemoteError, match="asks for a key of 'bank', and is no member") as refused:
                 await thief.request("bridge", fields, operation=operation)
@@ -314,7 +317,7 @@ async def test_only_members_name_the_keys_of_a_cluster_and_claims_are_checked(tm
         ]  # fmt: skip
         of_claims: list[dict[str, Any]] = [
             {"fingerprint": None}, {"budget": -1}, {"budget": True}, {"keep": 0.5}, {"keep": 1e9}, {"rerun": 1},
-            {"wait": 99},
+            {"wait": 99}, {"undoes": 5}, {"undoes": {}}, {"undoes": {"operation": None, "key": "k"}},
         ]  # fmt: skip
         payload: Any
         for payload in (7, None, {}, *({**claim, **change} for change in (*wrong, *of_claims))):
@@ -326,7 +329,21 @@ async def test_only_members_name_the_keys_of_a_cluster_and_claims_are_checked(tm
         for payload in (7, *({**release, **change} for change in ({"begun": None}, *wrong))):
             with pytest.raises(iris.RemoteError, match="bad_request"):
                 await one.request("bridge", payload, operation="key.release")
+        of_notes: list[dict[str, Any]] = [{"notes": 5}, {"notes": bytes(2**19)}]
+        for payload in (7, *({**note, **change} for change in (*wrong, *of_notes))):
+            with pytest.raises(iris.RemoteError, match="bad_request"):
+                await one.request("bridge", payload, operation="key.note")
+        assert await one.request("bridge", note, operation="key.note") is False, "nobody has claimed it"
         assert await one.request("bridge", claim, operation="key.claim") == {"attempt": 1}, "nothing was changed"
+        assert await one.request("bridge", note, operation="key.note") is True
+        assert await one.request("bridge", claim, operation="key.claim") == {"attempt": 1, "notes": b"n"}
+        other: dict[str, Any] = {"cluster": "thief", "caller": "thief", "operation": "do", "key": "l"}
+        undo = {**claim, "key": "l/undo", "undoes": other}
+        assert await one.request("bridge", undo, operation="key.claim") == {"attempt": 1, "undone": None}
+        theirs = {**claim, **other}
+        assert await thief.request("bridge", theirs, operation="key.claim") == {"attempt": 1}, "it closes no others'"
+        with pytest.raises(iris.RemoteError, match="key_closed"):
+            await one.request("bridge", {**claim, "operation": "do", "key": "l"}, operation="key.claim")
 
 
 async def test_the_member_with_shard_0_keeps_them_and_the_others_say_so(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from iris.spark_bridge.outcomes.records import (
     Granted,
     Held,
     KeyClaim,
+    KeyNotes,
     KeyOutcome,
     KeyRelease,
     Known,
@@ -304,6 +305,81 @@ def test_events_of_an_outcome_are_stored_with_it_once(opened: Opened) -> None:
     assert opened(KeyOutcome(claim(A), 1, b"done", events)) == Accepted(new=False)
     assert opened(KeyOutcome(claim(B), 1, b"done", events)) is False
     assert stored(opened.store) == [b"one", b"two"]
+
+
+STEP = b"s" * 32
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("step", ["never", "refused", "doubt", "over", "gone", "done"])
+def test_a_claim_that_undoes_a_step_closes_its_key(opened: Opened, step: str, restarted: bool) -> None:
+    first, late = claim(A, key=STEP, rerun=True), claim(C, key=STEP, rerun=True, gone=A)
+    if step != "never":
+        assert opened(first) == Granted(1)
+    match step:
+        case "refused" | "doubt":
+            opened(KeyRelease(STEP, A, begun=step == "doubt"))
+        case "over":
+            opened.later(11)
+        case "done":
+            opened(KeyOutcome(first, 1, b"a reply"))
+        case _:
+            pass
+    undo = claim(B, undoes=STEP, gone=A if step == "gone" else b"")
+    expected = {"never": None, "refused": None, "done": b"a reply"}.get(step, b"")
+    for _ in range(3):  # its answer may be lost
+        assert opened(undo) == Granted(1, undone=expected)
+        if restarted:
+            opened.again()
+    if step == "done":
+        assert opened(late) == Known(b"a reply")
+    else:
+        assert opened(late) == ClaimRefused(
+            "key_closed", "what the key stands for was undone, and does not begin any more"
+        )
+        assert opened(KeyOutcome(first, 1, b"a reply")) is False, "of an attempt that nobody waited for"
+        assert opened(KeyRelease(STEP, A, begun=False)) is False
+    assert opened(KeyOutcome(undo, 1, b"undone")) == Accepted(new=True)
+    assert opened(claim(C, undoes=STEP)) == Known(b"undone")
+    opened.later(120)
+    opened.sweep()
+    assert (opened.kept("bank"), opened.count()) == (0, 0)
+
+
+def test_a_step_that_may_be_running_is_waited_for_before_it_is_undone(opened: Opened) -> None:
+    opened(claim(A, key=STEP, rerun=True))
+    undo = claim(B, undoes=STEP)
+    assert opened(undo) == Held(A, "node a", 10.0)
+    assert opened.count() == 1, "nothing was claimed"
+    assert opened(KeyOutcome(claim(A, key=STEP), 1, b"a reply")) == Accepted(new=True)
+    assert opened(undo) == Granted(1, undone=b"a reply")
+
+
+def test_closed_keys_and_notes_are_counted_and_bounded(opened: Opened) -> None:
+    opened(claim(A))
+    before = opened.kept("bank")
+    assert opened(KeyNotes(KEY, A, bytes(50_000))) is True
+    assert opened.kept("bank") > before + 50_000
+    fill(opened, "bank", 50_000)
+    assert isinstance(opened(KeyNotes(KEY, A, bytes(MAX_OUTCOME))), ClaimRefused)
+    closings = (opened(claim(A, undoes=closed)) for closed in names(1 << 20))
+    verdict = next(found for found in closings if found != Granted(1, bytes(50_000), None))
+    assert isinstance(verdict, ClaimRefused)
+    assert verdict.code == "too_many_keys"
+    assert opened.kept("bank") <= 4 * MIB
+
+
+def test_notes_are_for_the_next_holder_and_of_the_last_one_alone(opened: Opened) -> None:
+    assert opened(KeyNotes(KEY, A, b"one")) is False
+    opened(claim(A, rerun=True))
+    assert opened(KeyNotes(KEY, A, b"one")) is True
+    assert opened(KeyNotes(KEY, B, b"zombie")) is False
+    assert opened(claim(B, rerun=True, gone=A)) == Granted(2, b"one")
+    assert opened(KeyNotes(KEY, A, b"zombie")) is False
+    assert opened(KeyRelease(KEY, B, begun=True)) is True
+    assert opened(KeyNotes(KEY, B, b"zombie")) is False, "it has given the key back"
+    opened.again()
+    assert opened(claim(C, rerun=True)) == Granted(3, b"one")
 
 
 def test_a_record_that_is_not_what_was_written_is_noticed(opened: Opened) -> None:

@@ -238,3 +238,232 @@ async def test_a_saga_whose_node_has_died_is_taken_over(tmp_path: Path, monkeypa
                 await order(two)
             nursery.cancel_scope.cancel()
     assert calls == DONE + UNDONE
+
+
+def odd(calls: list[str], **options: Any) -> iris.Service:
+    """Steps that have their effect, and of which the caller gets an error all the same."""
+    service = iris.Service("odd", outcomes=iris.Outcomes(rerun=True, **options))
+
+    @service.request("do")
+    async def do(request: iris.Request) -> object:
+        calls.append(f"odd.do {request.payload}")
+        if request.payload == "outbox":
+            assert request.outbox is not None
+            request.outbox.publish("t.a", b"")
+        if request.payload == "raises":
+            raise ConnectionError("lost while it committed")
+        replies = {"unencodable": object(), "large": bytes(2**21), "kept": bytes(300_000)}
+        return replies.get(request.payload, bytes(5000))
+
+    @service.request("undo")
+    async def undo(request: iris.Request) -> None:
+        calls.append(f"odd.undo {request.payload} of {request.undoes}")
+
+    return service
+
+
+@pytest.mark.parametrize(
+    ("payload", "code"),
+    [
+        ("raises", "error"),
+        ("unencodable", "LocalProtocolError"),
+        ("large", "PayloadTooLarge"),
+        ("kept", "reply_too_large_to_keep"),
+        ("outbox", "no_outbox"),
+        ("reused", "key_reused"),
+        ("refused", "reply_too_large"),
+    ],
+)
+async def test_a_step_that_ran_is_undone_whatever_its_caller_gets(tmp_path: Path, payload: str, code: str) -> None:
+    calls: list[str] = []
+    async with (
+        open_network() as network,
+        network.open_node("bridge") as bridge,
+        open_bridge(bridge, topics=["t.>"], directory=tmp_path, of=2),
+        network.open_node("odd") as served,
+        served.join("odd", odd(calls)),
+        network.open_node("desk", config=iris.Config(max_payload=4096)) as desk,
+    ):
+        await desk.wait_for("odd")
+        if payload == "reused":
+            with pytest.raises(iris.RemoteError):
+                await desk.request("odd", "before", operation="do", idempotency_key="order-7/0")
+            calls.clear()
+
+        async def run() -> None:
+            async with desk.saga("order-7") as saga:
+                await saga.request("odd", payload, operation="do", undo="undo")
+
+        with pytest.raises(iris.SagaUndone, match=f"RemoteError: {code}") as undone:
+            await run()
+        assert undone.value.failed == ()
+    done = [] if payload == "reused" else [f"odd.do {payload}"]
+    assert calls == [*done, f"odd.undo {payload} of order-7/0"]
+
+
+async def test_what_a_lost_node_has_begun_is_undone_by_one_that_does_not_come_that_far(tmp_path: Path) -> None:
+    calls: list[str] = []
+    async with open_network() as network, open_shops(network, tmp_path, calls) as (one, two):
+        with trio.move_on_after(0.7):
+            await order(one, 2)
+        assert calls == DONE[:2]
+
+        async def run() -> None:
+            async with two.saga("order-7") as saga:
+                await saga.request("stock", 7, operation="do", undo="undo")
+                raise ValueError("no")
+
+        with pytest.raises(iris.SagaUndone, match="ValueError: no") as undone:
+            await run()
+        assert undone.value.failed == ()
+    assert calls == [*DONE[:2], *UNDONE]
+
+
+@pytest.mark.parametrize("made", ["another", "fewer"])
+async def test_a_block_that_makes_other_steps_than_before_is_undone(tmp_path: Path, made: str) -> None:
+    calls: list[str] = []
+    async with open_network() as network, open_shops(network, tmp_path, calls) as (one, two):
+        with trio.move_on_after(0.7):
+            await order(one, 2)
+
+        async def run() -> None:
+            async with two.saga("order-7") as saga:
+                await saga.request("stock", 7, operation="do", undo="undo")
+                if made == "another":
+                    await saga.request("money", 8, operation="do", undo="undo")
+
+        with pytest.raises(iris.SagaUndone, match="key_reused"):
+            await run()
+    assert calls == [*DONE[:2], *UNDONE]
+
+
+async def test_a_node_that_was_taken_over_begins_nothing_more(tmp_path: Path) -> None:
+    calls: list[str] = []
+    async with open_network() as network, open_shops(network, tmp_path, calls) as (one, two):
+        begun, over = trio.Event(), trio.Event()
+
+        async def run() -> None:
+            async with one.saga("order-7", timeout=0.5) as saga:
+                await saga.request("stock", 7, operation="do", undo="undo")
+                begun.set()
+                with trio.CancelScope(shield=True):  # as if its process had stood still
+                    await over.wait()
+                    await saga.request("money", 7, operation="do", undo="undo")
+
+        async with trio.open_nursery() as nursery:
+
+            async def lost() -> None:
+                with pytest.raises(iris.LeaseLost, match="taken over"):
+                    await run()
+
+            nursery.start_soon(lost)
+            await begun.wait()
+            async with two.saga("order-7") as saga:
+                assert saga.attempt == 2
+                await saga.request("stock", 7, operation="do", undo="undo")
+                over.set()
+                with trio.move_on_after(0.3):
+                    await trio.sleep_forever()
+    assert calls == DONE[:1]
+
+
+async def test_a_step_is_undone_when_its_handler_has_ended_and_does_not_begin_after_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+    claiming, undone = trio.Event(), trio.Event()
+    service = iris.Service("slow", outcomes=iris.Outcomes(rerun=True))
+
+    @service.request("do")
+    async def do(request: iris.Request) -> None:
+        calls.append("begins")
+        try:
+            await trio.sleep_forever()
+        finally:
+            calls.append("ends")
+
+    @service.request("undo")
+    async def undo(request: iris.Request) -> None:
+        calls.append(f"undo {request.payload}")
+
+    async with (
+        open_network() as network,
+        open_shops(network, tmp_path, []) as (one, _),
+        network.open_node("shops") as served,
+        served.join("slow", service),
+    ):
+        await one.wait_for("slow")
+
+        async def run(name: str, payload: str, timeout: float) -> None:
+            async with one.saga(name) as saga:
+                with trio.move_on_after(timeout):
+                    await saga.request("slow", payload, operation="do", undo="undo", timeout=3)
+                raise ValueError("no")
+
+        with pytest.raises(iris.SagaUndone) as error:
+            await run("runs", "what runs", 0.5)
+        assert error.value.failed == ()
+        assert calls == ["begins", "ends", "undo what runs"]
+
+        # The step's claim comes late to the bridge: after its key was closed.
+        asking = served._serving.memberships["slow"].kept
+        assert asking is not None
+        claim = asking._claims.claim
+
+        async def late(terms: Any, deadline: float) -> dict[str, Any]:
+            if terms["operation"] == "do":
+                claiming.set()
+                with trio.CancelScope(shield=True):
+                    await undone.wait()
+                    with pytest.raises(iris.RemoteError, match=r"key_closed: .*does not begin any more"):
+                        await claim(terms, trio.current_time() + 5)
+                calls.append("refused")
+            return await claim(terms, deadline)
+
+        monkeypatch.setattr(asking._claims, "claim", late)
+        calls.clear()
+        with pytest.raises(iris.SagaUndone) as error:
+            await run("late", "what is late", 0.5)
+        assert claiming.is_set()
+        assert error.value.failed == ()
+        undone.set()
+        with trio.fail_after(5):
+            while calls != ["refused"]:
+                await trio.lowlevel.checkpoint()
+
+
+async def test_a_step_whose_outcome_was_forgotten_is_undone_all_the_same(tmp_path: Path) -> None:
+    calls: list[str] = []
+    async with (
+        open_network() as network,
+        open_shops(network, tmp_path, []) as (one, _),
+        network.open_node("shops") as served,
+        served.join("odd", odd(calls, keep=1.0)),
+    ):
+        await one.wait_for("odd")
+
+        async def run() -> None:
+            async with one.saga("order-7") as saga:
+                await saga.request("odd", 7, operation="do", undo="undo")
+                await trio.sleep(1.1)
+                raise ValueError("no")
+
+        with pytest.raises(iris.SagaUndone):
+            await run()
+    assert calls == ["odd.do 7", "odd.undo 7 of order-7/0"]
+
+
+async def test_compensations_that_can_never_be_asked_are_named(tmp_path: Path) -> None:
+    async with open_network() as network, open_shops(network, tmp_path, []) as (one, _):
+
+        async def run(name: str, timeout: float) -> None:
+            async with one.saga(name) as saga:
+                await saga.request("stock", 7, operation="do", undo="nothing", timeout=timeout)
+                raise ValueError("no")
+
+        for timeout, why in ((5.0, "no_such_operation"), (-1.0, "timeout")):
+            with pytest.raises(iris.SagaUndone) as undone:
+                await run(f"order{timeout}", timeout)
+            (failed,) = undone.value.failed
+            assert failed.startswith(f"stock.nothing (order{timeout}/0/undo): ")
+            assert why in failed

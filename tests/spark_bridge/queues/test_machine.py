@@ -38,7 +38,7 @@ class Desk:
         return place
 
     def worker(self, limit: int = 16, *, lease: float = 30.0, attempts: int = 5, backoff: float = 1.0) -> QueueWorker:
-        worker = QueueWorker(limit=limit, lease=lease, attempts=attempts, dead="jobs.dead", backoff=backoff)
+        worker = QueueWorker(limit=limit, lease=lease, attempts=attempts, dead=lambda: "jobs.dead", backoff=backoff)
         self.machine.open(worker, self.now)
         return worker
 

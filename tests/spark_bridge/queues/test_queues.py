@@ -22,6 +22,7 @@ import trio
 import iris
 from iris.kernel.errors import ConfigError, NotAllowed, NotSent, RemoteError
 from iris.node.node import Node
+from iris.spark_bridge.log import checked_table
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Network, open_network
 from tests.support.bridges import BridgeProcess
@@ -276,6 +277,29 @@ async def test_done_jobs_attempts_and_delays_survive_a_restart_of_the_bridge(tmp
             worker = jobs.take(8)
             left = {(job.payload, job.attempt) for job in (await first(worker), await first(worker))}
             assert left == {(2, 2), (4, 1)}
+
+
+async def test_attempts_that_a_cluster_has_no_room_for_count_until_the_bridge_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(checked_table, "_ONE", 2**60)
+    async with open_network() as network, network.open_node("desk") as node:
+        async with bridge(network, tmp_path), node.queue("jobs", attempts=9, backoff=0.001) as jobs:
+            await node.wait_for("bridge")
+            await jobs.put(1)
+            worker = jobs.take()
+            for attempt in (1, 2):
+                job = await first(worker)
+                assert job.attempt == attempt
+                job.fail("e" * 5000)
+            await until(node, retried=2)
+            shown = await node.request("bridge", {"group": "queue/jobs", "most": 1}, operation="peek")
+            assert (shown[0]["attempts"], shown[0]["error"]) == (2, "")
+        (said,) = [record.message for record in caplog.records if "failed attempts" in record.message]
+        assert said.startswith("queue jobs keeps no more failed attempts: cluster 'desk' has 0.0 of 0.0 MiB")
+        async with bridge(network, tmp_path), node.queue("jobs") as jobs:
+            await node.wait_for("bridge")
+            assert (await first(jobs.take())).attempt == 1
 
 
 async def test_what_is_at_work_while_the_bridge_restarts_is_done_once(tmp_path: Path) -> None:

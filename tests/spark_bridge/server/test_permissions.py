@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import get_args
+from typing import cast, get_args
 
 import pytest
 import trio
@@ -70,7 +70,7 @@ async def refused(node: Node, operations: Collection[str], payload: Mapping[str,
                     await tunnel.send(payload)
                     answer = await tunnel.receive()
                     assert isinstance(answer, dict)
-                    if answer.get("error") == "NotAllowed":
+                    if cast("dict[str, object]", answer).get("error") == "NotAllowed":
                         found.add(operation)
             else:
                 await client.ask("bridge", operation, payload)
@@ -162,11 +162,11 @@ async def test_who_names_no_topics_gets_none_that_it_may_not_have(tmp_path: Path
         ):
             await node.publish("secret.jobs", b"hidden", confirm=True)
             (shard,) = bridge.states
-            span = {"shard": shard, "start": 0, "end": 1, "skip": 0, "topics": [], "machine": "here"}
+            span: dict[str, object] = {"shard": shard, "start": 0, "end": 1, "skip": 0, "topics": [], "machine": "here"}
             wanting = {name for name, row in PERMISSIONS.items() if row.topics == "wanted"}
-            everything = {**span, "group": "g", "start": "earliest"}
+            everything: dict[str, object] = {**span, "group": "g", "start": "earliest"}
             assert await refused(other, wanting, everything) == wanting
-            by_regex = {**span, "regex": "secret", "known": {}, "timeout": 0}
+            by_regex: dict[str, object] = {**span, "regex": "secret", "known": {}, "timeout": 0}
             assert await refused(other, {*wanting, "offsets", "damage"}, by_regex) == {*wanting, "offsets", "damage"}
             group = {"group": "queue/secret.jobs", "start": {shard: 0}, "offsets": {shard: 1}, "topics": ["public.a"]}
             named = {"pin", "move", "consume", "take", "queue", "peek", "purge"}

@@ -585,7 +585,10 @@ async def test_a_manifest_of_somebody_else_makes_no_event(tmp_path: Path) -> Non
 async def test_an_object_of_a_former_version_is_read_within_bounds(
     log: TieredLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet, "_parts", lambda _: ())
+    def no_parts(_: object) -> tuple[()]:
+        return ()
+
+    monkeypatch.setattr(parquet, "_parts", no_parts)
     events = fill(log.store, 30)
     await log.move_all()
     assert stored(log.store) == events

@@ -26,6 +26,7 @@ from starlette.types import ASGIApp
 
 from iris.cli.operators.dash.guard import ADMIT
 from iris.kernel.tasks import open_background, protected_context
+from iris.kernel.transport import keep_from_children
 from iris.node.telemetry.strict_http import StrictConnection
 
 _log: Final = logging.getLogger("iris")
@@ -89,7 +90,7 @@ async def open_server(app: ASGIApp, listening: socket.socket, tls: ssl.SSLContex
 
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # pragma: no branch -- Linux; connections that are accepted have it as well
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(_STALL_TIMEOUT * 1000))
-    listener = trio.SocketListener(trio.socket.from_stdlib_socket(listening))
+    listener = trio.SocketListener(trio.socket.from_stdlib_socket(keep_from_children(listening)))
     listeners = [listener if tls is None else trio.SSLListener(listener, tls, https_compatible=True)]
     async with open_background() as nursery:
         nursery.start_soon(partial(trio.serve_listeners, serve, listeners, handler_nursery=nursery))
@@ -103,7 +104,7 @@ async def open_server(app: ASGIApp, listening: socket.socket, tls: ssl.SSLContex
 
 @final
 class _StrictServer(TCPServer):
-    """hypercorn's connection, which takes HTTP as it is written, and whose answers can be read by who says too much."""
+    """hypercorn's connection, which takes HTTP as it is written.  A client that says too much can read its answers."""
 
     _is_parting = False
 

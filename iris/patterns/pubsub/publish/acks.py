@@ -203,9 +203,9 @@ class Acknowledgements:
                 raise NotSent(f"there is no durable subscriber of {topic!r}: start a bridge for it")
             # One that has a name is known for as long as it is to be waited for.
             state.had_durable = any(one.record is None for one in found.values())
-        if state.waits_for(key):
+        if state.waits_for(key, confirm=True):
             with trio.move_on_at(deadline) as scope:
-                await publishing.wait_released(topic, key)
+                await publishing.wait_released(topic, key, confirm=True)
             if scope.cancelled_caught:
                 raise RequestTimeout(f"a subscriber of {topic!r} takes no more: it did not go on within {timeout:g} s")
         for link in state.every:
@@ -229,6 +229,7 @@ class Acknowledgements:
         self._waiting[run.first] = run
         subscribers = self._subscribers(run.topic, run.key)
         groups = {name[1:] for name, subscriber in subscribers.items() if subscriber.group is not None}
+        publishing.note_patient(state, run.topic, count)
         posted: set[NodeId] = set()
         for link in state.links:
             if publishing.post(link, run.message(None), run.size, count):
@@ -239,7 +240,7 @@ class Acknowledgements:
                 self._expect(run, subscriber.members[0])
         for node, group in state.choose(run.key, publishing.is_fit, publishing.groups.outstanding):
             if group not in groups:
-                publishing.post_to(node, run.message(group[1]), run.size, count)
+                publishing.post_to_one(state, node, run.message(group[1]), run.size, count)
         self._ask(run, subscribers)
 
     def forget(self, run: Unconfirmed) -> None:

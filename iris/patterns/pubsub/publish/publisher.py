@@ -7,11 +7,17 @@ growth of a run is counted when it ends.
 
 Backpressure: a publisher waits for links that are half full and moving.  A link without progress for ``STALLED``
 seconds does not slow its publisher; events for it are dropped and counted, and show as a gap at the subscriber.
+
+Subscribers with ``overflow="wait"``: a publisher waits while they ask for a pause, and for their links that stand
+still, for ``Config.broadcast_patience`` in all (``iris.kernel.patience``).  Then it publishes past them: what they do
+not get is counted and shows as a gap in the same way, until they end their pause, or their link has room.  Confirmed
+events wait for durable subscribers up to their own timeout.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +32,7 @@ from iris.kernel.config import KIB, Config
 from iris.kernel.errors import NotAllowed, NotSent, RemoteProtocolError
 from iris.kernel.link import Link, OpenRun
 from iris.kernel.names import NodeId, check_key
+from iris.kernel.patience import Patience
 from iris.kernel.wire import kinds
 from iris.patterns.books import Crowd, SendLedger, Tally
 from iris.patterns.payloads import encoded
@@ -54,6 +61,13 @@ may hold on the wire."""
 _MAX_RUN: Final = wire.MAX_ARRAY * _EVENT_OVERHEAD - _EVENT_OVERHEAD
 """How much a run may grow."""
 
+_HALF: Final = 4
+"""Events that a publisher has to have sent to the patient subscribers of one owner until its patience with them counts
+anew: half of the smallest window.  How small a window is, only its subscriber knows."""
+
+_PAST: Final = "subscriber asks to wait"
+"""Why a subscriber did not get events that were published past it."""
+
 _TRIED: Final = 64
 """Topics that are looked at for one to forget."""
 
@@ -64,6 +78,7 @@ GroupId = tuple[str, str]
 """A group: the cluster whose it is, or nothing if it is anybody's, and what it is called."""
 
 _NOBODY: Final[frozenset[Outlet]] = frozenset()
+_NO_NODES: Final[frozenset[NodeId]] = frozenset()
 _UNSHARED: Final[Mapping[GroupId, tuple[int, Mapping[int, NodeId]]]] = MappingProxyType({})
 """Of all topics without such subscribers: one of each for every topic would be 280 bytes."""
 
@@ -88,6 +103,10 @@ class Topic:
         every: all of these links.
         held: nodes that have asked for a pause, and that no other one can stand in for.
         resting: all nodes that have asked for one: they have no turns in groups.
+        past: those of them that were waited for long enough: they get nothing.
+        durable: the nodes with durable subscriptions among those.
+        linked_past: links to nodes that are in ``past`` and would else get every event.
+        patience: with the owners of patient nodes, as far as any was waited for.
         unconfirmed: the numbers with which runs of events begin that wait to be confirmed, in order; None: none did.
         withdrawn: the first and the last number of ranges of events that were not confirmed in time, in order; until
             every durable subscriber knows.
@@ -102,13 +121,17 @@ class Topic:
     __slots__ = (
         "away",
         "crowd",
+        "durable",
         "every",
         "grouped",
         "had_durable",
         "held",
+        "linked_past",
         "links",
         "lost",
         "milestones",
+        "past",
+        "patience",
         "patient",
         "raised",
         "resting",
@@ -130,6 +153,10 @@ class Topic:
         self.every: tuple[Outlet, ...] = ()
         self.held: tuple[NodeId, ...] = ()
         self.resting: tuple[NodeId, ...] = ()
+        self.past: frozenset[NodeId] = _NO_NODES
+        self.durable: frozenset[NodeId] = _NO_NODES
+        self.linked_past: tuple[Link, ...] = ()
+        self.patience: tuple[Patience, ...] = ()
         self.patient: frozenset[Outlet] = _NOBODY
         self.lost = self.raised = 0
         self.had_durable = False
@@ -203,11 +230,20 @@ class Topic:
             chosen.append((node, group))
         return chosen
 
-    def waits_for(self, key: str | None) -> bool:
-        """Tell whether an event with this key has to wait for a subscriber that has asked for a pause."""
-        if self.held or not self.resting:
-            return bool(self.held)
-        return key is not None and any(owner(turns.members, key) in self.resting for _, turns in self.grouped)
+    def waits_for(self, key: str | None, *, confirm: bool = False) -> list[NodeId]:
+        """Return the subscribers that an event with this key has to wait for, as they have asked for a pause.
+
+        Args:
+            key: of the event.
+            confirm: also for those that were waited for long enough, if they are durable.
+        """
+        if not self.resting:
+            return []
+        held = list(self.held)
+        if key is not None:
+            owners = {owner(turns.members, key) for _, turns in self.grouped}
+            held += [node for node in self.resting if node in owners and node not in held]
+        return [node for node in held if node not in self.past or (confirm and node in self.durable)]
 
 
 @final
@@ -277,6 +313,15 @@ class Publisher:
         self._holds: Matcher[tuple[NodeId, str]] = Matcher()
         self._held: dict[NodeId, dict[str, tuple[NodeId, str]]] = {}
         """For each node the patterns of its pauses, and what stands in ``_holds`` for each."""
+        self._past: set[tuple[NodeId, str]] = set()
+        """Pauses that events no longer wait for."""
+        self._still: set[NodeId] = set()
+        """Nodes whose links stand still, and that events no longer wait for; an empty name stands for other sites."""
+        self._patience: dict[str, Patience] = {}
+        """With the patient nodes of each owner that was waited for."""
+        self._resumed: set[NodeId] = set()
+        """Nodes that have ended a pause: what they take has the patience with their owner count anew.  What others of
+        that owner take does not, or it could have its nodes ask for a pause one after the other."""
         self._released = trio.lowlevel.ParkingLot()
         self._ways_version = 0
         self.trees: Final = EventTrees(
@@ -405,6 +450,7 @@ class Publisher:
         # Only a run for everybody may grow: a group chooses a member for each event, by turn, by key or by shard.
         if headers is None and key is None and not state.grouped and not state.shared:
             run = self._run = _Run(self, state, topic, payloads, self._room)
+        self.note_patient(state, topic)
         taken = skipped = 0
         missed: tuple[Outlet, ...] = ()
         for link in state.links:
@@ -418,17 +464,17 @@ class Publisher:
             if not taken:
                 run.end()
         for node, (_, group) in state.choose(key, self.is_fit, self.groups.outstanding) if state.grouped else ():
-            self.post_to(node, kinds.Events(topic, sequence, 0, group, headers, key, sent, since), size)
+            self.post_to_one(state, node, kinds.Events(topic, sequence, 0, group, headers, key, sent, since), size)
         for (_, group), (of, nodes) in state.shared.items():
             owner = nodes.get(self.shard_of(of, key, topic))
             if owner is not None:
-                self.post_to(owner, kinds.Events(topic, sequence, 0, group, headers, key, sent, since), size)
+                self.post_to_one(state, owner, kinds.Events(topic, sequence, 0, group, headers, key, sent, since), size)
             else:
                 state.lost += 1
                 self._tally.sent += 1
                 self._tally.lost["nobody has the shard"] += 1
                 self._ledger.row("event", topic).lose("nobody has the shard")
-        if not state.every:
+        if not (state.every or state.linked_past):
             self.unheard += 1
 
     def is_fit(self, node: NodeId) -> bool:
@@ -457,12 +503,34 @@ class Publisher:
         self._tally.handed_over += more * run.taken
         for way in run.missed:
             self._lose(way, run.topic, "subscriber stalled", more)
+        self.note_patient(run.state, run.topic, more)
 
     def count_unlinked(self, topic: str, nodes: int) -> None:
         """Count an event that did not wait for so many nodes of other sites that are listed as its subscribers."""
         self._tally.sent += nodes
         self._tally.lost["no link to another site yet"] += nodes
         self._ledger.row("event", topic).lose("no link to another site yet", nodes)
+
+    def note_patient(self, state: Topic, topic: str, count: int = 1) -> None:
+        """Count events for patient subscribers: those that get them, and those that they are published past."""
+        for patience in state.patience:
+            patience.sent += count
+        for link in state.linked_past:
+            self._pass(topic, link.node, count)
+
+    def post_to_one(self, state: Topic, node: NodeId, message: kinds.Events, size: int, count: int = 1) -> None:
+        """Post a run to the node that has been chosen of a group, unless events are published past that one."""
+        if node in state.past:
+            self._pass(message.topic, node, count)
+        else:
+            self.post_to(node, message, size, count)
+
+    def _pass(self, topic: str, node: NodeId, count: int) -> None:
+        """Count events that were published past a subscriber which asks for a pause."""
+        self.count_lost(topic, count)
+        self._tally.sent += count
+        self._tally.lost[_PAST] += count
+        self._ledger.row("event", topic, node).lose(_PAST, count)
 
     def post_to(self, node: NodeId, message: kinds.Events, size: int, count: int = 1) -> bool:
         """Post a run to a node, counted; tell whether its link took it."""
@@ -503,10 +571,12 @@ class Publisher:
             state = self._topics.get(message.topic)  # a repeat or a last value may be of a topic that is forgotten
             # A stalled link would hold up all other subscribers of the topic. Its event is dropped here, counted, and
             # shows as a gap in the numbers.
-            if link.is_stalled(STALLED) and (state is None or link not in state.patient):
+            if link.is_stalled(STALLED) and (state is None or link not in state.patient or link.node in self._still):
                 self._lose(link, message.topic, "subscriber stalled", count)
                 return False
             self._crowded = True
+        elif self._still:
+            self._still.discard(link.node)
         try:
             link.post(message, size, growing=growing)
         except NotSent:
@@ -550,9 +620,30 @@ class Publisher:
 
     async def _wait_room(self, state: Topic) -> None:
         for link in state.every:
-            while not link.has_room() and (link in state.patient or not link.is_stalled(STALLED)):
+            while not link.has_room() and not link.is_stalled(STALLED):
                 with trio.move_on_after(STALLED):
                     await link.wait_room()
+            if link in state.patient and link.node not in self._still and not link.has_room():
+                await self._wait_still(link)
+
+    async def _wait_still(self, link: Outlet) -> None:
+        """Wait until a link to patient subscribers has room, for as long as there is patience with them."""
+        patience = self._patience_with(link.node)
+        until = patience.begin(trio.current_time())
+        try:
+            with trio.move_on_at(until) as scope:
+                while not link.has_room():
+                    with trio.move_on_after(STALLED):
+                        await link.wait_room()
+            if scope.cancelled_caught:
+                self._still.add(link.node)
+        finally:
+            patience.end(trio.current_time())
+
+    def _patience_with(self, node: NodeId) -> Patience:
+        peer = self._mesh.peer(node)
+        who = node if peer is None else peer.identity.owner
+        return self._patience.setdefault(who, Patience(self._config.broadcast_patience, _HALF))
 
     # -- where events go ------------------------------------------------------------------------------------
 
@@ -592,18 +683,31 @@ class Publisher:
         shared: dict[GroupId, tuple[int, dict[int, NodeId]]] = {}
         far: dict[NodeId, Peer] = {}
         patient_far = False
+        pauses = self._holds.match(topic)
+        past = {pause[0] for pause in pauses if pause in self._past} if self._past else _NO_NODES
+        durable: set[NodeId] = set()
+        linked_past: dict[NodeId, Link] = {}
+        owners: set[Patience] = set()
         for node, terms in self._interest.match(topic):
             peer = self._mesh.peer(node)
             if peer is None:
                 continue
+            if terms.group is None or terms.durable:
+                needed.add(node)
+            if node in past:
+                if terms.durable:
+                    durable.add(node)
+                if terms.group is None:
+                    linked_past[node] = peer.link
+                    continue
+            elif terms.patient and node in self._resumed:
+                owners.add(self._patience_with(node))
             if self.abroad is not None and peer.foreign and terms.group is None:
                 far[node] = peer
                 patient_far = patient_far or terms.patient
                 continue
             if terms.patient:
                 patient.add(peer.link)
-            if terms.group is None or terms.durable:
-                needed.add(node)
             if terms.group is None:
                 links[node] = peer.link
                 continue
@@ -618,7 +722,9 @@ class Publisher:
                 shared[group] = max(of, before_of), {**nodes, **dict.fromkeys(shards, node)}
             else:
                 grouped.setdefault(group, {})[node] = None
-        before, state.links = state.links, self.trees.ways(links)
+        # Who was published past is no newcomer when it gets events again.
+        before = (*state.links, *state.linked_past)
+        state.links = self.trees.ways(links)
         if self.abroad is not None and far:
             audiences = self.abroad.audiences(far.values())
             state.links += audiences
@@ -630,7 +736,11 @@ class Publisher:
         state.shared = shared or _UNSHARED
         state.every = tuple({**dict.fromkeys(state.links), **every})
         state.patient = frozenset(patient) if patient else _NOBODY
-        state.resting = tuple({node: None for node, _ in self._holds.match(topic)})
+        state.past = frozenset(past) if past else _NO_NODES
+        state.durable = frozenset(durable) if durable else _NO_NODES
+        state.linked_past = tuple(linked_past.values())
+        state.patience = tuple(owners)
+        state.resting = tuple({node: None for node, _ in pauses})
         if state.resting:
             for _, turns in state.grouped:
                 # Any member can stand in for another one, so a group pauses its publisher only when all its members do.
@@ -690,15 +800,45 @@ class Publisher:
         entry = patterns.pop(pattern, None)
         if entry is not None:
             self._holds.remove(pattern, entry)
+            self._past.discard(entry)
+            self._resumed.add(node)
             if not patterns:
                 del self._held[node]
             self._released.unpark_all()
             self.ways_changed()
 
-    async def wait_released(self, topic: str, key: str | None = None) -> None:
-        """Wait until no subscriber that is to get an event on a topic, with this key, asks for a pause."""
-        while self.look_up(topic).waits_for(key):
-            await self._released.park()
+    async def wait_released(self, topic: str, key: str | None = None, *, confirm: bool = False) -> None:
+        """Wait until no subscriber that is to get an event on a topic, with this key, asks for a pause.
+
+        Args:
+            topic: of the event.
+            key: of the event.
+            confirm: wait for durable subscribers until they end their pause; for others only as long as there is
+                patience with them.
+        """
+        while nodes := (state := self.look_up(topic)).waits_for(key, confirm=confirm):
+            now = trio.current_time()
+            waits: dict[Patience, list[NodeId]] = {}
+            for node in nodes:
+                if node not in state.past:
+                    waits.setdefault(self._patience_with(node), []).append(node)
+            ends = {patience: patience.begin(now) for patience in waits}
+            try:
+                with trio.move_on_at(min(ends.values(), default=math.inf)):
+                    await self._released.park()
+            finally:
+                now = trio.current_time()
+                for patience in waits:
+                    patience.end(now)
+            self._pass_over(topic, {node for patience in waits if now >= ends[patience] for node in waits[patience]})
+
+    def _pass_over(self, topic: str, nodes: Collection[NodeId]) -> None:
+        """Publish past subscribers that ask for a pause on a topic, until they end it."""
+        pauses = [pause for pause in self._holds.match(topic) if pause[0] in nodes]
+        if pauses:
+            self._past.update(pauses)
+            self._released.unpark_all()
+            self.ways_changed()
 
     def interest_ended(self, node: NodeId) -> None:
         """A node no longer subscribes to something: its pauses for that are over, whether it says so or not."""
@@ -721,7 +861,9 @@ class Publisher:
         if self.abroad is not None:
             self.abroad.peer_gone(node)
         self.groups.peer_gone(node)
+        self._still.discard(node)
         self.release_all(node)
+        self._resumed.discard(node)
         self.trees.peer_gone(node)
         self.ways_changed()
 

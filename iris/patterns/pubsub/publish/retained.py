@@ -273,9 +273,10 @@ class RetainedExchange:
         check_key(key)
         publishing = self._publishing
         deadline = math.inf if within is None else trio.current_time() + within
-        if publishing.look_up(topic).waits_for(key):
+        confirm = within is not None
+        if publishing.look_up(topic).waits_for(key, confirm=confirm):
             with trio.move_on_at(deadline) as scope:
-                await publishing.wait_released(topic, key)
+                await publishing.wait_released(topic, key, confirm=confirm)
             if scope.cancelled_caught:
                 raise RequestTimeout(f"a subscriber of {topic!r} takes no more: it did not go on within {within:g} s")
         size = wire.payload_size(body) + envelope_size(topic, flat, key)

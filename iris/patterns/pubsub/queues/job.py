@@ -10,6 +10,8 @@ from typing import Any, Final, Protocol, Self, cast, final
 
 import trio
 
+from iris.kernel.errors import summary_of, text_of
+
 _log: Final = logging.getLogger("iris")
 
 MAX_ERROR: Final = 1000
@@ -123,7 +125,7 @@ class Job:
         A job that was reported before stays as it is.
         """
         if self._outcome is None:
-            self._failure = (error[:MAX_ERROR], permanent)
+            self._failure = (text_of(error)[:MAX_ERROR], permanent)
         self._decide(JobOutcome.FAILED)
 
     def release(self) -> None:
@@ -156,11 +158,11 @@ class Job:
         elif is_failure(error):
             if self._outcome is None:
                 _log.error(
-                    "attempt %d of a job of queue %s has failed: %r",
-                    self.attempt, self.queue, error,
-                    exc_info=error, extra={"queue": self.queue, "reason": repr(error), "count": self.attempt},
+                    "attempt %d of a job of queue %s has failed: %s",
+                    self.attempt, self.queue, summary_of(error),
+                    exc_info=error, extra={"queue": self.queue, "reason": summary_of(error), "count": self.attempt},
                 )  # fmt: skip
-            self.fail(f"{type(error).__name__}: {error}")
+            self.fail(summary_of(error))
         else:
             self.release()
         return isinstance(error, Exception)

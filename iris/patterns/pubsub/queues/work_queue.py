@@ -8,7 +8,7 @@ from typing import Any, Final, final
 
 import trio
 
-from iris.kernel.errors import ConfigError
+from iris.kernel.errors import ConfigError, summary_of
 from iris.kernel.tasks import open_background
 from iris.kernel.topic_syntax import is_topic
 from iris.patterns.pubsub.queues.bridge_members import BridgeMembers
@@ -118,7 +118,7 @@ class WorkQueue:
         """Count an attempt of each job that was begun and not reported, if the program is ended by an error."""
         if is_failure(error):
             for worker in self._workers:
-                worker._fail_begun(f"{type(error).__name__}: {error}")
+                worker._fail_begun(summary_of(error))
 
     async def _finish(self) -> None:
         with trio.CancelScope(shield=True), trio.move_on_after(_GOODBYE):

@@ -30,8 +30,8 @@ MAX_WAITING: Final = 4 * MIB
 """Bytes of one publisher's frames that wait for a key."""
 
 MAX_OF_OWNER: Final = 8 * MIB
-"""Bytes that wait of all publishers that one owner vouches for, a cluster of this realm or another realm: whoever holds
-its key can come as any number of publishers."""
+"""Bytes that wait of all publishers that one owner vouches for, a cluster of this realm or another realm: the holder
+of its key can come as any number of publishers."""
 
 MAX_IN_ALL: Final = 32 * MIB
 """Bytes that wait of all publishers together."""

@@ -21,7 +21,8 @@ from iris.patterns.pubsub.interest import Matcher
 from iris.spark_bridge.events.schema import NO_EVENTS, decode_events
 from iris.spark_bridge.log.chunk import Chunk, frame_header
 
-_REMEMBERED: Final = 65_536
+_REMEMBERED: Final = 8192
+"""Topics of which a filter knows whether it wants them; to look at one more takes about a microsecond."""
 
 MAX_REGEX: Final = 1024
 """Bytes of an expression that a bridge matches."""
@@ -82,6 +83,11 @@ class TopicFilter:
         return not self.patterns and self.regex is None
 
     @property
+    def remembered(self) -> int:
+        """How many topics it knows of, which take some hundred bytes each."""
+        return len(self._known) + sum(len(segment.ids) for segment in tuple(self.newest_segments.values()))
+
+    @property
     def is_linear(self) -> bool:
         """Whether a bridge matches its expression, if it has one."""
         return self.regex is None or (len(self.regex.encode()) <= MAX_REGEX and _is_known_to_re2(self.regex))
@@ -125,8 +131,9 @@ class TopicFilter:
         new = [topic for topic in topics if topic not in known]
         if new:
             if len(known) + len(new) > _REMEMBERED:
-                known = self._known = {}
-                new = list(topics)
+                new, known = list(topics), {}
+                if len(new) <= _REMEMBERED:
+                    self._known = known
             known.update(zip(new, self._match(new), strict=True))
         return [topic for topic in topics if known[topic]]
 

@@ -1,0 +1,159 @@
+"""Rights that become less while a reader, a consumer or a worker is served: from then on it gets what it may have."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from msgspec import structs
+
+import iris
+from iris.kernel.errors import IrisError, NotAllowed
+from iris.security.identity.certificate import issue_certificate
+from iris.security.identity.signing import SigningKey
+from iris.spark_bridge.server.bridge import open_bridge
+from iris.testing import Network, Rights, open_network
+
+WIDE = Rights(publishes=("public.>", "secret.>"), subscribes=("public.>", "secret.>"))
+NARROW = Rights(publishes=("public.>",), subscribes=("public.>",))
+
+
+async def narrow(network: Network, cluster: str, node: iris.Node, bridge: iris.Node) -> None:
+    """Give a node a certificate with fewer rights, and wait until the bridge has seen it."""
+    held = network.credential(cluster)
+    assert isinstance(held.keys, SigningKey)
+    less = structs.replace(
+        held,
+        certificate=issue_certificate(
+            network.root,
+            name=cluster,
+            public_key=held.keys.public,
+            generation=1,
+            not_before=network.wall_clock() - 300,
+            not_after=network.wall_clock() + 86_400,
+            rights=NARROW,
+        ),
+    )
+    node._mesh.identity = less.renew_identity(node._mesh.identity, network.wall_clock())
+    with trio.fail_after(30):
+        while True:
+            peer = bridge._parts.mesh.peer(node.id)
+            if peer is not None and not peer.may_hear("secret.a"):
+                return
+            await trio.sleep(0.05)
+
+
+@pytest.mark.long
+async def test_a_consumer_whose_rights_become_less_gets_nothing_more_of_what_it_may_not_have(tmp_path: Path) -> None:
+    async with open_network() as network:
+        network.credential("reader", WIDE)
+        async with (
+            network.open_node("bridge") as node,
+            open_bridge(node, topics=["secret.>", "public.>"], directory=tmp_path),
+            network.open_node("reader") as reader,
+        ):
+            found: list[Any] = []
+            await node.publish("secret.a", "before", confirm=True)
+            with suppress(IrisError), trio.fail_after(60):
+                async with reader.consume("secret.>", "public.>", group="g") as events:
+                    with trio.fail_after(20):
+                        found += [event.payload for event in await anext(events)]
+                    await narrow(network, "reader", reader, node)
+                    await node.publish("secret.a", "after", confirm=True)
+                    await node.publish("public.a", "after", confirm=True)
+                    with trio.move_on_after(5):
+                        while True:
+                            found += [event.payload for event in await anext(events)]
+            assert found == ["before"]
+
+
+@pytest.mark.long
+async def test_a_worker_whose_rights_become_less_gets_no_more_jobs(tmp_path: Path) -> None:
+    async with open_network() as network:
+        network.credential("worker", WIDE)
+        async with (
+            network.open_node("bridge") as node,
+            open_bridge(node, topics=["secret.>", "public.>"], directory=tmp_path),
+            network.open_node("worker") as worker,
+        ):
+            found: list[Any] = []
+            await node.publish("secret.jobs", "before", confirm=True)
+            with suppress(IrisError), trio.fail_after(60):
+                async with worker.queue("secret.jobs") as jobs:
+                    taken = jobs.take()
+                    async with await anext(taken) as job:
+                        found.append(job.payload)
+                    await narrow(network, "worker", worker, node)
+                    await node.publish("secret.jobs", "after", confirm=True)
+                    with trio.move_on_after(5):
+                        async with await anext(taken) as job:
+                            found.append(job.payload)
+            assert found == ["before"]
+
+
+@pytest.mark.long
+async def test_a_worker_whose_rights_become_less_has_no_letters_put_where_it_may_not_publish(tmp_path: Path) -> None:
+    async with open_network() as network:
+        network.credential("worker", WIDE)
+        async with (
+            network.open_node("bridge") as node,
+            open_bridge(node, topics=["secret.>", "public.>"], directory=tmp_path),
+            network.open_node("worker") as worker,
+            node.subscribe("secret.>") as heard,
+        ):
+            await node.publish("public.jobs", "x", confirm=True)
+            with trio.move_on_after(20):
+                async with worker.queue("public.jobs", dead="secret.dead", attempts=1) as jobs:
+                    job = await anext(jobs.take())
+                    await narrow(network, "worker", worker, node)
+                    async with job:
+                        job.fail("no")
+                    await trio.sleep(2)
+            assert heard.statistics().received == 0
+            async with node.consume("secret.>", group="h") as events:
+                with trio.move_on_after(2):
+                    assert await anext(events) is None, "the letter is in the log"
+
+
+@pytest.mark.long
+async def test_a_group_that_was_given_to_another_cluster_is_moved_by_its_former_owner_no_more(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("bridge") as node,
+        open_bridge(node, topics=["public.>"], directory=tmp_path) as bridge,
+        network.open_node("reader") as reader,
+    ):
+        await node.publish("public.a", 1, confirm=True)
+        with pytest.raises(NotAllowed, match="cluster 'other'"), trio.fail_after(20):  # noqa: PT012
+            async with reader.consume("public.>", group="g") as events:
+                batch = await anext(events)
+                (before,) = bridge.store.cursors()
+                await node.request("bridge", {"group": "g", "to": "other"}, operation="transfer")
+                await batch.commit()
+        assert bridge.store.cursors()[0].offsets == before.offsets
+
+
+@pytest.mark.long
+async def test_a_queue_that_was_given_to_another_cluster_has_no_jobs_for_its_former_owner(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("bridge") as node,
+        open_bridge(node, topics=["public.>"], directory=tmp_path),
+        network.open_node("former") as former,
+        network.open_node("other") as other,
+    ):
+        with pytest.raises(NotAllowed, match="cluster 'other'"), trio.fail_after(20):  # noqa: PT012
+            async with former.queue("public.jobs") as jobs:
+                taken = jobs.take()
+                await node.publish("public.jobs", 1, confirm=True)
+                async with await anext(taken):
+                    pass
+                await node.request("bridge", {"group": "queue/public.jobs", "to": "other"}, operation="transfer")
+                await node.publish("public.jobs", 2, confirm=True)
+                await anext(taken)
+        with trio.fail_after(20):
+            async with other.queue("public.jobs") as jobs, await anext(jobs.take()) as job:
+                assert job.payload == 2

@@ -1,0 +1,35 @@
+"""Accepting: what the child of a fork keeps of a door's sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+
+import pytest
+
+from iris.doors.accepting import accept
+from tests.support.forks import forked
+
+
+def test_a_child_keeps_neither_the_port_of_a_door_nor_its_connections() -> None:
+    asyncio.run(fork_and_close())
+
+
+async def fork_and_close() -> None:
+    listener = socket.create_server(("127.0.0.1", 0))
+    listener.setblocking(False)
+    address = listener.getsockname()
+    greeted: asyncio.Queue[socket.socket] = asyncio.Queue()
+    accepting = asyncio.ensure_future(accept(listener, "test", greeted.put))
+    reader, writer = await asyncio.open_connection(*address)
+    accepted = await greeted.get()
+    with forked():
+        accepting.cancel()
+        await asyncio.wait([accepting])
+        accepted.close()
+        listener.close()  # as if the door had died: the child lives
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection(*address)
+    writer.close()
