@@ -9,6 +9,6 @@
 The bridge itself is ``open_bridge``; on the command line, ``iris bridge``.
 """
 
-from iris.spark_bridge.session import configure, dead_letters, foreach_batch, parse, register, registered_schemas
+from iris.spark_bridge.session import configure, dead_letters, foreach_batch, parse, register
 
-__all__ = ["configure", "dead_letters", "foreach_batch", "parse", "register", "registered_schemas"]
+__all__ = ["configure", "dead_letters", "foreach_batch", "parse", "register"]

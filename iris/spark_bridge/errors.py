@@ -58,7 +58,3 @@ class NotCopied(BridgeError):
 
 class BridgeUnreachable(BridgeError):
     """No member of the bridge answered in the time given.  Trying again later may succeed."""
-
-
-class RegistryUnreachable(BridgeError):
-    """A schema registry does not answer, or refuses to.  Asking again later may succeed."""

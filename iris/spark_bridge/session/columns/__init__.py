@@ -6,8 +6,5 @@ Promises: nothing here reads a payload.  Spark does, so that rows are those of `
 
 from iris.spark_bridge.session.columns.dead_letters import dead_letters
 from iris.spark_bridge.session.columns.parse import parse
-from iris.spark_bridge.session.columns.registry import registered_schemas
 
-__all__ = (
-    "dead_letters", "parse", "registered_schemas",
-)  # fmt: skip
+__all__ = ("dead_letters", "parse")

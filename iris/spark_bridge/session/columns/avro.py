@@ -11,34 +11,43 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from iris.kernel.errors import ConfigError
-from iris.spark_bridge.session.columns.frame import HEAD, PARSED, UNFIT, frame_of
 from iris.spark_bridge.session.session import AVRO_LIMIT
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
 
-_PAYLOAD: Final = "payload"
-_FRAME: Final = "frame"
+FRAME: Final = "frame"
+PAYLOAD: Final = "payload"
+HEAD: Final = 5
+"""Bytes of Confluent's frame: a zero, and the id of the schema."""
 
 
-def avro_columns(
-    spark: SparkSession, schema: str, schemas: Mapping[int, str] | None, options: dict[str, str]
-) -> tuple[Column, str, Column]:
-    """Return the expression for payloads, the field of it that has them, and when one does not fit; see ``parse``."""
+def frame_of(number: int) -> bytes:
+    """Return the frame with the id of a schema."""
+    return b"\0" + number.to_bytes(HEAD - 1)
+
+
+def read_avro(
+    spark: SparkSession, schema: str, schemas: Mapping[int, str] | None, options: Mapping[str, str]
+) -> Column:
+    """Return the expression that reads ``value``: a record of the frame and the payload.
+
+    Raises:
+        ConfigError: a schema is wrong, or Java's Avro has no bounds in this session.
+    """
     from pyspark.sql import functions as fn
     from pyspark.sql.avro.functions import from_avro
 
+    # Of a session that was there before, ``configure`` changes its own settings, and no longer those of its Java.
+    context = getattr(spark, "sparkContext", None)
+    get: Any = spark.conf.get if context is None else context.getConf().get
     for side in ("driver", "executor"):
         names = [f"spark.{side}.{name}JavaOptions" for name in ("default", "extra")]
-        if not any(AVRO_LIMIT in (spark.conf.get(name, "") or "") for name in names):
+        if not any(AVRO_LIMIT in (get(name, "") or "") for name in names):
             raise ConfigError(
                 "an event of few bytes could take all of Java's memory: have iris.spark_bridge.configure make the "
                 f"session, or set -D{AVRO_LIMIT}=1048576 in {names[0]}"
             )
-    if "recursivefieldmaxdepth" in map(str.lower, options):
-        raise ConfigError(
-            "option recursiveFieldMaxDepth has no place here: an event could nest until Spark's stack ends"
-        )
     size = 0 if schemas is None else HEAD
     reader = _framed(schema, size)
 
@@ -46,51 +55,45 @@ def avro_columns(
         return from_avro("value", _framed(writer, size), {**options, "mode": "PERMISSIVE", "avroSchema": reader})
 
     if schemas is None:
-        parsed = read(schema)
-    else:
-        branches = [(frame_of(number), read(writer)) for number, writer in schemas.items()]
-        frame, (first, *more) = fn.substring("value", 1, HEAD), branches
-        parsed = fn.when(frame == fn.lit(first[0]), first[1])
-        for mark, branch in more:
-            parsed = parsed.when(frame == fn.lit(mark), branch)
-    return parsed, _PAYLOAD, fn.when(fn.col(PARSED).getField(_FRAME).isNull(), UNFIT)
+        return read(schema)
+    parsed = fn.lit(None)
+    for number, writer in schemas.items():
+        parsed = fn.when(fn.substring("value", 1, HEAD) == fn.lit(frame_of(number)), read(writer)).otherwise(parsed)
+    return parsed
 
 
 def _framed(schema: str, size: int) -> str:
     """Return the schema of a record behind so many bytes.
 
     Raises:
-        ConfigError: it is none, or has an array whose items take no bytes, of which an event could name any number.
+        ConfigError: it is none, or has what takes no bytes, of which an event could name any number in an array.
     """
     try:
         record: Any = json.loads(schema)
-    except ValueError:
+    except (TypeError, ValueError):
         record = None
     if not isinstance(record, dict) or record.get("type") != "record":
-        raise ConfigError(f"{schema[:80]!r} is no schema of an Avro record, in JSON")
-    _check_arrays(record, {})
-    frame = {"name": _FRAME, "type": {"type": "fixed", "name": "IrisFrame", "size": size}}
-    return json.dumps({"type": "record", "name": "IrisFramed", "fields": [frame, {"name": _PAYLOAD, "type": record}]})
+        raise ConfigError(f"{schema[:80]!r} is no schema of an Avro record: give one in JSON")
+    _check_size(record)
+    frame = {"name": FRAME, "type": {"type": "fixed", "name": "IrisFrame", "size": size}}
+    return json.dumps({"type": "record", "name": "IrisFramed", "fields": [frame, {"name": PAYLOAD, "type": record}]})
 
 
-def _check_arrays(schema: Any, empty: dict[str, bool]) -> bool:
-    """Tell whether a value of a schema may take no bytes; ``empty`` says so of the types by name."""
+def _check_size(schema: Any) -> None:
+    """Make sure that each value takes a byte: that of a union does, whatever is in it."""
+    inner: list[Any] = []
+    empty = schema == "null"
     if isinstance(schema, list):
-        for one in schema:
-            _check_arrays(one, empty)
-        return False
-    if not isinstance(schema, dict):
-        return schema == "null" or empty.get(str(schema).rpartition(".")[2], False)
-    kind, name = schema.get("type"), str(schema.get("name")).rpartition(".")[2]
-    found = False
-    if kind == "record":
-        found = not sum([not _check_arrays(field.get("type"), empty) for field in schema.get("fields", ())])
-    elif kind == "fixed":
-        found = not schema.get("size")
-    elif kind in ("array", "map"):
-        if _check_arrays(schema.get("items", schema.get("values")), empty) and kind == "array":
-            raise ConfigError("a schema has an array of items without bytes: an event could name any number of them")
-    elif kind != "enum":
-        return _check_arrays(kind, empty)
-    empty[name] = found
-    return found
+        inner = [one for one in schema if one != "null"]
+    elif isinstance(schema, dict):
+        inner = [field["type"] for field in schema.get("fields", ())]
+        inner += [schema[name] for name in ("items", "values") if name in schema]
+        empty = not (inner if schema["type"] == "record" else schema.get("size", True))
+        inner.append(schema["type"])
+    if empty:
+        raise ConfigError(
+            f"the schema has {json.dumps(schema)[:80]}, which takes no bytes, so that an event could name any number of "
+            "them: leave it out, or use null in a union"
+        )
+    for one in inner:
+        _check_size(one)

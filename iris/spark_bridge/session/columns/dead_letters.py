@@ -11,13 +11,19 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from iris.kernel.errors import ConfigError
-from iris.spark_bridge.session.columns.frame import CORRUPT, REASON
+from iris.spark_bridge.session.columns.parse import CORRUPT, REASON
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 _NEEDED: Final = (CORRUPT, REASON, "_shard", "_offset", "_topic", "_partition", "_key", "_headers")
-_HEADER: Final = "filter(headers, h -> h.key = '{}')[0].value"
+_FACTS: Final = {"reason": REASON, "topic": "_topic", "shard": "_shard", "offset": "_offset"}
+_PLACE: Final = "array_sort(filter(headers, h -> h.key IN ('bad-shard', 'bad-offset'))).value"
+"""The shard and the offset of a letter's event, by which it is known."""
+_COPIED: Final = (
+    "transform(filter(_headers, h -> h.key IN ('iris-sender', 'iris-encoding')),"
+    " h -> struct(replace(h.key, 'iris-', 'bad-') AS key, h.value AS value))"
+)
 _BLOCK: Final = 16
 """Bits of the offsets whose letters have one topic: what is read before a batch of letters is published."""
 
@@ -64,42 +70,26 @@ def dead_letters(topic: str, **options: str) -> Callable[[DataFrame, int], None]
                 f"dead letters need the column {missing[0]}: give the source the option includeShard, and parse its "
                 "rows with all columns"
             )
-        facts = {
-            "reason": fn.col(REASON),
-            "topic": fn.col("_topic"),
-            "shard": fn.col("_shard"),
-            "offset": fn.col("_offset"),
-        }
         headers = [
-            fn.struct(fn.lit(f"bad-{name}").alias("key"), value.cast("string").cast("binary").alias("value"))
-            for name, value in facts.items()
+            fn.expr(f"struct('bad-{name}' AS key, CAST(CAST({column} AS STRING) AS BINARY) AS value)")
+            for name, column in _FACTS.items()
         ]
-        copied = fn.expr(
-            "transform(filter(_headers, h -> h.key IN ('iris-sender', 'iris-encoding')),"
-            " h -> struct(replace(h.key, 'iris-', 'bad-') AS key, h.value AS value))"
-        )
-        block = fn.shiftright("_offset", _BLOCK)
         letters = (
             batch.where(fn.col(CORRUPT).isNotNull() & ~fn.col("_topic").startswith(f"{topic}."))
             .select(
                 fn.col("_key").alias("key"),
                 fn.col(CORRUPT).alias("value"),
-                fn.concat_ws(".", fn.lit(topic), fn.col("_partition"), block).alias("topic"),
-                fn.concat(fn.array(*headers), copied).alias("headers"),
+                fn.concat_ws(".", fn.lit(topic), "_partition", fn.shiftright("_offset", _BLOCK)).alias("topic"),
+                fn.concat(fn.array(*headers), fn.expr(_COPIED)).alias("headers"),
             )
             .persist()
         )
         try:
             if topics := [row.topic for row in letters.select("topic").distinct().collect()]:
-                place = [fn.expr(_HEADER.format(f"bad-{name}")) for name in ("shard", "offset")]
-                there = (
-                    batch.sparkSession.read.format("iris")
-                    .options(**options, subscribe=",".join(topics), failOnDataLoss="false")
-                    .load()
-                    .select(*(one.alias(f"at{at}") for at, one in enumerate(place)))
-                )
-                known = (place[0] == fn.col("at0")) & (place[1] == fn.col("at1"))
-                letters.join(there, known, "left_anti").write.format("iris").options(**options).mode("append").save()
+                reader = batch.sparkSession.read.format("iris").options(**options, failOnDataLoss="false")
+                there = reader.option("subscribe", ",".join(topics)).load().select(fn.expr(_PLACE).alias("place"))
+                new = letters.join(there, fn.expr(_PLACE) == fn.col("place"), "left_anti")
+                new.write.format("iris").options(**options).mode("append").save()
         finally:
             letters.unpersist()
 

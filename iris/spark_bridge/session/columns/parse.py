@@ -6,23 +6,27 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from iris.kernel.errors import ConfigError
-from iris.spark_bridge.session.columns.frame import (
-    CORRUPT,
-    HEAD,
-    MARK,
-    PARSED,
-    REASON,
-    UNFIT,
-    UNFRAMED,
-    UNKNOWN,
-    frame_of,
-)
+from iris.spark_bridge.session.columns.avro import FRAME, HEAD, PAYLOAD, frame_of, read_avro
+from iris.spark_bridge.session.columns.protobuf import MARK, read_protobuf
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
 Format = Literal["json", "avro", "protobuf"]
+
+CORRUPT: Final = "_corrupt_record"
+"""Bytes of a payload that does not fit; null where it does."""
+REASON: Final = "_corrupt_reason"
+"""Why: ``unfit``, ``unframed`` or ``unknown``; null where it fits."""
+_PARSED: Final = "__parsed"
+
+_OWN_OPTIONS: Final[Mapping[str, Sequence[str]]] = {
+    "json": ("columnnameofcorruptrecord",),
+    "avro": ("mode", "avroschema", "avroschemaurl", "recursivefieldmaxdepth"),
+    "protobuf": ("mode",),
+}
+"""Options that parse sets itself; and one by which an event could nest until the stack of Spark's Java ends."""
 
 
 def parse(
@@ -68,36 +72,47 @@ def parse(
     given = dict(options or {})
     if "value" not in df.columns:
         raise ConfigError("parse reads the column value, and there is none: give it what format iris yields")
-    if format not in ("json", "avro", "protobuf") or unknown not in ("fail", "corrupt"):
+    if format not in _OWN_OPTIONS or unknown not in ("fail", "corrupt"):
         raise ConfigError(f"format is {format!r} and unknown {unknown!r}: use json, avro or protobuf; fail or corrupt")
+    if taken := [name for name in given if name.lower() in _OWN_OPTIONS[format]]:
+        raise ConfigError(f"option {taken[0]} has no place in {format}: select the rows whose {CORRUPT} is null")
     if format == "json" and schemas is not None:
         raise ConfigError("schemas is about Avro and Protobuf: give format as well, or leave it out")
-    if format != "json" and "mode" in map(str.lower, given):
-        raise ConfigError(f"option mode has no place in {format}: select the rows whose {CORRUPT} is null")
     if format != "json" and not isinstance(schema, str):
-        raise ConfigError(f"schema is a {type(schema).__name__}: for {format} it is a text")
+        raise ConfigError(f"schema is a {type(schema).__name__}: give a text for {format}")
     if not (schemas or schemas is None):
         raise ConfigError("schemas is empty: give the schemas that payloads may have, by id")
+    whole = fn.col(_PARSED)
     try:
         if format == "json":
-            parsed, payload, misfit = _json(schema, given)
+            parsed, found, unfit = _read_json(schema, given), whole, whole.getField(CORRUPT).isNotNull()
         elif format == "avro":
-            from iris.spark_bridge.session.columns.avro import avro_columns
-
-            parsed, payload, misfit = avro_columns(df.sparkSession, str(schema), cast("Any", schemas), given)
+            parsed = read_avro(df.sparkSession, str(schema), cast("Any", schemas), given)
+            found, unfit = whole.getField(PAYLOAD), whole.getField(FRAME).isNull()
         else:
-            from iris.spark_bridge.session.columns.protobuf import protobuf_columns
-
-            parsed, payload, misfit = protobuf_columns(str(schema), cast("Any", schemas), given)
+            parsed = read_protobuf(str(schema), cast("Any", schemas), given)
+            found, unfit = whole, whole.getField(MARK).isNull()
+        misfit = fn.when(unfit, "unfit")
         if isinstance(schemas, Mapping):
             parsed, misfit = _known(parsed, misfit, sorted(schemas), fails=unknown == "fail")
-        held = df.withColumn(PARSED, parsed)
+        held = df.withColumn(_PARSED, parsed)
+        kind: Any = held.select(found.alias(_PARSED)).schema[_PARSED].dataType
     except (AnalysisException, TypeError) as error:
         if f"{format.upper()}_NOT_LOADED" in str(error) or "JavaPackage" in str(error):
             package = f"org.apache.spark:spark-{format}_2.13:{df.sparkSession.version}"
             raise ConfigError(f"Spark reads {format} with a package: set spark.jars.packages to {package}") from None
         raise
-    return _select(held, payload, fn.when(fn.col("value").isNotNull(), misfit))
+    names: list[str] = [name for name in kind.names if name != {"json": CORRUPT, "protobuf": MARK}.get(format)]
+    own = {f"_{name}": fn.col(f"`{name}`") for name in df.columns if name != "value"}
+    all_names = [name.lower() for name in (*own, CORRUPT, REASON, *names)]
+    if twice := [name for name in names if all_names.count(name.lower()) > 1]:
+        raise ConfigError(f"field {twice[0]} of the payload has the name of another column: leave it out or rename it")
+    return held.withColumn(REASON, fn.when(fn.col("value").isNotNull(), misfit)).select(
+        *(found.getField(name).alias(name) for name in names),
+        fn.when(fn.col(REASON).isNotNull(), fn.col("value")).alias(CORRUPT),
+        REASON,
+        *(column.alias(name) for name, column in own.items()),
+    )
 
 
 def _known(parsed: Column, misfit: Column, ids: Sequence[int], *, fails: bool) -> tuple[Column, Column]:
@@ -109,53 +124,26 @@ def _known(parsed: Column, misfit: Column, ids: Sequence[int], *, fails: bool) -
     other = framed & ~frame.isin([frame_of(number) for number in ids])
     if fails:
         number = fn.conv(fn.hex(fn.substring("value", 2, HEAD - 1)), 16, 10)
-        text = fn.concat(
-            fn.lit("an event has the schema "),
-            number,
-            fn.lit(f", and parse knows {[*ids]}: give it that one, too, and start the query again"),
-        )
-        parsed = fn.when(other, fn.raise_error(text)).otherwise(parsed)
-    return parsed, fn.when(~framed, UNFRAMED).when(other, UNKNOWN).otherwise(misfit)
-
-
-def _select(held: DataFrame, payload: str | None, misfit: Column) -> DataFrame:
-    """Return the fields of the payload, why it does not fit, and the columns of the log.
-
-    Args:
-        held: has the payload in ``__parsed``.
-        payload: field of that which it is; None: itself.
-        misfit: a word, or null.
-    """
-    from pyspark.sql import functions as fn
-
-    kind: Any = held.schema[PARSED].dataType
-    found = fn.col(PARSED)
-    if payload is not None:
-        kind, found = kind[payload].dataType, found.getField(payload)
-    names: list[str] = [name for name in kind.names if name not in (CORRUPT, MARK)]
-    own = {f"_{name}": fn.col(name) for name in held.columns if name not in ("value", PARSED)}
-    taken = [name.lower() for name in (*own, CORRUPT, REASON, *names)]
-    if twice := [name for name in names if taken.count(name.lower()) > 1]:
-        raise ConfigError(f"field {twice[0]} of the payload has the name of another column: leave it out or rename it")
-    return held.withColumn(REASON, misfit).select(
-        *(found.getField(name).alias(name) for name in names),
-        fn.when(fn.col(REASON).isNotNull(), fn.col("value")).alias(CORRUPT),
-        REASON,
-        *(column.alias(name) for name, column in own.items()),
-    )
+        advice = f", and parse knows {[*ids]}: give it that one, too, and start the query again"
+        error = fn.raise_error(fn.concat(fn.lit("an event has the schema "), number, fn.lit(advice)))
+        parsed = fn.when(other, error).otherwise(parsed)
+    return parsed, fn.when(~framed, "unframed").when(other, "unknown").otherwise(misfit)
 
 
 # -- JSON ------------------------------------------------------------------------------------------------------
 
-_DIGIT: Final = r"(?:\p{Nd}|\\u\p{XDigit}{4})"
-_EXPONENT: Final = (
-    r"""[\s:,\[]["']?(?:[\p{Nd}.+-]|\\u\p{XDigit}{4})+?(?:[eE]|\\u00[46]5)(?:[-+]|\\u002[bBdD])?"""
-    rf"""0*+{_DIGIT}{{5}}"""
+# Each is linear in the text, and holds no group that repeats without an end, for which Java takes a frame of its stack.
+_SUSPECT: Final = r"""[\p{Nd}.,][eE][\p{Nd},+-]|\\u|["'][\p{Nd}.,+-]{10000}"""
+_HOSTILE: Final = (
+    r"[\s:,\[/][\p{Nd}.+-]++[eE][+-]?+0*+\p{Nd}{5}"
+    # In quotes there may be commas, which Spark removes, and escapes.
+    r"""|(?:["']|\\u\p{XDigit}{4})[\p{Nd}.,+-]*+[eE](?:[\p{Nd},+-]*+\\u|[0,+-]*+(?:\p{Nd},*+){5}[\p{Nd},]*+["'])"""
+    r"""|\\u00[46]5|["'][\p{Nd}.,+-]{10000}"""
 )
-"""A number with an exponent of five digits: to fit one into a DECIMAL may take Spark hours."""
+"""A number with an exponent of five digits: to fit one into a DECIMAL may take Spark hours.  Or a text of 10,000."""
 
 
-def _json(schema: str | StructType, options: dict[str, str]) -> tuple[Column, None, Column]:
+def _read_json(schema: str | StructType, options: dict[str, str]) -> Column:
     from pyspark.sql import functions as fn
     from pyspark.sql.types import StringType, StructField, StructType
 
@@ -167,6 +155,9 @@ def _json(schema: str | StructType, options: dict[str, str]) -> tuple[Column, No
     fields = StructType([*kind.fields, StructField(CORRUPT, StringType())])
     text = fn.col("value").cast("string")
     if "decimal(" in kind.simpleString():
-        text = fn.when(text.rlike(_EXPONENT), "no JSON").otherwise(text)
-    parsed = fn.from_json(text, fields, {**options, "columnNameOfCorruptRecord": CORRUPT})
-    return parsed, None, fn.when(fn.col(PARSED).getField(CORRUPT).isNotNull(), UNFIT)
+        if other := [name for name in options if name.lower() in ("locale", "allowbackslashescapinganycharacter")]:
+            raise ConfigError(
+                f"option {other[0]} has no place beside a DECIMAL: it would hide numbers that hold up Spark"
+            )
+        text = fn.when(text.rlike(_SUSPECT) & text.rlike(_HOSTILE), "no JSON").otherwise(text)
+    return fn.from_json(text, fields, {**options, "columnNameOfCorruptRecord": CORRUPT})

@@ -10,6 +10,7 @@ from typing import Any
 import msgpack
 import pyarrow as pa
 import pytest
+from google.protobuf import descriptor_pb2
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as fn
@@ -20,7 +21,7 @@ from iris.kernel.errors import ConfigError
 from iris.spark_bridge.datasource.json_values import pack, unpack
 from iris.spark_bridge.events.schema import SCHEMA, SPARK_SCHEMA
 from tests.support.bridges import BridgeProcess, publish
-from tests.support.spark_packages import AVRO, spark_package
+from tests.support.spark_packages import AVRO, PROTOBUF, spark_packages
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
@@ -41,6 +42,9 @@ PAYLOADS = [
     b'{"b":"aGV\\nsbG8=","n":1}',
     b'{"amount":1e9999}',
     b'{"s":"a1e123456","amount":0.5}',
+    b'{"s":"12e45678-90ab","m":{"k":[1]},"amount":1e-05}',
+    b'{"s":"\\u00e9a1e12345","d":1e-05,"x":[1e-05,12345678,9],"amount":"2e3"}',
+    b'{"s":"x\\\\u","amount":"1,000.5"}',
     b'{"s":"half',
     b"[1,2]",
     b'[{"s":"in a list"}]',
@@ -86,6 +90,13 @@ def test_json_is_read_as_from_json_reads_it(spark: SparkSession) -> None:
         b'{"amount":"1\\u0065-400000000"}',
         b'{"amount":"\xef\xbc\x91e-\xef\xbc\x94' + b"\xef\xbc\x90" * 8 + b'"}',
         b'{"deep":[{"amount":1.0e0050000000}]}',
+        b'{"amount":"1e4,00,000000"}',
+        b'{"amount":"1,e,-400000000"}',
+        b'{"amount":"1e4\\u0030\\u0030000000"}',
+        b'{"amount":"\\u0966\\u096ae-400000000"}',
+        b'[1e5,2,{"amount":1},{"amount":1e400000000',
+        b'{"amount":1e400000000x}',
+        b'{"amount":"%s"}' % (b"1" * 2**20),
     ],
 )
 def test_a_decimal_that_would_take_spark_hours_does_not_fit(spark: SparkSession, payload: bytes) -> None:
@@ -99,12 +110,15 @@ def test_what_is_long_ends_soon(spark: SparkSession) -> None:
     long = [b"1" * 2**20, b" " * 2**20 + b"1", b"2024-01-01T00:00:00" + b"0" * 2**20, b"1e" + b"9" * 999, b"," * 2**20]
     values = [b'{"x":"%s"}' % text for text in long] + [b'{"x":%s}' % text for text in long] + [b'{"x":' * 2**17]
     for kind in ("DECIMAL(38,10)", "TIMESTAMP", "DATE", "DOUBLE", "BIGINT", "STRING"):
-        assert spark_bridge.parse(frame(spark, *values), f"x {kind}").select("_offset", "x").count() == len(values)
+        rows = (
+            spark_bridge.parse(frame(spark, *values), f"x {kind}").select("x", fn.length("_corrupt_record")).collect()
+        )
+        assert len(rows) == len(values)
 
 
 def test_arguments_that_make_no_sense_are_refused(spark: SparkSession) -> None:
     df = frame(spark, b"{}")
-    for schema, given, message in (
+    cases: tuple[tuple[str, dict[str, Any], str], ...] = (
         ("a INT", {"format": "xml"}, "format is 'xml'"),
         ("a INT", {"unknown": "skip"}, "'skip'"),
         ("a INT", {"schemas": {1: "{}"}}, "schemas is about Avro"),
@@ -114,14 +128,15 @@ def test_arguments_that_make_no_sense_are_refused(spark: SparkSession) -> None:
         ("MAP<STRING, INT>", {}, "name the fields"),
         ("{}", {"format": "avro"}, "no schema of an Avro record"),
         (RECORD, {"format": "avro", "schemas": {}}, "schemas is empty"),
-        (RECORD, {"format": "avro", "options": {"Mode": "FAILFAST"}}, "option mode"),
-        (RECORD, {"format": "avro", "options": {"recursiveFieldMaxDepth": "3"}}, "nest"),
-        (arrays("null"), {"format": "avro"}, "items without bytes"),
-        (arrays({"type": "record", "name": "E", "fields": []}), {"format": "avro"}, "items without bytes"),
-        (arrays({"type": "array", "items": {"type": "fixed", "name": "Z", "size": 0}}), {"format": "avro"}, "items"),
+        (RECORD, {"format": "avro", "options": {"Mode": "FAILFAST"}}, "option Mode"),
+        (RECORD, {"format": "avro", "options": {"recursiveFieldMaxDepth": "3"}}, "recursiveFieldMaxDepth"),
+        ("a DECIMAL(9,2)", {"options": {"locale": "sv"}}, "option locale"),
+        ("a INT", {"options": {"ColumnNameOfCorruptRecord": "x"}}, "option ColumnNameOfCorruptRecord"),
+        *((arrays(items), {"format": "avro"}, "takes no bytes") for items in EMPTY),
         ("shop.Order", {"format": "protobuf"}, "need schemas"),
         ("shop.Order", {"format": "protobuf", "schemas": b"\xff"}, "no descriptor set"),
-    ):
+    )
+    for schema, given, message in cases:
         with pytest.raises(ConfigError, match=message):
             spark_bridge.parse(df, schema, **given)
     with pytest.raises(ConfigError, match="reads the column value"):
@@ -179,6 +194,12 @@ def test_what_is_not_msgpack_or_not_json_stays_as_it_is() -> None:
         assert pack(batch).to_pylist() == batch.to_pylist()
 
 
+def test_a_text_of_an_older_log_is_a_text() -> None:
+    batch = pa.RecordBatch.from_pylist([event(msgpack.packb('{"n":1}'), "msgpack")], schema=SCHEMA)
+    (row,) = unpack(batch).to_pylist()
+    assert (row["value"], row["headers"][1]["value"]) == (b'{"n":1}', b"utf-8")
+
+
 # -- Avro ----------------------------------------------------------------------------------------------------
 
 RECORD = json.dumps(
@@ -190,6 +211,15 @@ RECORD = json.dumps(
     }
 )
 OLD = json.dumps({"type": "record", "name": "Order", "namespace": "shop", "fields": [{"name": "n", "type": "int"}]})
+
+
+EMPTY = (
+    "null",
+    {"type": "null"},
+    {"type": "record", "name": "E", "fields": []},
+    {"type": "record", "name": "E", "fields": [{"name": "n", "type": "null"}]},
+    ["null", {"type": "array", "items": {"type": "fixed", "name": "Z", "size": 0}}],
+)
 
 
 def arrays(items: Any) -> str:
@@ -213,7 +243,7 @@ def count(number: int) -> bytes:
 @pytest.fixture
 def avro(spark: SparkSession) -> SparkSession:
     """A session that reads Avro."""
-    if spark_package(*AVRO) is None:
+    if not any(AVRO[0] in package.name for package in spark_packages()):
         pytest.skip("the package for Avro is not on this machine, and Maven Central is out of reach")
     return spark
 
@@ -273,6 +303,43 @@ def test_avro_that_nests_in_itself_is_refused(avro: SparkSession) -> None:
     node = {"type": "record", "name": "Node", "fields": [{"name": "next", "type": ["null", "Node"]}]}
     with pytest.raises(Exception, match="recursive reference"):
         spark_bridge.parse(frame(avro, b"\2" * 20_000), json.dumps(node), format="avro")
+
+
+# -- Protobuf ------------------------------------------------------------------------------------------------
+
+
+def descriptors() -> bytes:
+    files = descriptor_pb2.FileDescriptorSet()
+    file = files.file.add(name="shop.proto", package="shop", syntax="proto3")
+    file.message_type.add(name="Other")
+    order = file.message_type.add(name="Order")
+    order.field.add(name="item", number=1, type=9, label=1)
+    order.field.add(name="n", number=2, type=5, label=1)
+    return bytes(files.SerializeToString())
+
+
+def test_protobuf_is_read_and_what_is_cut_off_does_not_fit(spark: SparkSession) -> None:
+    if not any(PROTOBUF[0] in package.name for package in spark_packages()):
+        pytest.skip(f"Maven has not fetched the package: mvn dependency:get -Dartifact=org.apache.spark:{PROTOBUF[0]}")
+    whole = b"\n\3tea\x10\5"
+    values = [*(whole[:end] for end in range(len(whole) + 1)), None, b"\xff", b"\x0b" * 100_000, b"\n\3te\xff"]
+    df = frame(spark, *values)
+    rows = spark_bridge.parse(df, "shop.Order", format="protobuf", schemas=descriptors()).orderBy("_offset").collect()
+    fits = {0: (None, None), 5: ("tea", None), 7: ("tea", 5), 8: (None, None)}
+    for at, row in enumerate(rows):
+        assert (row.item, row.n) == fits.get(at, (None, None))
+        assert (row._corrupt_record, row._corrupt_reason) == ((None, None) if at in fits else (values[at], "unfit"))
+    framed = [head(7) + b"\2\2" + whole, head(7) + b"\0" + whole, head(9) + b"\2\2" + whole, b"", None]
+    found = spark_bridge.parse(
+        frame(spark, *framed), "shop.Order", format="protobuf", schemas={7: descriptors()}, unknown="corrupt"
+    ).collect()
+    assert [(row.item, row._corrupt_reason) for row in found] == [
+        ("tea", None),
+        (None, "unfit"),
+        (None, "unknown"),
+        (None, "unframed"),
+        (None, None),
+    ]
 
 
 # -- the source ----------------------------------------------------------------------------------------------
