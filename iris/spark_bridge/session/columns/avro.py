@@ -92,8 +92,8 @@ def _check_size(schema: Any) -> None:
         inner.append(schema["type"])
     if empty:
         raise ConfigError(
-            f"the schema has {json.dumps(schema)[:80]}, which takes no bytes, so that an event could name any number of "
-            "them: leave it out, or use null in a union"
+            f"the schema has {json.dumps(schema)[:80]}, which takes no bytes, so that an event could name any number "
+            "of them: leave it out, or use null in a union"
         )
     for one in inner:
         _check_size(one)
