@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from iris.kernel.errors import ConfigError
 from iris.spark_bridge.session.session import AVRO_LIMIT
@@ -69,31 +69,24 @@ def _framed(schema: str, size: int) -> str:
         ConfigError: it is none, or has what takes no bytes, of which an event could name any number in an array.
     """
     try:
-        record: Any = json.loads(schema)
-    except (TypeError, ValueError):
-        record = None
-    if not isinstance(record, dict) or record.get("type") != "record":
-        raise ConfigError(f"{schema[:80]!r} is no schema of an Avro record: give one in JSON")
-    _check_size(record)
+        record = json.loads(schema)
+        _check_size(record if record["type"] == "record" else None)
+    except (AttributeError, LookupError, TypeError, ValueError):
+        raise ConfigError(f"{schema[:80]!r} is no schema of an Avro record: give one in JSON") from None
     frame = {"name": FRAME, "type": {"type": "fixed", "name": "IrisFrame", "size": size}}
     return json.dumps({"type": "record", "name": "IrisFramed", "fields": [frame, {"name": PAYLOAD, "type": record}]})
 
 
 def _check_size(schema: Any) -> None:
     """Make sure that each value takes a byte: that of a union does, whatever is in it."""
-    inner: list[Any] = []
-    empty = schema == "null"
-    if isinstance(schema, list):
-        inner = [one for one in schema if one != "null"]
-    elif isinstance(schema, dict):
-        inner = [field["type"] for field in schema.get("fields", ())]
-        inner += [schema[name] for name in ("items", "values") if name in schema]
-        empty = not (inner if schema["type"] == "record" else schema.get("size", True))
-        inner.append(schema["type"])
-    if empty:
+    union: list[Any] = [*schema] if isinstance(schema, list) else []
+    named: dict[str, Any] = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
+    inner = [one for one in union if one != "null"] + [field["type"] for field in named.get("fields", ())]
+    inner += [named[name] for name in ("items", "values") if name in named]
+    if schema == "null" or (named.get("type") == "record" and not inner) or named.get("size") == 0:
         raise ConfigError(
             f"the schema has {json.dumps(schema)[:80]}, which takes no bytes, so that an event could name any number "
             "of them: leave it out, or use null in a union"
         )
-    for one in inner:
+    for one in inner if isinstance(schema, str | list) else (*inner, named["type"]):
         _check_size(one)

@@ -126,7 +126,11 @@ def test_arguments_that_make_no_sense_are_refused(spark: SparkSession) -> None:
         ("a INT, _OFFSET INT", {}, "field _OFFSET .* another column"),
         ("a INT, A INT", {}, "field a .* another column"),
         ("MAP<STRING, INT>", {}, "name the fields"),
-        ("{}", {"format": "avro"}, "no schema of an Avro record"),
+        *(
+            (text, {"format": "avro"}, "no schema of an Avro record")
+            for text in ("{}", "[", '"int"', '{"type":"record"}')
+        ),
+        ('{"type":"record","fields":[{"name":"n"}]}', {"format": "avro"}, "no schema of an Avro record"),
         (RECORD, {"format": "avro", "schemas": {}}, "schemas is empty"),
         (RECORD, {"format": "avro", "options": {"Mode": "FAILFAST"}}, "option Mode"),
         (RECORD, {"format": "avro", "options": {"recursiveFieldMaxDepth": "3"}}, "recursiveFieldMaxDepth"),
@@ -213,7 +217,7 @@ RECORD = json.dumps(
 OLD = json.dumps({"type": "record", "name": "Order", "namespace": "shop", "fields": [{"name": "n", "type": "int"}]})
 
 
-EMPTY = (
+EMPTY: tuple[Any, ...] = (
     "null",
     {"type": "null"},
     {"type": "record", "name": "E", "fields": []},
