@@ -25,12 +25,8 @@ async def measure() -> None:
 
 def report() -> None:
     spark = iris.spark_bridge.configure(SparkSession.builder).getOrCreate()
-    readings = (
-        spark.readStream.format("iris")
-        .option("subscribe", "telemetry.>")
-        .schema("machine STRING, degrees DOUBLE")
-        .load()
-    )
+    events = spark.readStream.format("iris").option("subscribe", "telemetry.>").load()
+    readings = iris.spark_bridge.parse(events, "machine STRING, degrees DOUBLE")
     query = readings.writeStream.format("memory").queryName("readings").trigger(availableNow=True).start()
     query.awaitTermination()
     hot = spark.table("readings").groupBy("machine").agg(F.count("*").alias("n"), F.max("degrees").alias("top"))

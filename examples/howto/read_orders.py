@@ -13,12 +13,7 @@ for row in spark.sql("SELECT topic, cast(value AS STRING) AS text FROM events OR
     print(row.topic, row.text)
 
 # [columns]
-orders = (
-    spark.readStream.format("iris")
-    .option("subscribe", "orders.>")
-    .schema("item STRING, price DOUBLE, _offset BIGINT, _corrupt_record STRING")
-    .load()
-)
+orders = iris.spark_bridge.parse(events, "item STRING, price DOUBLE")
 # [/columns]
 orders.writeStream.format("memory").queryName("orders").trigger(availableNow=True).start().awaitTermination()
 for row in spark.sql("SELECT item, price FROM orders ORDER BY item").collect():

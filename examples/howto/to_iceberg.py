@@ -22,7 +22,8 @@ def write(batch: DataFrame, number: int) -> None:
 
 
 spark = iris.spark_bridge.configure(SparkSession.builder).getOrCreate()
-orders = spark.readStream.format("iris").option("subscribe", "orders.>").schema("item STRING, price DOUBLE").load()
+events = spark.readStream.format("iris").option("subscribe", "orders.>").load()
+orders = iris.spark_bridge.parse(events, "item STRING, price DOUBLE").select("item", "price")
 for checkpoint in ("first", "repeated"):  # another checkpoint: the same batch comes with the same number again
     query = orders.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
     query.trigger(availableNow=True).start().awaitTermination()

@@ -6,8 +6,8 @@ from pyspark.sql import functions as F
 import iris.spark_bridge
 
 spark = iris.spark_bridge.configure(SparkSession.builder).getOrCreate()
-source = spark.readStream.format("iris").option("subscribe", "prices.>")
-changes = source.schema("_topic STRING, price DOUBLE").load()
+events = spark.readStream.format("iris").option("subscribe", "prices.>").load()
+changes = iris.spark_bridge.parse(events, "price DOUBLE")
 query = changes.writeStream.format("memory").queryName("prices").trigger(availableNow=True).start()
 query.awaitTermination()
 top = spark.table("prices").groupBy("_topic").agg(F.count("*").alias("changes"), F.max("price").alias("top"))

@@ -58,11 +58,3 @@ class NotCopied(BridgeError):
 
 class BridgeUnreachable(BridgeError):
     """No member of the bridge answered in the time given.  Trying again later may succeed."""
-
-
-class PayloadUnfit(BridgeError):
-    """A payload cannot be read with the columns of the user's schema.  Reading the same range again ends the same."""
-
-
-class RegistryUnreachable(BridgeError):
-    """A schema registry does not answer, or refuses to.  Nothing is skipped: the same range can be read later."""

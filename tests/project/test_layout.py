@@ -17,7 +17,8 @@ LONGEST_FACADE = 40
 LOADING_PARTS = {
     "iris.__init__",  # each published name comes from where it is defined
     "iris.cli.bridge_log",  # verbs load what they need when they are typed
-    "iris.spark_bridge.session.registration",  # the data source loads pyarrow
+    "iris.spark_bridge.session.columns.dead_letters",  # the data source loads pyarrow
+    "iris.spark_bridge.session.registration",
     "iris.spark_bridge.session.session",
 }
 OF_PYTHON = {"__init__.py", "__main__.py", "__pycache__", "py.typed"}

@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from iris import spark_bridge
+from tests.support.spark_packages import spark_packages
 
 
 @pytest.fixture(scope="session")
@@ -36,6 +37,8 @@ def spark(realm: Path) -> Iterator[SparkSession]:
         "spark.log.level": "OFF",
         "spark.ui.showConsoleProgress": "false",
     }
+    if packages := spark_packages():
+        settings["spark.jars"] = ",".join(map(str, packages))
     for name, value in settings.items():
         builder = builder.config(name, value)
     interrupt = signal.getsignal(signal.SIGINT)

@@ -17,16 +17,6 @@ from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
 from iris.patterns.pubsub.interest import check_pattern, check_topic
 from iris.spark_bridge.client import EARLIEST, LATEST, Connection, Position, TopicSelection, Where
-from iris.spark_bridge.datasource.payloads import (
-    CORRUPT,
-    MODES,
-    Encoding,
-    Mode,
-    PayloadFraming,
-    TimeFormats,
-    TypedColumns,
-    read_framing,
-)
 from iris.spark_bridge.log import JOB_PREFIX, QUERY
 
 _LAST_TIME: Final = 253_402_300_799_999
@@ -82,19 +72,9 @@ class SourceOptions:
     """Events of the largest micro-batch of a query that needs no workers, see ``inline_source``; 0: it has workers."""
     fail_on_data_loss: bool = True
     include_headers: bool = True
+    include_shard: bool = False
     local_files: bool = True
     """Whether segments that lie on the reader's machine are read as files; see ``iris.spark_bridge.log.local_read``."""
-    corrupt_column: str = CORRUPT
-    mode: Mode = "PERMISSIVE"
-    """What becomes of a payload that does not fit the user's schema."""
-    bad_topic: str | None = None
-    """Where such payloads go as dead letters; None: nowhere."""
-    formats: TimeFormats = dataclasses.field(default_factory=TimeFormats)
-    """How dates and timestamps are written in payloads."""
-    framing: PayloadFraming | None = None
-    """Of payloads in Avro or Protobuf; None: they are JSON or msgpack."""
-    typed: TypedColumns | None = None
-    """The user's schema, if there is one."""
 
 
 _NAMES: Final = (
@@ -121,19 +101,8 @@ _NAMES: Final = (
     "inlineRows",
     "failOnDataLoss",
     "includeHeaders",
+    "includeShard",
     "localFiles",
-    "mode",
-    "columnNameOfCorruptRecord",
-    "badTopic",
-    "timestampFormat",
-    "timestampNTZFormat",
-    "dateFormat",
-    "timeZone",
-    "payloadFormat",
-    "payloadSchema",
-    "payloadMessage",
-    "schemaRegistry",
-    "schemaRegistryConfig",
 )
 
 _OF_KAFKA: Final[Mapping[str, str]] = {
@@ -146,13 +115,7 @@ _OF_KAFKA: Final[Mapping[str, str]] = {
 }
 """Options of Spark's Kafka source, in lower case, and what to do here instead."""
 
-_SCHEMA_ONLY: Final = (
-    "badTopic",
-    "payloadFormat",
-    "payloadSchema",
-    "payloadMessage",
-    "schemaRegistry",
-    "schemaRegistryConfig",
+_OF_PARSE: Final = (
     "mode",
     "columnNameOfCorruptRecord",
     "badTopic",
@@ -160,14 +123,19 @@ _SCHEMA_ONLY: Final = (
     "timestampNTZFormat",
     "dateFormat",
     "timeZone",
+    "payloadFormat",
+    "payloadSchema",
+    "payloadMessage",
+    "schemaRegistry",
+    "schemaRegistryConfig",
 )
+"""Options of earlier versions, which made columns of payloads in the source."""
 _STREAM_ONLY: Final = (
     "maxOffsetsPerTrigger",
     "minOffsetsPerTrigger",
     "maxTriggerDelay",
     "group",
     "inlineRows",
-    "badTopic",
 )
 _BATCH_ONLY: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 
@@ -225,12 +193,7 @@ def parse_source_options(given: Mapping[str, str], *, streaming: bool | None = N
         raise ConfigError("options minOffsetsPerTrigger and maxOffsetsPerTrigger contradict each other: least is more")
     if options.has("maxTriggerDelay") and least is None:
         raise ConfigError("option maxTriggerDelay is how long minOffsetsPerTrigger may wait: give that as well")
-    mode = cast("Mode", options.choice("mode", MODES, default="PERMISSIVE"))
     inline_rows = options.number("inlineRows", least=0) or 0
-    if options.has("badTopic") and mode == "FAILFAST":
-        raise ConfigError("option badTopic is for queries that go on, and mode is FAILFAST: leave one of them out")
-    if options.has("badTopic") and inline_rows:
-        raise ConfigError("options badTopic and inlineRows contradict each other: workers publish dead letters")
     return SourceOptions(
         connection=_connection(options),
         topics=options.topics("subscribe"),
@@ -252,42 +215,9 @@ def parse_source_options(given: Mapping[str, str], *, streaming: bool | None = N
         inline_rows=inline_rows,
         fail_on_data_loss=options.flag("failOnDataLoss", default=True),
         include_headers=options.flag("includeHeaders", default=True),
+        include_shard=options.flag("includeShard", default=False),
         local_files=options.flag("localFiles", default=True),
-        corrupt_column=options.text("columnNameOfCorruptRecord") or CORRUPT,
-        mode=mode,
-        bad_topic=options.topic("badTopic"),
-        formats=TimeFormats(
-            timestamp=options.text("timestampFormat"),
-            timestamp_ntz=options.text("timestampNTZFormat"),
-            date=options.text("dateFormat"),
-            zone=options.text("timeZone") or "UTC",
-        ),
-        framing=_framing(options),
     )
-
-
-def _framing(options: _Options) -> PayloadFraming | None:
-    """Read what is said of Avro or Protobuf; files are read here, where a query is planned."""
-    encoding = options.choice("payloadFormat", ("JSON", "AVRO", "PROTOBUF"), default="JSON").lower()
-    names = ("schemaRegistry", "schemaRegistryConfig", "payloadSchema", "payloadMessage")
-    if encoding == "json":
-        for name in names:
-            if options.has(name):
-                raise ConfigError(f"option {name} is about Avro and Protobuf: give payloadFormat as well")
-        return None
-    registry, settings, path, message = (options.text(name) for name in names)
-    return read_framing(cast("Encoding", encoding), registry=registry, settings=settings, path=path, message=message)
-
-
-def check_schema_options(given: Mapping[str, str]) -> None:
-    """Make sure that nothing is asked about a schema, where the user has given none.
-
-    Raises:
-        ConfigError: something is.
-    """
-    for name in _SCHEMA_ONLY:
-        if any(key.lower() == name.lower() for key in given):
-            raise ConfigError(f"option {name} is about payloads as columns: give schema(...) as well, or leave it out")
 
 
 def check_shards(options: SourceOptions, present: Collection[int]) -> None:
@@ -351,6 +281,12 @@ class _Options:
                 if key.lower() in _OF_KAFKA or key.lower().startswith("kafka."):
                     instead = _OF_KAFKA.get(key.lower(), "leave it out")
                     raise ConfigError(f"format iris has no option {key}, which is about Kafka: {instead}")
+                former = [name for name in _OF_PARSE if name.lower() == key.lower()]
+                if former:
+                    raise ConfigError(
+                        f"format iris has no option {former[0]} any more: iris.spark_bridge.parse makes columns of "
+                        "payloads, and iris.spark_bridge.dead_letters keeps what does not fit"
+                    )
                 close = difflib.get_close_matches(key.lower(), known, n=1)
                 hint = f"did you mean {known[close[0]]}?" if close else f"use {', '.join(names)}"
                 raise ConfigError(f"format iris has no option {key}: {hint}")

@@ -13,11 +13,11 @@ import pyarrow as pa
 from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import RequestTimeout
 from iris.spark_bridge.client import BlockingPortal, BridgeClient, check_chunk, portal_to
+from iris.spark_bridge.datasource.json_values import unpack
 from iris.spark_bridge.datasource.options import SourceOptions
-from iris.spark_bridge.datasource.payloads import TakeUnfit
 from iris.spark_bridge.datasource.worker import settle_in
 from iris.spark_bridge.errors import DataLost, LogDamaged
-from iris.spark_bridge.events.schema import COLUMNS_WITHOUT_HEADERS, decode_events
+from iris.spark_bridge.events.schema import columns, decode_events
 from iris.spark_bridge.log import Chunk, FileRange, TopicFilter, read_file_range
 
 _FEW_ROWS: Final = 1024
@@ -36,9 +36,8 @@ def read_range(
     shard: str,
     start: int,
     end: int,
-    take_unfit: TakeUnfit | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the wanted events of a range; ``take_unfit`` is that of ``TypedColumns.parse``.
+    """Yield the wanted events of a range, with the columns that are wanted and JSON in the place of msgpack.
 
     Raises:
         DataLost: part of the range is gone, unless the options say that this is no error.
@@ -48,7 +47,12 @@ def read_range(
     settle_in()
     portal = portal_to(options.connection)
     with closing(read_chunks(portal, options, address=address, shard=shard, start=start, end=end)) as chunks:
-        yield from to_batches(chunks, options, start=start, end=end, take_unfit=take_unfit)
+        kept = columns(headers=options.include_headers, shard=options.include_shard)
+        for batch in map(unpack, to_batches(chunks, options, start=start, end=end)):
+            given = {"shard": pa.repeat(shard, batch.num_rows)} | dict(
+                zip(batch.schema.names, batch.columns, strict=True)
+            )
+            yield pa.RecordBatch.from_arrays([given[name] for name in kept.names], schema=kept)
 
 
 def read_chunks(
@@ -134,21 +138,8 @@ async def _read_what_is_left(
             at = earliest
 
 
-def to_batches(
-    chunks: Iterator[Chunk], options: SourceOptions, *, start: int, end: int, take_unfit: TakeUnfit | None = None
-) -> Iterator[pa.RecordBatch]:
-    """Yield the events of chunks that are in the range and wanted, with the columns that are wanted.
-
-    Raises:
-        PayloadUnfit: see ``TypedColumns.parse``.
-    """
-    batches = _wanted_batches(chunks, options, start=start, end=end)
-    return batches if options.typed is None else map(partial(options.typed.parse, take_unfit=take_unfit), batches)
-
-
-def _wanted_batches(
-    chunks: Iterator[Chunk], options: SourceOptions, *, start: int, end: int
-) -> Iterator[pa.RecordBatch]:
+def to_batches(chunks: Iterator[Chunk], options: SourceOptions, *, start: int, end: int) -> Iterator[pa.RecordBatch]:
+    """Yield the events of chunks that are in the range and wanted, as the log has them."""
     wanted = TopicFilter(options.topics, options.topic_regex)
     passed = [TopicFilter(topics.patterns, topics.regex) for topics in options.passed]
     small: list[pa.RecordBatch] = []
@@ -161,8 +152,6 @@ def _wanted_batches(
         batch = wanted.keep(batch)
         for one in passed:
             batch = one.drop(batch)
-        if not options.include_headers and options.typed is None:
-            batch = batch.select(COLUMNS_WITHOUT_HEADERS)
         large = batch.num_rows >= _FEW_ROWS or batch.nbytes >= _FEW_BYTES
         if small and (large or rows + batch.num_rows > _MOST_ROWS or size + batch.nbytes > _MOST_BYTES):
             yield _together(small)

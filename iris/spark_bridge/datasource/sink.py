@@ -30,6 +30,7 @@ from iris.kernel.errors import ConfigError, RemoteError
 from iris.kernel.tasks import run_in_thread
 from iris.spark_bridge.client import BridgeClient, one_error, portal_to
 from iris.spark_bridge.datasource.driver_rows import merge_carried
+from iris.spark_bridge.datasource.json_values import pack
 from iris.spark_bridge.datasource.options import SinkOptions
 from iris.spark_bridge.datasource.worker import errors_alone, settle_in
 from iris.spark_bridge.events.schema import SINK_SCHEMA, check_rows
@@ -95,7 +96,7 @@ def to_rows(batch: pa.RecordBatch, options: SinkOptions) -> pa.RecordBatch:
             columns.append(pa.repeat(options.topic, batch.num_rows).cast(field.type))
         else:
             columns.append(pa.nulls(batch.num_rows, field.type))
-    rows = pa.RecordBatch.from_arrays(columns, schema=SINK_SCHEMA)
+    rows = pack(pa.RecordBatch.from_arrays(columns, schema=SINK_SCHEMA))
     check_rows(rows)
     return rows
 

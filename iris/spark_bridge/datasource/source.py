@@ -13,7 +13,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from functools import partial
 from typing import Any, Final, NoReturn, final
@@ -60,23 +59,20 @@ from iris.spark_bridge.client import (
     split_ranges,
     with_beginnings,
 )
-from iris.spark_bridge.datasource.dead_letters import dead_letters
 from iris.spark_bridge.datasource.inline_source import InlineStreamReader
 from iris.spark_bridge.datasource.losses import count_damaged, count_missing
 from iris.spark_bridge.datasource.options import (
     SinkOptions,
     SourceOptions,
-    check_schema_options,
     check_shards,
     parse_sink_options,
     parse_source_options,
 )
-from iris.spark_bridge.datasource.payloads import check_log_columns, typed_columns
 from iris.spark_bridge.datasource.reader import read_range
 from iris.spark_bridge.datasource.sink import IrisStreamWriter, IrisWriter, check_columns
 from iris.spark_bridge.datasource.worker import errors_alone, settle_in
 from iris.spark_bridge.errors import BridgeUnreachable, DataLost, StoreFull
-from iris.spark_bridge.events.schema import COLUMNS_WITHOUT_HEADERS, SCHEMA, SPARK_SCHEMA, SPARK_SCHEMA_WITHOUT_HEADERS
+from iris.spark_bridge.events.schema import columns, spark_schema
 from iris.spark_bridge.log import TopicFilter
 
 _FIRST_POLL: Final = 0.25
@@ -108,15 +104,14 @@ class IrisSource(DataSource):
             ConfigError: the options are wrong, or name a shard that is not there.
         """
         options = parse_source_options(self._given)
-        check_schema_options(self._given)
         shards = portal_to(options.connection).call(lambda client: client.shards())
         check_shards(options, {shard.number for shard in shards})
-        return SPARK_SCHEMA if options.include_headers else SPARK_SCHEMA_WITHOUT_HEADERS
+        return spark_schema(headers=options.include_headers, shard=options.include_shard)
 
     @errors_alone()
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a table."""
-        return IrisReader(_with_schema(parse_source_options(self._given, streaming=False), schema))
+        return IrisReader(_checked(parse_source_options(self._given, streaming=False), schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 -- Spark's name
         """Return the reader of a stream, or have Spark ask for a simple one.
@@ -133,7 +128,7 @@ class IrisSource(DataSource):
 
     def _stream_reader(self, schema: StructType) -> tuple[IrisStreamReader | FailingStreamReader, int]:
         try:
-            options = _with_schema(parse_source_options(self._given, streaming=True), schema)
+            options = _checked(parse_source_options(self._given, streaming=True), schema)
             rows = options.inline_rows
             if rows and options.max_offsets is not None:
                 rows = min(rows, options.max_offsets)
@@ -161,32 +156,30 @@ class IrisSource(DataSource):
         return options
 
 
-def _with_schema(options: SourceOptions, schema: StructType) -> SourceOptions:
-    """Return the options with the user's schema, if it is not the log's own.
+def _checked(options: SourceOptions, schema: StructType) -> SourceOptions:
+    """Return the options, if the schema is the log's own.
 
     Raises:
-        ConfigError: events cannot be read as this schema.
+        ConfigError: it is another one, so the user has given it.
     """
-    arrow = to_arrow_schema(schema, timezone="UTC")
-    if schema.names == list(SCHEMA.names if options.include_headers else COLUMNS_WITHOUT_HEADERS):
-        check_log_columns(arrow)
-        return options
-    typed = typed_columns(
-        arrow, corrupt=options.corrupt_column, mode=options.mode, formats=options.formats, framing=options.framing
-    )
-    return dataclasses.replace(options, typed=typed)
+    if not to_arrow_schema(schema, timezone="UTC").equals(
+        columns(headers=options.include_headers, shard=options.include_shard)
+    ):
+        raise ConfigError(
+            "format iris has no schema(...): its columns are those of the log. Leave it out, and have "
+            "iris.spark_bridge.parse(df, schema) make columns of the payloads"
+        )
+    return options
 
 
 @final
 class BridgePartition(InputPartition):
     """A range of one shard, for one task."""
 
-    def __init__(self, *, address: str, found: Range, slot: int, position: Offsets | None = None) -> None:
+    def __init__(self, *, address: str, found: Range, position: Offsets | None = None) -> None:
         super().__init__(f"{found.shard}: {found.start} to {found.end}")
         self.address = address
         self.range = found
-        self.slot = slot
-        """Number of the range among those of its shard."""
         self.position = position
         """Where the batch ends, which says what topics it has; None: it is no batch of a stream."""
 
@@ -209,26 +202,18 @@ def _read(options: SourceOptions, partition: InputPartition) -> Iterator[pa.Reco
     found = partition.range
     if partition.position is not None:
         options = _options_of(options, partition.position, found)
-    read = partial(read_range, options, address=partition.address, shard=found.shard, start=found.start, end=found.end)
     with errors_alone():
-        if options.bad_topic is None:
-            yield from read()
-        else:
-            with dead_letters(options, shard=found.shard, slot=partition.slot) as letters:
-                yield from read(take_unfit=letters.take)
+        yield from read_range(options, address=partition.address, shard=found.shard, start=found.start, end=found.end)
 
 
 def _partitions(
     options: SourceOptions, watch: BridgeWatch, ranges: Sequence[Range], position: Offsets | None = None
 ) -> list[InputPartition]:
     partitions: list[InputPartition] = []
-    slots: Counter[str] = Counter()
     for found in split_ranges(ranges, options.min_partitions, options.max_rows_per_partition):
-        slots[found.shard] += 1
         address = watch.address(found.shard)
         if address is not None:
-            slot = slots[found.shard]
-            partitions.append(BridgePartition(address=address, found=found, slot=slot, position=position))
+            partitions.append(BridgePartition(address=address, found=found, position=position))
         elif options.fail_on_data_loss:
             raise DataLost(
                 f"shard {found.shard} is not there: the log was wiped, or the bridge was told to forget the shard. Set "

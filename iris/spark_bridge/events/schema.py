@@ -89,8 +89,18 @@ SPARK_SCHEMA: Final = (
 SINK_SCHEMA: Final = pa.schema([SCHEMA.field(name) for name in ("key", "value", "topic", "headers")])
 """What Spark publishes: the rest is the log's to say."""
 
-COLUMNS_WITHOUT_HEADERS: Final = tuple(name for name in SCHEMA.names if name != "headers")
-SPARK_SCHEMA_WITHOUT_HEADERS: Final = SPARK_SCHEMA[: SPARK_SCHEMA.index(", headers")]
+_SHARD: Final = pa.field("shard", pa.string())
+
+
+def columns(*, headers: bool, shard: bool) -> pa.Schema:
+    """Return what Spark's source yields: the log's columns, and the shard's id if that is asked for."""
+    return pa.schema([field for field in SCHEMA if headers or field.name != "headers"] + [_SHARD] * shard)
+
+
+def spark_schema(*, headers: bool, shard: bool) -> str:
+    """Return the same in Spark's words."""
+    kept = SPARK_SCHEMA if headers else SPARK_SCHEMA[: SPARK_SCHEMA.index(", headers")]
+    return f"{kept}, shard string" if shard else kept
 
 
 def encode_events(runs: Sequence[EventRun], *, shard: int, first: int, timestamp: int) -> pa.RecordBatch:

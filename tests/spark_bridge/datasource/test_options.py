@@ -8,7 +8,6 @@ from iris.kernel.errors import ConfigError
 from iris.spark_bridge.client.connection import Connection
 from iris.spark_bridge.datasource.options import (
     SourceOptions,
-    check_schema_options,
     check_shards,
     parse_sink_options,
     parse_source_options,
@@ -38,8 +37,7 @@ def test_every_option_is_read_whatever_its_case() -> None:
             "failOnDataLoss": "FALSE",
             "includeHeaders": "false",
             "localFiles": "false",
-            "mode": "failfast",
-            "columnNameOfCorruptRecord": "odd",
+            "includeShard": "true",
         },
         streaming=True,
     )
@@ -50,7 +48,7 @@ def test_every_option_is_read_whatever_its_case() -> None:
     assert options.starting == {"0": 5, "1@0011223344556677": -2}
     assert (options.group, options.max_offsets, options.min_partitions, options.inline_rows) == ("g", 1000, 4, 100)
     assert (options.fail_on_data_loss, options.include_headers, options.local_files) == (False, False, False)
-    assert (options.mode, options.corrupt_column) == ("FAILFAST", "odd")
+    assert options.include_shard
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("500ms", 0.5), ("30s", 30), ("15m", 900), ("2 min", 120), ("1H", 3600)])
@@ -71,9 +69,10 @@ def test_a_table_has_an_end() -> None:
     [
         ({"subscribePatern": "x"}, "subscribePatern.*did you mean subscribePattern"),
         ({"nonsense": "x"}, "no option nonsense: use bridge"),
-        ({"mode": "strict"}, "option mode is 'strict': use PERMISSIVE, DROPMALFORMED or FAILFAST"),
+        ({"mode": "FAILFAST"}, "no option mode any more: iris.spark_bridge.parse makes columns"),
+        ({"SCHEMAregistry": "http://a"}, "no option schemaRegistry any more"),
         ({"subscribe": "a..b"}, "option subscribe"),
-        ({"badTopic": "a.*"}, "option badTopic"),
+        ({"badTopic": "a"}, "no option badTopic any more: .*iris.spark_bridge.dead_letters keeps what does not fit"),
         ({"minOffsetsPerTrigger": "5", "maxOffsetsPerTrigger": "4"}, "least is more"),
         ({"maxTriggerDelay": "5m"}, "maxTriggerDelay is how long minOffsetsPerTrigger may wait"),
         ({"maxTriggerDelay": "5 parsecs", "minOffsetsPerTrigger": "5"}, "maxTriggerDelay is '5 parsecs': use a whole"),
@@ -85,8 +84,6 @@ def test_a_table_has_an_end() -> None:
         ({"startingOffsetsByTimestamp": '{"0": 1}', "assign": "[1]"}, "shard 0 is not assigned"),
         ({"startingOffsetsByTimestamp": '{"0": 1}', "startingTimestamp": "1"}, "contradict each other"),
         ({"startingOffsetsByTimestampStrategy": "error"}, "is about timestamps: give startingTimestamp"),
-        ({"badTopic": "a", "mode": "FAILFAST"}, "badTopic is for queries that go on, and mode is FAILFAST"),
-        ({"badTopic": "a", "inlineRows": "5"}, "badTopic and inlineRows contradict each other"),
         ({"subscribe": "a", "subscribePattern": "b"}, "subscribe and subscribePattern contradict"),
         ({"subscribePattern": "("}, "option subscribePattern.*regular expression"),
         ({"startingOffsets": "first"}, "option startingOffsets is 'first'"),
@@ -170,13 +167,6 @@ def test_a_shard_that_the_bridge_does_not_have_is_said_by_the_options_name(name:
     check_shards(options, {0, 3})
     with pytest.raises(ConfigError, match=f"option {name} names the shard 3, which the bridge 'archive'.*one of 0, 1"):
         check_shards(options, {1, 0})
-
-
-@pytest.mark.parametrize("given", [{"mode": "FAILFAST"}, {"columnnameofcorruptrecord": "odd"}])
-def test_an_option_about_a_schema_that_is_not_there_is_refused(given: dict[str, str]) -> None:
-    with pytest.raises(ConfigError, match=rf"(?i)option {next(iter(given))} is about payloads as columns"):
-        check_schema_options(given)
-    check_schema_options({"subscribe": "a"})
 
 
 def test_options_that_name_no_shard_fit_every_bridge() -> None:

@@ -94,9 +94,7 @@ def test_every_batch_has_exactly_the_schema_that_spark_expects() -> None:
             assert batch.schema.equals(SCHEMA, check_metadata=True)
 
 
-def test_unwanted_topics_and_headers_are_left_out() -> None:
-    options = SourceOptions(topics=("t.1",), include_headers=False)
-    (batch,) = read([4, 4], options, 0, 8)
+def test_unwanted_topics_are_left_out() -> None:
+    (batch,) = read([4, 4], SourceOptions(topics=("t.1",)), 0, 8)
     assert batch.column("offset").to_pylist() == [1, 3, 5, 7]
-    assert "headers" not in batch.schema.names
     assert read([4, 4], SourceOptions(topics=("nothing",)), 0, 8) == []

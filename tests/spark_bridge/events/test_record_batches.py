@@ -247,7 +247,4 @@ def test_nothing_else_reads_arrow_ipc() -> None:
         for node in ast.walk(ast.parse(file.read_text()))
         if isinstance(node, ast.Attribute) and node.attr in readers
     }
-    of_its_own = {
-        ("iris/spark_bridge/datasource/payloads/decoding.py", "read_schema")
-    }  # which this process has written
-    assert {file for file, _ in found - of_its_own} == {"iris/spark_bridge/events/record_batches.py"}
+    assert {file for file, _ in found} == {"iris/spark_bridge/events/record_batches.py"}

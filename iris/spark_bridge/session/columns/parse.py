@@ -1,0 +1,163 @@
+"""``parse``: columns of the payloads in a DataFrame of events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
+
+from iris.kernel.errors import ConfigError
+from iris.spark_bridge.session.columns.avro import FRAME, HEAD, PAYLOAD, frame_of, read_avro
+from iris.spark_bridge.session.columns.protobuf import MARK, read_protobuf
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+Format = Literal["json", "avro", "protobuf"]
+
+CORRUPT: Final = "_corrupt_record"
+"""Bytes of a payload that does not fit; null where it does."""
+REASON: Final = "_corrupt_reason"
+"""Why: ``unfit``, ``unframed`` or ``unknown``; null where it fits."""
+_PARSED: Final = "__parsed"
+
+_OWN_OPTIONS: Final[Mapping[str, Sequence[str]]] = {
+    "json": ("columnnameofcorruptrecord",),
+    "avro": ("mode", "avroschema", "avroschemaurl", "recursivefieldmaxdepth"),
+    "protobuf": ("mode",),
+}
+"""Options that parse sets itself; and one by which an event could nest until the stack of Spark's Java ends."""
+
+
+def parse(
+    df: DataFrame,
+    schema: str | StructType,
+    *,
+    format: Format = "json",  # noqa: A002 -- Spark's word
+    schemas: Mapping[int, str] | Mapping[int, bytes] | bytes | None = None,
+    unknown: Literal["fail", "corrupt"] = "fail",
+    options: Mapping[str, str] | None = None,
+) -> DataFrame:
+    """Make columns of the payloads in a DataFrame of ``format("iris")``, a table or a stream.
+
+    Example::
+
+        events = spark.readStream.format("iris").option("subscribe", "orders.>").load()
+        orders = iris.spark_bridge.parse(events, "item STRING, price DOUBLE")
+
+    The columns are the fields of the payload; ``_corrupt_record``, which has the bytes of a payload that does not fit,
+    and ``_corrupt_reason``, which is ``unfit``, ``unframed`` or ``unknown`` then; and those of ``df`` but ``value``,
+    with an underscore before their names, such as ``_topic``.  A null value is a row of nulls that fits.  Spark reads
+    the payloads, by ``from_json``, ``from_avro`` or ``from_protobuf`` in the mode ``PERMISSIVE``.
+
+    Args:
+        df: has a column ``value``.
+        schema: of JSON the fields, in Spark's words or as a ``StructType``.  Of Avro a record in JSON, to which each
+            payload is resolved.  Of Protobuf the full name of the message.
+        format: of the payloads.  ``json`` is msgpack as well: the source makes JSON of what has such a form.
+        schemas: those that payloads may have, by the id in Confluent's frame.  Of Avro they are in JSON; None: payloads
+            have no frame, and are written with ``schema``.  Of Protobuf they are descriptor sets, and all payloads are
+            read with the one of the greatest id; one set without an id: payloads have no frame.
+        unknown: what becomes of a frame with another id: it ends the query, or is a payload that does not fit.
+        options: of Spark's function, such as ``timestampFormat``.
+
+    Raises:
+        ConfigError: an argument is wrong, two columns would have one name, or Spark lacks the package for the format,
+            which the message names.
+        AnalysisException: Spark's own: it has no columns for such a schema.
+    """
+    from pyspark.errors import AnalysisException
+    from pyspark.sql import functions as fn
+
+    given = dict(options or {})
+    if "value" not in df.columns:
+        raise ConfigError("parse reads the column value, and there is none: give it what format iris yields")
+    if format not in _OWN_OPTIONS or unknown not in ("fail", "corrupt"):
+        raise ConfigError(f"format is {format!r} and unknown {unknown!r}: use json, avro or protobuf; fail or corrupt")
+    if taken := [name for name in given if name.lower() in _OWN_OPTIONS[format]]:
+        raise ConfigError(f"option {taken[0]} has no place in {format}: select the rows whose {CORRUPT} is null")
+    if format == "json" and schemas is not None:
+        raise ConfigError("schemas is about Avro and Protobuf: give format as well, or leave it out")
+    if format != "json" and not isinstance(schema, str):
+        raise ConfigError(f"schema is a {type(schema).__name__}: give a text for {format}")
+    if not (schemas or schemas is None):
+        raise ConfigError("schemas is empty: give the schemas that payloads may have, by id")
+    whole = fn.col(_PARSED)
+    try:
+        if format == "json":
+            parsed, found, unfit = _read_json(schema, given), whole, whole.getField(CORRUPT).isNotNull()
+        elif format == "avro":
+            parsed = read_avro(df.sparkSession, str(schema), cast("Any", schemas), given)
+            found, unfit = whole.getField(PAYLOAD), whole.getField(FRAME).isNull()
+        else:
+            parsed = read_protobuf(str(schema), cast("Any", schemas), given)
+            found, unfit = whole, whole.getField(MARK).isNull()
+        misfit = fn.when(unfit, "unfit")
+        if isinstance(schemas, Mapping):
+            parsed, misfit = _known(parsed, misfit, sorted(schemas), fails=unknown == "fail")
+        held = df.withColumn(_PARSED, parsed)
+        kind: Any = held.select(found.alias(_PARSED)).schema[_PARSED].dataType
+    except (AnalysisException, TypeError) as error:
+        if f"{format.upper()}_NOT_LOADED" in str(error) or "JavaPackage" in str(error):
+            package = f"org.apache.spark:spark-{format}_2.13:{df.sparkSession.version}"
+            raise ConfigError(f"Spark reads {format} with a package: set spark.jars.packages to {package}") from None
+        raise
+    names: list[str] = [name for name in kind.names if name != {"json": CORRUPT, "protobuf": MARK}.get(format)]
+    own = {f"_{name}": fn.col(f"`{name}`") for name in df.columns if name != "value"}
+    all_names = [name.lower() for name in (*own, CORRUPT, REASON, *names)]
+    if twice := [name for name in names if all_names.count(name.lower()) > 1]:
+        raise ConfigError(f"field {twice[0]} of the payload has the name of another column: leave it out or rename it")
+    return held.withColumn(REASON, fn.when(fn.col("value").isNotNull(), misfit)).select(
+        *(found.getField(name).alias(name) for name in names),
+        fn.when(fn.col(REASON).isNotNull(), fn.col("value")).alias(CORRUPT),
+        REASON,
+        *(column.alias(name) for name, column in own.items()),
+    )
+
+
+def _known(parsed: Column, misfit: Column, ids: Sequence[int], *, fails: bool) -> tuple[Column, Column]:
+    """Tell payloads without a frame, and those with another id than these, from those that do not fit."""
+    from pyspark.sql import functions as fn
+
+    frame = fn.substring("value", 1, HEAD)
+    framed = (fn.length(frame) == HEAD) & (fn.substring("value", 1, 1) == fn.lit(b"\0"))
+    other = framed & ~frame.isin([frame_of(number) for number in ids])
+    if fails:
+        number = fn.conv(fn.hex(fn.substring("value", 2, HEAD - 1)), 16, 10)
+        advice = f", and parse knows {[*ids]}: give it that one, too, and start the query again"
+        error = fn.raise_error(fn.concat(fn.lit("an event has the schema "), number, fn.lit(advice)))
+        parsed = fn.when(other, error).otherwise(parsed)
+    return parsed, fn.when(~framed, "unframed").when(other, "unknown").otherwise(misfit)
+
+
+# -- JSON ------------------------------------------------------------------------------------------------------
+
+# Each is linear in the text, and holds no group that repeats without an end, for which Java takes a frame of its stack.
+_SUSPECT: Final = r"""[\p{Nd}.,][eE][\p{Nd},+-]|\\u|["'][\p{Nd}.,+-]{10000}"""
+_HOSTILE: Final = (
+    r"[\s:,\[/][\p{Nd}.+-]++[eE][+-]?+0*+\p{Nd}{5}"
+    # In quotes there may be commas, which Spark removes, and escapes.
+    r"""|(?:["']|\\u\p{XDigit}{4})[\p{Nd}.,+-]*+[eE](?:[\p{Nd},+-]*+\\u|[0,+-]*+(?:\p{Nd},*+){5}[\p{Nd},]*+["'])"""
+    r"""|\\u00[46]5|["'][\p{Nd}.,+-]{10000}"""
+)
+"""A number with an exponent of five digits: to fit one into a DECIMAL may take Spark hours.  Or a text of 10,000."""
+
+
+def _read_json(schema: str | StructType, options: dict[str, str]) -> Column:
+    from pyspark.sql import functions as fn
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    kind: Any = StructType.fromDDL(schema) if isinstance(schema, str) else schema
+    if not isinstance(kind, StructType):
+        raise ConfigError(f"schema is {schema!r}: name the fields, such as 'item STRING, price DOUBLE'")
+    if CORRUPT in kind.names:
+        raise ConfigError(f"the schema has {CORRUPT}, which parse adds itself: leave it out")
+    fields = StructType([*kind.fields, StructField(CORRUPT, StringType())])
+    text = fn.col("value").cast("string")
+    if "decimal(" in kind.simpleString():
+        if other := [name for name in options if name.lower() in ("locale", "allowbackslashescapinganycharacter")]:
+            raise ConfigError(
+                f"option {other[0]} has no place beside a DECIMAL: it would hide numbers that hold up Spark"
+            )
+        text = fn.when(text.rlike(_SUSPECT) & text.rlike(_HOSTILE), "no JSON").otherwise(text)
+    return fn.from_json(text, fields, {**options, "columnNameOfCorruptRecord": CORRUPT})
