@@ -28,6 +28,7 @@ import outcome
 import trio
 
 from iris.aio.polling import Polling
+from iris.kernel.errors import ConfigError
 from iris.kernel.tasks import CallTasks, OutsideCall
 
 T = TypeVar("T")
@@ -107,6 +108,7 @@ class Guest:
 
         Raises:
             RuntimeError: trio runs in this thread already.
+            ConfigError: no descriptor is left for it.
         """
         start_trio: Callable[..., None] | None = getattr(loop, "start_trio", None)
         if trio.lowlevel.in_trio_run() and start_trio is None:
@@ -153,17 +155,21 @@ class Guest:
 
         if self._takes_interrupts:  # and trio will not
             signal.signal(signal.SIGINT, self._interrupt)
-        self._step(
-            lambda: trio.lowlevel.start_guest_run(
-                self._run,
-                run_sync_soon_threadsafe=soon_threadsafe,
-                run_sync_soon_not_threadsafe=soon,
-                done_callback=self._end,
-                host_uses_signal_set_wakeup_fd=True,  # asyncio does, and then trio must not
+        try:
+            self._step(
+                lambda: trio.lowlevel.start_guest_run(
+                    self._run,
+                    run_sync_soon_threadsafe=soon_threadsafe,
+                    run_sync_soon_not_threadsafe=soon,
+                    done_callback=self._end,
+                    host_uses_signal_set_wakeup_fd=True,  # asyncio does, and then trio must not
+                )
             )
-        )
+        except OSError as error:
+            self._return_interrupts()
+            raise ConfigError(f"a node cannot be opened: {str(error.strerror or error).lower()}") from None
         tick = self._due.get()
-        with suppress(AttributeError, NotImplementedError):
+        with suppress(AttributeError, NotImplementedError, OSError):
             self._polling = Polling(tick, loop, self._do_now, context)
             tick = self._polling.tick
         self._due.put(tick)
@@ -310,11 +316,14 @@ class Guest:
             self._was_interrupted = False
             raise KeyboardInterrupt
 
+    def _return_interrupts(self) -> None:
+        if self._takes_interrupts and signal.getsignal(signal.SIGINT) == self._interrupt:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
     def _end(self, came: outcome.Outcome[None]) -> None:
         self._calls = None
         _owner(self.loop).guest = None
-        if self._takes_interrupts and signal.getsignal(signal.SIGINT) == self._interrupt:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._return_interrupts()
         self._began.tell()
         self._ended.tell()
         if isinstance(came, outcome.Error):

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar, final
 
 import trio
 
+from iris.kernel.errors import ConfigError
 from iris.kernel.tasks import CallTasks, OutsideCall
 
 T = TypeVar("T")
@@ -62,6 +63,8 @@ class Portal:
         self._thread: Final = threading.Thread(target=self._main, name="iris", daemon=True)
         self._token: trio.lowlevel.TrioToken | None = None
         self._is_closing = False
+        self._failure: OSError | None = None
+        """Why the run could not begin."""
         self.calls: CallTasks | None = None
 
     def open(self) -> None:
@@ -69,6 +72,7 @@ class Portal:
 
         Raises:
             RuntimeError: gevent has replaced the threads.
+            ConfigError: no thread or descriptor is left for it.
         """
         gevent = sys.modules.get("gevent.monkey")
         if gevent is not None and gevent.is_module_patched("threading"):
@@ -78,8 +82,14 @@ class Portal:
             )
         atexit.register(self.close)  # a daemon's thread is not waited for at the end of the program
         try:
-            self._thread.start()
+            try:
+                self._thread.start()
+            except RuntimeError as error:
+                raise ConfigError(f"a node cannot be opened: {error}: raise the limit of processes") from None
             self._began.wait()
+            if self._failure is not None:
+                reason = str(self._failure.strerror or self._failure).lower()
+                raise ConfigError(f"a node cannot be opened: {reason}")
         except BaseException:
             self.close()
             raise
@@ -186,6 +196,10 @@ class Portal:
     def _main(self) -> None:
         try:
             trio.run(self._run)
+        except OSError as error:
+            if self._token is not None:
+                raise
+            self._failure = error
         finally:
             self._began.tell()
 

@@ -121,8 +121,13 @@ class Listener:
         self._lock = threading.Lock()
         """Guards the slots and the admitted connections.  It is held for a tenth of a millisecond at most."""
         self._refused = 0
-        self._selector = selectors.DefaultSelector()
         self._waker, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            self._selector = selectors.DefaultSelector()
+        except OSError:  # there is no descriptor left for it
+            os.close(self._waker)
+            os.close(self._wake)
+            raise
         self._selector.register(self._waker, selectors.EVENT_READ)
         self._listeners: list[_Listener] = []
         self._closed = False

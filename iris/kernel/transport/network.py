@@ -97,14 +97,21 @@ _fork_guard: Final = _ForkGuard()
 
 @final
 class NetworkTransport:
-    """The real network.  Make it inside ``trio.run``; close it before the run ends."""
+    """The real network.  Make it inside ``trio.run``; close it before the run ends.
+
+    Raises:
+        ConfigError: no descriptor is left for it, or this is a process that was forked from one with a node.
+    """
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._limit = largest_frame(config)
         self._trio = trio.lowlevel.current_trio_token()
         _fork_guard.note_opened()
-        self._streams = FrameReader(self._limit, self._on_stream_closed)
+        try:
+            self._streams = FrameReader(self._limit, self._on_stream_closed)
+        except OSError as error:
+            raise ConfigError(f"a node cannot be opened: {str(error.strerror or error).lower()}") from None
         self._arrivals = Acceptor(config, self._limit, self._streams, self._tell_soon)
         self._reached: dict[str, tuple[int, Any]] = {}
         self._dialling: ReverseDialling[ReverseIncoming] | None = None  # made on first need
