@@ -35,7 +35,7 @@ from iris.kernel.errors import (
     RequestTimeout,
 )
 from iris.kernel.names import NodeId
-from iris.kernel.numerals import as_float
+from iris.kernel.numerals import as_float, as_whole, shown
 from iris.kernel.tasks import Wakeup, open_background, run_in_thread
 from iris.patterns.messages import Message, Request, Sender
 from iris.patterns.pubsub.interest import check_pattern
@@ -266,11 +266,11 @@ class SharedState(SharedMap):
         Cancelling it leaves nothing behind.
         """
         self._check_open()
-        if members is not None and (isinstance(members, bool) or not isinstance(members, int) or members < 1):
-            raise ConfigError(f"members is {members!r}: use a whole number above 0, or None")
+        if members is not None and (as_whole(members) or 0) < 1:
+            raise ConfigError(f"members is {shown(members)}: use a whole number above 0, or None")
         within = as_float(timeout)
         if not within > 0:
-            raise ConfigError(f"timeout is {timeout!r}: use seconds above 0")
+            raise ConfigError(f"timeout is {shown(timeout)}: use seconds above 0")
         vector = encode(self._replica.vector)
         needed = members if members is not None else len(self._members.others()) + 1
         settled: set[NodeId] = {self._members.own}

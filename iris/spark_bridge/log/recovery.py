@@ -20,7 +20,15 @@ from iris.spark_bridge.errors import LogDamaged, StoreBusy, StoreFull
 from iris.spark_bridge.events.damage import Damage, DamageBook
 from iris.spark_bridge.log.chunk_io import read_stretches, take_sound
 from iris.spark_bridge.log.index import IN_TIER, MAP_BYTES, Index, ShardRecord
-from iris.spark_bridge.log.segments import SEGMENT_BYTES, Disk, FileSystem, Reserve, SegmentFiles, is_full, sync_directory
+from iris.spark_bridge.log.segments import (
+    SEGMENT_BYTES,
+    Disk,
+    FileSystem,
+    Reserve,
+    SegmentFiles,
+    is_full,
+    sync_directory,
+)
 from iris.spark_bridge.log.store import Store, say_damage
 
 
