@@ -81,18 +81,31 @@ class _ForkGuard:
         Raises:
             ConfigError: this is such a child.
         """
+        self.check()
+        self._opened = True
+
+    def check(self) -> None:
+        """See ``check_not_forked``."""
         if self._is_child:
             raise ConfigError(
                 "a process that was forked after its parent had opened a node cannot open one: open the first node "
                 "after the fork, or start processes with multiprocessing's 'spawn' or 'forkserver'"
             )
-        self._opened = True
 
     def _after_in_child(self) -> None:
         self._is_child = self._opened
 
 
 _fork_guard: Final = _ForkGuard()
+
+
+def check_not_forked() -> None:
+    """Check that this process may open a transport.
+
+    Raises:
+        ConfigError: it was forked from one that had opened a transport.
+    """
+    _fork_guard.check()
 
 
 @final
