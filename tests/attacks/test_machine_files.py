@@ -133,6 +133,7 @@ def test_doors_accept_again_when_files_are_left_and_say_once_that_none_were(
                     async with asyncio.timeout(5):
                         assert await reader.read(1)
                     writer.close()
+
     run_in_realm(tmp_path, monkeypatch, work)
     told = complaints(caplog)
     print(told)

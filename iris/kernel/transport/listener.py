@@ -241,7 +241,7 @@ class Listener:
         while not self._closed:
             try:
                 self._take_turn()
-            except Exception:  # if this thread ended, the node would be deaf for good, and nobody would know
+            except Exception:  # noqa: BLE001 -- it is logged; if this thread ended, the node would be deaf for good
                 _log.exception("connections are accepted again in %g s", _PAUSE, extra={"cause": "accepting"})
                 time.sleep(_PAUSE)
 

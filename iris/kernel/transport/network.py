@@ -13,6 +13,7 @@ A process that was forked after its parent had opened a transport cannot open on
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import re
 import socket
@@ -25,6 +26,7 @@ import trio
 
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent
+from iris.kernel.tasks import run_in_thread
 from iris.kernel.transport.dialer import DialSlots, open_connection, open_ipc_connection, prepare_to_send
 from iris.kernel.transport.listener import Acceptor
 from iris.kernel.transport.port import ConnectionObserver, OutgoingConnection, Permit
@@ -65,6 +67,16 @@ def check_url(url: str) -> str:
     if port is None or int(port[1]) > 65535:
         raise ConfigError(f"{url!r} has no valid port: use tcp://HOST:PORT or ws://HOST:PORT/PATH")
     return url
+
+
+def _has_number(url: str) -> bool:
+    """Tell whether it asks no name server where a URL is."""
+    host = url.partition("://")[2].partition("/")[0].rpartition(":")[0].strip("[]")
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return url.startswith("ipc://") or host in ("", "*", "localhost")
+    return True
 
 
 @final
@@ -138,7 +150,12 @@ class NetworkTransport:
 
     async def listen(self, urls: Sequence[str]) -> tuple[str, ...]:
         """See ``Transport.listen``."""
-        return tuple([self._listen(check_url(url)) for url in urls])
+        return tuple([await self._listen_at(check_url(url)) for url in urls])
+
+    async def _listen_at(self, url: str) -> str:
+        if _has_number(url):
+            return self._listen(url)
+        return await run_in_thread(self._listen, url)  # a name server may take half a minute
 
     def _listen(self, url: str) -> str:
         if url.startswith("tcp://"):

@@ -59,8 +59,8 @@ def check_share(share: Share) -> Share:
         raise ConfigError(f"share is {shown(share)}: use iris.Share(of, shards), with a tuple of shards")
     if not is_share((share.of, *share.shards)):
         raise ConfigError(
-            f"shards {shown(share.shards)} of {shown(share.of)}: use different whole numbers from 0 on and below the number of "
-            f"all shards, which is 1 to {MAX_SHARDS}"
+            f"shards {shown(share.shards)} of {shown(share.of)}: use different whole numbers from 0 on and below the "
+            f"number of all shards, which is 1 to {MAX_SHARDS}"
         )
     return share
 
