@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import errno
-import os
 from pathlib import Path
 
 import pytest
 import trio
 
 import iris
-from iris.spark_bridge.errors import BridgeError
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
 from tests.attacks.test_machine_files import none_left
@@ -26,7 +23,6 @@ async def test_a_bridge_that_has_no_file_left_for_a_segment_refuses_and_goes_on_
             with none_left():
                 with pytest.raises(iris.IrisError) as refused:
                     await desk.publish("jobs", 1, confirm=True, timeout=2)
-                print(repr(refused.value))
                 await trio.sleep(1)
             with trio.fail_after(20):
                 await desk.publish("jobs", 2, confirm=True, timeout=10)
@@ -37,7 +33,6 @@ async def test_a_bridge_that_has_no_file_left_for_a_segment_refuses_and_goes_on_
                             found += [event.payload for event in batch]
                         if 2 in found:
                             break
-            print(found)
 
 
 async def test_who_reads_a_bridge_that_has_no_file_left_reads_on_when_there_is_one(tmp_path: Path) -> None:
