@@ -29,7 +29,7 @@ import trio
 
 from iris.aio.polling import Polling
 from iris.kernel.errors import ConfigError
-from iris.kernel.tasks import CallTasks, OutsideCall
+from iris.kernel.tasks import CallTasks, OutsideCall, check_not_patched
 from iris.kernel.transport import check_not_forked
 
 T = TypeVar("T")
@@ -346,7 +346,7 @@ async def enter_guest() -> Guest:
     """Return the trio run of the running event loop, entered; it begins if need be.
 
     Raises:
-        RuntimeError: this thread has another one, or no event loop runs.
+        RuntimeError: this thread has another one, no event loop runs, or gevent has replaced what it needs.
         ConfigError: this process was forked from one with a node, or no descriptor is left.
     """
     try:
@@ -356,6 +356,7 @@ async def enter_guest() -> Guest:
             "iris.aio.open_node is for a running asyncio event loop, and there is none: with trio use iris.open_node, "
             "without an event loop iris.sync.open_node"
         ) from None
+    check_not_patched("iris.aio")
     check_not_forked()  # before the guest of the process that this one was forked from is taken for one of this one
     owner = _owner(loop)
     while True:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 import threading
 import time
 from _thread import allocate_lock
@@ -17,7 +16,7 @@ from typing import Any, Final, TypeVar, final
 import trio
 
 from iris.kernel.errors import ConfigError
-from iris.kernel.tasks import CallTasks, OutsideCall
+from iris.kernel.tasks import CallTasks, OutsideCall, check_not_patched
 
 T = TypeVar("T")
 
@@ -71,15 +70,10 @@ class Portal:
         """Begin the run, once.
 
         Raises:
-            RuntimeError: gevent has replaced the threads.
+            RuntimeError: gevent has replaced what it needs.
             ConfigError: no thread or descriptor is left for it.
         """
-        gevent = sys.modules.get("gevent.monkey")
-        if gevent is not None and gevent.is_module_patched("threading"):
-            raise RuntimeError(
-                "gevent has replaced the threads of this process, and iris.sync needs one of the system: call "
-                "gevent.monkey.patch_all(thread=False, select=False), or have the node in a process of its own"
-            )
+        check_not_patched("iris.sync")
         atexit.register(self.close)  # a daemon's thread is not waited for at the end of the program
         try:
             try:
