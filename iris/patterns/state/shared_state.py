@@ -186,6 +186,8 @@ class SharedState(SharedMap):
         self._edited = Wakeup()
         self._changed = trio.lowlevel.ParkingLot()
         self._unsaved = trio.Event()
+        self._is_unsaved = False
+        """Whether the last attempt to save has failed."""
         self._wanted: dict[NodeId, None] = {}
         """Members that have something that is missing here."""
         self._wants = Wakeup()
@@ -666,14 +668,20 @@ class SharedState(SharedMap):
             await run_in_thread(partial(_save, path, vector, entries), else_here=ends)
         except ConfigError as error:
             self._counts["unsaved"] += 1
-            if self._counts["unsaved"] == 1:
+            lost = ends and self._unsaved.is_set()
+            if lost or not (ends or self._is_unsaved):
                 _log.warning(
-                    "the document %s is not saved, and tried again: %s",
+                    "the document %s is not saved, and %s: %s",
                     self.name,
+                    "this node ends: its copy lacks the newest edits" if lost else "tried again",
                     error,
                     extra={"cluster": self.name, "reason": str(error)},
                 )
+            self._is_unsaved = True
             return False
+        if self._is_unsaved:
+            self._is_unsaved = False
+            _log.info("the document %s is saved again", self.name, extra={"cluster": self.name})
         return True
 
 
