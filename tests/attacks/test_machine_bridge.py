@@ -15,15 +15,18 @@ from tests.attacks.test_machine_files import none_left
 pytestmark = pytest.mark.long
 
 
-async def test_a_bridge_that_has_no_file_left_for_a_segment_refuses_and_goes_on_when_there_is_one(
-    tmp_path: Path,
+async def test_a_bridge_that_has_no_file_left_for_a_segment_says_so_and_goes_on_when_there_is_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with open_network() as network, network.open_node("bridge") as node, network.open_node("desk") as desk:
+    async with open_network() as network, network.open_node("bridge") as node, network.open_node("desk") as desk:  # noqa: SIM117
         async with open_bridge(node, topics=["jobs"], directory=tmp_path / "log"):
             with none_left():
-                with pytest.raises(iris.IrisError) as refused:
+                with pytest.raises(iris.RequestTimeout, match="no room"):
                     await desk.publish("jobs", 1, confirm=True, timeout=2)
                 await trio.sleep(1)
+            said = [record.message for record in caplog.records if "until there is room" in record.message]
+            assert len(said) == 1
+            assert "Too many open files" in said[0]
             with trio.fail_after(20):
                 await desk.publish("jobs", 2, confirm=True, timeout=10)
                 found = []
@@ -33,6 +36,7 @@ async def test_a_bridge_that_has_no_file_left_for_a_segment_refuses_and_goes_on_
                             found += [event.payload for event in batch]
                         if 2 in found:
                             break
+            assert found == [1, 2], "who was told of no confirmation may find it stored"
 
 
 async def test_who_reads_a_bridge_that_has_no_file_left_reads_on_when_there_is_one(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import asyncio  # noqa: TID251 -- programs of asyncio, too
 import gc
 import itertools
 import os
@@ -10,11 +10,11 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -42,7 +42,7 @@ def credential(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Credential:
     monkeypatch.setenv("IRIS_HOME", str(tmp_path / "home"))
     realm = create_realm(entropy=os.urandom)
     rights = Rights(serves=(">",), gateway=True)
-    return issue_cluster(realm, "shop", entropy=os.urandom, wall_now=time.time(), rights=rights)[1]
+    return issue_cluster(realm, "shop", entropy=os.urandom, wall_now=iris.Environment().wall_clock(), rights=rights)[1]
 
 
 def open_sockets() -> set[str]:
@@ -115,8 +115,9 @@ async def test_a_node_that_is_cancelled_while_it_opens_leaves_nothing(credential
 async def test_a_client_that_is_cancelled_while_it_opens_leaves_nothing(
     credential: Credential, tmp_path: Path, kind: str
 ) -> None:
+    options: Any = {kind: True}
     with another_process(credential, tmp_path, "ws://127.0.0.1:0/iris") as url, trio.fail_after(100):
-        opening = partial(iris.open_node, credential=credential, lan=False, seeds=[url], **{kind: True})
+        opening = partial(iris.open_node, credential=credential, lan=False, seeds=[url], **options)
         assert await cancelled_at_each_step(opening) > 20
 
 
@@ -220,7 +221,7 @@ def test_a_door_that_is_cancelled_while_it_opens_leaves_nothing(
     grant(tmp_path / "tokens", "web", call=(">",))
 
     async def main() -> None:
-        clients = Clients(tmp_path / "tokens", time.time, ClientLimits())
+        clients = Clients(tmp_path / "tokens", iris.Environment().wall_clock, ClientLimits())
 
         @asynccontextmanager
         async def opening() -> AsyncGenerator[None]:

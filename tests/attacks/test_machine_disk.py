@@ -82,7 +82,7 @@ async def test_a_document_says_when_it_is_not_saved_when_it_is_again_and_what_it
 async def test_a_node_that_ends_with_all_of_its_document_saved_says_nothing(
     autojump_clock: MockClock, tmp_path: Path, disk: FullDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with open_network(seed=1) as network, network.open_node("a") as node:
+    async with open_network(seed=1) as network, network.open_node("a") as node:  # noqa: SIM117
         async with node.state("prices", path=tmp_path / "prices") as state:
             state["eur"] = 1
             await trio.sleep(3)
@@ -122,7 +122,7 @@ async def test_a_node_opens_serves_and_ends_on_a_full_disk(
     world = World(tmp_path / "run")
     opening = partial(iris.open_node, credential=world.shop, environment=world.environment())
     with trio.fail_after(400):
-        async with opening(listen=[OUTSIDE]) as one, one.subscribe("news") as events:
+        async with opening(listen=[OUTSIDE]) as one, one.subscribe("news") as events:  # noqa: SIM117
             async with opening(listen=[LOOPBACK]) as two:
                 disk.is_full = True
                 await trio.sleep(200)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import asyncio  # noqa: TID251 -- programs of asyncio, too
 import multiprocessing
 import subprocess
 import sys

@@ -38,7 +38,7 @@ def test_where_gevent_has_replaced_what_a_node_needs_opening_one_says_so(
         async with iris.aio.open_node("a"):
             pass
 
-    with pytest.raises(RuntimeError, match="gevent has replaced"):
+    with pytest.raises(RuntimeError, match="gevent has replaced"):  # noqa: PT012
         if front == "aio":
             asyncio.run(main())
         else:

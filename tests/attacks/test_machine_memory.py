@@ -11,6 +11,7 @@ import trio
 
 import iris
 from iris.kernel.transport import listener, reader
+from iris.kernel.transport.greeting import SpGreeting
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +62,7 @@ async def test_a_node_without_memory_for_a_frame_hangs_up_and_serves_on(
 async def test_a_node_without_memory_for_a_connection_accepts_the_next_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    scarce = Scarce(listener.SpGreeting)
+    scarce = Scarce(SpGreeting)
     monkeypatch.setattr(listener, "SpGreeting", lambda: scarce())
     async with iris.open_node("shop", listen=["tcp://127.0.0.1:0"]) as shop, shop.subscribe("news") as events:
         port = int(shop._parts.mesh.listening[-1].rpartition(":")[2])

@@ -114,7 +114,7 @@ async def test_a_number_that_is_none_is_refused_in_one_short_line_that_names_its
         if name != "rate":
             await desk.wait_for("shop")
         for value in NONE_OF_THESE:
-            with pytest.raises(iris.ConfigError) as refused, trio.fail_after(5):
+            with pytest.raises(iris.ConfigError) as refused, trio.fail_after(5):  # noqa: PT012
                 came = CALLS[name](desk, tmp_path, value)
                 if inspect.isawaitable(came):
                     await came

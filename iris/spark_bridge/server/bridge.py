@@ -141,10 +141,10 @@ async def open_bridge(
     # Looked up now: in a simulation these are the simulation's.
     wall_clock = wall_clock or time.time  # noqa: TID251 -- events are stored with the date
     entropy = entropy or os.urandom
-    copies = as_whole(min_copies)
-    if copies is None or copies < 0:
+    least = as_whole(min_copies)
+    if least is None or least < 0:
         raise ConfigError(f"min_copies is {shown(min_copies)}: use a whole number, 0 or more")
-    min_copies = copies
+    min_copies = least
     state = await run_in_thread(read_state, Path(directory)) or LogState()
     if state.role == "copy":
         raise ConfigError(
