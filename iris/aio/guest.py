@@ -168,7 +168,8 @@ class Guest:
             )
         except OSError as error:
             self._return_interrupts()
-            raise ConfigError(f"a node cannot be opened: {str(error.strerror or error).lower()}") from None
+            reason = str(error.strerror or error).lower()
+            raise ConfigError(f"a node cannot be opened: {reason}: raise the limit (ulimit -n)") from None
         tick = self._due.get()
         with suppress(AttributeError, NotImplementedError, OSError):
             self._polling = Polling(tick, loop, self._do_now, context)

@@ -83,7 +83,7 @@ class Portal:
             self._began.wait()
             if self._failure is not None:
                 reason = str(self._failure.strerror or self._failure).lower()
-                raise ConfigError(f"a node cannot be opened: {reason}")
+                raise ConfigError(f"a node cannot be opened: {reason}: raise the limit (ulimit -n)")
         except BaseException:
             self.close()
             raise

@@ -136,7 +136,8 @@ class NetworkTransport:
         try:
             self._streams = FrameReader(self._limit, self._on_stream_closed)
         except OSError as error:
-            raise ConfigError(f"a node cannot be opened: {str(error.strerror or error).lower()}") from None
+            reason = str(error.strerror or error).lower()
+            raise ConfigError(f"a node cannot be opened: {reason}: raise the limit (ulimit -n)") from None
         self._arrivals = Acceptor(config, self._limit, self._streams, self._tell_soon)
         self._reached: dict[str, tuple[int, Any]] = {}
         self._dialling: ReverseDialling[ReverseIncoming] | None = None  # made on first need

@@ -130,8 +130,9 @@ def open_store(
 
 
 def _unusable(directory: Path, error: OSError) -> IrisError:
-    kind = StoreFull if is_full(error) else ConfigError
-    return kind(f"the log's directory {directory} cannot be used: {error.strerror}")
+    if is_full(error):
+        return StoreFull(f"no room in the log's directory {directory}: {error.strerror}")
+    return ConfigError(f"the log's directory {directory} cannot be used: {error.strerror}")
 
 
 def _find_cut_tails(index: Index, files: SegmentFiles) -> DamageBook:
