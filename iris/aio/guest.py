@@ -28,7 +28,9 @@ import outcome
 import trio
 
 from iris.aio.polling import Polling
-from iris.kernel.tasks import CallTasks, OutsideCall
+from iris.kernel.errors import ConfigError
+from iris.kernel.tasks import CallTasks, OutsideCall, check_not_patched
+from iris.kernel.transport import check_not_forked
 
 T = TypeVar("T")
 
@@ -107,6 +109,7 @@ class Guest:
 
         Raises:
             RuntimeError: trio runs in this thread already.
+            ConfigError: no descriptor is left for it.
         """
         start_trio: Callable[..., None] | None = getattr(loop, "start_trio", None)
         if trio.lowlevel.in_trio_run() and start_trio is None:
@@ -153,17 +156,22 @@ class Guest:
 
         if self._takes_interrupts:  # and trio will not
             signal.signal(signal.SIGINT, self._interrupt)
-        self._step(
-            lambda: trio.lowlevel.start_guest_run(
-                self._run,
-                run_sync_soon_threadsafe=soon_threadsafe,
-                run_sync_soon_not_threadsafe=soon,
-                done_callback=self._end,
-                host_uses_signal_set_wakeup_fd=True,  # asyncio does, and then trio must not
+        try:
+            self._step(
+                lambda: trio.lowlevel.start_guest_run(
+                    self._run,
+                    run_sync_soon_threadsafe=soon_threadsafe,
+                    run_sync_soon_not_threadsafe=soon,
+                    done_callback=self._end,
+                    host_uses_signal_set_wakeup_fd=True,  # asyncio does, and then trio must not
+                )
             )
-        )
+        except OSError as error:
+            self._return_interrupts()
+            reason = str(error.strerror or error).lower()
+            raise ConfigError(f"a node cannot be opened: {reason}: raise the limit (ulimit -n)") from None
         tick = self._due.get()
-        with suppress(AttributeError, NotImplementedError):
+        with suppress(AttributeError, NotImplementedError, OSError):
             self._polling = Polling(tick, loop, self._do_now, context)
             tick = self._polling.tick
         self._due.put(tick)
@@ -326,11 +334,14 @@ class Guest:
             self._was_interrupted = False
             raise KeyboardInterrupt
 
+    def _return_interrupts(self) -> None:
+        if self._takes_interrupts and signal.getsignal(signal.SIGINT) == self._interrupt:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
     def _end(self, came: outcome.Outcome[None]) -> None:
         self._calls = None
         _owner(self.loop).guest = None
-        if self._takes_interrupts and signal.getsignal(signal.SIGINT) == self._interrupt:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._return_interrupts()
         self._began.tell()
         self._ended.tell()
         if isinstance(came, outcome.Error):
@@ -352,7 +363,8 @@ async def enter_guest() -> Guest:
     """Return the trio run of the running event loop, entered; it begins if need be.
 
     Raises:
-        RuntimeError: this thread has another one, or no event loop runs.
+        RuntimeError: this thread has another one, no event loop runs, or gevent has replaced what it needs.
+        ConfigError: this process was forked from one with a node, or no descriptor is left.
     """
     try:
         loop = asyncio.get_running_loop()
@@ -361,6 +373,8 @@ async def enter_guest() -> Guest:
             "iris.aio.open_node is for a running asyncio event loop, and there is none: with trio use iris.open_node, "
             "without an event loop iris.sync.open_node"
         ) from None
+    check_not_patched("iris.aio")
+    check_not_forked()  # before the guest of the process that this one was forked from is taken for one of this one
     owner = _owner(loop)
     while True:
         guest: Guest | None = getattr(owner, "guest", None)

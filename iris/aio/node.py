@@ -202,8 +202,6 @@ class _OpenNode(MustEnter, AbstractAsyncContextManager[Node]):
 
     async def __aenter__(self) -> Node:
         self._enters()
-        if self._guest is not None:
-            raise RuntimeError("this block was entered before: call open_node once for each block")
         self._guest = await enter_guest()
         self._block = Block(self._guest, self._function, Node, "open_node")
         try:

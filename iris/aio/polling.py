@@ -36,6 +36,7 @@ class Polling:
 
     Raises:
         AttributeError, NotImplementedError: this trio, or this event loop, is made otherwise.
+        OSError: no descriptor is left for one more to watch.
     """
 
     __slots__ = (

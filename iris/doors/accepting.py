@@ -64,17 +64,21 @@ async def accept(listener: socket.socket, door: str, greet: Callable[[socket.soc
                 async with asyncio.timeout(left):
                     await done.wait()
 
+    is_exhausted = False
     try:
         while True:
             await wait_room()
             try:
                 accepted, _ = await loop.sock_accept(listener)
             except OSError as error:
-                _log.warning(
-                    "the door for %s cannot accept a connection: %s", door, error, extra={"door": door.lower()}
-                )
+                if not is_exhausted:
+                    is_exhausted = True
+                    _log.warning(
+                        "the door for %s cannot accept a connection: %s", door, error, extra={"door": door.lower()}
+                    )
                 await asyncio.sleep(_PAUSE)
                 continue
+            is_exhausted = False
             task = asyncio.ensure_future(welcome(keep_from_children(accepted)))
             greeting[task] = loop.time()
             task.add_done_callback(end)

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
+from iris.kernel.numerals import as_float, shown
 from iris.security.files import MAX_FILE, locked, read_private, write_private
 from iris.security.identity import check_patterns, covers
 
@@ -145,6 +146,11 @@ def grant(
         ConfigError: a name or pattern is malformed, or the file cannot be read or written.
     """
     check_name(name, "client")
+    if expires is not None:
+        ends = as_float(expires)
+        if not 0 <= ends <= _LAST:  # a file with such a date is read by no door
+            raise ConfigError(f"expires is {shown(expires)}: use seconds of Unix time, or None")
+        expires = ends
     secret = _PREFIX + secrets.token_urlsafe(32)
     token = Token(digest=digest_of(secret), call=call, publish=publish, subscribe=subscribe, expires=expires)
     for right in RIGHTS:

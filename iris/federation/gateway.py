@@ -38,6 +38,7 @@ from iris.federation.reports import ReportSchedule
 from iris.kernel.errors import AuthenticationError, ConfigError, NotSent, RemoteProtocolError
 from iris.kernel.link import CONTROL_RESERVE
 from iris.kernel.names import NodeId
+from iris.kernel.numerals import as_float, shown
 from iris.kernel.tasks import Wakeup, open_background, protected_context
 from iris.kernel.wire import Message, kinds
 from iris.node.node import Node
@@ -533,8 +534,11 @@ async def open_gateway(
     ``Config.drain_timeout``.  Cancelling it skips that: frames on their way through it are lost, and their sessions
     notice.  Both tell neighbours goodbye.
     """
-    if rate is not None and not (math.isfinite(rate) and rate > 0):
-        raise ConfigError(f"a gateway's rate is {rate}: use bytes per second, or None for any")
+    if rate is not None:
+        most = as_float(rate)
+        if not 0 < most < math.inf:
+            raise ConfigError(f"a gateway's rate is {shown(rate)}: use bytes per second, or None for any")
+        rate = most
     parts = node._parts
     if parts.sites is None:
         raise ConfigError("a gateway needs a site: open its node with site='NAME'")

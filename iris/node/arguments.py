@@ -9,7 +9,7 @@ from iris.cluster.balancing import AtSite
 from iris.cluster.membership import Member
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import NodeId, check_address, check_key, check_name, is_node_id
-from iris.kernel.numerals import as_float, as_whole
+from iris.kernel.numerals import as_float, as_whole, shown
 
 T = TypeVar("T")
 
@@ -23,7 +23,7 @@ def check_is(value: Any, kind: type[T], name: str) -> T:
     if isinstance(value, type) and issubclass(value, kind):
         raise ConfigError(f"{name} is the class {value.__name__}: make an object of it, {value.__name__}(...)")
     if not isinstance(value, kind):
-        raise ConfigError(f"{name} is {value!r}: use iris.{kind.__name__}(...)")
+        raise ConfigError(f"{name} is {shown(value)}: use iris.{kind.__name__}(...)")
     return value
 
 
@@ -35,7 +35,7 @@ def check_flags(**flags: object) -> None:
     """
     for name, value in flags.items():
         if value is not True and value is not False:
-            raise ConfigError(f"{name} is {value!r}: use True or False")
+            raise ConfigError(f"{name} is {shown(value)}: use True or False")
 
 
 def check_lists(**lists: object) -> None:
@@ -60,7 +60,7 @@ def check_count(value: object, name: str) -> int:
     """
     count = as_whole(value)
     if count is None or count < 0:
-        raise ConfigError(f"{name} is {value!r}: use a whole number, 0 or above")
+        raise ConfigError(f"{name} is {shown(value)}: use a whole number, 0 or above")
     return count
 
 
@@ -108,7 +108,7 @@ def check_wait(wait: float, name: str = "wait") -> float:
     """
     seconds = as_float(wait)
     if not seconds >= 0:
-        raise ConfigError(f"{name} is {wait!r}: use a number of seconds, 0 for not at all")
+        raise ConfigError(f"{name} is {shown(wait)}: use a number of seconds, 0 for not at all")
     return seconds
 
 
@@ -120,7 +120,7 @@ def check_timeout(timeout: float, name: str = "timeout") -> float:
     """
     seconds = as_float(timeout)
     if not seconds > 0:
-        raise ConfigError(f"{name} is {timeout!r}: use seconds above 0")
+        raise ConfigError(f"{name} is {shown(timeout)}: use seconds above 0")
     return seconds
 
 

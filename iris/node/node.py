@@ -20,6 +20,7 @@ from iris.cluster.sites import Reach, Sites, open_with_all, open_with_one, reach
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, DeliveryError, NoSuchCluster, RemoteError, RequestTimeout
 from iris.kernel.names import NodeId, check_address, check_name
+from iris.kernel.numerals import shown
 from iris.kernel.tasks import protected_context
 from iris.node.arguments import (
     check_count,
@@ -277,8 +278,9 @@ class Node:
         if self._tracing is not None:
             span, headers = self._tracing.begin_call("request", cluster, operation, headers)
         try:
-            if wait != 0:
-                await self._wait_first(cluster, check_wait(wait))
+            within = check_wait(wait)
+            if within:
+                await self._wait_first(cluster, within)
             wanted = prefer if prefer is None and prefer_site is None else check_preference(prefer, prefer_site)
             if self._reach is not None and (prefer_site or self._reach.matters(cluster)):
                 with self._guard.waiting():
@@ -384,8 +386,9 @@ class Node:
         if self._tracing is not None:
             span, headers = self._tracing.begin_call("broadcast", cluster, None, headers)
         with nullcontext() if span is None else span:
-            if wait != 0:
-                await self._wait_first(cluster, check_wait(wait))
+            within = check_wait(wait)
+            if within:
+                await self._wait_first(cluster, within)
             if self._reach is not None and self._reach.lists(cluster):
                 await self._reach.reach(cluster, self._config.handshake_timeout, everybody=True)
             try:
@@ -440,7 +443,7 @@ class Node:
         self._guard.check()
         check_whom(cluster, operation)
         rules = StopRules(timeout=check_timeout(timeout), count=count, quiet=quiet)
-        within, asked_as = check_wait(wait) if wait != 0 else 0.0, check_priority(priority)
+        within, asked_as = check_wait(wait), check_priority(priority)
 
         def opening(headers: Mapping[str, str] | None) -> AbstractAsyncContextManager[Answers]:
             survey = partial(self._surveys.open, cluster, payload, rules, operation, headers, asked_as)
@@ -777,7 +780,7 @@ class Node:
         self._guard.check()
         check_whom(cluster, operation)
         wanted = check_preference(None, prefer_site)
-        timeout, within = check_timeout(timeout), check_wait(wait) if wait != 0 else 0.0
+        timeout, within = check_timeout(timeout), check_wait(wait)
 
         def opening(headers: Mapping[str, str] | None) -> AbstractAsyncContextManager[Tunnel]:
             tunnel = partial(self._tunnels.open, cluster, operation=operation, headers=headers, prefer=wanted)
@@ -912,7 +915,7 @@ class Node:
         check_name(bridge, "cluster")
         seconds = check_timeout(ttl, "ttl")
         if not MIN_TTL <= seconds <= MAX_TTL:
-            raise ConfigError(f"ttl is {ttl!r}: use {MIN_TTL:g} to {MAX_TTL:g} seconds")
+            raise ConfigError(f"ttl is {shown(ttl)}: use {MIN_TTL:g} to {MAX_TTL:g} seconds")
 
         return open_lease(
             self._ask_bridge,
@@ -982,7 +985,7 @@ class Node:
         self._guard.check()
         seconds, kept = check_timeout(timeout), check_timeout(keep, "keep")
         if not MIN_KEEP <= kept <= MAX_KEEP:
-            raise ConfigError(f"keep is {keep!r}: use {MIN_KEEP:g} to {MAX_KEEP:g} seconds")
+            raise ConfigError(f"keep is {shown(keep)}: use {MIN_KEEP:g} to {MAX_KEEP:g} seconds")
         claims = KeyClaims(check_name(bridge, "cluster"), self._ask_bridge)
         holder = self._environment.entropy(16)
         return open_saga(self.request, claims, self.name, check_name(name, "saga"), seconds, kept, holder)
@@ -1127,7 +1130,7 @@ class Node:
         but = f"; {known - present} more cannot be asked: leaving, or not linked" if known > present else ""
         trouble = self._mesh.trouble()
         error = RequestTimeout(
-            f"cluster {cluster!r} has {present} of {members} members after {timeout:g} s{but}{trouble}"
+            f"cluster {cluster!r} has {present} of {shown(members)} members after {timeout:g} s{but}{trouble}"
         )
         hint = "" if known or trouble else known_instead(cluster, self.clusters())
         if hint:

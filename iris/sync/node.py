@@ -168,8 +168,6 @@ class _OpenNode(MustEnter, AbstractContextManager[Node]):
 
     def __enter__(self) -> Node:
         self._enters()
-        if self._portal.was_opened:
-            raise RuntimeError("this block was entered before: call open_node once for each block")
         try:
             self._portal.open()
             self._block = Block(self._portal, self._function, Node, "open_node")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 import threading
 import time
 from _thread import allocate_lock
@@ -16,7 +15,8 @@ from typing import Any, Final, TypeVar, final
 
 import trio
 
-from iris.kernel.tasks import CallTasks, OutsideCall
+from iris.kernel.errors import ConfigError
+from iris.kernel.tasks import CallTasks, OutsideCall, check_not_patched
 
 T = TypeVar("T")
 
@@ -62,24 +62,28 @@ class Portal:
         self._thread: Final = threading.Thread(target=self._main, name="iris", daemon=True)
         self._token: trio.lowlevel.TrioToken | None = None
         self._is_closing = False
+        self._failure: OSError | None = None
+        """Why the run could not begin."""
         self.calls: CallTasks | None = None
 
     def open(self) -> None:
         """Begin the run, once.
 
         Raises:
-            RuntimeError: gevent has replaced the threads.
+            RuntimeError: gevent has replaced what it needs.
+            ConfigError: no thread or descriptor is left for it.
         """
-        gevent = sys.modules.get("gevent.monkey")
-        if gevent is not None and gevent.is_module_patched("threading"):
-            raise RuntimeError(
-                "gevent has replaced the threads of this process, and iris.sync needs one of the system: call "
-                "gevent.monkey.patch_all(thread=False, select=False), or have the node in a process of its own"
-            )
+        check_not_patched("iris.sync")
         atexit.register(self.close)  # a daemon's thread is not waited for at the end of the program
         try:
-            self._thread.start()
+            try:
+                self._thread.start()
+            except RuntimeError as error:
+                raise ConfigError(f"a node cannot be opened: {error}: raise the limit of processes") from None
             self._began.wait()
+            if self._failure is not None:
+                reason = str(self._failure.strerror or self._failure).lower()
+                raise ConfigError(f"a node cannot be opened: {reason}: raise the limit (ulimit -n)")
         except BaseException:
             self.close()
             raise
@@ -201,6 +205,10 @@ class Portal:
     def _main(self) -> None:
         try:
             trio.run(self._run)
+        except OSError as error:
+            if self._token is not None:
+                raise
+            self._failure = error
         finally:
             self._began.tell()
 

@@ -34,7 +34,7 @@ async def _over(value: Any) -> Any:
     return value
 
 
-def begin_at_once(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+def _begin_at_once(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
     """As ``asyncio.eager_task_factory`` of Python 3.12: the first step runs in the one who makes the task."""
     try:
         came = work.send(None)
@@ -68,6 +68,9 @@ def test_a_handler_whose_task_begins_at_once_runs_in_asyncio() -> None:
         await ask_a_handler()
 
     asyncio.run(main())
+
+
+begin_at_once: Any = getattr(asyncio, "eager_task_factory", _begin_at_once)
 
 
 class TimerThatTellsNothing:

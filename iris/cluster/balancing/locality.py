@@ -7,6 +7,7 @@ from typing import Final, NamedTuple, final
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
+from iris.kernel.numerals import as_whole, shown
 
 FIRST: Final = 1
 LAST: Final = 16
@@ -45,12 +46,16 @@ class SiteOrder:
             preferred = {preferred: FIRST} if preferred == own else {preferred: FIRST, own: FIRST + 1}
         if preferred is not None and not isinstance(preferred, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"prefer_site is {preferred!r}: use the name of a site, or a priority for each")
-        self._priorities: Final = dict(preferred or {})
-        for site, priority in self._priorities.items():
+        self._priorities: Final[dict[str, int]] = {}
+        for site, given in (preferred or {}).items():
             if site != own:
                 check_name(site, "site")
-            if type(priority) is not int or not FIRST <= priority <= LAST:
-                raise ConfigError(f"the priority of site {site!r} is {priority!r}: use a number from {FIRST} to {LAST}")
+            priority = as_whole(given)
+            if priority is None or not FIRST <= priority <= LAST:
+                raise ConfigError(
+                    f"the priority of site {site!r} is {shown(given)}: use a number from {FIRST} to {LAST}"
+                )
+            self._priorities[site] = priority
 
     def __repr__(self) -> str:
         return f"<SiteOrder of {self._own!r}: {self._priorities}>"

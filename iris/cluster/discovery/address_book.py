@@ -90,6 +90,10 @@ class AddressBook:
         """Note that the file says the same now."""
         self._saved = {url: last for url, (_, last) in self._seen.items()}
 
+    def not_saved(self, before: AddressBook) -> None:
+        """Note that the file says what it said when ``before`` was copied."""
+        self._saved = dict(before._saved)
+
     def encode(self) -> bytes:
         """Write it down."""
         entries = [[url, round(first), round(last)] for url, (first, last) in sorted(self._seen.items())]
@@ -153,6 +157,7 @@ class AddressFile:
 
         Where another process holds the lock, nothing is written: the book stays unsaved, for the next time.
         """
+        before = book.copy()
         try:
             with locked(self._path.with_name(f"{self._path.name}.lock"), _WHAT, _PATIENCE):
                 self.load(book, wall_now)
@@ -160,9 +165,11 @@ class AddressFile:
         except LockHeld as error:
             self._complain(f"{error}; until then, addresses are not remembered")
             return
-        except ConfigError as error:
-            self._complain(f"{error}; addresses are not remembered")
-        book.saved()  # also if it failed: trying again each minute would only say the same again
+        except ConfigError as error:  # as that the disk is full, which may pass
+            self._complain(f"{error}; until then, addresses are not remembered")
+            book.not_saved(before)
+            return
+        book.saved()
 
     def _complain(self, text: str) -> None:
         if not self._complained:

@@ -7,6 +7,7 @@ everybody.  At a wildcard it listens everywhere, and tells which addresses those
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import islice
@@ -27,17 +28,33 @@ LOOK: Final = 2.0
 _ASKED: Final = 8
 """Linked nodes whose routes are looked at."""
 
+_PATIENCE: Final = 2.0
+"""Seconds for which a node that opens waits for the names of its seeds."""
+
 FindSource = Callable[[str], Awaitable[str | None]]
 """Returns a URL with a free port at the address from which a URL is reached; None if there is no route."""
 
 
 async def way_back(urls: Iterable[str], source: FindSource) -> tuple[str, ...]:
-    """Return where to listen if nothing was configured: at a free port of the address facing the first remote URL."""
-    for url in urls:
-        found = await source(url)
-        if found is not None:
-            return (found,)
-    return ()
+    """Return where to listen if nothing was configured: at a free port of the address facing the first remote URL.
+
+    Names that no name server answers for in time are passed over: ``ReturnAddress`` asks again.
+    """
+    order = list(dict.fromkeys(urls))
+    found: dict[str, str | None] = {}
+
+    async def ask(url: str) -> None:
+        found[url] = await source(url)
+        before = itertools.takewhile(found.__contains__, order)
+        if any(found[url] is not None for url in before):
+            asking.cancel_scope.cancel()
+
+    with trio.move_on_after(_PATIENCE):
+        async with trio.open_nursery() as asking:
+            for url in order:
+                asking.start_soon(ask, url)
+    facing = next((facing for url in order if (facing := found.get(url)) is not None), None)
+    return () if facing is None else (facing,)
 
 
 @final

@@ -10,10 +10,11 @@ from iris.kernel.tasks.calls import OutsideCall, CallTasks, HeldBlock
 from iris.kernel.tasks.happy_eyeballs import AT_ONCE, first_of
 from iris.kernel.tasks.interrupts import interruptible, protected_context
 from iris.kernel.tasks.must_enter import MustEnter
+from iris.kernel.tasks.patched import check_not_patched
 from iris.kernel.tasks.threads import ThreadRunner, run_in_thread
 from iris.kernel.tasks.wakeup import Wakeup
 
 __all__ = (
     "AT_ONCE", "CallTasks", "HeldBlock", "MustEnter", "OutsideCall", "ThreadRunner", "Wakeup",
-    "first_of", "interruptible", "open_background", "protected_context", "run_in_thread",
+    "check_not_patched", "first_of", "interruptible", "open_background", "protected_context", "run_in_thread",
 )  # fmt: skip

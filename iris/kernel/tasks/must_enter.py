@@ -15,15 +15,26 @@ class MustEnter:
         statement: ``async with`` or ``with``.
     """
 
-    __slots__ = ("_opener", "_statement", "_unused")
+    __slots__ = ("_entered", "_opener", "_statement", "_unused")
 
     def __init__(self, opener: str, statement: str) -> None:
         self._opener: Final = opener
         self._statement: Final = statement
         self._unused = True
+        self._entered = False
 
     def _enters(self) -> None:
-        """Note that it is being entered, or that its user was told how."""
+        """Note that it is being entered.
+
+        Raises:
+            RuntimeError: it was entered before.
+        """
+        if self._entered:
+            raise RuntimeError(f"this block was entered before: call {self._opener} once for each block")
+        self._entered, self._unused = True, False
+
+    def _was_told(self) -> None:
+        """Note that its user was told how to enter it."""
         self._unused = False
 
     def __getattr__(self, name: str) -> Any:

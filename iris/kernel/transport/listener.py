@@ -121,8 +121,13 @@ class Listener:
         self._lock = threading.Lock()
         """Guards the slots and the admitted connections.  It is held for a tenth of a millisecond at most."""
         self._refused = 0
-        self._selector = selectors.DefaultSelector()
         self._waker, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            self._selector = selectors.DefaultSelector()
+        except OSError:  # there is no descriptor left for it
+            os.close(self._waker)
+            os.close(self._wake)
+            raise
         self._selector.register(self._waker, selectors.EVENT_READ)
         self._listeners: list[_Listener] = []
         self._closed = False
@@ -234,16 +239,23 @@ class Listener:
 
     def _run(self) -> None:
         while not self._closed:
-            with self._lock:
-                wait = self._places.deadline - time.monotonic()
-            for key, _ in self._selector.select(None if wait == float("inf") else max(0.0, wait)):
-                if isinstance(key.data, _Visitor):
-                    self._look(key.data)
-                elif key.data is not None:
-                    self._accept(key.data)
-            with self._lock:
-                late = self._places.expire(time.monotonic())
-            self._send_away(late)
+            try:
+                self._take_turn()
+            except Exception:  # noqa: BLE001 -- it is logged; if this thread ended, the node would be deaf for good
+                _log.exception("connections are accepted again in %g s", _PAUSE, extra={"cause": "accepting"})
+                time.sleep(_PAUSE)
+
+    def _take_turn(self) -> None:
+        with self._lock:
+            wait = self._places.deadline - time.monotonic()
+        for key, _ in self._selector.select(None if wait == float("inf") else max(0.0, wait)):
+            if isinstance(key.data, _Visitor):
+                self._look(key.data)
+            elif key.data is not None:
+                self._accept(key.data)
+        with self._lock:
+            late = self._places.expire(time.monotonic())
+        self._send_away(late)
 
     def _accept(self, listener: _Listener) -> None:
         for _ in range(_AT_ONCE):
@@ -263,11 +275,11 @@ class Listener:
             self._is_exhausted = False
             keep_from_children(connection)
             host = None if connection.family == socket.AF_UNIX else str(address[0])
-            visitor = _Visitor(connection, host, listener.greet())
             try:
+                visitor = _Visitor(connection, host, listener.greet())
                 connection.setblocking(False)
                 self._selector.register(connection, selectors.EVENT_READ, visitor)
-            except OSError:  # the machine has no room to watch one more
+            except (OSError, MemoryError):  # the machine has no room to watch one more
                 connection.close()
                 continue
             # From here on it counts against the limits of strangers.  The newest gets a slot in any case: an attacker

@@ -13,6 +13,7 @@ A process that was forked after its parent had opened a transport cannot open on
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import re
 import socket
@@ -25,6 +26,7 @@ import trio
 
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent
+from iris.kernel.tasks import run_in_thread
 from iris.kernel.transport.dialer import DialSlots, open_connection, open_ipc_connection, prepare_to_send
 from iris.kernel.transport.listener import Acceptor
 from iris.kernel.transport.port import ConnectionObserver, OutgoingConnection, Permit
@@ -67,6 +69,16 @@ def check_url(url: str) -> str:
     return url
 
 
+def _has_number(url: str) -> bool:
+    """Tell whether it asks no name server where a URL is."""
+    host = url.partition("://")[2].partition("/")[0].rpartition(":")[0].strip("[]")
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return url.startswith("ipc://") or host in ("", "*", "localhost")
+    return True
+
+
 @final
 class _ForkGuard:
     """Knows whether this is the child of a process that had opened a transport: threads are missing from it."""
@@ -81,12 +93,16 @@ class _ForkGuard:
         Raises:
             ConfigError: this is such a child.
         """
+        self.check()
+        self._opened = True
+
+    def check(self) -> None:
+        """See ``check_not_forked``."""
         if self._is_child:
             raise ConfigError(
                 "a process that was forked after its parent had opened a node cannot open one: open the first node "
                 "after the fork, or start processes with multiprocessing's 'spawn' or 'forkserver'"
             )
-        self._opened = True
 
     def _after_in_child(self) -> None:
         self._is_child = self._opened
@@ -95,16 +111,33 @@ class _ForkGuard:
 _fork_guard: Final = _ForkGuard()
 
 
+def check_not_forked() -> None:
+    """Check that this process may open a transport.
+
+    Raises:
+        ConfigError: it was forked from one that had opened a transport.
+    """
+    _fork_guard.check()
+
+
 @final
 class NetworkTransport:
-    """The real network.  Make it inside ``trio.run``; close it before the run ends."""
+    """The real network.  Make it inside ``trio.run``; close it before the run ends.
+
+    Raises:
+        ConfigError: no descriptor is left for it, or this is a process that was forked from one with a node.
+    """
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._limit = largest_frame(config)
         self._trio = trio.lowlevel.current_trio_token()
         _fork_guard.note_opened()
-        self._streams = FrameReader(self._limit, self._on_stream_closed)
+        try:
+            self._streams = FrameReader(self._limit, self._on_stream_closed)
+        except OSError as error:
+            reason = str(error.strerror or error).lower()
+            raise ConfigError(f"a node cannot be opened: {reason}: raise the limit (ulimit -n)") from None
         self._arrivals = Acceptor(config, self._limit, self._streams, self._tell_soon)
         self._reached: dict[str, tuple[int, Any]] = {}
         self._dialling: ReverseDialling[ReverseIncoming] | None = None  # made on first need
@@ -118,7 +151,12 @@ class NetworkTransport:
 
     async def listen(self, urls: Sequence[str]) -> tuple[str, ...]:
         """See ``Transport.listen``."""
-        return tuple([self._listen(check_url(url)) for url in urls])
+        return tuple([await self._listen_at(check_url(url)) for url in urls])
+
+    async def _listen_at(self, url: str) -> str:
+        if _has_number(url):
+            return self._listen(url)
+        return await run_in_thread(self._listen, url)  # a name server may take half a minute
 
     def _listen(self, url: str) -> str:
         if url.startswith("tcp://"):

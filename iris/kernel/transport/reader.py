@@ -206,8 +206,11 @@ class FrameReader:
         asked = False
         while True:
             frame: bytes | None = None
-            if self._current is not None:
-                frame = self._cut(self._current) if self._current.framing is None else self._fetch(self._current)
+            if (current := self._current) is not None:
+                try:
+                    frame = self._cut(current) if current.framing is None else self._fetch(current)
+                except MemoryError:  # there is none for a frame: that costs its connection, and not this node
+                    self.hang_up(current.number)
             elif self._ready:
                 frame = self._look_at(*self._ready.popleft())
             elif asked:
@@ -223,7 +226,11 @@ class FrameReader:
     def _look_at(self, descriptor: int, events: int) -> bytes | None:
         stream = self._by_descriptor.get(descriptor)
         if stream is not None:
-            return self._read(stream)
+            try:
+                return self._read(stream)
+            except MemoryError:
+                self.hang_up(stream.number)
+                return None
         if descriptor in self._watched:
             self._watched[descriptor](events)
         return None
@@ -292,8 +299,11 @@ class FrameReader:
             length_at = self._at + stream.typed
             begin = length_at + LENGTH.size
             (stream.size,) = LENGTH.unpack_from(self._chunk, length_at)
-            # Only what has come, not what was announced: memory is taken as fast as the sender really sends.
-            stream.frame = bytearray(self._chunk[begin : self._end])
+            try:
+                # Only what has come, not what was announced: memory is taken as fast as the sender really sends.
+                stream.frame = bytearray(self._chunk[begin : self._end])
+            except MemoryError:
+                self.hang_up(stream.number)
 
     def _fetch(self, stream: _Stream) -> bytes | None:
         """Return the next frame that another framing finds in the chunk, a piece of which it looks at in one call."""

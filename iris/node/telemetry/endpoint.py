@@ -22,6 +22,7 @@ from iris.kernel.tasks import open_background, protected_context
 from iris.kernel.token_bucket import TokenBucket
 from iris.kernel.transport import keep_from_children
 from iris.node.telemetry.host_names import is_ours
+from iris.node.telemetry.patient_listener import PatientListener
 
 _log: Final = logging.getLogger("iris")
 
@@ -32,9 +33,6 @@ _RATE: Final = 50.0
 _IDLE: Final = 0.1
 _BUSY: Final = 1.0
 """Seconds for which a connection that has sent no request yet, and one that is answered, gives way to no other one."""
-
-_PAUSE: Final = 1.0
-"""Seconds without accepting where no descriptor is left for one more."""
 
 _BACKLOG: Final = 64
 _PIECE: Final = 64 * 1024
@@ -80,23 +78,13 @@ class MetricsEndpoint:
     def __repr__(self) -> str:
         return f"<MetricsEndpoint at {self.url}: {', '.join(self._pages)}>"
 
-    async def _run(self, listener: trio.SocketListener) -> None:
+    async def _run(self, listener: PatientListener) -> None:
         bucket = TokenBucket(_RATE, _RATE, trio.current_time())
-        is_exhausted = False
         async with trio.open_nursery() as nursery:
             while True:
                 await trio.sleep(max(0.0, 1 - bucket.level(trio.current_time())) / _RATE)
                 bucket.owe(1)
-                try:
-                    stream = await listener.accept()
-                except OSError as error:  # no descriptor is left, for one; an error of one connection trio passes over
-                    if not is_exhausted:
-                        is_exhausted = True
-                        reason = str(error.strerror or error).lower()
-                        _log.error("metrics cannot be asked for: %s", reason, extra={"reason": reason})
-                    await trio.sleep(_PAUSE)
-                    continue
-                is_exhausted = False
+                stream = await listener.accept()
                 await self._make_room()
                 now = trio.current_time()
                 scope = trio.CancelScope(deadline=now + _PATIENCE)
@@ -239,7 +227,7 @@ async def open_endpoint(host: str, port: int, pages: Mapping[str, MakePage]) -> 
     address: tuple[str, int] = listener.socket.getsockname()[:2]
     async with listener, open_background() as nursery, _kept_from_children(listener.socket.fileno()):
         endpoint = MetricsEndpoint(address[0], address[1], host, pages)
-        nursery.start_soon(endpoint._run, listener)
+        nursery.start_soon(endpoint._run, PatientListener(listener, "metrics cannot be asked for"))
         yield endpoint
 
 

@@ -18,7 +18,7 @@ from iris.cluster.mesh import Mesh
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, IrisError, RequestTimeout, Unknown
 from iris.kernel.names import NodeId
-from iris.kernel.numerals import as_float, as_whole
+from iris.kernel.numerals import as_float, as_whole, shown
 from iris.kernel.tasks import open_background, protected_context
 from iris.patterns.messages import Answer
 from iris.patterns.multicast.inquiry import Inquiry
@@ -44,11 +44,11 @@ class StopRules(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         count, quiet = self.count, self.quiet
         if count is not None and (as_whole(count) or 0) < 1:
-            raise ConfigError(f"count is {count!r}: use a whole number above 0, or None")
+            raise ConfigError(f"count is {shown(count)}: use a whole number above 0, or None")
         if quiet is not None:
             seconds = as_float(quiet)
             if not seconds > 0:
-                raise ConfigError(f"quiet is {quiet!r}: use seconds above 0, or None")
+                raise ConfigError(f"quiet is {shown(quiet)}: use seconds above 0, or None")
             structs.force_setattr(self, "quiet", seconds)
 
     def end(self, began: float, answered: int, last: float) -> float:

@@ -40,7 +40,7 @@ from iris.kernel.errors import (
     RemoteProtocolError,
 )
 from iris.kernel.names import Entropy, check_key, check_name
-from iris.kernel.numerals import as_float
+from iris.kernel.numerals import as_float, shown
 from iris.kernel.topic_syntax import is_own_topic
 from iris.kernel.wire import kinds
 from iris.patterns.messages import Outbox
@@ -108,7 +108,7 @@ class Outcomes(Struct, frozen=True, kw_only=True):
         check_name(self.bridge, "cluster")
         keep = as_float(self.keep)
         if not MIN_KEEP <= keep <= MAX_KEEP:
-            raise ConfigError(f"keep is {self.keep!r:.100}: use {MIN_KEEP:g} to {MAX_KEEP:g} seconds")
+            raise ConfigError(f"keep is {shown(self.keep)}: use {MIN_KEEP:g} to {MAX_KEEP:g} seconds")
         structs.force_setattr(self, "keep", keep)
         if not isinstance(self.rerun, bool):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ConfigError(f"rerun is {self.rerun!r}: use True or False")

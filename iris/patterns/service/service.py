@@ -13,7 +13,7 @@ from msgspec import Struct, structs
 
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import check_name
-from iris.kernel.numerals import as_whole
+from iris.kernel.numerals import as_whole, shown
 from iris.patterns.messages import Message, Request
 from iris.patterns.service import asyncapi
 from iris.patterns.service.handlers import InThread, RequestHandler, prepared
@@ -167,7 +167,7 @@ class Limits(Struct, frozen=True, kw_only=True):
                 continue
             whole = as_whole(value)
             if whole is None or whole < 1:
-                raise ConfigError(f"limits: {name} is {value!r}: use a whole number above 0, or None")
+                raise ConfigError(f"limits: {name} is {shown(value)}: use a whole number above 0, or None")
             structs.force_setattr(self, name, whole)
 
 

@@ -35,7 +35,7 @@ from iris.kernel.errors import (
     RequestTimeout,
 )
 from iris.kernel.names import NodeId
-from iris.kernel.numerals import as_float
+from iris.kernel.numerals import as_float, as_whole, shown
 from iris.kernel.tasks import Wakeup, open_background, run_in_thread
 from iris.patterns.messages import Message, Request, Sender
 from iris.patterns.pubsub.interest import check_pattern
@@ -187,6 +187,8 @@ class SharedState(SharedMap):
         self._edited = Wakeup()
         self._changed = trio.lowlevel.ParkingLot()
         self._unsaved = trio.Event()
+        self._is_unsaved = False
+        """Whether the last attempt to save has failed."""
         self._wanted: dict[NodeId, None] = {}
         """Members that have something that is missing here."""
         self._wants = Wakeup()
@@ -267,11 +269,11 @@ class SharedState(SharedMap):
         Cancelling it leaves nothing behind.
         """
         self._check_open()
-        if members is not None and (isinstance(members, bool) or not isinstance(members, int) or members < 1):
-            raise ConfigError(f"members is {members!r}: use a whole number above 0, or None")
+        if members is not None and (as_whole(members) or 0) < 1:
+            raise ConfigError(f"members is {shown(members)}: use a whole number above 0, or None")
         within = as_float(timeout)
         if not within > 0:
-            raise ConfigError(f"timeout is {timeout!r}: use seconds above 0")
+            raise ConfigError(f"timeout is {shown(timeout)}: use seconds above 0")
         needed = members if members is not None else len(self._members.others()) + 1
         settled: set[NodeId] = {self._members.own}
         deadline = trio.current_time() + within
@@ -715,14 +717,20 @@ class SharedState(SharedMap):
             await run_in_thread(partial(_save, path, vector, entries), else_here=ends)
         except ConfigError as error:
             self._counts["unsaved"] += 1
-            if self._counts["unsaved"] == 1:
+            lost = ends and self._unsaved.is_set()
+            if lost or not (ends or self._is_unsaved):
                 _log.warning(
-                    "the document %s is not saved, and tried again: %s",
+                    "the document %s is not saved, and %s: %s",
                     self.name,
+                    "this node ends: its copy lacks the newest edits" if lost else "tried again",
                     error,
                     extra={"cluster": self.name, "reason": str(error)},
                 )
+            self._is_unsaved = True
             return False
+        if self._is_unsaved:
+            self._is_unsaved = False
+            _log.info("the document %s is saved again", self.name, extra={"cluster": self.name})
         return True
 
 

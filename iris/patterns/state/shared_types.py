@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final, final
 
 from iris.kernel.errors import ConfigError
+from iris.kernel.numerals import as_whole, shown
 from iris.patterns.state.entries import (
     COUNTER,
     MAX_COUNT,
@@ -63,12 +64,15 @@ class SharedCounter:
             ConfigError: it is no whole number, or what this member has added together leaves 53 bits.
             Overloaded: the document is full.
         """
-        if isinstance(number, bool) or not isinstance(number, int) or abs(number) > MAX_COUNT:
-            raise ConfigError(f"a counter does not take {number!r:.100}: use whole numbers, of 53 bits together")
+        added = as_whole(number)
+        if added is None or abs(added) > MAX_COUNT:
+            raise ConfigError(f"a counter does not take {shown(number)}: use whole numbers, of 53 bits together")
         try:
-            self._replica.add(self._group, self._name, number)
+            self._replica.add(self._group, self._name, added)
         except OverflowError:
-            raise ConfigError(f"a counter does not take {number!r}: use whole numbers, of 53 bits together") from None
+            raise ConfigError(
+                f"a counter does not take {shown(number)}: use whole numbers, of 53 bits together"
+            ) from None
 
 
 @final

@@ -18,7 +18,8 @@ from typing import Any, BinaryIO, Final, final
 import trio
 from msgspec import Struct
 
-from iris.kernel.errors import PayloadTooLarge
+from iris.kernel.errors import ConfigError, PayloadTooLarge
+from iris.kernel.numerals import as_whole, shown
 from iris.kernel.tasks import interruptible, run_in_thread
 
 _PIECE: Final = 256 * 1024
@@ -116,11 +117,15 @@ async def receive_file(
     Raises:
         OSError: the file cannot be written.
         PayloadTooLarge: it is larger than ``max_bytes``; the tunnel is closed with an error.
+        ConfigError: ``max_bytes`` is no whole number; nothing was received.
         TunnelBroken: see ``Tunnel.receive``; also if something else than a file was sent, or the hash is wrong.
         trio.EndOfChannel: the other end sent no file.
 
     If it fails or is cancelled, nothing is left at ``path`` or beside it; the tunnel is in the middle of a file.
     """
+    most = None if max_bytes is None else as_whole(max_bytes)
+    if max_bytes is not None and (most is None or most < 0):
+        raise ConfigError(f"max_bytes is {shown(max_bytes)}: use a whole number, or None for any")
     target = Path(path)
     expected = _read_size(await receive(), fail)
     growing = target.with_name(f".{target.name[:200]}.{secrets.token_hex(8)}.part")
@@ -138,14 +143,14 @@ async def receive_file(
         file.close()
         growing.replace(target)
 
-    if max_bytes is not None and expected > max_bytes:
-        raise _too_large(expected, max_bytes, abort)
+    if most is not None and expected > most:
+        raise _too_large(expected, most, abort)
     file: BinaryIO = await run_in_thread(lambda: growing.open("xb"))
     try:
         while isinstance(piece := await _next_piece(receive, fail), bytes):
             done += len(piece)
-            if max_bytes is not None and done > max_bytes:
-                raise _too_large(done, max_bytes, abort)
+            if most is not None and done > most:
+                raise _too_large(done, most, abort)
             await run_in_thread(write, file, piece)
             if progress is not None:
                 _tell(progress, done, expected)

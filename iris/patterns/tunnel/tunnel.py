@@ -11,6 +11,7 @@ import trio
 
 from iris.kernel import wire
 from iris.kernel.errors import PayloadTooLarge, RemoteProtocolError, TunnelBroken
+from iris.kernel.numerals import as_whole, shown
 from iris.patterns.messages import Sender
 from iris.patterns.payloads import encoded
 from iris.patterns.tunnel.endpoint import TunnelEndpoint
@@ -474,10 +475,12 @@ class TunnelStream(trio.abc.HalfCloseableStream):
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """Return some bytes, at most ``max_bytes``; b"" at the end.  If it is cancelled, none are lost."""
         if max_bytes is not None:
-            if type(max_bytes) is not int:
-                raise TypeError(f"max_bytes is {max_bytes!r}: use a whole number or None")
-            if max_bytes < 1:
-                raise ValueError(f"max_bytes is {max_bytes}: use a number above 0")
+            most = as_whole(max_bytes)
+            if most is None:
+                raise TypeError(f"max_bytes is {shown(max_bytes)}: use a whole number or None")
+            if most < 1:
+                raise ValueError(f"max_bytes is {shown(max_bytes)}: use a number above 0")
+            max_bytes = most
         if self._receiving:
             raise trio.BusyResourceError("another task is receiving from this stream")
         self._receiving = True

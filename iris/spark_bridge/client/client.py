@@ -27,7 +27,7 @@ from iris.kernel.errors import (
     TunnelBroken,
 )
 from iris.kernel.names import NodeId, is_known_cluster, is_name, is_node_id
-from iris.kernel.numerals import as_float
+from iris.kernel.numerals import as_float, shown
 from iris.node.node import Node
 from iris.patterns.pubsub.interest import is_topic, promotion_advice
 from iris.spark_bridge.client.offsets import Extent, number_of
@@ -131,7 +131,7 @@ class BridgeClient:
     def __init__(self, node: Node, bridge: str, *, patience: float) -> None:
         seconds = as_float(patience)
         if not (math.isfinite(seconds) and seconds > 0):
-            raise ConfigError(f"patience with bridge {bridge!r} is {patience!r}: use seconds, more than 0")
+            raise ConfigError(f"patience with bridge {bridge!r} is {shown(patience)}: use seconds, more than 0")
         self._node = node
         self._bridge = bridge
         self._patience = seconds

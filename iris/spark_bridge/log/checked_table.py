@@ -54,7 +54,11 @@ class IndexWitness:
     def __init__(self, directory: Path, page_size: int) -> None:
         self._data = os.open(directory / "data.mdb", os.O_RDONLY | os.O_CLOEXEC)
         self._page_size = page_size
-        self._file = os.open(directory / "witness", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            self._file = os.open(directory / "witness", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except BaseException:
+            os.close(self._data)
+            raise
         try:
             self._check()
         except BaseException:

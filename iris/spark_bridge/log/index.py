@@ -915,7 +915,7 @@ class Index:
             number = getattr(error, "errno", None) or getattr(error, "code", 0)
             # Of a write that was cut short LMDB says EIO, whatever the reason.
             if is_full(OSError(number, "")) or (number == errno.EIO and not has_room(self._path)):
-                raise StoreFull(f"no room on the disk for the index: {error}") from error
+                raise StoreFull(f"no room for the index: {error}") from error
             if isinstance(error, OSError):
                 raise
             raise LogDamaged(f"the index cannot be used: {error}") from error
@@ -1120,7 +1120,7 @@ def _allocate_locks(path: Path) -> None:
         os.posix_fallocate(descriptor, 0, _LOCK_BYTES)
     except OSError as error:
         if is_full(error):
-            raise StoreFull(f"no room on the disk for the index: {error.strerror}") from None
+            raise StoreFull(f"no room for the index: {error.strerror}") from None
         raise
     finally:
         os.close(descriptor)

@@ -13,14 +13,22 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from iris.kernel.errors import ConfigError
+from iris.kernel.errors import ConfigError, IrisError
 from iris.kernel.names import Entropy
 from iris.security.files import make_directories
-from iris.spark_bridge.errors import LogDamaged, StoreBusy
+from iris.spark_bridge.errors import LogDamaged, StoreBusy, StoreFull
 from iris.spark_bridge.events.damage import Damage, DamageBook
 from iris.spark_bridge.log.chunk_io import read_stretches, take_sound
 from iris.spark_bridge.log.index import IN_TIER, MAP_BYTES, Index, ShardRecord
-from iris.spark_bridge.log.segments import SEGMENT_BYTES, Disk, FileSystem, Reserve, SegmentFiles, sync_directory
+from iris.spark_bridge.log.segments import (
+    SEGMENT_BYTES,
+    Disk,
+    FileSystem,
+    Reserve,
+    SegmentFiles,
+    is_full,
+    sync_directory,
+)
 from iris.spark_bridge.log.store import Store, say_damage
 
 
@@ -85,7 +93,7 @@ def open_store(
                 make_directories(made)
         lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise ConfigError(f"the log's directory {directory} cannot be used: {error.strerror}") from None
+        raise _unusable(directory, error) from None
     try:
         try:
             # The lock is the kernel's and ends with the process, however that dies; a file with a process id would
@@ -112,10 +120,19 @@ def open_store(
         except BaseException:
             index.close()
             raise
+    except OSError as error:
+        os.close(lock)
+        raise _unusable(directory, error) from None
     except BaseException:
         os.close(lock)
         raise
     return Store(directory, index, files, lock, known)
+
+
+def _unusable(directory: Path, error: OSError) -> IrisError:
+    if is_full(error):
+        return StoreFull(f"no room in the log's directory {directory}: {error.strerror}")
+    return ConfigError(f"the log's directory {directory} cannot be used: {error.strerror}")
 
 
 def _find_cut_tails(index: Index, files: SegmentFiles) -> DamageBook:

@@ -18,7 +18,7 @@ from typing import Any, Final, final
 from weakref import WeakKeyDictionary
 
 from iris.kernel.errors import ConfigError
-from iris.kernel.numerals import as_float, as_whole
+from iris.kernel.numerals import as_float, as_whole, shown
 from iris.patterns.pubsub.interest import check_pattern
 from iris.spark_bridge.log.index import IndexView, SegmentRecord
 from iris.spark_bridge.log.topics.filter import TopicFilter
@@ -54,7 +54,7 @@ class TopicRetention:
         for name in ("max_age", "max_bytes"):
             value = _limit(name, given := getattr(self, name))
             if value is not None and not value > 0:
-                raise ConfigError(f"retention of {self.pattern!r}: {name} is {given!r}: use a number above 0")
+                raise ConfigError(f"retention of {self.pattern!r}: {name} is {shown(given)}: use a number above 0")
             object.__setattr__(self, name, value)
 
 
@@ -116,7 +116,7 @@ class Retention:
         for name in ("max_age", "max_bytes", "tombstones"):
             value = _limit(name, given := getattr(self, name))
             if value is not None and not value > 0:
-                raise ConfigError(f"retention: {name} is {given!r}: use a number above 0, or None for no limit")
+                raise ConfigError(f"retention: {name} is {shown(given)}: use a number above 0, or None for no limit")
             object.__setattr__(self, name, value)
 
 

@@ -30,7 +30,8 @@ SEGMENT_BYTES: Final = 64 * 1024 * 1024
 
 _PROBE: Final = 4 * 1024 * 1024
 
-_NO_SPACE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_NO_SPACE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+"""What passes: no room on the disk, in the process's or the system's table of open files, or in memory."""
 
 
 class Disk(Protocol):
@@ -118,7 +119,7 @@ def sync_directory(path: Path) -> None:
 
 
 def is_full(error: OSError) -> bool:
-    """Tell whether an error of the operating system means that there is no room."""
+    """Tell whether an error of the operating system means that there is no room, or no descriptor, at the moment."""
     return error.errno in _NO_SPACE
 
 
@@ -173,9 +174,7 @@ class SegmentFiles:
             descriptor = self._disk.create(path, max(size, self._segment_bytes))
         except OSError as error:
             if is_full(error):
-                raise StoreFull(
-                    f"no room on the disk for a new segment in {self._directory}: {error.strerror}"
-                ) from None
+                raise StoreFull(f"no room for a new segment in {self._directory}: {error.strerror}") from None
             raise
         self._activate(shard, path, descriptor)
 

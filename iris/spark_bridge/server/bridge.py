@@ -15,6 +15,7 @@ import trio
 from iris.kernel.config import KIB, MIB, Config
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import Entropy, check_name
+from iris.kernel.numerals import as_whole, shown
 from iris.kernel.tasks import open_background, protected_context, run_in_thread
 from iris.node.node import Node
 from iris.patterns.pubsub.interest import Share, check_pattern, check_share
@@ -126,8 +127,11 @@ async def open_bridge(
         check_pattern(topic)
     for cluster in clusters:
         check_name(cluster, "cluster")
-    if not shards or len(set(shards)) != len(shards) or not all(0 <= number <= MAX_SHARD for number in shards):
-        raise ConfigError(f"shards are {list(shards)}: use different whole numbers from 0 to {MAX_SHARD}")
+    whole = [as_whole(number) for number in shards]
+    numbers = [number for number in whole if number is not None and 0 <= number <= MAX_SHARD]
+    if not shards or len(set(numbers)) != len(shards):
+        raise ConfigError(f"shards are {shown(shards)}: use different whole numbers from 0 to {MAX_SHARD}")
+    shards = numbers
     if of is not None:
         share = check_share(Share(of, tuple(shards)))
         member = str(min(shards)) if member is None else member
@@ -137,8 +141,10 @@ async def open_bridge(
     # Looked up now: in a simulation these are the simulation's.
     wall_clock = wall_clock or time.time  # noqa: TID251 -- events are stored with the date
     entropy = entropy or os.urandom
-    if min_copies < 0:
-        raise ConfigError(f"min_copies is {min_copies}: use a whole number, 0 or more")
+    least = as_whole(min_copies)
+    if least is None or least < 0:
+        raise ConfigError(f"min_copies is {shown(min_copies)}: use a whole number, 0 or more")
+    min_copies = least
     state = await run_in_thread(read_state, Path(directory)) or LogState()
     if state.role == "copy":
         raise ConfigError(

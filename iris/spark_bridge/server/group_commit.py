@@ -16,6 +16,7 @@ from typing import Generic, TypeVar, final
 
 from iris.kernel.config import MIB
 from iris.kernel.errors import ConfigError
+from iris.kernel.numerals import shown
 
 T = TypeVar("T")
 
@@ -42,11 +43,11 @@ class GroupLimits:
         for name in ("delay", "quiet"):
             value = getattr(self, name)
             if not 0 <= value < math.inf:
-                raise ConfigError(f"group commit: {name} is {value!r}: use seconds, 0 or more")
+                raise ConfigError(f"group commit: {name} is {shown(value)}: use seconds, 0 or more")
         for name in ("events", "bytes"):
             value = getattr(self, name)
             if value < 1:
-                raise ConfigError(f"group commit: {name} is {value!r}: use a whole number above 0")
+                raise ConfigError(f"group commit: {name} is {shown(value)}: use a whole number above 0")
 
 
 @final

@@ -9,6 +9,7 @@ member.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +38,8 @@ from iris.spark_bridge.tier import TierStatus, TierUploads
 
 _TAKEN_AT_ONCE: Final = 4096
 _RETENTION_INTERVAL: Final = 30.0
+_log: Final = logging.getLogger("iris")
+
 _FULL_RETRY: Final = 0.5
 """Seconds between attempts to append to a full disk; publishers' confirmations wait for at least as long."""
 
@@ -238,6 +241,8 @@ class BridgeMember:
         """Nodes that publish what Spark has written: of their numbers some are stored under another one."""
         self._received = self._stored = self._repeats = self._stale = self._strays = 0
         self._waiting = self._missed = self._commits = self._refusals = self._untold = 0
+        self._is_full = False
+        """Whether the last group found no room."""
         self._uncopied: deque[_Uncopied] = deque()
         self._groups: deque[int] = deque((0, 0), maxlen=2)
         """Numbers of the last two groups that were written."""
@@ -668,8 +673,11 @@ class BridgeMember:
         changes, self._changes = self._changes, []
         try:
             appended = await self._write(parts, changes)
-        except StoreFull:
+        except StoreFull as reason:
             self._refusals += 1
+            if not self._is_full:
+                self._is_full = True
+                _log.error("nothing is stored until there is room: %s", reason, extra={"reason": str(reason)})
             for waiting in changes:  # each for itself: one that only removes something may have room
                 try:
                     await self._write({}, [waiting])
@@ -680,6 +688,9 @@ class BridgeMember:
                     looked.stored = [waiting.done.set]
                     self._follow_up(looked)
             return None
+        if self._is_full:
+            self._is_full = False
+            _log.info("there is room again, and events are stored", extra={"cause": "disk"})
         changed += [waiting for waiting in changes if waiting.error is None]
         return appended
 

@@ -27,6 +27,7 @@ from starlette.types import ASGIApp
 from iris.cli.operators.dash.guard import ADMIT
 from iris.kernel.tasks import open_background, protected_context
 from iris.kernel.transport import keep_from_children
+from iris.node.telemetry.patient_listener import PatientListener
 from iris.node.telemetry.strict_http import StrictConnection
 
 _log: Final = logging.getLogger("iris")
@@ -90,7 +91,8 @@ async def open_server(app: ASGIApp, listening: socket.socket, tls: ssl.SSLContex
 
     if hasattr(socket, "TCP_USER_TIMEOUT"):  # pragma: no branch -- Linux; connections that are accepted have it as well
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(_STALL_TIMEOUT * 1000))
-    listener = trio.SocketListener(trio.socket.from_stdlib_socket(keep_from_children(listening)))
+    accepting = trio.SocketListener(trio.socket.from_stdlib_socket(keep_from_children(listening)))
+    listener = PatientListener(accepting, "the page cannot be asked for")
     listeners = [listener if tls is None else trio.SSLListener(listener, tls, https_compatible=True)]
     async with open_background() as nursery:
         nursery.start_soon(partial(trio.serve_listeners, serve, listeners, handler_nursery=nursery))

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple, cast, final
 
 from iris.kernel.errors import ConfigError
+from iris.kernel.numerals import shown
 
 MAX_SHARDS: Final = 512
 """Of one group.  A key that is new costs one hash of 1 us for each."""
@@ -55,11 +56,11 @@ def check_share(share: Share) -> Share:
         ConfigError: the shards are none, stand twice, or are not below the number of shards.
     """
     if not isinstance(share, Share) or not isinstance(share.shards, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ConfigError(f"share is {share!r}: use iris.Share(of, shards), with a tuple of shards")
+        raise ConfigError(f"share is {shown(share)}: use iris.Share(of, shards), with a tuple of shards")
     if not is_share((share.of, *share.shards)):
         raise ConfigError(
-            f"shards {list(share.shards)} of {share.of}: use different whole numbers from 0 on and below the number of "
-            f"all shards, which is 1 to {MAX_SHARDS}"
+            f"shards {shown(share.shards)} of {shown(share.of)}: use different whole numbers from 0 on and below the "
+            f"number of all shards, which is 1 to {MAX_SHARDS}"
         )
     return share
 

@@ -6,7 +6,7 @@ import math
 from typing import Final
 
 from iris.kernel.errors import ConfigError
-from iris.kernel.numerals import as_float, as_whole
+from iris.kernel.numerals import as_float, as_whole, shown
 
 GROUP: Final = "queue/"
 """Before the name of a queue: the group under which a bridge keeps how far it is."""
@@ -44,7 +44,7 @@ def check_whole(value: object, name: str, least: int, most: int) -> int:
     """
     whole = as_whole(value)
     if whole is None or not least <= whole <= most:
-        raise ConfigError(f"{name} is {value!r:.100}: use a whole number from {least} to {most}")
+        raise ConfigError(f"{name} is {shown(value)}: use a whole number from {least} to {most}")
     return whole
 
 
@@ -56,7 +56,7 @@ def check_seconds(value: object, name: str, least: float, most: float) -> float:
     """
     seconds = as_float(value)
     if not least <= seconds <= most:
-        raise ConfigError(f"{name} is {value!r:.100}: use {least:g} to {most:g} seconds")
+        raise ConfigError(f"{name} is {shown(value)}: use {least:g} to {most:g} seconds")
     return seconds
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from iris.kernel.errors import ConfigError
-from iris.kernel.numerals import as_float
+from iris.kernel.numerals import as_float, shown
 
 EXPIRES: Final = "expires"
 
@@ -38,5 +38,5 @@ def with_expiry(headers: Mapping[str, str] | None, expires: float) -> dict[str, 
     """
     seconds = as_float(expires)
     if not 0 <= seconds <= MAX_EXPIRES:
-        raise ConfigError(f"expires is {expires!r:.100}: use 0 to {MAX_EXPIRES:g} seconds, or None")
+        raise ConfigError(f"expires is {shown(expires)}: use 0 to {MAX_EXPIRES:g} seconds, or None")
     return {**(headers or {}), EXPIRES: f"{seconds:.6f}".rstrip("0").rstrip(".")}

@@ -23,7 +23,7 @@ from iris.kernel import wire
 from iris.kernel.config import MIB
 from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.names import NodeId
-from iris.kernel.numerals import as_whole
+from iris.kernel.numerals import as_whole, shown
 from iris.kernel.tasks import Wakeup
 from iris.patterns.books import UNCOUNTED
 from iris.patterns.observer import Observer
@@ -76,7 +76,7 @@ class SubscriptionLimits(Struct, frozen=True, kw_only=True):
                 continue
             whole = as_whole(value)
             if whole is None or whole < 1:
-                raise ConfigError(f"limits: {name} is {value!r}: use a whole number above 0, or None")
+                raise ConfigError(f"limits: {name} is {shown(value)}: use a whole number above 0, or None")
             structs.force_setattr(self, name, whole)
 
 
@@ -599,7 +599,11 @@ class Subscription:
 
         Raises:
             trio.EndOfChannel: the subscription was closed.
+            ConfigError: ``max_events`` is no whole number above 0; no event is taken.
         """
+        most = as_whole(max_events) or 0
+        if most < 1:
+            raise ConfigError(f"max_events is {shown(max_events)}: use a whole number above 0")
         await self._pass_turn()
         try:
             batch = [await self.__anext__()]
@@ -607,11 +611,11 @@ class Subscription:
             raise trio.EndOfChannel from None
         while True:
             try:
-                batch += itertools.islice(self._events, max_events - len(batch))
+                batch += itertools.islice(self._events, most - len(batch))
             except RemoteProtocolError as error:  # those before it are in the batch
                 self._skip_malformed(error)
                 continue
-            if len(batch) >= max_events:
+            if len(batch) >= most:
                 return batch
             self._note_taken()
             if not self._runs:

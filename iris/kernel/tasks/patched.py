@@ -1,0 +1,23 @@
+"""Modules that gevent has replaced: without those of the system no node can run."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+_NEEDED: Final = {"threading": "the threads", "select": "the module select"}
+
+
+def check_not_patched(front: str) -> None:
+    """Check that what a front needs of the system is the system's own.
+
+    Raises:
+        RuntimeError: gevent has replaced it; the message says what to do.
+    """
+    gevent = sys.modules.get("gevent.monkey")
+    for module, what in _NEEDED.items():
+        if gevent is not None and gevent.is_module_patched(module):
+            raise RuntimeError(
+                f"gevent has replaced {what} of this process, and {front} needs the system's own: call "
+                "gevent.monkey.patch_all(thread=False, select=False), or have the node in a process of its own"
+            )
