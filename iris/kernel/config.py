@@ -11,7 +11,7 @@ from typing import final
 from msgspec import Struct, structs
 
 from iris.kernel.errors import ConfigError
-from iris.kernel.numerals import as_float, as_whole
+from iris.kernel.numerals import as_float, as_whole, shown
 
 KIB = 1024
 MIB = 1024 * 1024
@@ -296,11 +296,11 @@ class Config(Struct, frozen=True, kw_only=True):
             value = getattr(self, name)
             number: float | None = as_float(value)
             if number is None or not 0 < number < math.inf:
-                raise ConfigError(f"config: {name} is {value!r:.100}: use a finite number above 0")
+                raise ConfigError(f"config: {name} is {shown(value)}: use a finite number above 0")
             if self.__annotations__[name] == "int":
                 number = as_whole(value)
                 if number is None:
-                    raise ConfigError(f"config: {name} is {value!r}: use a whole number")
+                    raise ConfigError(f"config: {name} is {shown(value)}: use a whole number")
             structs.force_setattr(self, name, number)
         if self.max_payload > 16 * MIB:
             raise ConfigError("config: max_payload is above 16 MiB: send larger things through a tunnel")

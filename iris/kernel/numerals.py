@@ -27,6 +27,14 @@ def as_float(value: object) -> float:
         return math.nan
 
 
+def shown(value: object) -> str:
+    """Return a number that is none here as an error tells it: that of a thousand digits has no other text."""
+    try:
+        return f"{value!r:.100}"
+    except ValueError:  # more digits than Python writes
+        return "a number of thousands of digits"
+
+
 def as_whole(value: object) -> int | None:
     """Return a whole number as an int; None: it is none."""
     return operator.index(value) if isinstance(value, Integral) and not isinstance(value, bool) else None

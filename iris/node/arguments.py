@@ -9,7 +9,7 @@ from iris.cluster.balancing import AtSite
 from iris.cluster.membership import Member
 from iris.kernel.errors import ConfigError
 from iris.kernel.names import NodeId, check_address, check_key, check_name, is_node_id
-from iris.kernel.numerals import as_float, as_whole
+from iris.kernel.numerals import as_float, as_whole, shown
 
 T = TypeVar("T")
 
@@ -60,7 +60,7 @@ def check_count(value: object, name: str) -> int:
     """
     count = as_whole(value)
     if count is None or count < 0:
-        raise ConfigError(f"{name} is {value!r}: use a whole number, 0 or above")
+        raise ConfigError(f"{name} is {shown(value)}: use a whole number, 0 or above")
     return count
 
 
@@ -108,7 +108,7 @@ def check_wait(wait: float, name: str = "wait") -> float:
     """
     seconds = as_float(wait)
     if not seconds >= 0:
-        raise ConfigError(f"{name} is {wait!r}: use a number of seconds, 0 for not at all")
+        raise ConfigError(f"{name} is {shown(wait)}: use a number of seconds, 0 for not at all")
     return seconds
 
 
@@ -120,7 +120,7 @@ def check_timeout(timeout: float, name: str = "timeout") -> float:
     """
     seconds = as_float(timeout)
     if not seconds > 0:
-        raise ConfigError(f"{name} is {timeout!r}: use seconds above 0")
+        raise ConfigError(f"{name} is {shown(timeout)}: use seconds above 0")
     return seconds
 
 

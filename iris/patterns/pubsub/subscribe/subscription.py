@@ -23,7 +23,7 @@ from iris.kernel import wire
 from iris.kernel.config import MIB
 from iris.kernel.errors import ConfigError, RemoteProtocolError
 from iris.kernel.names import NodeId
-from iris.kernel.numerals import as_whole
+from iris.kernel.numerals import as_whole, shown
 from iris.kernel.tasks import Wakeup
 from iris.patterns.books import UNCOUNTED
 from iris.patterns.observer import Observer
@@ -76,7 +76,7 @@ class SubscriptionLimits(Struct, frozen=True, kw_only=True):
                 continue
             whole = as_whole(value)
             if whole is None or whole < 1:
-                raise ConfigError(f"limits: {name} is {value!r}: use a whole number above 0, or None")
+                raise ConfigError(f"limits: {name} is {shown(value)}: use a whole number above 0, or None")
             structs.force_setattr(self, name, whole)
 
 
