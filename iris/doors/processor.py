@@ -1,7 +1,10 @@
-"""Processor time of a door's thread: no client takes what the others need, whatever it sends and however it is split.
+"""Time of a door's thread: no client takes what the others need, whatever it sends and however it is split.
 
 What is done for a client is measured.  One that has used more than its share waits, all that it has open one behind
 the other, until it has a share again; one that uses less never waits.
+
+What counts is how long the others have waited for the thread, and not what it had of a processor: where a machine is
+busy with other things, half of a second of a processor may be all that a door gets in one.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
-from time import thread_time
+from time import perf_counter
 from types import coroutine
 from typing import Any, Final, TypeVar, cast, final
 
@@ -41,11 +44,16 @@ class Processor:
     @contextmanager
     def working(self) -> Generator[None]:
         """Count the time of a block that does not wait for anything."""
-        began = thread_time()
+        began = perf_counter()
         try:
             yield
         finally:
-            self.spend(thread_time() - began)
+            self.spend(perf_counter() - began)
+
+    async def wait(self) -> None:
+        """Wait for a turn if the client has used more than its share."""
+        if self.is_ahead():
+            await self.rest()
 
     async def rest(self) -> None:
         """Let others have a turn: one at least, and as many as they are behind this client."""
@@ -99,13 +107,13 @@ def _steps(of: Callable[[], Processor], work: Coroutine[Any, Any, T]) -> Generat
     error: BaseException | None = None
     answer: Any = None
     while True:
-        began = thread_time()
+        began = perf_counter()
         try:
             waits_for = work.send(answer) if error is None else work.throw(error)
         except StopIteration as end:
             return cast("T", end.value)
         finally:
-            of().spend(thread_time() - began)
+            of().spend(perf_counter() - began)
         error = None
         try:
             answer = yield waits_for

@@ -1,8 +1,9 @@
 """uvicorn's connections, with bounds for what its clients may do to them.
 
 - A connection has the event loop for about a millisecond: what has arrived is read in pieces, as 256 KiB of tiny frames
-  or chunks would keep all others waiting for seconds.  The time is its client's (``Processor``), or that of all
-  strangers together.
+  or chunks would keep all others waiting for seconds.  The time is its client's (``Processor``).  Of a stranger the
+  first piece and the first request are in the time of those who come, all else is in that of all strangers together:
+  who shows a token does not wait for those who go on without one.
 - One whose client has shown no token yet is a stranger's.  Where all places are taken, the oldest of these makes room;
   if there is none, who comes then is told that the door is full.
 - Who is answered before all that it has sent was read can read the answer.
@@ -14,7 +15,7 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
-from time import thread_time
+from time import perf_counter
 from typing import Any, Final, cast, final
 from urllib.parse import unquote_to_bytes
 
@@ -85,7 +86,8 @@ class _Turns:
         transport: which is not read while something waits here.
         take: takes a piece.
         wants_more: tells whether it is to be read when nothing waits any more.
-        processor: tells whose time is used.
+        first: whose time the first piece uses.
+        processor: tells whose time is used then.
     """
 
     def __init__(
@@ -93,24 +95,25 @@ class _Turns:
         transport: asyncio.Transport,
         take: Callable[[bytes], None],
         wants_more: Callable[[], bool],
+        first: Processor,
         processor: Callable[[], Processor],
     ) -> None:
         self._transport = transport
         self._take = take
         self._wants_more = wants_more
+        self._whose: Callable[[], Processor] = lambda: first
         self._processor = processor
         self._rest = bytearray()
         self._piece = 4096
         self._next: asyncio.Future[None] | None = None
-        self._begun = False
         self._ended = False
 
     def add(self, data: bytes) -> None:
-        """Take what has arrived.  Of a new connection the first piece is read at once."""
+        """Take what has arrived."""
         self._rest += data
         if self._next is not None:
             self._transport.pause_reading()
-        elif self._begun and self._processor().is_ahead():
+        elif self._whose().is_ahead():
             self._wait()
         else:
             self._go_on()
@@ -130,17 +133,18 @@ class _Turns:
 
     def _wait(self) -> None:
         self._transport.pause_reading()
-        self._next = self._processor().turn()
+        self._next = self._whose().turn()
         self._next.add_done_callback(lambda turn: None if turn.cancelled() or self._ended else self._go_on())
 
     def _go_on(self) -> None:
-        self._next, self._begun = None, True
+        self._next = None
         piece = bytes(self._rest[: self._piece])
         del self._rest[: self._piece]
-        began = thread_time()
+        whose, self._whose = self._whose, self._processor
+        began = perf_counter()
         self._take(piece)
-        took = thread_time() - began
-        self._processor().spend(took)
+        took = perf_counter() - began
+        whose().spend(took)
         self._piece = min(2 * self._piece, _MAX_PIECE) if took < _TURN else max(self._piece // 2, _MIN_PIECE)
         if self._ended or self._transport.is_closing():
             return
@@ -193,13 +197,16 @@ class _Transport:
         return getattr(self._transport, name)
 
 
-def bounded_http(limits: HttpLimits, counted: HttpStatistics, places: Places, full: ASGIApp) -> type[H11Protocol]:
+def bounded_http(
+    limits: HttpLimits, counted: HttpStatistics, places: Places, coming: Processor, full: ASGIApp
+) -> type[H11Protocol]:
     """Return uvicorn's protocol with a bound for connections, and one for the time that a request's head may take.
 
     Args:
         limits: of all clients together.
         counted: where is counted what is done.
         places: for connections.
+        coming: the time of those who come.
         full: the application that tells clients that the door is full.
     """
 
@@ -210,6 +217,7 @@ def bounded_http(limits: HttpLimits, counted: HttpStatistics, places: Places, fu
         _raw: asyncio.Transport
         _is_refused = False
         _is_upgraded = False
+        _has_asked = False
         _end: asyncio.TimerHandle | None = None
         """When what the client still sends is no longer waited for."""
 
@@ -237,7 +245,11 @@ def bounded_http(limits: HttpLimits, counted: HttpStatistics, places: Places, fu
             self._raw = transport
             self.transport = cast("asyncio.Transport", _Transport(transport, self._part, lambda: self._end is not None))
             self._turns = _Turns(
-                self.transport, self._take, lambda: not self.flow.read_paused, lambda: places.processor_of(self)
+                self.transport,
+                self._take,
+                lambda: not self.flow.read_paused,
+                coming,
+                lambda: places.processor_of(self),
             )
             if is_full:
                 places.parting.add(self)
@@ -320,7 +332,11 @@ def bounded_http(limits: HttpLimits, counted: HttpStatistics, places: Places, fu
 
         def _metered(self, app: Any) -> Any:
             async def run(scope: Scope, receive: Receive, send: Send) -> None:
-                await metered(lambda: places.processor_of(self), app(scope, receive, send))
+                stranger = places.processor if self._has_asked else coming
+                if self._has_asked:
+                    await places.processor_of(self).wait()
+                self._has_asked = True
+                await metered(lambda: places.processor_of(self, stranger), app(scope, receive, send))
 
             return run
 
@@ -379,7 +395,11 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         """Begin."""
         super().connection_made(transport)
         self._turns = _Turns(
-            self.transport, self._take, lambda: not self.read_paused and self.writable.is_set(), self._processor
+            self.transport,
+            self._take,
+            lambda: not self.read_paused and self.writable.is_set(),
+            self._processor(),
+            self._processor,
         )
 
     def connection_lost(self, exc: Exception | None) -> None:

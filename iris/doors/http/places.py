@@ -27,7 +27,8 @@ class Places:
 
     Attributes:
         parting: connections beyond these, whose clients are being told that the door is full.
-        processor: of all strangers together: of whom the door knows no token yet.
+        processor: of all strangers together, for what they say beyond their first request and 4 KiB: that of those who
+            come is not theirs.
     """
 
     def __init__(self, most: int, counted: HttpStatistics) -> None:
@@ -102,10 +103,10 @@ class Places:
         self._of[connection] = client
         self._counts[client] += 1
 
-    def processor_of(self, connection: object) -> Processor:
-        """Return whose time is used for it."""
+    def processor_of(self, connection: object, stranger: Processor | None = None) -> Processor:
+        """Return whose time is used for it, while it is a stranger's that of ``stranger`` if that is given."""
         client = self._of.get(connection)
-        return self.processor if client is None else client.processor
+        return client.processor if client is not None else stranger or self.processor
 
     def leave(self, connection: object) -> None:
         """Give a place back."""

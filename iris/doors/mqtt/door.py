@@ -14,6 +14,7 @@ from typing import Final, final
 
 import iris.aio
 from iris.doors.accepting import accept
+from iris.doors.bounds import whole
 from iris.doors.clients import Client, Clients
 from iris.doors.mqtt import writing
 from iris.doors.mqtt.connection import MqttConnection
@@ -85,9 +86,10 @@ class MqttDoor:
         """Find out whose connection this is, and begin to serve it."""
         wire: Wire | None = None
         met: tuple[Connect, Client] | None = None
+        strangers = self._clients.strangers
         try:
             async with asyncio.timeout(_CONNECT_WITHIN):
-                wire = await Wire.over(accepted, self._tls, self._around.counted)
+                wire = await strangers.metered(Wire.over(accepted, self._tls, self._around.counted))
                 met = await self._meet(wire)
         except (OSError, asyncio.IncompleteReadError):
             pass  # a stranger who has gone, or has not said in time who it is
@@ -95,7 +97,7 @@ class MqttDoor:
             if wire is None or met is None:
                 self._around.counted.turned_away += 1
                 if wire is not None:
-                    await wire.close()
+                    await strangers.metered(wire.close())
         if wire is not None and met is not None:
             task = asyncio.ensure_future(self._serve(wire, *met))
             self._tasks.add(task)
@@ -113,14 +115,17 @@ class MqttDoor:
     async def _meet(self, wire: Wire) -> tuple[Connect, Client] | None:
         """Read the CONNECT of a stranger, and return which client it is; or tell it why it is none."""
         level = 0
+        strangers = self._clients.strangers
         try:
-            first, body = await read_frame(wire.reader, 0)
+            first, body = await strangers.metered(read_frame(wire.reader, 0))
             if first != CONNECT:
                 return None
-            level = level_of(body)
-            if level not in (V3, V5):
-                raise Parting(Reason.UNSUPPORTED_VERSION, f"level {level} of the protocol: there are {V3} and {V5}")
-            client = self._client_of(password_of(body))
+            with strangers.working():
+                level = level_of(body)
+                if level not in (V3, V5):
+                    raise Parting(Reason.UNSUPPORTED_VERSION, f"level {level} of the protocol: there are {V3} and {V5}")
+                client = self._client_of(password_of(body))
+            await client.processor.wait()
             with client.processor.working():
                 connect = decode_connect(body)
                 self._check(client, connect)
@@ -132,7 +137,8 @@ class MqttDoor:
             if level:
                 # A bridge of Mosquitto sets the highest bit at first, and understands no refusal but that of 3.1.1.
                 form = V5 if V5 <= level < _BRIDGE else V3
-                await wire.part(writing.connack(form, parting.reason, {Property.REASON_TEXT: str(parting)}))
+                told = writing.connack(form, parting.reason, {Property.REASON_TEXT: str(parting)})
+                await strangers.metered(wire.part(told))
             return None
 
     async def _give_up(self, key: str, door: NodeId) -> None:
@@ -235,8 +241,12 @@ async def open_mqtt_door(
         max_connections: at a time; who comes then is refused as the server is busy.
         max_payload: bytes of a message, at most those of the node's ``Config``.
 
+    Raises:
+        ConfigError: ``max_connections`` or ``max_payload`` is no whole number above 0.
+
     Leaving the block tells all clients that the door closes, and waits a few seconds for their wills.
     """
+    max_connections, max_payload = whole(max_connections, "max_connections"), whole(max_payload, "max_payload")
     door = MqttDoor(Surroundings(node, clients, max_payload), tls, max_connections)
     for one in sockets:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # those that are accepted have it as well
@@ -244,7 +254,7 @@ async def open_mqtt_door(
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_AFTER)
         one.listen(1024)
         one.setblocking(False)
-    listening = [asyncio.ensure_future(accept(one, "MQTT", door.greet)) for one in sockets]
+    listening = [asyncio.ensure_future(accept(one, "MQTT", clients.strangers, door.greet)) for one in sockets]
     listening.append(asyncio.ensure_future(door.others.run()))
     try:
         with reporting(node, "mqtt", door.statistics):
