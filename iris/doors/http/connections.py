@@ -156,7 +156,13 @@ class _Turns:
 
 @final
 class _Connection(StrictConnection):
-    """h11's machine, which takes no endless head, and none that two programs may understand in two ways."""
+    """h11's machine, which takes no endless head, and none that two programs may understand in two ways.
+
+    Attributes:
+        is_head: whether the last request was HEAD, whose answer has no body.
+    """
+
+    is_head = False
 
     def next_event(self) -> Any:
         """Return the next thing that the client has said.
@@ -170,6 +176,7 @@ class _Connection(StrictConnection):
                 raise h11.RemoteProtocolError(f"a head has at most {MAX_HEAD} bytes and {_MAX_LINES} lines")
         event = super().next_event()
         if isinstance(event, h11.Request):
+            self.is_head = event.method == b"HEAD"
             names = {name for name, _ in event.headers}
             if {b"content-length", b"transfer-encoding"} <= names:
                 raise h11.RemoteProtocolError("a body has a content-length or a transfer-encoding, not both")
@@ -218,6 +225,7 @@ def bounded_http(
         _is_refused = False
         _is_upgraded = False
         _has_asked = False
+        conn: _Connection
         _end: asyncio.TimerHandle | None = None
         """When what the client still sends is no longer waited for."""
 
@@ -292,7 +300,7 @@ def bounded_http(
                 headers = [*answer.raw_headers, (b"connection", b"close")]
                 for event in (
                     h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
-                    h11.Data(data=bytes(answer.body)),
+                    h11.Data(data=b"" if self.conn.is_head else bytes(answer.body)),
                     h11.EndOfMessage(),
                 ):
                     self.transport.write(self.conn.send(event) or b"")

@@ -17,7 +17,7 @@ from iris.doors.accepting import accept
 from iris.doors.bounds import whole
 from iris.doors.clients import Client, Clients
 from iris.doors.mqtt import writing
-from iris.doors.mqtt.connection import MqttConnection
+from iris.doors.mqtt.connection import MAX_SIZE, MqttConnection
 from iris.doors.mqtt.counters import MqttStatistics, Surroundings
 from iris.doors.mqtt.others import OtherDoors, key_of
 from iris.doors.mqtt.packets import V3, V5, Connect, Parting, Property, Publish, Reason
@@ -114,7 +114,7 @@ class MqttDoor:
 
     async def _meet(self, wire: Wire) -> tuple[Connect, Client] | None:
         """Read the CONNECT of a stranger, and return which client it is; or tell it why it is none."""
-        level = 0
+        level, max_size = 0, MAX_SIZE
         strangers = self._clients.strangers
         try:
             first, body = await strangers.metered(read_frame(wire.reader, 0))
@@ -128,6 +128,7 @@ class MqttDoor:
             await client.processor.wait()
             with client.processor.working():
                 connect = decode_connect(body)
+                max_size = connect.properties.get(Property.MAXIMUM_SIZE, MAX_SIZE)
                 self._check(client, connect)
             await client.processor.rest()
             await self._find_room(client.name, connect.client_id)
@@ -137,8 +138,7 @@ class MqttDoor:
             if level:
                 # A bridge of Mosquitto sets the highest bit at first, and understands no refusal but that of 3.1.1.
                 form = V5 if V5 <= level < _BRIDGE else V3
-                told = writing.connack(form, parting.reason, {Property.REASON_TEXT: str(parting)})
-                await strangers.metered(wire.part(told))
+                await strangers.metered(wire.part(writing.within(max_size, writing.refusal, form, parting)))
             return None
 
     async def _give_up(self, key: str, door: NodeId) -> None:
@@ -166,7 +166,7 @@ class MqttDoor:
             if former is not None:
                 _take_over(former)
                 await former.wait_gone()  # its will comes before all that this connection publishes
-            if assigned is None:
+            if assigned is None and not connection.is_ended:  # one that has given way ends no other one
                 await self.others.take_over(key)
             self._coming.discard(connection)
             await connection.run()

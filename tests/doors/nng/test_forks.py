@@ -35,7 +35,7 @@ def _left_in_a_child(addresses: set[str]) -> int:
         os.write(writing, bytes((_open_at(addresses),)))
         os._exit(0)
     os.waitpid(child, 0)
-    with open(reading, "rb") as told, open(writing, "wb"):
+    with os.fdopen(reading, "rb") as told, os.fdopen(writing, "wb"):
         return told.read(1)[0]
 
 
