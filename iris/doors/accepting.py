@@ -21,6 +21,9 @@ time: who says who he is gets in, however many there are who do not, and however
 GRACE: Final = 1.0
 """Seconds that a stranger has in any case: it is ended after that if another one waits."""
 
+MIN_SHARE: Final = 4
+"""Connections that one client of a door may have in any case: else it has a quarter of all."""
+
 _PAUSE: Final = 1.0
 """Seconds without accepting where the system has nothing left to accept with."""
 

@@ -37,7 +37,7 @@ def silent_log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
 
 
 NUMBERS = [
-    "1e400", "-1e400", "nan", "-0", "-1", "0", HUGE, "-" + HUGE, "1_0", "%205", "%D9%A3", "0x10", "", "1e-400", "5e-324",
+    "1e400", "-1e400", "nan", "-0", "-1", "0", HUGE, "-" + HUGE, "1_0", "%205", "%D9%A3", "0x10", "", "1e-400",
     "true", "1.0000000000000000000001", "%00", "%ff", "1,5", "+1", "1e308", "49.999999999999999",
 ]  # fmt: skip
 
@@ -230,11 +230,18 @@ def test_what_is_under_way_for_a_token_that_is_withdrawn_begins_nothing_new(run:
     run(work)
 
 
+def _lowest() -> int:
+    """Return the lowest descriptor that is free."""
+    number = os.dup(0)
+    os.close(number)
+    return number
+
+
 @contextmanager
 def no_descriptors() -> Iterator[None]:
     """Have no more descriptors than are open now."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(int(one) for one in os.listdir("/dev/fd")), hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (_lowest(), hard))
     try:
         yield
     finally:
@@ -324,7 +331,7 @@ def test_followers_that_do_not_read_hold_up_no_other_client_and_end(run: Run) ->
                 async with asyncio.timeout(5):
                     told = await place.post("/request/greeters", b"x", {"authorization": f"Bearer {other}"})
                 assert told.body == b"x"
-            while place.door.statistics().connections > 1:  # they take nothing
+            while place.door.statistics().connections > 1:  # noqa: ASYNC110 -- nobody says when they have ended
                 await asyncio.sleep(0.05)
 
     run(work, door_limits=HttpLimits(stall_timeout=2.0), limits=ClientLimits())
@@ -338,8 +345,10 @@ def test_a_stranger_costs_the_same_however_much_it_says(run: Run) -> None:
         "lines": b"POST /request/greeters HTTP/1.1\r\nhost: a\r\n" + b"a: b\r\n" * 250 + b"\r\n",
         "path": b"POST /request/" + b"%61" * 9000 + b" HTTP/1.1\r\nhost: a\r\n\r\n",
         "query": b"POST /request/greeters?" + b"a=b&" * 7000 + b" HTTP/1.1\r\nhost: a\r\n\r\n",
-        "protocols": b"GET /tunnel/a HTTP/1.1\r\nhost: a\r\nupgrade: websocket\r\nconnection: upgrade\r\nsec-websocket-version: 13"
-        b"\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-protocol: " + b"a," * 15_000 + b"a\r\n\r\n",
+        "protocols": b"GET /tunnel/a HTTP/1.1\r\nhost: a\r\nupgrade: websocket\r\nconnection: upgrade\r\n"
+        b"sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-protocol: "
+        + b"a," * 15_000
+        + b"a\r\n\r\n",
         "cookies": b"POST /request/greeters HTTP/1.1\r\nhost: a\r\ncookie: " + b"a=b; " * 6000 + b"\r\n\r\n",
     }
 

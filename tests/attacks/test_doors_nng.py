@@ -71,9 +71,11 @@ def test_no_option_is_an_error_of_the_door(run: Run, protocol: str, silent_log: 
 
 
 ODD = [
-    b"", b"\n", b" ", b"greeters", b"greeters\r\nx", b"greeters  text\nx", b"\xff\n", b"greeters " + b"a" * 3000 + b"\n",
+    b"", b"\n", b" ", b"greeters", b"greeters\r\nx", b"greeters  text\nx", b"\xff\n",
+    b"greeters " + b"a" * 3000 + b"\n",
     b"greeters text text\nx", b"greeters json\n", b"greeters msgpack\n\xc1", b"greeters json\n" + b"[" * 100_000,
-    b"greeters msgpack\n" + b"\x91" * 5000, b"greeters text\n\xff", b"a" * MAX_LINE + b"\nx", b"a" * (MAX_LINE + 1) + b"\nx",
+    b"greeters msgpack\n" + b"\x91" * 5000, b"greeters text\n\xff",
+    b"a" * MAX_LINE + b"\nx", b"a" * (MAX_LINE + 1) + b"\nx",
     b"greeters operation=\nx", b"greeters operation=a/b\nx", b"greeters priority=none\nx", b"greeters prefer_site=\nx",
     b"greeters key=" + b"k" * 300 + b"\nx", b"acme/greeters\nx", b"greeters@nowhere\nx", b">\nx", b"greeters\x00\nx",
 ]  # fmt: skip
@@ -103,7 +105,8 @@ def test_frames_that_no_program_of_nng_sends_end_nothing_but_their_connection(
     run: Run, protocol: str, silent_log: None
 ) -> None:
     frames = [
-        framed(b""), framed(b"\x00"), framed(b"\x80\x00\x00"), framed(b"\x00\x00\x00\x01" * 20), framed(b"\x00\x00\x00\x01" * 300),
+        framed(b""), framed(b"\x00"), framed(b"\x80\x00\x00"),
+        framed(b"\x00\x00\x00\x01" * 20), framed(b"\x00\x00\x00\x01" * 300),
         b"\x02" + (5).to_bytes(8, "big") + b"hello", b"\x01" + b"\xff" * 8, b"\x01" + (1 << 62).to_bytes(8, "big"),
         b"\x01\x00", b"\x00" * 100, b"\x01" + (3 << 20).to_bytes(8, "big"),
     ]  # fmt: skip

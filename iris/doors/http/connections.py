@@ -12,12 +12,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
-from time import perf_counter
 from typing import Any, Final, cast, final
-from urllib.parse import unquote_to_bytes
 
 import h11
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -31,7 +30,7 @@ from iris.doors.http.answering import refusal
 from iris.doors.http.limits import HttpLimits, HttpStatistics
 from iris.doors.http.places import Places
 from iris.doors.problems import Problem
-from iris.doors.processor import Processor, metered
+from iris.doors.processor import Processor, Stopwatch, metered
 from iris.node.telemetry.strict_http import StrictConnection
 
 MAX_HEAD: Final = 32 * 1024
@@ -39,6 +38,11 @@ MAX_HEAD: Final = 32 * 1024
 
 _MAX_LINES: Final = 256
 """Lines of it: each takes as long to read as hundreds of bytes."""
+
+MAX_PATH: Final = 2048
+"""Bytes of the path of an address, escapes included: each of them takes as long to read as a hundred bytes."""
+
+_CONTROL: Final = re.compile(rb"[\x00-\x1f]|%[01][0-9A-Fa-f]")
 
 _PARTING: Final = 1.0
 """Seconds that a client has to ask, and to read that the door is full."""
@@ -59,8 +63,8 @@ _PROCESSOR: Final = "processor"
 _UNREADABLE: Final = Problem(
     400, "malformed",
     f"this is no request of HTTP/1.1 that can be read: its head has at most {MAX_HEAD} bytes and {_MAX_LINES} lines, a "
-    "host, and a content-length or a transfer-encoding; lines end with CR and LF; its address has a path, without "
-    "control characters",
+    "host, and a content-length or a transfer-encoding; lines end with CR and LF; its address has a path of at most "
+    f"{MAX_PATH} bytes, without control characters",
 )  # fmt: skip
 
 _MAX_FRAGMENTS: Final = 1024
@@ -141,9 +145,9 @@ class _Turns:
         piece = bytes(self._rest[: self._piece])
         del self._rest[: self._piece]
         whose, self._whose = self._whose, self._processor
-        began = perf_counter()
+        watch = Stopwatch()
         self._take(piece)
-        took = perf_counter() - began
+        took = watch.seconds()
         whose().spend(took)
         self._piece = min(2 * self._piece, _MAX_PIECE) if took < _TURN else max(self._piece // 2, _MIN_PIECE)
         if self._ended or self._transport.is_closing():
@@ -180,9 +184,9 @@ class _Connection(StrictConnection):
             names = {name for name, _ in event.headers}
             if {b"content-length", b"transfer-encoding"} <= names:
                 raise h11.RemoteProtocolError("a body has a content-length or a transfer-encoding, not both")
-            path = unquote_to_bytes(event.target.partition(b"?")[0])
-            if not path or min(path) < 0x20:
-                raise h11.RemoteProtocolError("an address has a path without control characters")
+            path = event.target.partition(b"?")[0]
+            if not 0 < len(path) <= MAX_PATH or _CONTROL.search(path):
+                raise h11.RemoteProtocolError("an address has a short path without control characters")
         return event
 
 

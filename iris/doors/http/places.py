@@ -8,13 +8,11 @@ from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 from typing import Final, final
 
-from iris.doors.accepting import GRACE
+from iris.doors.accepting import GRACE, MIN_SHARE
 from iris.doors.clients import Client
 from iris.doors.http.limits import HttpStatistics
 from iris.doors.problems import Problem
 from iris.doors.processor import Processor
-
-_MIN_SHARE: Final = 4
 
 
 @final
@@ -37,7 +35,7 @@ class Places:
         self._most = most
         self._counted = counted
         self._coming = 0
-        self._of_one = max(_MIN_SHARE, most // 4)
+        self._of_one = max(MIN_SHARE, most // 4)
         self._strangers: dict[object, tuple[float, Callable[[], None]]] = {}
         """Since when each has its place, and what ends it; the oldest first."""
         self._of: dict[object, Client] = {}

@@ -168,10 +168,9 @@ class MqttConnection:
 
     async def _welcome(self) -> None:
         asked = self._connect
-        properties: dict[Property, Any] = {
-            Property.SESSION_EXPIRY: 0,
+        properties: dict[Property, Any] = {Property.SESSION_EXPIRY: 0, Property.MAXIMUM_QOS: 1}
+        limits = {
             Property.RECEIVE_MAXIMUM: RECEIVE_MAXIMUM,
-            Property.MAXIMUM_QOS: 1,
             Property.MAXIMUM_SIZE: self._around.max_payload + OVERHEAD,
             Property.ALIAS_MAXIMUM: 0,
         }
@@ -179,7 +178,9 @@ class MqttConnection:
             properties[Property.ASSIGNED_CLIENT_ID] = self._assigned
         if self._keep_alive != asked.keep_alive:
             properties[Property.SERVER_KEEP_ALIVE] = self._keep_alive
-        data = writing.connack(self._level, Reason.SUCCESS, properties)
+        data = writing.connack(self._level, Reason.SUCCESS, properties | limits)
+        if len(data) > self._max_size:  # beyond these a client is disconnected, or not read
+            data = writing.connack(self._level, Reason.SUCCESS, properties)
         if len(data) > self._max_size:
             raise Parting(Reason.TOO_LARGE, "the client takes no packet that is as large as its welcome")
         await self._wire.send(data)

@@ -8,12 +8,13 @@ import logging
 import secrets
 import socket
 import ssl
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final, final
 
 import iris.aio
-from iris.doors.accepting import accept
+from iris.doors.accepting import MIN_SHARE, accept
 from iris.doors.bounds import whole
 from iris.doors.clients import Client, Clients
 from iris.doors.mqtt import writing
@@ -54,6 +55,11 @@ class MqttDoor:
         self._clients = around.clients
         self._tls = tls
         self._max_connections = max_connections
+        self._of_one = max(MIN_SHARE, max_connections // 4)
+        self._admitted = Counter[str]()
+        """Connections of each client for which there was room, by its name."""
+        self._coming_of = Counter[str]()
+        """Those that wait for their turn, or for room."""
         self._newest: dict[str, MqttConnection] = {}
         """The connection of each client and identifier, by ``key_of`` them."""
         self._connections: dict[MqttConnection, asyncio.Task[None]] = {}
@@ -62,7 +68,7 @@ class MqttDoor:
         """Those that wait until the former connection is gone."""
         self.others: Final = OtherDoors(around.node, self._give_up)
         self._tasks: set[asyncio.Task[None]] = set()
-        """What serves connections, from when they were admitted until they are closed."""
+        """What serves connections, from when their client is known until they are closed."""
 
     def statistics(self) -> MqttStatistics:
         """Return a snapshot."""
@@ -73,6 +79,8 @@ class MqttDoor:
         """End all connections, and wait for their end."""
         await asyncio.sleep(0)  # each task has begun, and knows its connection
         serving = set(self._tasks)
+        for task in serving.difference(self._connections.values()):
+            task.cancel()  # it waits for its turn
         for connection in self._connections:
             connection.end(Reason.SHUTTING_DOWN, "the door closes")
         if serving:
@@ -85,12 +93,12 @@ class MqttDoor:
     async def greet(self, accepted: socket.socket) -> None:
         """Find out whose connection this is, and begin to serve it."""
         wire: Wire | None = None
-        met: tuple[Connect, Client] | None = None
+        met: tuple[Client, int, bytes] | None = None
         strangers = self._clients.strangers
         try:
             async with asyncio.timeout(_CONNECT_WITHIN):
                 wire = await strangers.metered(Wire.over(accepted, self._tls, self._around.counted))
-                met = await self._meet(wire)
+                met = await strangers.metered(self._meet(wire))
         except (OSError, asyncio.IncompleteReadError):
             pass  # a stranger who has gone, or has not said in time who it is
         finally:
@@ -103,43 +111,69 @@ class MqttDoor:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, wire: Wire, connect: Connect, client: Client) -> None:
+    async def _meet(self, wire: Wire) -> tuple[Client, int, bytes] | None:
+        """Read the CONNECT of a stranger, and return which client it is; or tell it why it is none.
+
+        What is done for a client from here on is in its own time: who comes behind it does not wait for that.
+        """
+        level = 0
+        try:
+            first, body = await read_frame(wire.reader, 0)
+            if first != CONNECT:
+                return None
+            level = level_of(body)
+            if level not in (V3, V5):
+                raise Parting(Reason.UNSUPPORTED_VERSION, f"level {level} of the protocol: there are {V3} and {V5}")
+            client = self._client_of(password_of(body))
+            if self._coming_of[client.name] >= self._of_one:
+                told = f"{self._of_one} of the client's connections wait for their turn"
+                raise Parting(Reason.QUOTA_EXCEEDED, told)
+            return client, level, body
+        except Parting as parting:
+            await self._refuse(wire, level, parting)
+            return None
+
+    async def _serve(self, wire: Wire, client: Client, level: int, body: bytes) -> None:
         """Do all that is done for a client.  What fails here costs this connection only."""
         try:
-            await self._keep(wire, connect, client)
+            connect = await self._admit(wire, client, level, body)
+            if connect is None:
+                self._around.counted.turned_away += 1
+                return
+            with _counted(self._admitted, client.name):
+                await self._keep(wire, connect, client)
+                await wire.close()
         except Exception:  # noqa: BLE001 -- it is told in full
             _log.exception("the door failed a connection of MQTT", extra={"door": "mqtt", "client": client.name})
         finally:
             await wire.close()
 
-    async def _meet(self, wire: Wire) -> tuple[Connect, Client] | None:
-        """Read the CONNECT of a stranger, and return which client it is; or tell it why it is none."""
-        level, max_size = 0, MAX_SIZE
-        strangers = self._clients.strangers
+    async def _admit(self, wire: Wire, client: Client, level: int, body: bytes) -> Connect | None:
+        """Return what a client says when it comes, if there is room for it; or tell it why it is not let in."""
+        max_size = MAX_SIZE
         try:
-            first, body = await strangers.metered(read_frame(wire.reader, 0))
-            if first != CONNECT:
-                return None
-            with strangers.working():
-                level = level_of(body)
-                if level not in (V3, V5):
-                    raise Parting(Reason.UNSUPPORTED_VERSION, f"level {level} of the protocol: there are {V3} and {V5}")
-                client = self._client_of(password_of(body))
-            await client.processor.wait()
-            with client.processor.working():
-                connect = decode_connect(body)
-                max_size = connect.properties.get(Property.MAXIMUM_SIZE, MAX_SIZE)
-                self._check(client, connect)
-            await client.processor.rest()
-            await self._find_room(client.name, connect.client_id)
-            return connect, client
+            with _counted(self._coming_of, client.name):
+                async with asyncio.timeout(_CONNECT_WITHIN):
+                    await client.processor.wait()
+                    with client.processor.working():
+                        connect = decode_connect(body)
+                        max_size = connect.properties.get(Property.MAXIMUM_SIZE, MAX_SIZE)
+                        self._check(client, connect)
+                    await client.processor.rest()
+                    await self._find_room(client.name, connect.client_id)
+                    return connect
         except Parting as parting:
-            _log.info("a connection of MQTT is refused: %s", parting, extra={"door": "mqtt"})
-            if level:
-                # A bridge of Mosquitto sets the highest bit at first, and understands no refusal but that of 3.1.1.
-                form = V5 if V5 <= level < _BRIDGE else V3
-                await strangers.metered(wire.part(writing.within(max_size, writing.refusal, form, parting)))
-            return None
+            await client.processor.metered(self._refuse(wire, level, parting, max_size))
+        except TimeoutError:
+            pass
+        return None
+
+    async def _refuse(self, wire: Wire, level: int, parting: Parting, max_size: int = MAX_SIZE) -> None:
+        _log.info("a connection of MQTT is refused: %s", parting, extra={"door": "mqtt"})
+        if level:
+            # A bridge of Mosquitto sets the highest bit at first, and understands no refusal but that of 3.1.1.
+            form = V5 if V5 <= level < _BRIDGE else V3
+            await wire.part(writing.within(max_size, writing.refusal, form, parting))
 
     async def _give_up(self, key: str, door: NodeId) -> None:
         """End a connection that has come back to the door of another node, and return when its will is published."""
@@ -199,12 +233,21 @@ class MqttDoor:
         Raises:
             Parting: there is none.
         """
-        while len(self._tasks) >= self._max_connections:
+        while (full := self._full(client)) is not None:
             former = self._newest.get(key_of(client, client_id))
             if former is None:
-                raise Parting(Reason.SERVER_BUSY, f"{self._max_connections} connections at a time are the limit")
+                raise full
             _take_over(former)
             await asyncio.wait([self._connections[former]])
+
+    def _full(self, client: str) -> Parting | None:
+        """Return why there is no room for another connection of a client; None if there is."""
+        if self._admitted.total() >= self._max_connections:
+            return Parting(Reason.SERVER_BUSY, f"{self._max_connections} connections at a time are the limit")
+        if self._admitted[client] >= self._of_one:
+            told = f"{self._of_one} connections at a time are the limit of a client at this door: close some"
+            return Parting(Reason.QUOTA_EXCEEDED, told)
+        return None
 
     def _check_will(self, client: Client, will: Publish) -> None:
         if will.qos > 1:
@@ -215,6 +258,17 @@ class MqttDoor:
             Publishing(self._around.node, client).check(will)
         except Problem as problem:
             raise Parting(reason_of(problem), f"the will: {problem.detail}") from None
+
+
+@contextmanager
+def _counted(counts: Counter[str], name: str) -> Generator[None]:
+    counts[name] += 1
+    try:
+        yield
+    finally:
+        counts[name] -= 1
+        if not counts[name]:
+            del counts[name]
 
 
 def _take_over(former: MqttConnection) -> None:
@@ -238,7 +292,8 @@ async def open_mqtt_door(
         clients: who may use it; the password of MQTT is the token.
         sockets: where they come; bound, and listening or not.  They are closed.
         tls: for connections by TLS.
-        max_connections: at a time; who comes then is refused as the server is busy.
+        max_connections: at a time, a quarter of them, 4 at least, for one client; who comes then is refused as the
+            server is busy, or the quota of the client exceeded.
         max_payload: bytes of a message, at most those of the node's ``Config``.
 
     Raises:

@@ -9,7 +9,10 @@ from iris.doors.mqtt.packets import V3, Parting, Property, Reason
 
 PINGRESP: Final = b"\xd0\x00"
 
-_IN_V3: Final = {Reason.SUCCESS: 0, Reason.UNSUPPORTED_VERSION: 1, Reason.CLIENT_ID_NOT_VALID: 2, Reason.SERVER_BUSY: 3}
+_IN_V3: Final = {
+    Reason.SUCCESS: 0, Reason.UNSUPPORTED_VERSION: 1, Reason.CLIENT_ID_NOT_VALID: 2, Reason.SERVER_BUSY: 3,
+    Reason.QUOTA_EXCEEDED: 3,
+}  # fmt: skip
 """What a CONNACK of 3.1.1 says; all else is 5, not authorized."""
 
 _WIDTHS: Final = {
