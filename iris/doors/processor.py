@@ -27,7 +27,7 @@ BURST: Final = 0.01
 """Seconds of it that a client may be ahead of its share."""
 
 
-STOPPED: Final = 0.02
+STOPPED: Final = 0.005
 """Seconds for which the thread had no processor that count of one step."""
 
 
