@@ -350,7 +350,7 @@ def test_connections_of_a_client_that_wait_for_its_turn_keep_nobody_from_coming(
     run_mqtt(work)
 
 
-def test_a_door_closes_at_once_whoever_waits_for_a_turn(run: Run, run_mqtt: Run) -> None:
+def test_a_door_closes_at_once_though_clients_wait_for_a_turn(run: Run, run_mqtt: Run) -> None:
     async def work(place: Any) -> None:
         place.clients.strangers.spend(100)
         name = "sensor" if isinstance(place, mqtt.Place) else "web"
