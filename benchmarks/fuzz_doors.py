@@ -1,9 +1,9 @@
 """Hostile bytes at the doors, while others are served: ``python -m benchmarks.fuzz_doors``.
 
-Doors for HTTP, MQTT and nng run in a process of their own.  One after the other is attacked, by who has a token and by
-who has none: connections send packets that are well formed, cut off, changed at random or made up, as fast as the door
-takes them.  A third process is an honest client meanwhile: it asks by HTTP, over a new connection and over one that it
-keeps, pings by MQTT, and asks by nng.
+Doors for HTTP, MQTT and nng run in a process of their own.  One after the other is attacked, with
+a token and without: connections send packets that are well formed, cut off, changed at random or made up, as fast as
+the door takes them.  A third process is an honest client meanwhile: it asks by HTTP, over a new connection and
+over one that it keeps, pings by MQTT, and asks by nng.
 
 nng knows no tokens: all who connect there are one client, and share its time.  Who has none there speaks no nng.
 
