@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import gc
 import os
 import re
 import resource
@@ -116,6 +117,8 @@ def door(
                 for protocol, url in (await stack.enter_async_context(opened_nng)).addresses.items():
                     note(f"{protocol} {url}")
             await stack.enter_async_context(_following(clients))
+            gc.collect()
+            gc.freeze()  # else all that is loaded is looked at again each time that garbage is: 20 ms for every client
             await interrupted()
 
     return asyncio.run(_until_interrupted(serve))

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
+from iris.doors.processor import Processor
 from iris.kernel.transport import keep_from_children
 
 _log: Final = logging.getLogger("iris")
@@ -20,11 +21,16 @@ time: who says who he is gets in, however many there are who do not, and however
 GRACE: Final = 1.0
 """Seconds that a stranger has in any case: it is ended after that if another one waits."""
 
+MIN_SHARE: Final = 4
+"""Connections that one client of a door may have in any case: else it has a quarter of all."""
+
 _PAUSE: Final = 1.0
 """Seconds without accepting where the system has nothing left to accept with."""
 
 
-async def accept(listener: socket.socket, door: str, greet: Callable[[socket.socket], Awaitable[None]]) -> None:
+async def accept(
+    listener: socket.socket, door: str, strangers: Processor, greet: Callable[[socket.socket], Awaitable[None]]
+) -> None:
     """Accept connections until cancelled, which ends those that are being greeted.
 
     Children that are forked meanwhile have neither the listener nor the connections.
@@ -32,6 +38,7 @@ async def accept(listener: socket.socket, door: str, greet: Callable[[socket.soc
     Args:
         listener: does not block.
         door: what it is called in the log.
+        strangers: their share of the door's time: nobody is let in while they have used more.
         greet: finds out who has come, and closes the connection if it is cancelled; what it raises is in the log, and
             costs that connection.
     """
@@ -68,6 +75,7 @@ async def accept(listener: socket.socket, door: str, greet: Callable[[socket.soc
     try:
         while True:
             await wait_room()
+            await strangers.wait()
             try:
                 accepted, _ = await loop.sock_accept(listener)
             except OSError as error:

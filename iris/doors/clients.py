@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, final
 
 import iris.aio
+from iris.doors.bounds import check_numbers
 from iris.doors.problems import Problem
 from iris.doors.processor import Processor
 from iris.doors.tokens import LONGEST_TOKEN, Token, digest_of, load_tokens
@@ -46,6 +47,8 @@ _GROUP: Final = re.compile(r"[A-Za-z0-9_-]+\Z")
 class ClientLimits:
     """How much one client may have going on at one door.
 
+    Numbers are whole and above 0.
+
     Args:
         calls: requests, surveys, broadcasts and events that it publishes, at a time.
         streams: connections of MQTT, tunnels, and streams of events by HTTP, at a time.
@@ -71,6 +74,9 @@ class ClientLimits:
     bytes: int = 64 << 20
     retained: int = 1024
     retained_bytes: int = 1 << 20
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
 
 
 @final
@@ -352,11 +358,15 @@ class Clients:
         wall_clock: seconds of Unix time.
         limits: of each client.
 
+    Attributes:
+        strangers: the share of all together of whom the doors know no token yet.
+
     Raises:
         ConfigError: the file cannot be used.
     """
 
     def __init__(self, path: Path, wall_clock: Callable[[], float], limits: ClientLimits = ClientLimits()) -> None:
+        self.strangers: Final = Processor()
         self._path = path
         self._limits = limits
         self._wall_clock = wall_clock

@@ -1,7 +1,11 @@
-"""Processor time of a door's thread: no client takes what the others need, whatever it sends and however it is split.
+"""Time of a door's thread: no client takes what the others need, whatever it sends and however it is split.
 
 What is done for a client is measured.  One that has used more than its share waits, all that it has open one behind
 the other, until it has a share again; one that uses less never waits.
+
+What counts is how long the others have waited for the thread, and not only what it had of a processor: where a machine
+is busy with other things, half of a second of a processor may be all that a door gets in one.  But a step in which the
+process was stopped costs its client no more than ``STOPPED``.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from contextlib import contextmanager
-from time import thread_time
+from time import perf_counter, thread_time
 from types import coroutine
 from typing import Any, Final, TypeVar, cast, final
 
@@ -21,6 +25,25 @@ SHARE: Final = 0.5
 
 BURST: Final = 0.01
 """Seconds of it that a client may be ahead of its share."""
+
+
+STOPPED: Final = 0.005
+"""Seconds for which the thread had no processor that count of one step."""
+
+
+@final
+class Stopwatch:
+    """Tells what a step has taken, from when it is made."""
+
+    __slots__ = ("_began", "_used")
+
+    def __init__(self) -> None:
+        self._began = perf_counter()
+        self._used = thread_time()
+
+    def seconds(self) -> float:
+        """Return what counts of the step."""
+        return min(perf_counter() - self._began, thread_time() - self._used + STOPPED)
 
 
 @final
@@ -41,11 +64,16 @@ class Processor:
     @contextmanager
     def working(self) -> Generator[None]:
         """Count the time of a block that does not wait for anything."""
-        began = thread_time()
+        watch = Stopwatch()
         try:
             yield
         finally:
-            self.spend(thread_time() - began)
+            self.spend(watch.seconds())
+
+    async def wait(self) -> None:
+        """Wait for a turn if the client has used more than its share."""
+        if self.is_ahead():
+            await self.rest()
 
     async def rest(self) -> None:
         """Let others have a turn: one at least, and as many as they are behind this client."""
@@ -99,13 +127,13 @@ def _steps(of: Callable[[], Processor], work: Coroutine[Any, Any, T]) -> Generat
     error: BaseException | None = None
     answer: Any = None
     while True:
-        began = thread_time()
+        watch = Stopwatch()
         try:
             waits_for = work.send(answer) if error is None else work.throw(error)
         except StopIteration as end:
             return cast("T", end.value)
         finally:
-            of().spend(thread_time() - began)
+            of().spend(watch.seconds())
         error = None
         try:
             answer = yield waits_for

@@ -124,9 +124,10 @@ def _token(name: str, fields: Mapping[str, Any]) -> Token:
 
 
 def _time(expires: Any) -> float:
-    if isinstance(expires, bool) or not isinstance(expires, int | float) or not 0 <= expires <= _LAST:
-        raise TypeError(expires)
-    return float(expires)
+    seconds = as_float(expires)
+    if not 0 <= seconds <= _LAST:
+        raise TypeError(shown(expires))
+    return seconds
 
 
 def grant(
@@ -143,14 +144,13 @@ def grant(
     A client of that name loses the token it had.  The arguments are those of ``Token``.
 
     Raises:
-        ConfigError: a name or pattern is malformed, or the file cannot be read or written.
+        ConfigError: a name or pattern is malformed, the end no time, or the file cannot be read or written.
     """
     check_name(name, "client")
-    if expires is not None:
-        ends = as_float(expires)
-        if not 0 <= ends <= _LAST:  # a file with such a date is read by no door
-            raise ConfigError(f"expires is {shown(expires)}: use seconds of Unix time, or None")
-        expires = ends
+    try:
+        expires = None if expires is None else _time(expires)
+    except TypeError as error:
+        raise ConfigError(f"expires is {error}: use seconds of Unix time, or None") from None
     secret = _PREFIX + secrets.token_urlsafe(32)
     token = Token(digest=digest_of(secret), call=call, publish=publish, subscribe=subscribe, expires=expires)
     for right in RIGHTS:

@@ -8,6 +8,7 @@ import socket
 import pytest
 
 from iris.doors.accepting import accept
+from iris.doors.processor import Processor
 from tests.support.forks import forked
 
 
@@ -20,7 +21,7 @@ async def fork_and_close() -> None:
     listener.setblocking(False)
     address = listener.getsockname()
     greeted: asyncio.Queue[socket.socket] = asyncio.Queue()
-    accepting = asyncio.ensure_future(accept(listener, "test", greeted.put))
+    accepting = asyncio.ensure_future(accept(listener, "test", Processor(), greeted.put))
     reader, writer = await asyncio.open_connection(*address)
     accepted = await greeted.get()
     with forked():

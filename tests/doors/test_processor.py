@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import time
 from collections.abc import Callable, Coroutine
 from time import thread_time
 
@@ -109,3 +110,13 @@ async def test_what_is_measured_behaves_as_if_it_was_not() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+@under_asyncio
+async def test_a_step_in_which_the_process_was_stopped_costs_its_client_little() -> None:
+    loop, processor = asyncio.get_running_loop(), Processor()
+    with processor.working():
+        time.sleep(0.3)  # noqa: ASYNC251 -- as SIGSTOP would
+    began = loop.time()
+    await processor.rest()
+    assert loop.time() - began < 0.2

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 import iris.aio
-from iris.doors.clients import Clients
+from iris.doors.clients import Client, Clients
 from iris.doors.http import events, reading
 from iris.doors.http.answering import (
     Begin,
@@ -122,30 +122,32 @@ class _Door:
 
     async def request(self, http: Request) -> Response:
         """``POST /request/CLUSTER``: ask one member; the answer is its reply."""
-        key = reading.key_of(http, reading.client_of(http, self._clients))
+        client = await reading.client_of(http, self._clients)
+        key = reading.key_of(http, client)
         function = self._node.request if key is None else partial(self._node.request, idempotency_key=key)
-        return self._call(http, "call", function, REQUEST, lambda reply: answer(http, reply))
+        return self._call(http, client, "call", function, REQUEST, lambda reply: answer(http, reply))
 
     async def broadcast(self, http: Request) -> Response:
         """``POST /broadcast/CLUSTER``: tell all members."""
+        client = await reading.client_of(http, self._clients)
         reading.check_no_key(http)
-        return self._call(http, "call", self._node.broadcast, BROADCAST, _done)
+        return self._call(http, client, "call", self._node.broadcast, BROADCAST, _done)
 
     async def publish(self, http: Request) -> Response:
         """``POST /publish/TOPIC``: send an event to all subscribers."""
-        client = reading.client_of(http, self._clients)
+        client = await reading.client_of(http, self._clients)
         reading.check_no_key(http)
-        return self._call(http, "publish", partial(client.publish, self._node), PUBLISH, _done)
+        return self._call(http, client, "publish", partial(client.publish, self._node), PUBLISH, _done)
 
     def _call(
         self,
         http: Request,
+        client: Client,
         right: Literal["call", "publish"],
         function: Callable[..., Awaitable[Any]],
         known: Readers,
         reply: Callable[[Any], Response],
     ) -> Response:
-        client = reading.client_of(http, self._clients)
         name = http.path_params["name"]
         client.check(right, name)
         options = reading.options_of(http, known)
@@ -155,7 +157,9 @@ class _Door:
             payload = await reading.payload_of(http, self._limits, hold)
             client.check(right, name)  # the body took its time
             calling = function(name, payload, headers=headers, **options)
-            response = reply(await while_connected(http.receive, _awaited(calling)))
+            replied = await while_connected(http.receive, _awaited(calling))
+            await client.processor.wait()  # of many answers that are here, others wait for one only
+            response = reply(replied)
             self._counted.answered += 1
             return response
 
@@ -163,7 +167,7 @@ class _Door:
 
     async def survey(self, http: Request) -> Response:
         """``POST /survey/CLUSTER``: ask all members; each line of the answer is a reply, the last says who lacks."""
-        client = reading.client_of(http, self._clients)
+        client = await reading.client_of(http, self._clients)
         reading.check_no_key(http)
         cluster = http.path_params["name"]
         client.check("call", cluster)
@@ -190,7 +194,7 @@ class _Door:
 
     async def subscribe(self, http: Request) -> Response:
         """``GET /subscribe?topic=PATTERN``: follow topics, by server-sent events."""
-        client = reading.client_of(http, self._clients)
+        client = await reading.client_of(http, self._clients)
         patterns = http.query_params.getlist("topic")
         groups = http.query_params.getlist("group")
         others = set(http.query_params) - {"topic", "group"}
@@ -204,7 +208,7 @@ class _Door:
     async def tunnel(self, socket: WebSocket) -> None:
         """``/tunnel/CLUSTER``: a tunnel to one member."""
         try:
-            client = reading.client_of(socket, self._clients)
+            client = await reading.client_of(socket, self._clients)
         except Problem as error:
             await socket.send_denial_response(self._refuse(error))
             return
@@ -212,7 +216,9 @@ class _Door:
         if status:
             self._counted.refused[status] += 1
 
-    def problem(self, _: Request, error: Exception) -> Response:
+    # Starlette would call handlers that are plain functions in a thread each, of which there may be none.
+
+    async def problem(self, _: Request, error: Exception) -> Response:
         """Tell a client why it does not get what it has asked for."""
         told = problem_of(error) if isinstance(error, IrisError) else error
         assert isinstance(told, Problem)
@@ -227,7 +233,7 @@ class _Door:
         told = f"there is no WebSocket at {socket.url.path:.200}: tunnels are at /tunnel/CLUSTER"
         await socket.send_denial_response(self._refuse(Problem(404, "no_such_address", told)))
 
-    def no_such_address(self, http: Request, error: Exception) -> Response:
+    async def no_such_address(self, http: Request, error: Exception) -> Response:
         """Tell a client that there is nothing at an address, or nothing for its method."""
         assert isinstance(error, HTTPException)
         code = "no_such_address" if error.status_code == 404 else "no_such_method"
@@ -261,5 +267,5 @@ async def _module(_: Request) -> Response:
     return Response(_MODULE_TEXT, media_type="text/javascript", headers=anywhere)
 
 
-def _nobody(_: Request, __: Exception) -> Response:
+async def _nobody(_: Request, __: Exception) -> Response:
     return Response(status_code=499)  # it is not sent: the connection is gone

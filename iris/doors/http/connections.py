@@ -1,8 +1,9 @@
 """uvicorn's connections, with bounds for what its clients may do to them.
 
 - A connection has the event loop for about a millisecond: what has arrived is read in pieces, as 256 KiB of tiny frames
-  or chunks would keep all others waiting for seconds.  The time is its client's (``Processor``), or that of all
-  strangers together.
+  or chunks would keep all others waiting for seconds.  The time is its client's (``Processor``).  Of a stranger the
+  first piece and the first request are in the time of those who come, all else is in that of all strangers together:
+  who shows a token does not wait for those who go on without one.
 - One whose client has shown no token yet is a stranger's.  Where all places are taken, the oldest of these makes room;
   if there is none, who comes then is told that the door is full.
 - Who is answered before all that it has sent was read can read the answer.
@@ -11,12 +12,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
-from time import thread_time
 from typing import Any, Final, cast, final
-from urllib.parse import unquote_to_bytes
 
 import h11
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -30,7 +30,7 @@ from iris.doors.http.answering import refusal
 from iris.doors.http.limits import HttpLimits, HttpStatistics
 from iris.doors.http.places import Places
 from iris.doors.problems import Problem
-from iris.doors.processor import Processor, metered
+from iris.doors.processor import Processor, Stopwatch, metered
 from iris.node.telemetry.strict_http import StrictConnection
 
 MAX_HEAD: Final = 32 * 1024
@@ -38,6 +38,11 @@ MAX_HEAD: Final = 32 * 1024
 
 _MAX_LINES: Final = 256
 """Lines of it: each takes as long to read as hundreds of bytes."""
+
+MAX_PATH: Final = 2048
+"""Bytes of the path of an address, escapes included: each of them takes as long to read as a hundred bytes."""
+
+_CONTROL: Final = re.compile(rb"[\x00-\x1f]|%[01][0-9A-Fa-f]")
 
 _PARTING: Final = 1.0
 """Seconds that a client has to ask, and to read that the door is full."""
@@ -58,8 +63,8 @@ _PROCESSOR: Final = "processor"
 _UNREADABLE: Final = Problem(
     400, "malformed",
     f"this is no request of HTTP/1.1 that can be read: its head has at most {MAX_HEAD} bytes and {_MAX_LINES} lines, a "
-    "host, and a content-length or a transfer-encoding; lines end with CR and LF; its address has a path, without "
-    "control characters",
+    "host, and a content-length or a transfer-encoding; lines end with CR and LF; its address has a path of at most "
+    f"{MAX_PATH} bytes, without control characters",
 )  # fmt: skip
 
 _MAX_FRAGMENTS: Final = 1024
@@ -85,7 +90,8 @@ class _Turns:
         transport: which is not read while something waits here.
         take: takes a piece.
         wants_more: tells whether it is to be read when nothing waits any more.
-        processor: tells whose time is used.
+        first: whose time the first piece uses.
+        processor: tells whose time is used then.
     """
 
     def __init__(
@@ -93,24 +99,25 @@ class _Turns:
         transport: asyncio.Transport,
         take: Callable[[bytes], None],
         wants_more: Callable[[], bool],
+        first: Processor,
         processor: Callable[[], Processor],
     ) -> None:
         self._transport = transport
         self._take = take
         self._wants_more = wants_more
+        self._whose: Callable[[], Processor] = lambda: first
         self._processor = processor
         self._rest = bytearray()
         self._piece = 4096
         self._next: asyncio.Future[None] | None = None
-        self._begun = False
         self._ended = False
 
     def add(self, data: bytes) -> None:
-        """Take what has arrived.  Of a new connection the first piece is read at once."""
+        """Take what has arrived."""
         self._rest += data
         if self._next is not None:
             self._transport.pause_reading()
-        elif self._begun and self._processor().is_ahead():
+        elif self._whose().is_ahead():
             self._wait()
         else:
             self._go_on()
@@ -130,17 +137,18 @@ class _Turns:
 
     def _wait(self) -> None:
         self._transport.pause_reading()
-        self._next = self._processor().turn()
+        self._next = self._whose().turn()
         self._next.add_done_callback(lambda turn: None if turn.cancelled() or self._ended else self._go_on())
 
     def _go_on(self) -> None:
-        self._next, self._begun = None, True
+        self._next = None
         piece = bytes(self._rest[: self._piece])
         del self._rest[: self._piece]
-        began = thread_time()
+        whose, self._whose = self._whose, self._processor
+        watch = Stopwatch()
         self._take(piece)
-        took = thread_time() - began
-        self._processor().spend(took)
+        took = watch.seconds()
+        whose().spend(took)
         self._piece = min(2 * self._piece, _MAX_PIECE) if took < _TURN else max(self._piece // 2, _MIN_PIECE)
         if self._ended or self._transport.is_closing():
             return
@@ -152,7 +160,13 @@ class _Turns:
 
 @final
 class _Connection(StrictConnection):
-    """h11's machine, which takes no endless head, and none that two programs may understand in two ways."""
+    """h11's machine, which takes no endless head, and none that two programs may understand in two ways.
+
+    Attributes:
+        is_head: whether the last request was HEAD, whose answer has no body.
+    """
+
+    is_head = False
 
     def next_event(self) -> Any:
         """Return the next thing that the client has said.
@@ -166,12 +180,13 @@ class _Connection(StrictConnection):
                 raise h11.RemoteProtocolError(f"a head has at most {MAX_HEAD} bytes and {_MAX_LINES} lines")
         event = super().next_event()
         if isinstance(event, h11.Request):
+            self.is_head = event.method == b"HEAD"
             names = {name for name, _ in event.headers}
             if {b"content-length", b"transfer-encoding"} <= names:
                 raise h11.RemoteProtocolError("a body has a content-length or a transfer-encoding, not both")
-            path = unquote_to_bytes(event.target.partition(b"?")[0])
-            if not path or min(path) < 0x20:
-                raise h11.RemoteProtocolError("an address has a path without control characters")
+            path = event.target.partition(b"?")[0]
+            if not 0 < len(path) <= MAX_PATH or _CONTROL.search(path):
+                raise h11.RemoteProtocolError("an address has a short path without control characters")
         return event
 
 
@@ -193,13 +208,16 @@ class _Transport:
         return getattr(self._transport, name)
 
 
-def bounded_http(limits: HttpLimits, counted: HttpStatistics, places: Places, full: ASGIApp) -> type[H11Protocol]:
+def bounded_http(
+    limits: HttpLimits, counted: HttpStatistics, places: Places, coming: Processor, full: ASGIApp
+) -> type[H11Protocol]:
     """Return uvicorn's protocol with a bound for connections, and one for the time that a request's head may take.
 
     Args:
         limits: of all clients together.
         counted: where is counted what is done.
         places: for connections.
+        coming: the time of those who come.
         full: the application that tells clients that the door is full.
     """
 
@@ -210,6 +228,8 @@ def bounded_http(limits: HttpLimits, counted: HttpStatistics, places: Places, fu
         _raw: asyncio.Transport
         _is_refused = False
         _is_upgraded = False
+        _has_asked = False
+        conn: _Connection
         _end: asyncio.TimerHandle | None = None
         """When what the client still sends is no longer waited for."""
 
@@ -237,7 +257,11 @@ def bounded_http(limits: HttpLimits, counted: HttpStatistics, places: Places, fu
             self._raw = transport
             self.transport = cast("asyncio.Transport", _Transport(transport, self._part, lambda: self._end is not None))
             self._turns = _Turns(
-                self.transport, self._take, lambda: not self.flow.read_paused, lambda: places.processor_of(self)
+                self.transport,
+                self._take,
+                lambda: not self.flow.read_paused,
+                coming,
+                lambda: places.processor_of(self),
             )
             if is_full:
                 places.parting.add(self)
@@ -280,7 +304,7 @@ def bounded_http(limits: HttpLimits, counted: HttpStatistics, places: Places, fu
                 headers = [*answer.raw_headers, (b"connection", b"close")]
                 for event in (
                     h11.Response(status_code=400, headers=headers, reason=b"Bad Request"),
-                    h11.Data(data=bytes(answer.body)),
+                    h11.Data(data=b"" if self.conn.is_head else bytes(answer.body)),
                     h11.EndOfMessage(),
                 ):
                     self.transport.write(self.conn.send(event) or b"")
@@ -320,7 +344,11 @@ def bounded_http(limits: HttpLimits, counted: HttpStatistics, places: Places, fu
 
         def _metered(self, app: Any) -> Any:
             async def run(scope: Scope, receive: Receive, send: Send) -> None:
-                await metered(lambda: places.processor_of(self), app(scope, receive, send))
+                stranger = places.processor if self._has_asked else coming
+                if self._has_asked:
+                    await places.processor_of(self).wait()
+                self._has_asked = True
+                await metered(lambda: places.processor_of(self, stranger), app(scope, receive, send))
 
             return run
 
@@ -379,7 +407,11 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         """Begin."""
         super().connection_made(transport)
         self._turns = _Turns(
-            self.transport, self._take, lambda: not self.read_paused and self.writable.is_set(), self._processor
+            self.transport,
+            self._take,
+            lambda: not self.read_paused and self.writable.is_set(),
+            self._processor(),
+            self._processor,
         )
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -6,13 +6,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import final
 
+from iris.doors.bounds import check_numbers
 from iris.kernel.config import Config
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpLimits:
-    """What clients may take of one HTTP door.
+    """What clients may take of one HTTP door: finite numbers above 0.
 
     Args:
         connections: at a time; one more is refused with the status 503.
@@ -31,6 +32,9 @@ class HttpLimits:
     stall_timeout: float = 30.0
     beat: float = 15.0
     close_timeout: float = 3.0
+
+    def __post_init__(self) -> None:
+        check_numbers(self)
 
 
 @final

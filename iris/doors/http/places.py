@@ -8,13 +8,11 @@ from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import asynccontextmanager, suppress
 from typing import Final, final
 
-from iris.doors.accepting import GRACE
+from iris.doors.accepting import GRACE, MIN_SHARE
 from iris.doors.clients import Client
 from iris.doors.http.limits import HttpStatistics
 from iris.doors.problems import Problem
 from iris.doors.processor import Processor
-
-_MIN_SHARE: Final = 4
 
 
 @final
@@ -27,7 +25,8 @@ class Places:
 
     Attributes:
         parting: connections beyond these, whose clients are being told that the door is full.
-        processor: of all strangers together: of whom the door knows no token yet.
+        processor: of all strangers together, for what they say beyond their first request and 4 KiB: that of those who
+            come is not theirs.
     """
 
     def __init__(self, most: int, counted: HttpStatistics) -> None:
@@ -36,7 +35,7 @@ class Places:
         self._most = most
         self._counted = counted
         self._coming = 0
-        self._of_one = max(_MIN_SHARE, most // 4)
+        self._of_one = max(MIN_SHARE, most // 4)
         self._strangers: dict[object, tuple[float, Callable[[], None]]] = {}
         """Since when each has its place, and what ends it; the oldest first."""
         self._of: dict[object, Client] = {}
@@ -102,10 +101,10 @@ class Places:
         self._of[connection] = client
         self._counts[client] += 1
 
-    def processor_of(self, connection: object) -> Processor:
-        """Return whose time is used for it."""
+    def processor_of(self, connection: object, stranger: Processor | None = None) -> Processor:
+        """Return whose time is used for it, while it is a stranger's that of ``stranger`` if that is given."""
         client = self._of.get(connection)
-        return self.processor if client is None else client.processor
+        return client.processor if client is not None else stranger or self.processor
 
     def leave(self, connection: object) -> None:
         """Give a place back."""

@@ -29,8 +29,8 @@ TOKEN_PROTOCOL: Final = "iris.token."  # noqa: S105 -- no token itself
 """What the WebSocket protocol begins with in which a page, which cannot set headers, shows its token."""
 
 
-def client_of(http: HTTPConnection, clients: Clients) -> Client:
-    """Return who shows the token of a request.
+async def client_of(http: HTTPConnection, clients: Clients) -> Client:
+    """Return who shows the token of a request, when it is that client's turn.
 
     Raises:
         Problem: it shows none, or one that is unknown here, or has as many connections as it may.
@@ -43,6 +43,7 @@ def client_of(http: HTTPConnection, clients: Clients) -> Client:
         raise Problem(401, "no_token", "show a token: Authorization: Bearer TOKEN")
     client = clients.admit(shown[0])
     http.scope["state"][ADMIT](client)
+    await client.processor.wait()
     return client
 
 

@@ -78,7 +78,7 @@ async def open_http_door(
     """
     counted = HttpStatistics()
     places = Places(limits.connections, counted)
-    bounded = bounded_http(limits, counted, places, make_full_app(origins))
+    bounded = bounded_http(limits, counted, places, clients.strangers, make_full_app(origins))
     config = uvicorn.Config(
         make_app(node, clients, limits, counted, origins),
         http=bounded,
@@ -116,12 +116,13 @@ async def open_http_door(
         try:
             async with places.coming(server.server_state.connections):
                 with suppress(OSError):  # it is gone, or speaks no TLS
-                    await loop.connect_accepted_socket(protocol, accepted, ssl=tls, ssl_handshake_timeout=timeout)
+                    connect = loop.connect_accepted_socket(protocol, accepted, ssl=tls, ssl_handshake_timeout=timeout)
+                    await clients.strangers.metered(connect)
         except asyncio.CancelledError:
             accepted.close()
             raise
 
-    accepting = [asyncio.ensure_future(accept(one, "HTTP", greet)) for one in sockets]
+    accepting = [asyncio.ensure_future(accept(one, "HTTP", clients.strangers, greet)) for one in sockets]
     try:
         door = HttpDoor(counted, server)
         with reporting(node, "http", door.statistics):

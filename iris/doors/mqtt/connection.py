@@ -38,7 +38,7 @@ _log: Final = logging.getLogger("iris")
 MAX_KEEP_ALIVE: Final = 600
 """Seconds between packets of a client of MQTT 5, which is told so; one of 3.1.1 has what it asks for."""
 
-_MAX_SIZE: Final = 1 << 28
+MAX_SIZE: Final = 1 << 28
 """Bytes of the largest packet that MQTT has."""
 
 
@@ -77,7 +77,7 @@ class MqttConnection:
         self._ended: asyncio.Future[Parting] = asyncio.get_running_loop().create_future()
         self._gone = asyncio.Event()
         self._welcomed = False
-        self._max_size: int = connect.properties.get(Property.MAXIMUM_SIZE, _MAX_SIZE)
+        self._max_size: int = connect.properties.get(Property.MAXIMUM_SIZE, MAX_SIZE)
         keep_alive = connect.keep_alive
         if self._level == V5 and not 0 < keep_alive <= MAX_KEEP_ALIVE:
             keep_alive = MAX_KEEP_ALIVE
@@ -87,6 +87,11 @@ class MqttConnection:
         """Have the connection end."""
         if not self._ended.done():
             self._ended.set_result(Parting(reason, text))
+
+    @property
+    def is_ended(self) -> bool:
+        """Whether it ends, or will as soon as it begins."""
+        return self._ended.done()
 
     async def wait_gone(self) -> None:
         """Wait until the client is served no more, and its will is published if it is to be."""
@@ -112,7 +117,8 @@ class MqttConnection:
             parting = Parting(reason, problem.detail)
             has_will = self._welcomed
         except BaseExceptionGroup as group:
-            parting, has_will = self._end_of(group)
+            parting, wants_will = self._end_of(group)
+            has_will = wants_will and self._welcomed
         finally:
             self._release(self._held)
         async with asyncio.TaskGroup() as tasks:  # who comes back waits for the will, not for the former connection
@@ -147,12 +153,8 @@ class MqttConnection:
         return error, True
 
     async def _part(self, parting: Parting) -> None:
-        make = writing.disconnect if self._welcomed else _refusal
-        for text in (str(parting), ""):
-            packet = make(self._level, parting.reason, text)
-            if len(packet) <= self._max_size:
-                await self._wire.part(packet)
-                return
+        make = writing.disconnect if self._welcomed else writing.refusal
+        await self._wire.part(writing.within(self._max_size, make, self._level, parting))
 
     async def _publish_will(self, will: Publish) -> None:
         """Publish the will by the rights that its client has now: its token may have been replaced."""
@@ -166,10 +168,9 @@ class MqttConnection:
 
     async def _welcome(self) -> None:
         asked = self._connect
-        properties: dict[Property, Any] = {
-            Property.SESSION_EXPIRY: 0,
+        properties: dict[Property, Any] = {Property.SESSION_EXPIRY: 0, Property.MAXIMUM_QOS: 1}
+        limits = {
             Property.RECEIVE_MAXIMUM: RECEIVE_MAXIMUM,
-            Property.MAXIMUM_QOS: 1,
             Property.MAXIMUM_SIZE: self._around.max_payload + OVERHEAD,
             Property.ALIAS_MAXIMUM: 0,
         }
@@ -177,7 +178,12 @@ class MqttConnection:
             properties[Property.ASSIGNED_CLIENT_ID] = self._assigned
         if self._keep_alive != asked.keep_alive:
             properties[Property.SERVER_KEEP_ALIVE] = self._keep_alive
-        await self._wire.send(writing.connack(self._level, Reason.SUCCESS, properties))
+        data = writing.connack(self._level, Reason.SUCCESS, properties | limits)
+        if len(data) > self._max_size:  # beyond these a client is disconnected, or not read
+            data = writing.connack(self._level, Reason.SUCCESS, properties)
+        if len(data) > self._max_size:
+            raise Parting(Reason.TOO_LARGE, "the client takes no packet that is as large as its welcome")
+        await self._wire.send(data)
         self._welcomed = True
 
     def _hold(self, size: int) -> None:
@@ -291,7 +297,3 @@ class MqttConnection:
         await self._wire.send(data)
         self._counted.delivered += 1
         return 0
-
-
-def _refusal(level: int, reason: Reason, text: str) -> bytes:
-    return writing.connack(level, reason, {Property.REASON_TEXT: text} if text else {})

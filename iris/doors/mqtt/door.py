@@ -8,15 +8,17 @@ import logging
 import secrets
 import socket
 import ssl
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Final, final
 
 import iris.aio
-from iris.doors.accepting import accept
+from iris.doors.accepting import MIN_SHARE, accept
+from iris.doors.bounds import whole
 from iris.doors.clients import Client, Clients
 from iris.doors.mqtt import writing
-from iris.doors.mqtt.connection import MqttConnection
+from iris.doors.mqtt.connection import MAX_SIZE, MqttConnection
 from iris.doors.mqtt.counters import MqttStatistics, Surroundings
 from iris.doors.mqtt.others import OtherDoors, key_of
 from iris.doors.mqtt.packets import V3, V5, Connect, Parting, Property, Publish, Reason
@@ -53,6 +55,11 @@ class MqttDoor:
         self._clients = around.clients
         self._tls = tls
         self._max_connections = max_connections
+        self._of_one = max(MIN_SHARE, max_connections // 4)
+        self._admitted = Counter[str]()
+        """Connections of each client for which there was room, by its name."""
+        self._coming_of = Counter[str]()
+        """Those that wait for their turn, or for room."""
         self._newest: dict[str, MqttConnection] = {}
         """The connection of each client and identifier, by ``key_of`` them."""
         self._connections: dict[MqttConnection, asyncio.Task[None]] = {}
@@ -61,7 +68,7 @@ class MqttDoor:
         """Those that wait until the former connection is gone."""
         self.others: Final = OtherDoors(around.node, self._give_up)
         self._tasks: set[asyncio.Task[None]] = set()
-        """What serves connections, from when they were admitted until they are closed."""
+        """What serves connections, from when their client is known until they are closed."""
 
     def statistics(self) -> MqttStatistics:
         """Return a snapshot."""
@@ -72,6 +79,8 @@ class MqttDoor:
         """End all connections, and wait for their end."""
         await asyncio.sleep(0)  # each task has begun, and knows its connection
         serving = set(self._tasks)
+        for task in serving.difference(self._connections.values()):
+            task.cancel()  # it waits for its turn
         for connection in self._connections:
             connection.end(Reason.SHUTTING_DOWN, "the door closes")
         if serving:
@@ -84,34 +93,29 @@ class MqttDoor:
     async def greet(self, accepted: socket.socket) -> None:
         """Find out whose connection this is, and begin to serve it."""
         wire: Wire | None = None
-        met: tuple[Connect, Client] | None = None
+        met: tuple[Client, int, bytes] | None = None
+        strangers = self._clients.strangers
         try:
             async with asyncio.timeout(_CONNECT_WITHIN):
-                wire = await Wire.over(accepted, self._tls, self._around.counted)
-                met = await self._meet(wire)
+                wire = await strangers.metered(Wire.over(accepted, self._tls, self._around.counted))
+                met = await strangers.metered(self._meet(wire))
         except (OSError, asyncio.IncompleteReadError):
             pass  # a stranger who has gone, or has not said in time who it is
         finally:
             if wire is None or met is None:
                 self._around.counted.turned_away += 1
                 if wire is not None:
-                    await wire.close()
+                    await strangers.metered(wire.close())
         if wire is not None and met is not None:
             task = asyncio.ensure_future(self._serve(wire, *met))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, wire: Wire, connect: Connect, client: Client) -> None:
-        """Do all that is done for a client.  What fails here costs this connection only."""
-        try:
-            await self._keep(wire, connect, client)
-        except Exception:  # noqa: BLE001 -- it is told in full
-            _log.exception("the door failed a connection of MQTT", extra={"door": "mqtt", "client": client.name})
-        finally:
-            await wire.close()
+    async def _meet(self, wire: Wire) -> tuple[Client, int, bytes] | None:
+        """Read the CONNECT of a stranger, and return which client it is; or tell it why it is none.
 
-    async def _meet(self, wire: Wire) -> tuple[Connect, Client] | None:
-        """Read the CONNECT of a stranger, and return which client it is; or tell it why it is none."""
+        What is done for a client from here on is in its own time: who comes behind it does not wait for that.
+        """
         level = 0
         try:
             first, body = await read_frame(wire.reader, 0)
@@ -121,19 +125,55 @@ class MqttDoor:
             if level not in (V3, V5):
                 raise Parting(Reason.UNSUPPORTED_VERSION, f"level {level} of the protocol: there are {V3} and {V5}")
             client = self._client_of(password_of(body))
-            with client.processor.working():
-                connect = decode_connect(body)
-                self._check(client, connect)
-            await client.processor.rest()
-            await self._find_room(client.name, connect.client_id)
-            return connect, client
+            if self._coming_of[client.name] >= self._of_one:
+                told = f"{self._of_one} of the client's connections wait for their turn"
+                raise Parting(Reason.QUOTA_EXCEEDED, told)
+            return client, level, body
         except Parting as parting:
-            _log.info("a connection of MQTT is refused: %s", parting, extra={"door": "mqtt"})
-            if level:
-                # A bridge of Mosquitto sets the highest bit at first, and understands no refusal but that of 3.1.1.
-                form = V5 if V5 <= level < _BRIDGE else V3
-                await wire.part(writing.connack(form, parting.reason, {Property.REASON_TEXT: str(parting)}))
+            await self._refuse(wire, level, parting)
             return None
+
+    async def _serve(self, wire: Wire, client: Client, level: int, body: bytes) -> None:
+        """Do all that is done for a client.  What fails here costs this connection only."""
+        try:
+            connect = await self._admit(wire, client, level, body)
+            if connect is None:
+                self._around.counted.turned_away += 1
+                return
+            with _counted(self._admitted, client.name):
+                await self._keep(wire, connect, client)
+                await wire.close()
+        except Exception:  # noqa: BLE001 -- it is told in full
+            _log.exception("the door failed a connection of MQTT", extra={"door": "mqtt", "client": client.name})
+        finally:
+            await wire.close()
+
+    async def _admit(self, wire: Wire, client: Client, level: int, body: bytes) -> Connect | None:
+        """Return what a client says when it comes, if there is room for it; or tell it why it is not let in."""
+        max_size = MAX_SIZE
+        try:
+            with _counted(self._coming_of, client.name):
+                async with asyncio.timeout(_CONNECT_WITHIN):
+                    await client.processor.wait()
+                    with client.processor.working():
+                        connect = decode_connect(body)
+                        max_size = connect.properties.get(Property.MAXIMUM_SIZE, MAX_SIZE)
+                        self._check(client, connect)
+                    await client.processor.rest()
+                    await self._find_room(client.name, connect.client_id)
+                    return connect
+        except Parting as parting:
+            await client.processor.metered(self._refuse(wire, level, parting, max_size))
+        except TimeoutError:
+            pass
+        return None
+
+    async def _refuse(self, wire: Wire, level: int, parting: Parting, max_size: int = MAX_SIZE) -> None:
+        _log.info("a connection of MQTT is refused: %s", parting, extra={"door": "mqtt"})
+        if level:
+            # A bridge of Mosquitto sets the highest bit at first, and understands no refusal but that of 3.1.1.
+            form = V5 if V5 <= level < _BRIDGE else V3
+            await wire.part(writing.within(max_size, writing.refusal, form, parting))
 
     async def _give_up(self, key: str, door: NodeId) -> None:
         """End a connection that has come back to the door of another node, and return when its will is published."""
@@ -160,7 +200,7 @@ class MqttDoor:
             if former is not None:
                 _take_over(former)
                 await former.wait_gone()  # its will comes before all that this connection publishes
-            if assigned is None:
+            if assigned is None and not connection.is_ended:  # one that has given way ends no other one
                 await self.others.take_over(key)
             self._coming.discard(connection)
             await connection.run()
@@ -193,12 +233,21 @@ class MqttDoor:
         Raises:
             Parting: there is none.
         """
-        while len(self._tasks) >= self._max_connections:
+        while (full := self._full(client)) is not None:
             former = self._newest.get(key_of(client, client_id))
             if former is None:
-                raise Parting(Reason.SERVER_BUSY, f"{self._max_connections} connections at a time are the limit")
+                raise full
             _take_over(former)
             await asyncio.wait([self._connections[former]])
+
+    def _full(self, client: str) -> Parting | None:
+        """Return why there is no room for another connection of a client; None if there is."""
+        if self._admitted.total() >= self._max_connections:
+            return Parting(Reason.SERVER_BUSY, f"{self._max_connections} connections at a time are the limit")
+        if self._admitted[client] >= self._of_one:
+            told = f"{self._of_one} connections at a time are the limit of a client at this door: close some"
+            return Parting(Reason.QUOTA_EXCEEDED, told)
+        return None
 
     def _check_will(self, client: Client, will: Publish) -> None:
         if will.qos > 1:
@@ -209,6 +258,17 @@ class MqttDoor:
             Publishing(self._around.node, client).check(will)
         except Problem as problem:
             raise Parting(reason_of(problem), f"the will: {problem.detail}") from None
+
+
+@contextmanager
+def _counted(counts: Counter[str], name: str) -> Generator[None]:
+    counts[name] += 1
+    try:
+        yield
+    finally:
+        counts[name] -= 1
+        if not counts[name]:
+            del counts[name]
 
 
 def _take_over(former: MqttConnection) -> None:
@@ -232,11 +292,16 @@ async def open_mqtt_door(
         clients: who may use it; the password of MQTT is the token.
         sockets: where they come; bound, and listening or not.  They are closed.
         tls: for connections by TLS.
-        max_connections: at a time; who comes then is refused as the server is busy.
+        max_connections: at a time, a quarter of them, 4 at least, for one client; who comes then is refused as the
+            server is busy, or the quota of the client exceeded.
         max_payload: bytes of a message, at most those of the node's ``Config``.
+
+    Raises:
+        ConfigError: ``max_connections`` or ``max_payload`` is no whole number above 0.
 
     Leaving the block tells all clients that the door closes, and waits a few seconds for their wills.
     """
+    max_connections, max_payload = whole(max_connections, "max_connections"), whole(max_payload, "max_payload")
     door = MqttDoor(Surroundings(node, clients, max_payload), tls, max_connections)
     for one in sockets:
         one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # those that are accepted have it as well
@@ -244,7 +309,7 @@ async def open_mqtt_door(
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_AFTER)
         one.listen(1024)
         one.setblocking(False)
-    listening = [asyncio.ensure_future(accept(one, "MQTT", door.greet)) for one in sockets]
+    listening = [asyncio.ensure_future(accept(one, "MQTT", clients.strangers, door.greet)) for one in sockets]
     listening.append(asyncio.ensure_future(door.others.run()))
     try:
         with reporting(node, "mqtt", door.statistics):

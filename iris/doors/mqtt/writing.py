@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from iris.doors.mqtt.packets import V3, Property, Reason
+from iris.doors.mqtt.packets import V3, Parting, Property, Reason
 
 PINGRESP: Final = b"\xd0\x00"
 
-_IN_V3: Final = {Reason.SUCCESS: 0, Reason.UNSUPPORTED_VERSION: 1, Reason.CLIENT_ID_NOT_VALID: 2, Reason.SERVER_BUSY: 3}
+_IN_V3: Final = {
+    Reason.SUCCESS: 0, Reason.UNSUPPORTED_VERSION: 1, Reason.CLIENT_ID_NOT_VALID: 2, Reason.SERVER_BUSY: 3,
+    Reason.QUOTA_EXCEEDED: 3,
+}  # fmt: skip
 """What a CONNACK of 3.1.1 says; all else is 5, not authorized."""
 
 _WIDTHS: Final = {
@@ -28,6 +31,17 @@ def connack(level: int, reason: Reason, properties: Mapping[Property, Any]) -> b
     if level == V3:
         return bytes((0x20, 2, 0, _IN_V3.get(reason, 5)))
     return _framed(0x20, bytes((0, reason)), _properties(properties))
+
+
+def refusal(level: int, reason: Reason, text: str) -> bytes:
+    """Return the answer to a CONNECT that is not taken."""
+    return connack(level, reason, _reason_text(text))
+
+
+def within(size: int, make: Callable[[int, Reason, str], bytes], level: int, parting: Parting) -> bytes:
+    """Return a packet that tells why a connection ends: with a text, without it, or none if that is too large too."""
+    packets = (make(level, parting.reason, text) for text in (str(parting), ""))
+    return next((one for one in packets if len(one) <= size), b"")
 
 
 def publish(level: int, topic: str, payload: bytes, *, retain: bool, properties: Mapping[Property, Any]) -> bytes:

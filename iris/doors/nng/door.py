@@ -14,6 +14,7 @@ from typing import Final, final
 import pynng
 
 import iris.aio
+from iris.doors.bounds import whole
 from iris.doors.clients import Clients
 from iris.doors.nng.answering import Answering
 from iris.doors.nng.asking import Asking
@@ -84,8 +85,10 @@ async def open_nng_door(
         max_payload: bytes of what a client sends, at most those of the node's ``Config``.
 
     Raises:
-        ConfigError: it cannot listen there, files for TLS are missing or cannot be used, or there is no such client.
+        ConfigError: it cannot listen there, files for TLS are missing or cannot be used, there is no such client, or
+            ``max_connections`` or ``max_payload`` is no whole number above 0.
     """
+    max_connections, max_payload = whole(max_connections, "max_connections"), whole(max_payload, "max_payload")
     try:
         clients.named(client_name)
     except Problem as problem:

@@ -25,6 +25,7 @@ import pynng
 from pynng._aio import AIOHelper
 
 from iris.doors.nng.exit import close_at_exit
+from iris.doors.nng.inherited import keep_from_children, leave_to_children
 from iris.kernel.errors import ConfigError
 
 _note_opened: Final = close_at_exit(pynng.Socket, instead_of=pynng.nng._pynng_atexit)
@@ -85,6 +86,8 @@ class Endpoint:
         self._looks: deque[tuple[int, dict[int, int]]] = deque(maxlen=3)
         """What had been sent, to all and by each connection, at the last looks for those that do not read."""
         self._file: Path | None = None
+        self._address = ""
+        """Where it listens, without the scheme."""
         socket.add_pre_pipe_connect_cb(self._on_added)
         socket.add_post_pipe_remove_cb(self._on_removed)
 
@@ -115,12 +118,13 @@ class Endpoint:
             pynng.exceptions.check_err(library.nng_listener_start(made[0], 0))
         except pynng.NNGException as error:
             raise ConfigError(f"cannot listen at {url}: {str(error).rstrip('.').lower()}") from None
-        if is_file:
-            self._file = Path(url.removeprefix("ipc://"))
-            return url
         scheme, _, rest = url.partition("://")
-        port = str(pynng.Listener(made, self.socket).local_address).rpartition(":")[2]
-        return f"{scheme}://{rest.rpartition(':')[0]}:{port}"
+        self._address = rest if is_file else str(pynng.Listener(made, self.socket).local_address)
+        keep_from_children(self._address)
+        if is_file:
+            self._file = Path(rest)
+            return url
+        return f"{scheme}://{rest.rpartition(':')[0]}:{self._address.rpartition(':')[2]}"
 
     def send_to_all(self, data: bytes) -> None:
         """Send to those who are connected and take it; PUB waits for nobody.
@@ -163,8 +167,10 @@ class Endpoint:
 
     def close(self) -> None:
         """Close it; may be called twice.  Blocks until the callbacks have ended."""
-        self.socket.remove_post_pipe_remove_cb(self._on_removed)
+        with contextlib.suppress(ValueError):  # it is closed
+            self.socket.remove_post_pipe_remove_cb(self._on_removed)
         self.socket.close()
+        leave_to_children(self._address)
         if self._file is not None:
             self._file.unlink(missing_ok=True)
             self._file = None

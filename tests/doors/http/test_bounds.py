@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import threading
 from contextlib import AsyncExitStack
 
 import pytest
@@ -161,3 +162,56 @@ def test_what_is_no_http_costs_its_connection(run: Run, sent: bytes) -> None:
         assert (await place.post("/request/greeters")).status == 200
 
     run(work, door_limits=IMPATIENT)
+
+
+def test_who_is_refused_costs_no_thread(run: Run, monkeypatch: pytest.MonkeyPatch, silent_log: None) -> None:
+    """A thread for each stranger is dear, and there may be none."""
+
+    async def work(place: Place) -> None:
+        def none(_: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        async with place.dial() as (reader, writer), place.dial() as (other, asking):
+            monkeypatch.setattr(threading.Thread, "start", none)
+            writer.write(b"POST /request/greeters HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n")
+            assert (await rest_of(reader)).startswith(b"HTTP/1.1 401")
+            asking.write(place.head("POST", "/nowhere", "content-length: 0"))
+            assert (await other.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 404")
+            monkeypatch.undo()
+
+    run(work)
+
+
+def test_each_request_of_a_client_takes_its_turn(run: Run) -> None:
+    """Also those of connections that have just come, and those that are there behind another one."""
+
+    async def work(place: Place) -> None:
+        other = grant(place.tokens, "other", call=(">",))
+        place.clients._take(load_tokens(place.tokens))
+        loop, processor = asyncio.get_running_loop(), place.clients.named("web").processor
+        processor.spend(0.5)
+        began = loop.time()
+        asked = [asyncio.ensure_future(place.post("/request/greeters", b"x")) for _ in range(2)]
+        told = await place.post("/request/greeters", b"x", {"authorization": f"Bearer {other}"})
+        assert (told.status, told.body) == (200, b"x")
+        assert not any(one.done() for one in asked)
+        assert [(await one).body for one in asked] == [b"x", b"x"]
+        assert loop.time() - began >= 0.5
+
+    run(work)
+
+
+def test_strangers_are_let_in_within_their_share_and_clients_wait_for_none_of_them(run: Run) -> None:
+    async def work(place: Place) -> None:
+        async with place.dial() as (reader, writer):
+            request = place.head("POST", "/request/greeters", "content-length: 1") + b"x"
+            writer.write(request)
+            assert (await reader.readuntil(b"\r\n\r\nx")).startswith(b"HTTP/1.1 200")
+            place.clients.strangers.spend(0.5)
+            stranger = asyncio.ensure_future(place.post("/request/greeters", b"x", {}))
+            writer.write(request)
+            assert (await reader.readuntil(b"\r\n\r\nx")).startswith(b"HTTP/1.1 200")
+            assert not stranger.done()
+            assert (await stranger).status == 401
+
+    run(work)

@@ -336,7 +336,14 @@ def test_a_thousand_idle_clients_disturb_nobody(run: Run) -> None:
 
     async def work(place: Place) -> None:
         async with AsyncExitStack() as stack:
-            idle = [await stack.enter_async_context(place.old_client()) for _ in range(1000)]
+            idle: list[Raw] = []
+            for name in "abcd":  # a client has a quarter of the connections
+                token = grant(place.tokens, name, publish=(">",), subscribe=(">",))
+                place.clients._take(load_tokens(place.tokens))
+                for _ in range(250):
+                    idle.append(await stack.enter_async_context(place.dial()))
+                    idle[-1].send(connect_3(token))
+                    assert await idle[-1].frame() == b"\x20\x02\x00\x00"
             for raw in idle[:10]:
                 raw.send(subscribe_3("a/#"))
                 assert await raw.frame() == b"\x90\x03\x00\x07\x00"
@@ -350,7 +357,7 @@ def test_a_thousand_idle_clients_disturb_nobody(run: Run) -> None:
 
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
     try:
-        run(work, max_connections=1010, limits=ClientLimits(streams=1010))
+        run(work, max_connections=1010)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -477,9 +484,12 @@ def test_messages_that_a_client_has_no_room_for_are_missed(run: Run) -> None:
             told = await raw.hear()
             assert (told.payload, told.user_properties) == (b"1", [("iris-missed", "2")])
             assert (await raw.hear()).user_properties == []
-        async with place.client(max_packet_size=4) as raw:
-            raw.send(mqtt5.SubscribePacket(1, [mqtt5.TopicFilter("a")]))
+        async with place.client("c", keep_alive=60, max_packet_size=12) as raw:
+            raw.send(mqtt5.SubscribePacket(1, [mqtt5.TopicFilter(one) for one in "abcdefgh"]))
             assert await raw.end() == b"\xe0\x02\x95\x00"
+        async with place.dial() as raw:  # less than what it has to be told at first
+            raw.send(mqtt5.ConnectPacket("c", keep_alive=60, max_packet_size=11, password=place.token.encode()))
+            assert await raw.end() == b"\x20\x03\x00\x95\x00"
 
     run(work)
 

@@ -235,7 +235,8 @@ def test_json_that_no_payload_can_hold_is_refused(run: Run, payload: bytes) -> N
 
 def test_who_wants_no_reasons_gets_none(run: Run) -> None:
     async def work(place: Place) -> None:
-        async with place.client(request_problem_info=False) as raw, place.client(max_packet_size=20) as small:
+        limited = place.client("small", keep_alive=60, max_packet_size=20)
+        async with place.client(request_problem_info=False) as raw, limited as small:
             for one in (raw, small):
                 one.send(PublishPacket("a.b", b"", qos=ONCE, packet_id=1))
                 told = await one.hear()
