@@ -116,7 +116,8 @@ async def test_a_step_that_is_misnamed_leaves_a_saga_that_everybody_can_undo(tmp
 async def test_a_misnamed_step_of_a_lost_node_is_no_end_of_its_saga(tmp_path: Path) -> None:
     calls: list[str] = []
     async with open_network() as network, open_shops(network, tmp_path, calls) as (one, two):
-        for number, wrong in enumerate(({"timeout": "5"}, {"cluster": 7}, {"operation": 3}, {"timeout": Decimal(5)})):
+        wrongs: list[dict[str, Any]] = [{"timeout": "5"}, {"cluster": 7}, {"operation": 3}, {"timeout": Decimal(5)}]
+        for number, wrong in enumerate(wrongs):
             with trio.move_on_after(0.5):
                 async with one.saga(f"s{number}") as saga:
                     await saga.request("stock", 1, operation="do", undo="undo")
@@ -180,13 +181,8 @@ async def test_an_undo_gets_what_its_step_got_although_the_block_has_changed_it(
 async def test_a_saga_near_the_limit_of_a_node_is_undone(tmp_path: Path, at: str, text: str) -> None:
     calls: list[str] = []
     small = iris.Config(max_payload=4096)
-    async with (
-        open_network() as network,
-        open_shops(network, tmp_path, calls, small if at == "desk" else None, small if at == "bridge" else None) as (
-            one,
-            two,
-        ),
-    ):
+    limits: tuple[iris.Config | None, ...] = (small, None) if at == "desk" else (None, small)
+    async with open_network() as network, open_shops(network, tmp_path, calls, *limits) as (one, _):
 
         async def run(node: iris.Node, size: int) -> None:
             async with node.saga(f"s{size}") as saga:
