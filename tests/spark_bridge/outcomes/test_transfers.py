@@ -5,8 +5,7 @@ The faults come from a seed.  Each operation of a bank may, when it is called fo
 - be *late*: book when its time is over;
 - be *lost*: book, and not return in its time;
 - be *repeated*: book twice at once, and once more some time later, also when the saga has ended;
-- be *killed*: have its connection to the database ended before it commits, or see it break after it has.  An undo is
-  killed with its member.
+- be *killed*: have its connection to the database ended before it commits, or see it break after it has.
 
 Members of the banks are cut off for ever while they are at work, and others come; what they were at goes on to its end.
 Nodes that run sagas stop at any point, and others, or two at once, run the saga again.
@@ -127,7 +126,7 @@ class Trouble:
                 self._seen.add(first)
             numbers = Random(f"{self._seed} {first}")
             undoes = request.undoes is not None
-            kinds = ["late", "lost", "repeated", *([] if undoes else ["killed before", "killed after"])]
+            kinds = ["late", "lost", "repeated", "killed before", "killed after"]
             kind = "none" if known or numbers.random() < 0.6 else numbers.choice(kinds)
             with self._lock:
                 self.counts[f"{'undo' if undoes else 'step'} {kind}"] += 1
@@ -225,9 +224,11 @@ async def run_all(
     recipe = runpy.run_path(str(PROGRAM))
     trouble = Trouble(seed, timeout)
     functions = recipe["bank"].__globals__
-    for name in ("book", "undo"):
+    for name in ("book", "unbook"):
         functions[name] = trouble.around(functions[name])
-    functions["psycopg"] = type("psycopg", (), {"connect": trouble.connect})
+    functions["psycopg"] = type(
+        "psycopg", (), {"connect": trouble.connect, "OperationalError": psycopg.OperationalError}
+    )
     numbers = Random(seed)
     orders: list[dict[str, Any]] = [
         {
