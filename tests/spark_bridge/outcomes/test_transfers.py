@@ -94,25 +94,30 @@ class Trouble:
         self._seen: set[tuple[int, str]] = set()
         self._local = threading.local()
         self._zombies: list[threading.Thread] = []
-        self._opened: list[Any] = []
+        self._free: list[Any] = []
         self._lock = threading.Lock()
         self.counts: Counter[str] = Counter()
 
     @contextmanager
     def connect(self) -> Iterator[Any]:
-        """Be ``psycopg.connect``, with one connection for each thread."""
+        """Be ``psycopg.connect``, with connections that are used again."""
         import psycopg
 
-        if getattr(self._local, "database", None) is None or self._local.database.closed:
-            self._local.database = psycopg.connect()
-            with self._lock:
-                self._opened.append(self._local.database)
-        with self._local.database.transaction():
-            yield self._local.database
-            if getattr(self._local, "killed", False):
-                self._local.killed = False
-                with psycopg.connect() as other:
-                    other.execute("SELECT pg_terminate_backend(%s)", (self._local.database.info.backend_pid,))
+        with self._lock:
+            database = self._free.pop() if self._free else None
+        if database is None:
+            database = psycopg.connect()
+        try:
+            with database.transaction():
+                yield database
+                if getattr(self._local, "killed", False):
+                    self._local.killed = False
+                    with psycopg.connect() as other:
+                        other.execute("SELECT pg_terminate_backend(%s)", (database.info.backend_pid,))
+        finally:
+            if not database.closed:
+                with self._lock:
+                    self._free.append(database)
 
     def around(self, books: Callable[..., None]) -> Callable[..., None]:
         """Return what does the same, with trouble."""
@@ -151,7 +156,7 @@ class Trouble:
         """Wait until what goes on by itself has ended."""
         for zombie in self._zombies:
             zombie.join()
-        for database in self._opened:
+        for database in self._free:
             database.close()
 
 
