@@ -27,7 +27,8 @@ from iris.patterns.state.entries import (
 )
 from iris.patterns.state.replica import Replica
 from iris.patterns.state.shared_types import SharedCounter, SharedMap, SharedSet
-from tests.support.states import EDITS, NOW, attack, content, edit, forged, give, mutated, replica, send
+from iris.patterns.state.sync import Header, Snapshot
+from tests.support.states import ALL, EDITS, NOW, absorb, attack, content, edit, forged, give, mutated, replica, send
 
 STEPS = st.lists(
     st.tuples(st.integers(0, 2), st.integers(0, EDITS + 3), st.integers(0, 2)),
@@ -160,7 +161,7 @@ def test_an_edit_waits_for_what_its_writer_had_seen() -> None:
 
 def test_numbers_are_used_again_and_none_that_is_in_use() -> None:
     base = replica(0)
-    base.absorb(dict.fromkeys(range(8, WRITERS), 1), (), {})
+    absorb(base, dict.fromkeys(range(8, WRITERS), 1), (), {})
     for number in range(100):
         one = replica(number, claimed=range(8, 900))
         give(base, one)
@@ -176,7 +177,7 @@ def test_who_comes_back_to_a_number_that_another_one_has_taken_counts_once(seed:
     """It was cut off, and its number seemed free."""
     one, heir = replica(seed, claimed=range(1, WRITERS)), replica(seed + 9, claimed=range(2, WRITERS))
     for each in (one, heir):
-        each.absorb({1: 1}, (), {})  # so that there is no number that nobody has used
+        absorb(each, {1: 1}, (), {})  # so that there is no number that nobody has used
     SharedCounter(one, "", "c").add(5)
     give(one, heir)
     SharedCounter(heir, "", "c").add(10)
@@ -240,10 +241,10 @@ def test_numbers_that_the_date_does_not_allow_use_up_none_and_part_nobody() -> N
         for writer, number in ((1, bound + 1), (2, 1))
     )
     entries = {entry.dot: entry for entry in (ahead, honest)}
-    one.absorb({1: bound + 1, 2: 1}, {ahead.bucket, honest.bucket}, entries)
+    absorb(one, {1: bound + 1, 2: 1}, ALL, entries)
     assert (dict(SharedMap(one, "")), one.vector) == ({"key.2": 1}, {2: 1}), "what others wrote comes all the same"
     del SharedMap(one, "")["key.2"]
-    one.absorb(dict.fromkeys(range(WRITERS), bound - 10), (), {})
+    absorb(one, dict.fromkeys(range(WRITERS), bound - 10), (), {})
     for number in range(5):
         SharedMap(one, "")["k"] = number
     other = replica(2)
@@ -406,7 +407,7 @@ def test_counters_and_sets_take_what_they_hold_only() -> None:
 def test_a_replica_with_entries_that_its_vector_does_not_count_is_refused() -> None:
     entry = Entry(2 * WRITERS, VALUE, "", "", "k", b"\x01")
     with pytest.raises(RemoteProtocolError, match="its vector does not count"):
-        replica().absorb({0: 1}, [entry.bucket], {entry.dot: entry})
+        Snapshot(Header({0: 1}, [], []), 1e6).add_untrusted(encode([entry]))
 
 
 @pytest.mark.long
