@@ -125,7 +125,8 @@ def forged(rng: random.Random, known: Replica) -> Edit:
                 ]
             )
         )
-    removed = rng.sample([entry.dot for entry in known.all_entries()], min(2, len(known.all_entries())))
+    there = list(rng.choice(known._contents.buckets))
+    removed = rng.sample(there, min(2, len(there)))
     return Edit(writer, first, count, rng.choice([{}, dict(known.vector)]), added, removed)
 
 

@@ -74,7 +74,7 @@ class Contents:
             cells[entry.key] = entry
             if not entry.map and entry.kind != SET:
                 self.came.add(dot)
-        elif type(cell) is dict:
+        elif isinstance(cell, dict):
             cell[dot] = entry
         else:
             cells[entry.key] = {cell.dot: cell, dot: entry}

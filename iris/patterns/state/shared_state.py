@@ -116,8 +116,9 @@ class StateStatistics:
     """Messages that were refused, by reason: ``malformed``, ``stranger``."""
 
 
-_COUNTED: Final = ("edits", "announced", "unsent", "received", "applied", "early", "compared", "uncompared", "exchanged",
-                   "unsaved")  # fmt: skip
+_COUNTED: Final = (
+    "edits", "announced", "unsent", "received", "applied", "early", "compared", "uncompared", "exchanged", "unsaved",
+)  # fmt: skip
 
 
 @final
@@ -267,6 +268,10 @@ class SharedState(SharedMap):
         Programs(self._replica, self._check_program, self.watch).serve(service)
         return service
 
+    def _end_watches(self) -> None:
+        """Nothing changes any more for those who follow."""
+        self._changes.end()
+
     @asynccontextmanager
     async def _running(self, timeout: float) -> AsyncIterator[None]:
         """Keep the document equal to those of the others; the block begins when it has what one of them has.
@@ -286,7 +291,7 @@ class SharedState(SharedMap):
                 yield
             finally:
                 self._closed = True
-                self._changes.end()
+                self._end_watches()
                 self._changed.unpark_all()
                 with trio.CancelScope(shield=True):
                     with trio.move_on_after(_GOODBYE), suppress(IrisError):

@@ -147,10 +147,10 @@ class Changes:
             if link.came <= known or self._replica.shows(*link.thing):
                 return link.thing
 
-    def will_show(self, reader: _Link, thing: tuple[Kind, str]) -> bool:
-        """Tell whether a change of a thing is before a reader."""
+    def shows_first(self, reader: _Link, thing: tuple[Kind, str]) -> bool:
+        """Tell whether a thing is there, of which no change is before a reader."""
         link = self._links.get(thing)
-        return link is not None and link.number > reader.number
+        return self._replica.shows(*thing) and (link is None or link.number <= reader.number)
 
     @property
     def ended(self) -> bool:
@@ -198,21 +198,21 @@ class StateWatch:
     async def __anext__(self) -> StateChange:
         while self._kinds:  # what was there when this began
             while self._names:
-                kind, self._after = thing = self._kinds[0], self._names.pop()
-                if covers(self.pattern, self._after) and self._replica.shows(*thing):
-                    if not self._changes.will_show(self._reader, thing):
-                        return self._read(kind, self._after)
+                thing = self._kinds[0], self._names.pop()
+                self._after = thing[1]
+                if covers(self.pattern, self._after) and self._changes.shows_first(self._reader, thing):
+                    return self._read(*thing)
             await trio.lowlevel.checkpoint()
             self._find_names()
         for step in count(1):
-            thing = self._changes.next(self._reader)
-            if thing is not None and covers(self.pattern, thing[1]):
-                return self._read(*thing)
-            if thing is not None and step % _AT_A_TIME == 0:
+            change = self._changes.next(self._reader)
+            if change is not None and covers(self.pattern, change[1]):
+                return self._read(*change)
+            if change is not None and step % _AT_A_TIME == 0:
                 await trio.lowlevel.checkpoint()
-            elif thing is None and self._changes.ended:
+            elif change is None and self._changes.ended:
                 break
-            elif thing is None:
+            elif change is None:
                 await self._reader.wakeup.wait()
         raise StopAsyncIteration
 
