@@ -53,6 +53,8 @@ _AHEAD: Final = 86_400.0
 _WRITTEN_ANEW: Final = 64
 """Entries that a writer writes anew at a time when another one has used its number."""
 _DIGESTS_AT_A_TIME: Final = 16
+_MARGIN: Final = 64
+"""Where entries are removed for want of room, so much of the bound more is: not at each edit."""
 
 
 class ReplicaObserver(Protocol):
@@ -83,7 +85,7 @@ class _Merge:
 
     def __init__(self, contents: Contents, writer: int, own: Collection[int], *, used: bool) -> None:
         self.contents: Final = contents
-        self.writer: Final = writer
+        self.writer = writer
         self.used = used
         self.gone: list[Entry] = []
         self.replaced: list[Entry] = []
@@ -332,7 +334,7 @@ class Replica:
             merge.put(entry, known)
         for dot in edit.removed:
             merge.drop(dot)
-        for _ in self._finish(merge, vector):
+        for _ in chain(self._evict(self._contents), self._finish(merge, vector)):
             pass
         return True
 
@@ -347,7 +349,7 @@ class Replica:
         bound = self._bound()  # if a clock is ahead, what its writers have written waits for the date
         theirs = {writer: number for writer, number in vector.items() if number <= bound}
         known, live = self.vector.copy(), self._contents
-        mine = [dot for bucket in buckets for dot in live.buckets[bucket] if dot not in entries]
+        mine = [dot for bucket in set(buckets) for dot in live.buckets[bucket] if dot not in entries]
         is_long = len(mine) + len(entries) > AT_A_TIME
         if is_long:
             self._meanwhile = []
@@ -364,6 +366,11 @@ class Replica:
                 merge.put(entries[dot], number)
             if step % AT_A_TIME == 0 and is_long:
                 yield
+        for _ in self._evict(merge.contents):
+            if is_long:
+                yield
+        merge.writer = self.writer  # it may have been chosen meanwhile
+        merge.used |= theirs.get(self.writer, 0) > known.get(self.writer, 0)
         for entry in self._meanwhile or ():
             there = live.find(entry.dot)
             if there is None:
@@ -371,7 +378,7 @@ class Replica:
             else:
                 writer = entry.dot % WRITERS
                 merge.put(there, max(known.get(writer, 0), theirs.get(writer, 0)))
-                if merge.contents.find(entry.dot) is None and writer in self._starts:
+                if merge.contents.find(entry.dot) != there and writer in self._starts:
                     merge.gone.append(there)
         self._meanwhile, self._contents = None, merge.contents
         yield from self._finish(merge, theirs)
@@ -382,11 +389,10 @@ class Replica:
         return _Merge(contents, own, self._starts, used=used)
 
     def _finish(self, merge: _Merge, vector: Mapping[int, int]) -> Iterator[None]:
-        """Keep to the bound, and write anew what was lost because another one has used this writer's number."""
+        """Note what has changed, and write anew what was lost because another one has used this writer's number."""
         for writer, number in vector.items():
             if number > self.vector.get(writer, 0):
                 self.vector[writer] = self._seen[writer] = number
-        self._evict()
         changed, came = self._contents.take_changes()
         for at in range(0, len(changed), AT_A_TIME):
             self._note(changed[at : at + AT_A_TIME], came)
@@ -443,16 +449,32 @@ class Replica:
         there = self._counted(entry.group, entry.key, writer)
         return read_added(entry).own - (0 if there is None else read_added(there).share_of(start))
 
-    def _evict(self) -> None:
-        """Remove the newest entries of whom most bytes are, where the document has more than it may."""
-        contents, bound = self._contents, _TOLERANCE * self._max_bytes
-        while contents.size > bound:
-            writer = max(contents.bytes, key=contents.bytes.__getitem__)
-            for entry in sorted((one for one in self.all_entries() if one.dot % WRITERS == writer), key=_dot)[::-1]:
+    def _evict(self, contents: Contents) -> Iterator[None]:
+        """Remove the newest entries of whom most bytes are, where the document has more than it may, in steps."""
+        bound = _TOLERANCE * self._max_bytes
+        if contents.size <= bound:
+            return
+        least = bound - bound // _MARGIN
+        excess, dots = contents.size - least, dict[int, list[int]]()
+        for writer, size in contents.bytes.most_common():
+            if excess > 0:
+                dots[writer] = []
+                excess -= size
+        for bucket in contents.buckets:
+            for dot in bucket:
+                if dot % WRITERS in dots:
+                    dots[dot % WRITERS].append(dot)
+            yield
+        newest = chain.from_iterable(sorted(own, reverse=True) for own in dots.values())
+        for step, dot in enumerate(newest, 1):
+            entry = contents.find(dot)
+            if contents.size <= least:
+                break
+            if entry is not None:
                 contents.drop(entry)
                 self.evicted += 1
-                if contents.size <= bound - bound // 16:  # not at each edit
-                    break
+            if step % AT_A_TIME == 0:
+                yield
 
     # -- comparing ------------------------------------------------------------------------------------------
 
