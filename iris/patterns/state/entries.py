@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 
 from iris.kernel.config import KIB
 from iris.kernel.errors import ConfigError, RemoteProtocolError
+from iris.kernel.wire import MAX_CONTAINERS
 
 VALUE: Final = 0
 COUNTER: Final = 1
@@ -35,6 +36,8 @@ MAX_VALUE: Final = 256 * KIB
 """Bytes of a value as msgpack."""
 MAX_DEPTH: Final = 16
 """Lists and dicts within each other."""
+MAX_PARTS: Final = MAX_CONTAINERS - 16
+"""Lists and dicts in a value: programs are told of it within a few more."""
 MAX_COUNT: Final = 2**53
 """Bound of what one writer has added to a counter."""
 OVERHEAD: Final = 128
@@ -42,6 +45,9 @@ OVERHEAD: Final = 128
 AT_A_TIME: Final = 2048
 """Entries in one message, or dots of removed ones: some ms of checks and merging, whatever their size."""
 
+_LEAST: Final = -(2**63)
+_MOST: Final = 2**64
+"""Bounds of an int, as msgpack has them: programs could not be told of others."""
 _SMALL: Final = 4 * KIB
 _LEAVES: Final = frozenset({type(None), bool, int, float, str, bytes})
 _json: Final = json.JSONEncoder(ensure_ascii=False).encode
@@ -241,6 +247,7 @@ def check_plain(value: object) -> None:
         ConfigError: it is none.
     """
     level: list[object] = [value]
+    containers = 0
     for _ in range(MAX_DEPTH + 1):
         kinds = set(map(type, level))
         if kinds <= _LEAVES:
@@ -255,6 +262,9 @@ def check_plain(value: object) -> None:
         dicts: list[Any] = [one for one in level if type(one) is dict] if dict in kinds else []
         if set(map(type, chain.from_iterable(dicts))) - {str}:
             raise ConfigError("a document does not hold dicts with a key that is no str")
+        containers += len(lists) + len(dicts)
+        if containers > MAX_PARTS:
+            raise ConfigError(f"a value has more than {MAX_PARTS} lists and dicts")
         level = list(chain(chain.from_iterable(lists), chain.from_iterable(map(dict.values, dicts))))
         if len(level) > MAX_VALUE:
             raise ConfigError(f"a value has more than {MAX_VALUE} parts")
@@ -294,8 +304,10 @@ def _element(value: object, depth: int = 0) -> object:
         if depth >= MAX_DEPTH:
             raise ConfigError(f"a value is nested deeper than {MAX_DEPTH}: use several keys")
         return [_element(one, depth + 1) for one in cast("tuple[object, ...]", value)]
-    if isinstance(value, float) and value.is_integer():
+    if isinstance(value, float) and value.is_integer() and _LEAST <= value < _MOST:
         return int(value)
+    if isinstance(value, int) and not _LEAST <= value < _MOST:
+        raise ConfigError(f"a set in a document does not hold {value!r:.100}: an int has 64 bits")
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise ConfigError(

@@ -75,7 +75,8 @@ class SharedCounter:
 class SharedSet(MutableSet[Any]):
     """A set of values.  An element that one member adds while another one discards it stays.
 
-    Elements are None, bool, int, float and str, and tuples of these, 16 deep at most; as JSON 1,024 bytes at most.
+    Elements are None, bool, int (64 bits), float and str, and tuples of these, 16 deep at most; as JSON 1,024 bytes at
+    most.
     """
 
     __slots__ = ("_group", "_replica")
