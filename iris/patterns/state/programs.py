@@ -15,14 +15,19 @@ import msgspec
 import trio
 from msgspec import UNSET, Struct, UnsetType
 
+from iris.kernel.config import KIB
 from iris.kernel.errors import ConfigError, Overloaded, RemoteError
 from iris.patterns.messages import Request, Sender
 from iris.patterns.service import Service
-from iris.patterns.state.entries import MAX_DEPTH, check_key
+from iris.patterns.state.entries import MAX_DEPTH, SET, VALUE, check_key, read_element
 from iris.patterns.state.replica import Replica
-from iris.patterns.state.shared_types import SharedMap
+from iris.patterns.state.shared_types import SharedMap, value_of
 from iris.patterns.state.watch import StateWatch
 from iris.patterns.tunnel import Tunnel
+
+_STEP: Final = 64 * KIB
+"""Bytes that are read at a time, each key counting:"""
+_KEY: Final = 32
 
 
 @final
@@ -54,23 +59,57 @@ class Programs:
 
     def serve(self, service: Service) -> None:
         """Add the operations to the service of a document."""
+        service.request("read")(self._read)
         for name, operation in _OPERATIONS.items():
             service.request(name)(self._checked(operation))
         service.tunnel("watch")(self._serve_watch)
 
+    def _place(self, request: Request) -> tuple[SharedMap, Subject]:
+        """Return what a request is about.
+
+        Raises:
+            RemoteError: its sender may not, or it is malformed.
+        """
+        self._check(request.sender)
+        try:
+            subject = msgspec.convert(request.payload, Subject)
+            return SharedMap(self._replica, subject.map and check_key(subject.map, "name")), subject
+        except (ConfigError, msgspec.ValidationError) as error:
+            raise RemoteError("bad_request", str(error)) from None
+
     def _checked(self, operation: Callable[[SharedMap, Subject], object]) -> Callable[[Request], object]:
         def handle(request: Request) -> object:
-            self._check(request.sender)
+            place, subject = self._place(request)
             try:
-                subject = msgspec.convert(request.payload, Subject)
-                name = subject.map and check_key(subject.map, "name")
-                return operation(SharedMap(self._replica, name), subject)
-            except (ConfigError, msgspec.ValidationError) as error:
+                return operation(place, subject)
+            except ConfigError as error:
                 raise RemoteError("bad_request", str(error)) from None
             except Overloaded as error:
                 raise RemoteError("full", str(error)) from None
 
         return handle
+
+    async def _read(self, request: Request) -> object:
+        """Return what is there at one moment; to read all of a large document takes several steps."""
+        place, subject = self._place(request)
+        try:
+            if isinstance(subject.key, str):
+                return place.get(subject.key)
+            if isinstance(subject.counter, str):
+                return place.counter(subject.counter).value
+            name = check_key(subject.set, "name") if isinstance(subject.set, str) else ""
+        except ConfigError as error:
+            raise RemoteError("bad_request", str(error)) from None
+        found = self._replica.all_of((SET if name else VALUE, subject.map, name))
+        shown: dict[str, Any] = {}
+        size = 0
+        for key in sorted(found):
+            shown[key] = read_element(key) if name else value_of(found[key])
+            size += len(found[key][0].payload) + _KEY
+            if size > _STEP:
+                size = 0
+                await trio.lowlevel.checkpoint()
+        return list(shown.values()) if name else shown
 
     async def _serve_watch(self, tunnel: Tunnel) -> None:
         self._check(tunnel.sender)
@@ -84,16 +123,6 @@ class Programs:
             raise RemoteError("bad_request", str(error)) from None
         async for change in watch:
             await tunnel.send(msgspec.to_builtins(change, builtin_types=(bytes,)))
-
-
-def _read(place: SharedMap, subject: Subject) -> object:
-    if isinstance(subject.key, str):
-        return place.get(subject.key)
-    if isinstance(subject.counter, str):
-        return place.counter(subject.counter).value
-    if isinstance(subject.set, str):
-        return list(place.set(subject.set))
-    return dict(place)
 
 
 def _write(place: SharedMap, subject: Subject) -> None:
@@ -129,4 +158,4 @@ def _hashable(element: object, depth: int = 0) -> object:
     return tuple(_hashable(one, depth + 1) for one in cast("list[object]", element))
 
 
-_OPERATIONS: Final = {"read": _read, "write": _write, "add": _add, "remove": _remove}
+_OPERATIONS: Final = {"write": _write, "add": _add, "remove": _remove}

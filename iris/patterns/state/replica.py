@@ -184,6 +184,11 @@ class Replica:
         cell = self._contents.groups.get(group, {}).get(key, {})
         return tuple(cell.values()) if isinstance(cell, dict) else (cell,)
 
+    def all_of(self, group: Group) -> dict[str, tuple[Entry, ...]]:
+        """Return the entries of all keys of a group, as they are now."""
+        cells = self._contents.groups.get(group, {})
+        return {key: tuple(cell.values()) if isinstance(cell, dict) else (cell,) for key, cell in cells.items()}
+
     def all_entries(self) -> list[Entry]:
         """Return the entries of the whole document."""
         return [entry for bucket in self._contents.buckets for entry in bucket.values()]
