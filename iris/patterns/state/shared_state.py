@@ -199,7 +199,7 @@ class SharedState(SharedMap):
         """
         check_pattern(pattern)
         self._check_open()
-        return StateWatch(pattern, self._replica, self._changes)
+        return StateWatch(pattern, self._changes)
 
     async def settled(self, members: int | None = None, timeout: float = 5.0) -> None:
         """Wait until members have everything that this one has now.
@@ -270,7 +270,8 @@ class SharedState(SharedMap):
 
     def _end_watches(self) -> None:
         """Nothing changes any more for those who follow."""
-        self._changes.end()
+        self._changes.ended = True
+        self._changes.wake()
 
     @asynccontextmanager
     async def _running(self, timeout: float) -> AsyncIterator[None]:
