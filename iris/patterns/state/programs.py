@@ -38,33 +38,23 @@ class Subject(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     element: Any = UNSET
 
 
-@final
-class Programs:
-    """Serves programs.
+def serve_programs(
+    service: Service, replica: Replica, check: Callable[[Sender], None], watch: Callable[[str], StateWatch]
+) -> None:
+    """Add the operations to the service of a document.
 
     Args:
         check: raises RemoteError for a sender that may not.
         watch: follows what a pattern matches.
     """
 
-    def __init__(self, replica: Replica, check: Callable[[Sender], None], watch: Callable[[str], StateWatch]) -> None:
-        self._replica = replica
-        self._check = check
-        self._watch = watch
-
-    def serve(self, service: Service) -> None:
-        """Add the operations to the service of a document."""
-        for name, operation in _OPERATIONS.items():
-            service.request(name)(self._checked(operation))
-        service.tunnel("watch")(self._serve_watch)
-
-    def _checked(self, operation: Callable[[SharedMap, Subject], object]) -> Callable[[Request], object]:
+    def checked(operation: Callable[[SharedMap, Subject], object]) -> Callable[[Request], object]:
         def handle(request: Request) -> object:
-            self._check(request.sender)
+            check(request.sender)
             try:
                 subject = msgspec.convert(request.payload, Subject)
                 name = subject.map and check_key(subject.map, "name")
-                return operation(SharedMap(self._replica, name), subject)
+                return operation(SharedMap(replica, name), subject)
             except (ConfigError, msgspec.ValidationError) as error:
                 raise RemoteError("bad_request", str(error)) from None
             except Overloaded as error:
@@ -72,17 +62,20 @@ class Programs:
 
         return handle
 
-    async def _serve_watch(self, tunnel: Tunnel) -> None:
-        self._check(tunnel.sender)
+    for name, operation in _OPERATIONS.items():
+        service.request(name)(checked(operation))
+
+    @service.tunnel("watch")
+    async def serve_watch(tunnel: Tunnel) -> None:
+        check(tunnel.sender)
         try:
             pattern = await tunnel.receive()
+            changes = watch(pattern if isinstance(pattern, str) else "")
         except trio.EndOfChannel:
             raise RemoteError("bad_request", "watch takes a pattern") from None
-        try:
-            watch = self._watch(pattern if isinstance(pattern, str) else "")
         except ConfigError as error:
             raise RemoteError("bad_request", str(error)) from None
-        async for change in watch:
+        async for change in changes:
             await tunnel.send(msgspec.to_builtins(change, builtin_types=(bytes,)))
 
 
