@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from iris.kernel.errors import ConfigError, Overloaded, RemoteProtocolError
 from iris.patterns.state.entries import (
-    AT_A_TIME,
     COUNTER,
     MAX_VALUE,
     OVERHEAD,
