@@ -24,7 +24,7 @@ from typing import Final, Protocol, final
 from msgspec.structs import replace
 
 from iris.kernel.errors import Overloaded, RemoteProtocolError
-from iris.patterns.state.contents import Contents
+from iris.patterns.state.contents import EntryIndex
 from iris.patterns.state.entries import (
     AT_A_TIME,
     BUCKETS,
@@ -67,7 +67,7 @@ class ReplicaObserver(Protocol):
         ...
 
     def note_changes(self, changed: list[Entry], came: set[int]) -> None:
-        """Note entries that have come or gone; see ``Contents``."""
+        """Note entries that have come or gone; see ``EntryIndex``."""
         ...
 
 
@@ -81,7 +81,7 @@ class _Merge:
         replaced: entries of this writer whose dot has another entry now.
     """
 
-    def __init__(self, contents: Contents, writer: int, own: Collection[int], *, used: bool) -> None:
+    def __init__(self, contents: EntryIndex, writer: int, own: Collection[int], *, used: bool) -> None:
         self.contents: Final = contents
         self.writer: Final = writer
         self.used = used
@@ -142,7 +142,7 @@ class Replica:
         self._wall_clock = wall_clock
         self._max_bytes = max_bytes
         self._claimed = claimed
-        self._contents = Contents()
+        self._contents = EntryIndex()
         self._meanwhile: list[Entry] | None = None
         """What has come or gone since a copy of the contents was made that is to take their place."""
         self._starts: dict[int, int] = {}
@@ -376,7 +376,7 @@ class Replica:
         self._meanwhile, self._contents = None, merge.contents
         yield from self._finish(merge, theirs)
 
-    def _begin(self, contents: Contents, vector: Mapping[int, int]) -> _Merge:
+    def _begin(self, contents: EntryIndex, vector: Mapping[int, int]) -> _Merge:
         own = self.writer
         used = vector.get(own, 0) > self.vector.get(own, 0)
         return _Merge(contents, own, self._starts, used=used)

@@ -60,7 +60,7 @@ class Changes:
         self._watches.add(watch)
 
     def note(self, changed: list[Entry], came: set[int]) -> None:
-        """Note entries that came or went; see ``Contents``."""
+        """Note entries that came or went; see ``EntryIndex``."""
         seen = max((watch.seen for watch in self._watches), default=None)
         if seen is None:
             self._order.clear()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import resource
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -127,7 +128,8 @@ def test_a_large_document_is_merged_in_steps_and_seen_at_once() -> None:
         else:
             del SharedMap(other, "")[f"key.{number}"]
     steps = one.absorb(dict(other.vector), ALL, {entry.dot: entry for entry in other.all_entries()})
-    longest, seen, began = 0.0, set(), time.thread_time()
+    longest, began = 0.0, time.thread_time()
+    seen: set[tuple[Any, ...]] = set()
     for _ in steps:
         longest = max(longest, time.thread_time() - began)
         seen.add((one.size, SharedMap(one, "").get("key.1"), SharedMap(one, "").get("key.4")))
