@@ -4,8 +4,8 @@
 
 Members write values of 100 bytes, one after the other, two a second.  Every member follows the document and notes when
 it has each of them.  Bytes are those that all links have sent, sealed, in the time after each change, less what they
-send in as long a time without one.  Two members overwrite 100 keys so many times, and compare their size.  In memory there is no kernel and no cable: the time is that of the processor, which
-all members share.
+send in as long a time without one.  Two members overwrite 100 keys, and their sizes are compared meanwhile.  In memory
+there is no kernel and no cable: the time is that of the processor, which all members share.
 """
 
 from __future__ import annotations

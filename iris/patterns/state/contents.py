@@ -15,7 +15,7 @@ Cell = Entry | dict[int, Entry]
 
 
 @final
-class Contents:
+class EntryIndex:
     """The entries of a document.
 
     Attributes:
@@ -40,12 +40,12 @@ class Contents:
         self.changed: list[Entry] = []
         self.came: set[int] = set()
 
-    def copy(self) -> Contents:
+    def copy(self) -> EntryIndex:
         """Return a copy, whose changes are its own: some ms for a full document."""
-        copy = Contents()
+        copy = EntryIndex()
         copy.size, copy.digests = self.size, self.digests.copy()
         copy.maps, copy.bytes = self.maps.copy(), self.bytes.copy()
-        copy.buckets[:] = map(dict.copy, self.buckets)
+        copy.buckets[:] = [bucket.copy() for bucket in self.buckets]
         for group, cells in self.groups.items():
             copy.groups[group] = {key: cell.copy() if type(cell) is dict else cell for key, cell in cells.items()}
         return copy

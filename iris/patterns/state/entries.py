@@ -261,11 +261,11 @@ def check_plain(value: object) -> None:
         lists: list[Any] = level if kinds <= {list, tuple} else [one for one in level if type(one) in (list, tuple)]
         dicts: list[Any] = [one for one in level if type(one) is dict] if dict in kinds else []
         if set(map(type, chain.from_iterable(dicts))) - {str}:
-            raise ConfigError("a document does not hold dicts with a key that is no str")
+            raise ConfigError("a document does not hold dicts with such keys: use str")
         containers += len(lists) + len(dicts)
         if containers > MAX_PARTS:
             raise ConfigError(f"a value has more than {MAX_PARTS} lists and dicts")
-        level = list(chain(chain.from_iterable(lists), chain.from_iterable(map(dict.values, dicts))))
+        level = list(chain(chain.from_iterable(lists), chain.from_iterable(one.values() for one in dicts)))
         if len(level) > MAX_VALUE:
             raise ConfigError(f"a value has more than {MAX_VALUE} parts")
     raise ConfigError(f"a value is nested deeper than {MAX_DEPTH}: use several keys")

@@ -24,7 +24,7 @@ from typing import Final, Protocol, final
 from msgspec.structs import replace
 
 from iris.kernel.errors import Overloaded, RemoteProtocolError
-from iris.patterns.state.contents import Contents
+from iris.patterns.state.contents import EntryIndex
 from iris.patterns.state.entries import (
     AT_A_TIME,
     BUCKETS,
@@ -69,7 +69,7 @@ class ReplicaObserver(Protocol):
         ...
 
     def note_changes(self, changed: list[Entry], came: set[int]) -> None:
-        """Note entries that have come or gone; see ``Contents``."""
+        """Note entries that have come or gone; see ``EntryIndex``."""
         ...
 
 
@@ -83,7 +83,7 @@ class _Merge:
         replaced: entries of this writer whose dot has another entry now.
     """
 
-    def __init__(self, contents: Contents, writer: int, own: Collection[int], *, used: bool) -> None:
+    def __init__(self, contents: EntryIndex, writer: int, own: Collection[int], *, used: bool) -> None:
         self.contents: Final = contents
         self.writer = writer
         self.used = used
@@ -144,7 +144,7 @@ class Replica:
         self._wall_clock = wall_clock
         self._max_bytes = max_bytes
         self._claimed = claimed
-        self._contents = Contents()
+        self._contents = EntryIndex()
         self._meanwhile: list[Entry] | None = None
         """What has come or gone since a copy of the contents was made that is to take their place."""
         self._starts: dict[int, int] = {}
@@ -388,7 +388,7 @@ class Replica:
         self._meanwhile, self._contents = None, merge.contents
         yield from self._finish(merge, theirs)
 
-    def _begin(self, contents: Contents, vector: Mapping[int, int]) -> _Merge:
+    def _begin(self, contents: EntryIndex, vector: Mapping[int, int]) -> _Merge:
         own = self.writer
         used = vector.get(own, 0) > self.vector.get(own, 0)
         return _Merge(contents, own, self._starts, used=used)
@@ -454,7 +454,7 @@ class Replica:
         there = self._counted(entry.group, entry.key, writer)
         return read_added(entry).own - (0 if there is None else read_added(there).share_of(start))
 
-    def _evict(self, contents: Contents) -> Iterator[None]:
+    def _evict(self, contents: EntryIndex) -> Iterator[None]:
         """Remove the newest entries of whom most bytes are, where the document has more than it may, in steps."""
         bound = _TOLERANCE * self._max_bytes
         if contents.size <= bound:

@@ -41,7 +41,7 @@ from iris.patterns.service import Service
 from iris.patterns.state.entries import AT_A_TIME, Edit, Entry, Vector, check_key, encode, read_edit_untrusted
 from iris.patterns.state.kept_copy import load_copy, save_copy
 from iris.patterns.state.members import StateMembers
-from iris.patterns.state.programs import Programs
+from iris.patterns.state.programs import serve_programs
 from iris.patterns.state.replica import Replica
 from iris.patterns.state.shared_types import SharedMap
 from iris.patterns.state.sync import Snapshot, in_steps, pull, read_untrusted, serve
@@ -199,7 +199,7 @@ class SharedState(SharedMap):
         """
         check_pattern(pattern)
         self._check_open()
-        return StateWatch(pattern, self._replica, self._changes)
+        return StateWatch(pattern, self._changes)
 
     async def settled(self, members: int | None = None, timeout: float = 5.0) -> None:
         """Wait until members have everything that this one has now.
@@ -265,12 +265,13 @@ class SharedState(SharedMap):
         service.broadcast(self._receive_edit)
         service.request(_REACHED)(self._reached)
         service.tunnel(_SYNC)(self._serve_sync)
-        Programs(self._replica, self._check_program, self.watch).serve(service)
+        serve_programs(service, self._replica, self._check_program, self.watch)
         return service
 
     def _end_watches(self) -> None:
         """Nothing changes any more for those who follow."""
-        self._changes.end()
+        self._changes.ended = True
+        self._changes.wake()
 
     @asynccontextmanager
     async def _running(self, timeout: float) -> AsyncIterator[None]:

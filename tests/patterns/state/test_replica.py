@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import resource
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -72,6 +73,36 @@ def test_replicas_are_equal_after_any_order_of_edits_comparisons_and_losses(
 
 @given(st.integers(0, 2**32))
 @settings(max_examples=25, deadline=None)
+def test_what_is_written_and_comes_while_a_long_comparison_is_merged_counts(seed: int) -> None:
+    """It is merged in steps, between which the replica goes on."""
+    rng = random.Random(seed)
+    one, other, third = (replica(seed + number) for number in range(3))
+    for each in (one, other, third):
+        SharedMap(each, "").update({f"{rng.randrange(100)}": number for number in range(60)})
+        each.take_edits()
+    give(third, other)
+    for key in rng.sample(sorted(SharedMap(other, "")), 10):
+        del SharedMap(other, "")[key]
+    if rng.random() < 0.5:
+        give(one, other)
+    mine, entries = 0, {entry.dot: entry for entry in other.all_entries()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("iris.patterns.state.replica.AT_A_TIME", 8)
+        for _ in one.absorb(dict(other.vector), ALL, entries):
+            for _ in range(rng.randrange(4)):
+                edit(one, rng.randrange(EDITS), rng)
+                SharedCounter(one, "", "mine").add(1)
+                mine += 1
+            send(one, third)
+            attack(one, encode(forged(rng, third)))
+    assert mine
+    assert SharedCounter(one, "", "mine").value == mine
+    settle([one, other, third])
+    assert SharedCounter(third, "", "mine").value == mine
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=25, deadline=None)
 def test_what_anybody_sends_can_be_read_by_all_and_leaves_them_equal(seed: int) -> None:
     rng = random.Random(seed)
     replicas = [replica(number, max_bytes=20_000) for number in range(3)]
@@ -83,6 +114,37 @@ def test_what_anybody_sends_can_be_read_by_all_and_leaves_them_equal(seed: int) 
             if rng.random() < 0.7:
                 attack(target, data if rng.random() < 0.5 else mutated(rng, data))
     settle(replicas)
+
+
+def test_a_large_document_is_merged_in_steps_and_seen_at_once() -> None:
+    """Two members that were parted, with 12,000 keys of which half were overwritten, and a quarter deleted."""
+    one, other = replica(1, max_bytes=10_000_000), replica(2, max_bytes=10_000_000)
+    for number in range(12_000):
+        SharedMap(one, "")[f"key.{number}"] = 1
+    give(one, other)
+    for number in range(12_000):
+        if number % 4:
+            SharedMap(other, "")[f"key.{number}"] = 2
+        else:
+            del SharedMap(other, "")[f"key.{number}"]
+    steps = one.absorb(dict(other.vector), ALL, {entry.dot: entry for entry in other.all_entries()})
+    longest, began = 0.0, time.thread_time()
+    seen: set[tuple[Any, ...]] = set()
+    for _ in steps:
+        longest = max(longest, time.thread_time() - began)
+        seen.add((one.size, SharedMap(one, "").get("key.1"), SharedMap(one, "").get("key.4")))
+        began = time.thread_time()
+    assert longest < 0.05
+    assert len(seen) == 2
+    assert one.digest() == other.digest()
+
+
+def test_a_value_of_many_lists_is_read_in_no_time() -> None:
+    """The collector of garbage looked at them again and again."""
+    entry = Entry(WRITERS, VALUE, "", "", "k", b"\xdd" + (MAX_VALUE - 5).to_bytes(4) + b"\x90" * (MAX_VALUE - 5))
+    began = time.thread_time()
+    read_entries_untrusted(encode([entry]))
+    assert time.thread_time() - began < 0.1
 
 
 @pytest.mark.long

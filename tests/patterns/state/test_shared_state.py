@@ -237,10 +237,10 @@ async def test_watches_have_no_lists_of_their_own(autojump_clock: MockClock, doc
         tracemalloc.stop()
     for number in range(20_100):
         one[f"key.{number}"] = -number
-    assert len(one._changes._links) == 20_100
+    assert len(one._changes._order) == 20_100
     del watch, watches
     one["key.0"] = 0
-    assert not one._changes._links
+    assert not one._changes._order
 
 
 async def test_a_watch_ends_with_its_document(autojump_clock: MockClock, documents: Documents) -> None:
