@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import resource
 import time
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from iris.kernel.errors import ConfigError, Overloaded, RemoteProtocolError
 from iris.patterns.state.entries import (
     COUNTER,
+    MAX_PARTS,
     MAX_VALUE,
     OVERHEAD,
     SET,
@@ -141,10 +143,15 @@ def test_a_large_document_is_merged_in_steps_and_seen_at_once() -> None:
 
 def test_a_value_of_many_lists_is_read_in_no_time() -> None:
     """The collector of garbage looked at them again and again."""
-    entry = Entry(WRITERS, VALUE, "", "", "k", b"\xdd" + (MAX_VALUE - 5).to_bytes(4) + b"\x90" * (MAX_VALUE - 5))
-    began = time.thread_time()
-    read_entries_untrusted(encode([entry]))
-    assert time.thread_time() - began < 0.1
+    for count, refusal in (
+        (MAX_PARTS - 1, nullcontext()),
+        (MAX_VALUE - 5, pytest.raises(RemoteProtocolError, match="more than 65520 lists")),
+    ):
+        entry = Entry(WRITERS, VALUE, "", "", "k", b"\xdd" + count.to_bytes(4) + b"\x90" * count)
+        began = time.thread_time()
+        with refusal:
+            read_entries_untrusted(encode([entry]))
+        assert time.thread_time() - began < 0.1
 
 
 @pytest.mark.long
