@@ -74,32 +74,6 @@ async def test_members_that_come_and_go_in_the_middle_of_anything_agree(
         assert len({state._replica.digest() for state in states}) == 1
 
 
-async def test_newcomers_in_a_crowd_have_it_all(autojump_clock: MockClock, network: Network) -> None:
-    """Sixteen come at once, and their giver leaves in the middle of that."""
-    done: list[int] = []
-    async with AsyncExitStack() as stack:
-        enter = stack.enter_async_context
-        first = await enter((await enter(network.open_node("prices"))).state("prices"))
-        nursery = await enter(trio.open_nursery())
-        first.update({f"k{number}": "x" * 100 for number in range(6000)})
-
-        async def leave(*, task_status: trio.TaskStatus[None]) -> None:
-            async with network.open_node("prices") as node, node.state("prices"):
-                task_status.started()
-                await trio.sleep(0.05)
-
-        for _ in range(3):
-            await nursery.start(leave)
-
-        async def come() -> None:
-            async with network.open_node("prices") as node, node.state("prices", timeout=60) as state:
-                done.append(len(state))
-
-        for _ in range(16):
-            nursery.start_soon(come)
-    assert done == [6000] * 16
-
-
 async def test_values_sets_and_names_at_their_edges(autojump_clock: MockClock, network: Network) -> None:
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
