@@ -24,7 +24,7 @@ from typing import Final, Protocol, final
 from msgspec.structs import replace
 
 from iris.kernel.errors import Overloaded, RemoteProtocolError
-from iris.patterns.state.contents import EntryIndex
+from iris.patterns.state.entry_index import EntryIndex
 from iris.patterns.state.entries import (
     AT_A_TIME,
     BUCKETS,
