@@ -267,7 +267,7 @@ def check_plain(value: object) -> None:
             raise ConfigError(f"a value has more than {MAX_PARTS} lists and dicts")
         level = list(chain(chain.from_iterable(lists), chain.from_iterable(one.values() for one in dicts)))
         if len(level) > MAX_VALUE:
-            raise ConfigError(f"a value has more than {MAX_VALUE} parts")
+            raise ConfigError(f"a value has {len(level)} bytes: a document holds values of {MAX_VALUE} bytes at most")
     raise ConfigError(f"a value is nested deeper than {MAX_DEPTH}: use several keys")
 
 

@@ -24,7 +24,6 @@ from typing import Final, Protocol, final
 from msgspec.structs import replace
 
 from iris.kernel.errors import Overloaded, RemoteProtocolError
-from iris.patterns.state.contents import EntryIndex
 from iris.patterns.state.entries import (
     AT_A_TIME,
     BUCKETS,
@@ -43,6 +42,7 @@ from iris.patterns.state.entries import (
     encode,
     read_added,
 )
+from iris.patterns.state.entry_index import EntryIndex
 
 _TOLERANCE: Final = 2
 """Others may fill a document to twice its bound: each keeps to it, but several may write at once."""

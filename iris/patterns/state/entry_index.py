@@ -1,4 +1,4 @@
-"""Contents: the entries of a document, by dot in buckets, and by key."""
+"""Entry index: the entries of a document, by dot in buckets, and by key."""
 
 from __future__ import annotations
 
