@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from iris.kernel.errors import RemoteProtocolError
-from iris.patterns.state.contents import bucket_of
 from iris.patterns.state.entries import (
     AT_A_TIME,
     BUCKETS,
@@ -26,6 +25,7 @@ from iris.patterns.state.entries import (
     read_edit_untrusted,
     write_value,
 )
+from iris.patterns.state.entry_index import bucket_of
 from iris.patterns.state.replica import Replica
 from iris.patterns.state.shared_types import SharedMap, SharedSet
 from iris.patterns.state.sync import Header, Snapshot, pieces
