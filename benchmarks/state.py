@@ -1,11 +1,11 @@
 """Documents of whole nodes, in one process on the network in memory and the real clock: what a change costs and takes.
 
-    python -m benchmarks.state [MEMBERS] [CHANGES]
+    python -m benchmarks.state [MEMBERS] [CHANGES] [OVERWRITES]
 
 Members write values of 100 bytes, one after the other, two a second.  Every member follows the document and notes when
 it has each of them.  Bytes are those that all links have sent, sealed, in the time after each change, less what they
-send in as long a time without one.  In memory there is no kernel and no cable: the time is that of the processor, which
-all members share.
+send in as long a time without one.  Two members overwrite 100 keys, and their sizes are compared meanwhile.  In memory
+there is no kernel and no cable: the time is that of the processor, which all members share.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import dataclasses
 import math
 import platform
 import sys
+import time
 from contextlib import AsyncExitStack
 from typing import Final, final
 
@@ -21,6 +22,7 @@ import trio
 
 import iris
 import iris.testing
+from iris.patterns.state.entries import encode
 
 SIZE: Final = 100
 _PAUSE: Final = 0.25
@@ -107,11 +109,39 @@ async def join(keys: int) -> tuple[float, int]:
         return taken, sent([first, new]) - before
 
 
-async def main(members: int, changes: int) -> None:
+async def overwrite(count: int) -> tuple[set[int], int]:
+    """Have one member overwrite 100 keys; return the sizes that two members had meanwhile, and that of their copies."""
+    sizes: set[int] = set()
+    async with iris.testing.open_network() as network, AsyncExitStack() as stack:
+        nodes = [await stack.enter_async_context(network.open_node("prices")) for _ in range(2)]
+        states = [await stack.enter_async_context(node.state("prices", timeout=60)) for node in nodes]
+        await nodes[0].wait_for("prices", 2, timeout=60)
+        for number in range(count):
+            states[0][f"key.{number % 100}"] = 1_000_000 + number % 7
+            if number % 1000 == 999:
+                await trio.lowlevel.checkpoint()
+            if number % (count // 20) == count // 20 - 1:
+                await states[0].settled(timeout=60)
+                sizes |= {state.statistics().bytes for state in states}
+        copy = len(encode((states[1]._replica.vector, states[1]._replica.all_entries())))
+    return sizes, copy
+
+
+async def main(members: int, changes: int, overwrites: int) -> None:
     """Print the figures."""
-    taken, size = await join(_JOIN_KEYS)
     print(f"{platform.processor() or platform.machine()}, Python {platform.python_version()}")
-    print(f"a member joins a document of {_JOIN_KEYS:,} keys: {taken:.2f} s, {size / 1e6:.1f} MB")
+    began = time.thread_time()
+    taken, size = await join(_JOIN_KEYS)
+    print(
+        f"a member joins a document of {_JOIN_KEYS:,} keys: {taken:.2f} s, {size / 1e6:.1f} MB; "
+        f"{time.thread_time() - began:.2f} s of the processor with writing them"
+    )
+    began = time.thread_time()
+    sizes, copy = await overwrite(overwrites)
+    print(
+        f"{overwrites:,} overwrites of 100 keys: {sorted(sizes)} bytes at each member, a copy of {copy} bytes; "
+        f"{time.thread_time() - began:.0f} s of the processor"
+    )
     run = await spread(members, changes)
     print(
         f"a change of {SIZE} bytes among {members} members: {run.bytes:.0f} bytes for each; {run.changes} changes were "
@@ -122,5 +152,5 @@ async def main(members: int, changes: int) -> None:
 
 if __name__ == "__main__":
     given = [int(argument) for argument in sys.argv[1:]]
-    members, changes = (*given, *(50, 200)[len(given) :])
-    trio.run(main, members, changes)
+    members, changes, overwrites = (*given, *(50, 200, 1_000_000)[len(given) :])
+    trio.run(main, members, changes, overwrites)

@@ -115,9 +115,12 @@ def converted_reply(convert: Converter, reply: Any, cluster: str) -> Any:
     try:
         return convert(reply)
     except Mismatch as error:
-        raise RemoteError("reply_malformed", f"of cluster {cluster!r}: {error}") from None
+        text = str(error)
     except RecursionError:
-        raise RemoteError("reply_malformed", f"of cluster {cluster!r}: nested too deeply for this program") from None
+        text = "nested too deeply for this program"
+    malformed = RemoteError("reply_malformed", f"of cluster {cluster!r}: {text}")
+    malformed.received = True
+    raise malformed
 
 
 def _converter(annotation: Any, known: dict[Any, Converter]) -> Converter:

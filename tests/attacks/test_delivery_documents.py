@@ -338,8 +338,7 @@ async def test_maps_and_sets_that_come_and_go_do_not_wait_for_a_watcher(
             tags.discard("x")
             if reads:
                 assert {(await anext(watch)).key for _ in range(2)} == {f"session {number}", f"tags {number}"}
-        assert "0 changes wait" in repr(watch)
-        assert not watch._reported
+        assert len(state._changes._order) <= 2
         state.map("here")["k"] = 1
         change = await anext(watch)
         assert (change.key, change.kind, change.removed) == ("here", "map", False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trio.testing import MockClock
 
-from benchmarks.state import join, spread
+from benchmarks.state import join, overwrite, spread
 
 
 async def test_changes_are_everywhere_for_few_bytes(autojump_clock: MockClock) -> None:
@@ -19,3 +19,9 @@ async def test_what_a_join_costs_grows_with_the_document() -> None:
     _, few = await join(1000)
     _, many = await join(4000)
     assert 2 * few < many < 200_000
+
+
+async def test_what_is_overwritten_leaves_nothing(autojump_clock: MockClock) -> None:
+    sizes, copy = await overwrite(20_000)
+    assert len(sizes) == 1
+    assert copy < 5000

@@ -40,7 +40,13 @@ def open_postgres(programs: Path) -> Iterator[dict[str, str]]:
         subprocess.run(make, user=user, check=True, capture_output=True, cwd=directory)
         serve = [str(programs / "postgres"), "-D", str(data), "-h", "127.0.0.1", "-p", port, "-k", str(directory)]
         quiet = subprocess.DEVNULL
-        server = subprocess.Popen([*serve, "-c", "fsync=off"], user=user, cwd=directory, stdout=quiet, stderr=quiet)
+        server = subprocess.Popen(
+            [*serve, "-c", "fsync=off", "-c", "max_connections=500"],
+            user=user,
+            cwd=directory,
+            stdout=quiet,
+            stderr=quiet,
+        )
         try:
             ready = [str(programs / "pg_isready"), "-h", "127.0.0.1", "-p", port, "-t", "1"]
             while subprocess.run(ready, capture_output=True, check=False).returncode:

@@ -16,7 +16,6 @@ from iris.patterns.state.entries import (
     Added,
     Edit,
     Entry,
-    Kind,
     encode,
     read_edit_untrusted,
     write_element,
@@ -37,7 +36,7 @@ class Quiet:
 
     def note_edit(self) -> None: ...
 
-    def note_change(self, kind: Kind, key: str) -> None: ...
+    def note_changes(self, changed: list[Entry], came: set[int]) -> None: ...
 
 
 def replica(seed: int = 0, *, max_bytes: int = 1_000_000, claimed: Collection[int] = ()) -> Replica:
@@ -73,7 +72,7 @@ def edit(one: Replica, kind: int, rng: random.Random) -> None:
 def content(one: Replica) -> dict[str, Any]:
     """Return all that a reader sees of a document."""
     shown: dict[str, Any] = {}
-    for kind, place, name in sorted(one.groups()):
+    for kind, place, name in sorted(one._contents.groups):
         values = SharedMap(one, place)
         if kind == VALUE:
             shown[f"value {place}"] = repr(dict(values))
@@ -85,13 +84,18 @@ def content(one: Replica) -> dict[str, Any]:
     return shown
 
 
+def absorb(target: Replica, vector: dict[int, int], buckets: Collection[int], entries: dict[int, Entry]) -> int:
+    """Merge into a replica; return how many steps that were."""
+    return 1 + sum(1 for _ in target.absorb(vector, buckets, entries))
+
+
 def give(source: Replica, target: Replica) -> int:
     """Give one replica what another one has and it lacks, as by comparing; return how many entries that were."""
     if source.digest() == target.digest():
         return 0
     lacking = source.difference(target.digests())
     entries = {entry.dot: entry for bucket in lacking.values() for entry in bucket}
-    target.absorb(dict(source.vector), lacking, entries)
+    absorb(target, dict(source.vector), lacking, entries)
     return len(entries)
 
 
@@ -121,7 +125,8 @@ def forged(rng: random.Random, known: Replica) -> Edit:
                 ]
             )
         )
-    removed = rng.sample([entry.dot for entry in known.all_entries()], min(2, len(known.all_entries())))
+    there = list(rng.choice(known._contents.buckets))
+    removed = rng.sample(there, min(2, len(there)))
     return Edit(writer, first, count, rng.choice([{}, dict(known.vector)]), added, removed)
 
 

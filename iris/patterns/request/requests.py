@@ -358,6 +358,7 @@ class Requests:
             operation = OTHERS  # a name that nobody serves is anybody's to invent, and would displace another
         self.latency.failed(call.label, operation, type(error).__name__)
         if isinstance(error, RemoteError):
+            error.received = True
             self.latency.record(call.label, operation, self._ended - call.started)
 
     @property

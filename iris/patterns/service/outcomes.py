@@ -39,7 +39,7 @@ from iris.kernel.errors import (
     RemoteError,
     RemoteProtocolError,
 )
-from iris.kernel.names import Entropy, check_key, check_name
+from iris.kernel.names import Entropy, check_key, check_name, is_name
 from iris.kernel.numerals import as_float, shown
 from iris.kernel.topic_syntax import is_own_topic
 from iris.kernel.wire import kinds
@@ -79,6 +79,12 @@ _MAX_BUDGET: Final = 2.0**32 / 1000
 _REFUSED: Final = b"f"
 _FAILED: Final = b"e"
 """What the record of an error begins with: the handler says that it has had no effect, or it may have had."""
+
+_ANSWER: Final[Mapping[str, tuple[type, ...]]] = {
+    "attempt": (int,), "busy": (int, float), "doubt": (str,), "notes": (bytes,), "outcome": (bytes,),
+    "undone": (bytes, type(None)),
+}  # fmt: skip
+"""What a bridge may answer to a claim."""
 
 Ask = Callable[[str, str, Mapping[str, Any], float], Awaitable[Any]]
 """Asks a cluster for an operation, with a payload, within seconds; raises as ``Node.request``."""
@@ -174,7 +180,7 @@ class KeyClaims:
         """Claim a key until that is settled; the caller's scope ends it.
 
         Raises:
-            RemoteError, NoSuchCluster, NotAllowed: the bridge refuses, or there is none.
+            RemoteError, NoSuchCluster, NotAllowed: the bridge refuses, or there is none, or what answers is none.
         """
         pause = _PAUSE
         while True:
@@ -191,6 +197,8 @@ class KeyClaims:
             except (DeliveryError, RemoteProtocolError):
                 self._at = self.bridge
             else:
+                if not _is_answer(answer):
+                    raise RemoteError(NO_BRIDGE, f"cluster {self.bridge!r} is no bridge")
                 if "busy" not in answer:
                     return answer
                 pause = _PAUSE  # it has waited there
@@ -234,7 +242,7 @@ class KeyClaims:
     async def _asked(self, operation: str, fields: Mapping[str, Any], timeout: float) -> dict[str, Any]:
         answer: object = await self._ask(self._at, operation, fields, timeout)
         match answer:
-            case {"elsewhere": str(other)}:
+            case {"elsewhere": str(other)} if is_name(other):
                 self._at = other
                 answer = await self._ask(other, operation, fields, timeout)
             case _:
@@ -346,10 +354,10 @@ class KeptOutcomes:
                     self.replayed += 1
                     return _decoded_untrusted(data, request.identifier)
                 case {"doubt": str(node), "attempt": int(attempt)}:
-                    text = f"node {node} had it, as attempt {attempt} of key {key!r:.100}"
+                    text = f"node {node:.64} had it, as attempt {attempt} of key {key!r:.100}"
                     return kinds.Failure(request.identifier, IN_DOUBT, text), len(text)
                 case _:
-                    return _failure(request, NO_BRIDGE, f"cluster {self._outcomes.bridge!r} is no bridge")
+                    raise AssertionError(answer)
 
     async def _recorded(self, record: Mapping[str, Any], request: Keyed) -> bool | IrisError:
         """Record an outcome, and wait for that; it goes on when this is cancelled.
@@ -378,6 +386,14 @@ class KeptOutcomes:
             )
             counted.append(error)
         done.set()
+
+
+def _is_answer(answer: Mapping[str, Any]) -> bool:
+    """Tell whether a claim may be answered so."""
+    known = {name: value for name, value in answer.items() if name in _ANSWER}
+    if not all(isinstance(value, _ANSWER[name]) for name, value in known.items()):
+        return False
+    return 1 <= known.get("attempt", 1) < 2**31 and not known.keys().isdisjoint(("attempt", "busy", "outcome"))
 
 
 def not_kept(cluster: str, identifier: int) -> kinds.Failure:

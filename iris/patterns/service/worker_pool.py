@@ -606,7 +606,8 @@ class WorkerPool:
 
     def _fail(self, job: PendingRequest, error: BaseException, request: Request) -> tuple[Outcome, int]:
         self._failed += 1
-        job.refused = isinstance(error, RemoteError)
+        # That another service has refused says nothing of what this handler has done before it asked that.
+        job.refused = isinstance(error, RemoteError) and not error.received
         self._latency.failed(self.cluster, job.operation, type(error).__name__)
         self.failures.failed("request", error, job.operation, request.sender, job.identifier)
         code, text = described(error, tracebacks=self.service.tracebacks)

@@ -6,15 +6,17 @@ entries can be read, whatever was sent in which order.
 
 from __future__ import annotations
 
+import gc
 import json
+from itertools import chain
 from typing import Annotated, Any, Final, Literal, cast, final
-from zlib import crc32
 
 import msgspec
 from msgspec import Meta, Struct
 
 from iris.kernel.config import KIB
 from iris.kernel.errors import ConfigError, RemoteProtocolError
+from iris.kernel.wire import MAX_CONTAINERS
 
 VALUE: Final = 0
 COUNTER: Final = 1
@@ -34,6 +36,8 @@ MAX_VALUE: Final = 256 * KIB
 """Bytes of a value as msgpack."""
 MAX_DEPTH: Final = 16
 """Lists and dicts within each other."""
+MAX_PARTS: Final = MAX_CONTAINERS - 16
+"""Lists and dicts in a value: programs are told of it within a few more."""
 MAX_COUNT: Final = 2**53
 """Bound of what one writer has added to a counter."""
 OVERHEAD: Final = 128
@@ -41,7 +45,12 @@ OVERHEAD: Final = 128
 AT_A_TIME: Final = 2048
 """Entries in one message, or dots of removed ones: some ms of checks and merging, whatever their size."""
 
+_LEAST: Final = -(2**63)
+_MOST: Final = 2**64
+"""Bounds of an int, as msgpack has them: programs could not be told of others."""
+_SMALL: Final = 4 * KIB
 _LEAVES: Final = frozenset({type(None), bool, int, float, str, bytes})
+_json: Final = json.JSONEncoder(ensure_ascii=False).encode
 _Writer = Annotated[int, Meta(ge=0, lt=WRITERS)]
 _Count = Annotated[int, Meta(ge=0, lt=2**53)]
 _Name = Annotated[str, Meta(max_length=MAX_KEY)]
@@ -74,12 +83,7 @@ class Entry(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc
     @property
     def size(self) -> int:
         """Bytes that the entry counts."""
-        return OVERHEAD + _length(self.map) + _length(self.name) + _length(self.key) + len(self.payload)
-
-    @property
-    def bucket(self) -> int:
-        """The part of the document in which the entry is compared."""
-        return crc32(f"{self.kind}{self.map}\0{self.name}\0{self.key}".encode()) % BUCKETS
+        return OVERHEAD + len((self.map + self.name + self.key).encode()) + len(self.payload)
 
     @property
     def shown(self) -> tuple[Kind, str]:
@@ -138,10 +142,6 @@ _entries: Final[msgspec.msgpack.Decoder[list[Entry]]] = msgspec.msgpack.Decoder(
 encode: Final = msgspec.msgpack.Encoder().encode
 
 
-def _length(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode())
-
-
 def dot_of(writer: int, number: int) -> int:
     """Return the dot of one write of a writer."""
     return number * WRITERS + writer
@@ -189,18 +189,17 @@ def check_entry_untrusted(entry: Entry) -> None:
         RemoteProtocolError: it cannot.
     """
     try:
-        if len(entry.map.encode()) > MAX_KEY:
-            raise ValueError("the name of a map is too long")
+        if entry.map:
+            check_key(entry.map)
+        check_key(entry.name if entry.kind == SET else entry.key)
         if entry.kind == VALUE:
-            check_key(entry.key)
-            check_plain(msgspec.msgpack.decode(entry.payload))
+            value = read_value(entry.payload)
+            if type(value) not in _LEAVES:
+                check_plain(value)
         elif entry.kind == COUNTER:
-            check_key(entry.key)
             read_added(entry)
-        else:
-            check_key(entry.name)
-            if write_element(read_element(entry.key)) != entry.key or entry.payload:
-                raise ValueError("an element of a set is not written as its members write it")
+        elif write_element(read_element(entry.key)) != entry.key or entry.payload:
+            raise ValueError("an element of a set is not written as its members write it")
         if entry.kind != SET and entry.name:
             raise ValueError("only elements belong to a set")
     except (ConfigError, ValueError, TypeError, RecursionError, msgspec.MsgspecError) as error:
@@ -227,33 +226,49 @@ def write_value(value: object) -> bytes:
 
 
 def read_value(data: bytes) -> Any:
-    """Return the value of an entry."""
-    return msgspec.msgpack.decode(data)
+    """Return the value of an entry.
+
+    Many lists have the garbage collector look at all of them again and again, ten times as long as reading them takes.
+    """
+    pauses = len(data) > _SMALL and gc.isenabled()
+    if pauses:
+        gc.disable()
+    try:
+        return msgspec.msgpack.decode(data)
+    finally:
+        if pauses:
+            gc.enable()
 
 
-def check_plain(value: object, depth: int = 0) -> None:
-    """Make sure that a value is one that a document holds.
+def check_plain(value: object) -> None:
+    """Make sure that a value is one that a document holds.  It is looked at level by level, at the speed of C.
 
     Raises:
         ConfigError: it is none.
     """
-    kind = type(value)
-    if kind in _LEAVES:
-        return
-    if depth >= MAX_DEPTH:
-        raise ConfigError(f"a value is nested deeper than {MAX_DEPTH}: use several keys")
-    if kind is list or kind is tuple:
-        for one in cast("list[object]", value):
-            check_plain(one, depth + 1)
-    elif kind is dict:
-        for key, one in cast("dict[object, object]", value).items():
-            if type(key) is not str:
-                raise ConfigError(f"a document does not hold dicts with the key {key!r:.100}: use a str")
-            check_plain(one, depth + 1)
-    else:
-        raise ConfigError(
-            f"a document does not hold {value!r:.100}: use None, bool, int, float, str, bytes, lists and dicts of these"
-        )
+    level: list[object] = [value]
+    containers = 0
+    for _ in range(MAX_DEPTH + 1):
+        kinds = set(map(type, level))
+        if kinds <= _LEAVES:
+            return
+        if wrong := kinds - _LEAVES - {list, tuple, dict}:
+            culprit = next(one for one in level if type(one) in wrong)
+            raise ConfigError(
+                f"a document does not hold {culprit!r:.100}: "
+                "use None, bool, int, float, str, bytes, lists and dicts of these"
+            )
+        lists: list[Any] = level if kinds <= {list, tuple} else [one for one in level if type(one) in (list, tuple)]
+        dicts: list[Any] = [one for one in level if type(one) is dict] if dict in kinds else []
+        if set(map(type, chain.from_iterable(dicts))) - {str}:
+            raise ConfigError("a document does not hold dicts with such keys: use str")
+        containers += len(lists) + len(dicts)
+        if containers > MAX_PARTS:
+            raise ConfigError(f"a value has more than {MAX_PARTS} lists and dicts")
+        level = list(chain(chain.from_iterable(lists), chain.from_iterable(one.values() for one in dicts)))
+        if len(level) > MAX_VALUE:
+            raise ConfigError(f"a value has {len(level)} bytes: a document holds values of {MAX_VALUE} bytes at most")
+    raise ConfigError(f"a value is nested deeper than {MAX_DEPTH}: use several keys")
 
 
 def read_added(entry: Entry) -> Added:
@@ -271,7 +286,7 @@ def write_element(value: object) -> str:
     Raises:
         ConfigError: a set does not hold it.
     """
-    return check_key(json.dumps(_element(value), ensure_ascii=False), "element, as JSON,")
+    return check_key(_json(_element(value)), "element, as JSON,")
 
 
 def read_element(key: str) -> Any:
@@ -289,8 +304,10 @@ def _element(value: object, depth: int = 0) -> object:
         if depth >= MAX_DEPTH:
             raise ConfigError(f"a value is nested deeper than {MAX_DEPTH}: use several keys")
         return [_element(one, depth + 1) for one in cast("tuple[object, ...]", value)]
-    if isinstance(value, float) and value.is_integer():
+    if isinstance(value, float) and value.is_integer() and _LEAST <= value < _MOST:
         return int(value)
+    if isinstance(value, int) and not _LEAST <= value < _MOST:
+        raise ConfigError(f"a set in a document does not hold {value!r:.100}: an int has 64 bits")
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise ConfigError(

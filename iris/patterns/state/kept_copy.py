@@ -1,33 +1,37 @@
 """Kept copy: a document in a file of this machine, from which a member begins when nobody else is there.
 
-The file is written whole, or not at all, with mode 0600: a line that says what it is, a checksum, and as msgpack the
-vector and the entries.
+The file is written whole, or not at all, with mode 0600: a line that says what it is, a checksum, and as msgpack a
+header and pieces of entries as in a comparison.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from pathlib import Path
 from typing import Final
 
-from iris.kernel.errors import ConfigError
+from iris.kernel.errors import ConfigError, RemoteProtocolError
+from iris.patterns.state.entries import BUCKETS, Entry, Vector, encode
+from iris.patterns.state.sync import Header, Snapshot, pieces, read_untrusted
 from iris.security.files import write_private
 
 _WHAT: Final = "the copy of a document"
-_MAGIC: Final = b"iris document 2\n"
+_MAGIC: Final = b"iris document 3\n"
 _DIGEST: Final = 32
 
 
-def save_copy(path: Path, document: bytes) -> None:
+def save_copy(path: Path, vector: Vector, entries: list[Entry]) -> None:
     """Write a document.
 
     Raises:
         ConfigError: it cannot be written; the file is as it was.
     """
+    document = encode((Header(vector, [], list(range(BUCKETS))), list(pieces(entries))))
     write_private(path, _MAGIC + _checksum(document) + document, _WHAT)
 
 
-def load_copy(path: Path) -> bytes | None:
+def load_copy(path: Path) -> Snapshot | None:
     """Read a document; None if there is none.
 
     Raises:
@@ -41,14 +45,18 @@ def load_copy(path: Path) -> bytes | None:
         raise ConfigError(f"{_WHAT} {path}: {error.strerror}") from None
     start = len(_MAGIC) + _DIGEST
     document = data[start:]
-    if not data.startswith(_MAGIC) or data[len(_MAGIC) : start] != _checksum(document):
-        raise damaged_copy(path)
-    return document
-
-
-def damaged_copy(path: Path) -> ConfigError:
-    """Return the error for a file that holds no document."""
-    return ConfigError(f"{_WHAT} {path} is damaged: move it away, and the other members give the document again")
+    try:
+        if not data.startswith(_MAGIC) or data[len(_MAGIC) : start] != _checksum(document):
+            raise RemoteProtocolError("its checksum is wrong")
+        header, parts = read_untrusted(document, tuple[Header, list[bytes]])
+        snapshot = Snapshot(header, math.inf)
+        for piece in parts:
+            snapshot.add_untrusted(piece)
+    except RemoteProtocolError:
+        raise ConfigError(
+            f"{_WHAT} {path} is damaged: move it away, and the other members give the document again"
+        ) from None
+    return snapshot
 
 
 def _checksum(document: bytes) -> bytes:

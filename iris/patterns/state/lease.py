@@ -23,6 +23,7 @@ from iris.kernel.errors import (
     RemoteError,
     RequestTimeout,
 )
+from iris.kernel.names import is_name
 from iris.kernel.tasks import open_background, protected_context
 
 MIN_TTL: Final = 1.0
@@ -125,9 +126,9 @@ async def _acquire(
             asked = trio.current_time()
             wait = max(0.0, min(_WAIT, deadline - asked, ttl / 2))  # so long is what the bridge measures less
             match await _asked(ask, granting, {**fields, "ttl": ttl, "wait": wait}, wait + 1.0):
-                case {"token": int() as token, "at": str() as at} if trio.current_time() < asked + ttl:
+                case {"token": int() as token, "at": str() as at} if is_name(at) and trio.current_time() < asked + ttl:
                     return at, token, asked
-                case {"elsewhere": str() as other} if granting == bridge:
+                case {"elsewhere": str() as other} if is_name(other) and granting == bridge:
                     granting = other
                     continue
                 case {"elsewhere": object()}:  # it was there a moment ago

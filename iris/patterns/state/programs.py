@@ -8,21 +8,26 @@ They are requests of the document's cluster, with what they are about as a map: 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, Final, cast, final
 
 import msgspec
 import trio
 from msgspec import UNSET, Struct, UnsetType
 
+from iris.kernel.config import KIB
 from iris.kernel.errors import ConfigError, Overloaded, RemoteError
 from iris.patterns.messages import Request, Sender
 from iris.patterns.service import Service
-from iris.patterns.state.entries import MAX_DEPTH, check_key
+from iris.patterns.state.entries import AT_A_TIME, MAX_DEPTH, SET, VALUE, Entry, check_key, read_element
 from iris.patterns.state.replica import Replica
-from iris.patterns.state.shared_types import SharedMap
+from iris.patterns.state.shared_types import SharedMap, value_of
 from iris.patterns.state.watch import StateWatch
 from iris.patterns.tunnel import Tunnel
+
+_STEP: Final = 256 * KIB
+"""Bytes of entries that are read at a time."""
 
 
 @final
@@ -38,33 +43,23 @@ class Subject(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     element: Any = UNSET
 
 
-@final
-class Programs:
-    """Serves programs.
+def serve_programs(
+    service: Service, replica: Replica, check: Callable[[Sender], None], watch: Callable[[str], StateWatch]
+) -> None:
+    """Add the operations to the service of a document.
 
     Args:
         check: raises RemoteError for a sender that may not.
         watch: follows what a pattern matches.
     """
 
-    def __init__(self, replica: Replica, check: Callable[[Sender], None], watch: Callable[[str], StateWatch]) -> None:
-        self._replica = replica
-        self._check = check
-        self._watch = watch
-
-    def serve(self, service: Service) -> None:
-        """Add the operations to the service of a document."""
-        for name, operation in _OPERATIONS.items():
-            service.request(name)(self._checked(operation))
-        service.tunnel("watch")(self._serve_watch)
-
-    def _checked(self, operation: Callable[[SharedMap, Subject], object]) -> Callable[[Request], object]:
+    def checked(operation: Callable[[SharedMap, Subject], object]) -> Callable[[Request], object]:
         def handle(request: Request) -> object:
-            self._check(request.sender)
+            check(request.sender)
             try:
                 subject = msgspec.convert(request.payload, Subject)
                 name = subject.map and check_key(subject.map, "name")
-                return operation(SharedMap(self._replica, name), subject)
+                return operation(SharedMap(replica, name), subject)
             except (ConfigError, msgspec.ValidationError) as error:
                 raise RemoteError("bad_request", str(error)) from None
             except Overloaded as error:
@@ -72,28 +67,54 @@ class Programs:
 
         return handle
 
-    async def _serve_watch(self, tunnel: Tunnel) -> None:
-        self._check(tunnel.sender)
+    service.request("read")(checked(partial(_read, replica)))
+    for name, operation in _OPERATIONS.items():
+        service.request(name)(checked(operation))
+
+    @service.tunnel("watch")
+    async def serve_watch(tunnel: Tunnel) -> None:
+        check(tunnel.sender)
         try:
             pattern = await tunnel.receive()
+            changes = watch(pattern if isinstance(pattern, str) else "")
         except trio.EndOfChannel:
             raise RemoteError("bad_request", "watch takes a pattern") from None
-        try:
-            watch = self._watch(pattern if isinstance(pattern, str) else "")
         except ConfigError as error:
             raise RemoteError("bad_request", str(error)) from None
-        async for change in watch:
+        async for change in changes:
             await tunnel.send(msgspec.to_builtins(change, builtin_types=(bytes,)))
 
 
-def _read(place: SharedMap, subject: Subject) -> object:
+def _read(replica: Replica, place: SharedMap, subject: Subject) -> object:
+    """Return what is there at one moment; to read all of a large document takes several steps."""
     if isinstance(subject.key, str):
         return place.get(subject.key)
     if isinstance(subject.counter, str):
         return place.counter(subject.counter).value
     if isinstance(subject.set, str):
-        return list(place.set(subject.set))
-    return dict(place)
+        return _read_set(replica.all_of((SET, subject.map, check_key(subject.set, "name"))))
+    return _read_map(replica.all_of((VALUE, subject.map, "")))
+
+
+async def _read_set(found: Collection[str]) -> list[Any]:
+    shown: list[Any] = []
+    for key in sorted(found):
+        shown.append(read_element(key))
+        if len(shown) % AT_A_TIME == 0:
+            await trio.lowlevel.checkpoint()
+    return shown
+
+
+async def _read_map(found: Mapping[str, tuple[Entry, ...]]) -> dict[str, Any]:
+    shown: dict[str, Any] = {}
+    size = 0
+    for key in sorted(found):
+        shown[key] = value_of(found[key])
+        size += found[key][0].size
+        if size > _STEP:
+            size = 0
+            await trio.lowlevel.checkpoint()
+    return shown
 
 
 def _write(place: SharedMap, subject: Subject) -> None:
@@ -129,4 +150,4 @@ def _hashable(element: object, depth: int = 0) -> object:
     return tuple(_hashable(one, depth + 1) for one in cast("list[object]", element))
 
 
-_OPERATIONS: Final = {"read": _read, "write": _write, "add": _add, "remove": _remove}
+_OPERATIONS: Final = {"write": _write, "add": _add, "remove": _remove}

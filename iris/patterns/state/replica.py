@@ -14,9 +14,10 @@ The number of a write has a bound that grows with the date: nobody can use up al
 from __future__ import annotations
 
 import hashlib
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
 from random import Random
 from typing import Final, Protocol, final
 
@@ -24,10 +25,12 @@ from msgspec.structs import replace
 
 from iris.kernel.errors import Overloaded, RemoteProtocolError
 from iris.patterns.state.entries import (
+    AT_A_TIME,
     BUCKETS,
     COUNTER,
     MAX_COUNT,
-    OVERHEAD,
+    SET,
+    VALUE,
     WRITERS,
     Added,
     Edit,
@@ -39,6 +42,7 @@ from iris.patterns.state.entries import (
     encode,
     read_added,
 )
+from iris.patterns.state.entry_index import EntryIndex
 
 _TOLERANCE: Final = 2
 """Others may fill a document to twice its bound: each keeps to it, but several may write at once."""
@@ -46,14 +50,15 @@ _RESERVED: Final = 32
 """A writer may always keep its 32nd part of the bound, whatever others have filled."""
 _AHEAD: Final = 86_400.0
 """Seconds that the clock of another member may be ahead of this one's, as far as the bound of numbers goes."""
-_FEW: Final = 16
-"""Entries of a key that are kept in a tuple."""
 _WRITTEN_ANEW: Final = 64
 """Entries that a writer writes anew at a time when another one has used its number."""
+_DIGESTS_AT_A_TIME: Final = 16
+_MARGIN: Final = 64
+"""Where entries are removed for want of room, so much of the bound more is: not at each edit."""
 
 
 class ReplicaObserver(Protocol):
-    """Who follows a replica.  Its methods are called within a write, and must not wait or write."""
+    """Who follows a replica.  Its methods are called within a write or a merge, and must not wait or write."""
 
     def check_open(self) -> None:
         """Raise where nobody would get what is written."""
@@ -63,9 +68,50 @@ class ReplicaObserver(Protocol):
         """Note that there is an edit to send."""
         ...
 
-    def note_change(self, kind: Kind, key: str) -> None:
-        """Note that an entry has come or gone, of what a watcher sees so."""
+    def note_changes(self, changed: list[Entry], came: set[int]) -> None:
+        """Note entries that have come or gone; see ``EntryIndex``."""
         ...
+
+
+@final
+class _Merge:
+    """What one merge into contents has cost this writer.
+
+    Attributes:
+        used: whether somebody else has written with this writer's number.
+        gone: entries of this writer that were removed.
+        replaced: entries of this writer whose dot has another entry now.
+    """
+
+    def __init__(self, contents: EntryIndex, writer: int, own: Collection[int], *, used: bool) -> None:
+        self.contents: Final = contents
+        self.writer = writer
+        self.used = used
+        self.gone: list[Entry] = []
+        self.replaced: list[Entry] = []
+        self._own = own
+
+    def put(self, entry: Entry, known: int) -> None:
+        """Put in an entry, if its number is beyond those that are known, or it counts more than that of its dot."""
+        there = self.contents.find(entry.dot)
+        if there is None:
+            if entry.dot // WRITERS > known:
+                self.contents.insert(entry)
+        elif there != entry:
+            self.used |= entry.dot % WRITERS == self.writer
+            if _hash(entry) > _hash(there):
+                self.contents.drop(there)
+                self.contents.insert(entry)
+                if entry.dot % WRITERS in self._own:
+                    self.replaced.append(there)
+
+    def drop(self, dot: int) -> None:
+        """Take out the entry of a dot, if it is there."""
+        entry = self.contents.find(dot)
+        if entry is not None:
+            self.contents.drop(entry)
+            if dot % WRITERS in self._own:
+                self.gone.append(entry)
 
 
 @final
@@ -89,12 +135,8 @@ class Replica:
         claimed: Callable[[], Collection[int]],
     ) -> None:
         self.vector: Final[Vector] = {}
-        self.size = 0
-        """Bytes of all entries."""
         self.writer = -1
         """Number of this writer; -1 until it writes."""
-        self._starts: dict[int, int] = {}
-        """Numbers that this writer has used, each with a random number that tells who uses it, where several do."""
         self.evicted = 0
         """Entries that were removed because the document had more than twice its bytes."""
         self._observer = observer
@@ -102,17 +144,11 @@ class Replica:
         self._wall_clock = wall_clock
         self._max_bytes = max_bytes
         self._claimed = claimed
-        self._groups: dict[Group, dict[str, tuple[Entry, ...] | dict[int, Entry]]] = {}
-        """Entries of each key: a tuple, or by dot where a member forges many: each comes and goes at the same cost."""
-        self._maps: Counter[str] = Counter()
-        """Entries of each map."""
-        self._written: dict[int, dict[int, Entry]] = {}
-        """Entries by writer and dot, in the order in which they came."""
-        self._bytes: Counter[int] = Counter()
-        """Bytes of the entries of each writer."""
-        self._buckets: Final[list[set[int]]] = [set() for _ in range(BUCKETS)]
-        self._digests: Final[dict[int, bytes]] = {}
-        """Digests of the buckets that have not changed since they were computed."""
+        self._contents = EntryIndex()
+        self._meanwhile: list[Entry] | None = None
+        """What has come or gone since a copy of the contents was made that is to take their place."""
+        self._starts: dict[int, int] = {}
+        """Numbers that this writer has used, each with a random number that tells who uses it, where several do."""
         self._outbox: list[Edit] = []
         self._sent = 0
         """Writes of this writer that edits were made of."""
@@ -126,30 +162,56 @@ class Replica:
 
     # -- reading --------------------------------------------------------------------------------------------
 
+    @property
+    def size(self) -> int:
+        """Bytes of all entries."""
+        return self._contents.size
+
     def keys(self, group: Group) -> list[str]:
         """Return the keys of a group, sorted."""
-        return sorted(self._groups.get(group, ()))
+        return sorted(self._contents.groups.get(group, ()))
 
     def count(self, group: Group) -> int:
         """Return how many keys a group has."""
-        return len(self._groups.get(group, ()))
+        return len(self._contents.groups.get(group, ()))
 
     def has(self, group: Group, key: str) -> bool:
         """Tell whether a key is there."""
-        return key in self._groups.get(group, ())
+        return key in self._contents.groups.get(group, ())
 
     def entries(self, group: Group, key: str) -> tuple[Entry, ...]:
         """Return the entries of a key.  Several are there after writes at the same time, and for counters."""
-        found = self._groups.get(group, {}).get(key, ())
-        return found if isinstance(found, tuple) else tuple(found.values())
+        cell = self._contents.groups.get(group, {}).get(key, {})
+        return tuple(cell.values()) if isinstance(cell, dict) else (cell,)
 
-    def has_map(self, name: str) -> bool:
-        """Tell whether a map has anything."""
-        return name in self._maps
+    def all_of(self, group: Group) -> dict[str, tuple[Entry, ...]]:
+        """Return the entries of all keys of a group, as they are now."""
+        cells = self._contents.groups.get(group, {})
+        return {key: tuple(cell.values()) if isinstance(cell, dict) else (cell,) for key, cell in cells.items()}
 
-    def groups(self) -> Iterator[Group]:
-        """Iterate over the groups that have keys."""
-        return iter(self._groups)
+    def all_entries(self) -> list[Entry]:
+        """Return the entries of the whole document."""
+        return [entry for bucket in self._contents.buckets for entry in bucket.values()]
+
+    def names(self, kind: Kind) -> Iterable[str]:
+        """Return what a watcher sees of a kind: keys of values, and names of what is not in a map."""
+        match kind:
+            case "map":
+                return (name for name in self._contents.maps if name)
+            case "set":
+                return (name for of, place, name in self._contents.groups if of == SET and not place)
+            case _:
+                return self._contents.groups.get((VALUE if kind == "value" else COUNTER, "", ""), ())
+
+    def shows(self, kind: Kind, name: str) -> bool:
+        """Tell whether a watcher sees something of a name."""
+        match kind:
+            case "map":
+                return name in self._contents.maps
+            case "set":
+                return (SET, "", name) in self._contents.groups
+            case _:
+                return self.has((VALUE if kind == "value" else COUNTER, "", ""), name)
 
     # -- writing --------------------------------------------------------------------------------------------
 
@@ -197,28 +259,32 @@ class Replica:
         if entries:
             self._choose_writer()
             self._remove(entries)
-            self.vector[self.writer] = self.vector.get(self.writer, 0) + 1
-            self._observer.note_edit()
+            self._count()
 
     def _write(self, group: Group, key: str, payload: bytes, replaced: Sequence[Entry]) -> None:
         self._choose_writer()
         number = self.vector.get(self.writer, 0) + 1
         entry = Entry(dot_of(self.writer, number), *group, key, payload)
         growth = entry.size - sum(one.size for one in replaced)
-        share = self._bytes[self.writer] + entry.size
+        share = self._contents.bytes[self.writer] + entry.size
         if growth > 0 and self.size + growth > self._max_bytes and share > self._max_bytes // _RESERVED:
             raise Overloaded(f"the document has {self.size} bytes: {self._max_bytes} are the most")
         self._remove(replaced)
-        self._insert(entry)
+        self._contents.insert(entry)
         self._added[entry.dot] = entry
-        self.vector[self.writer] = number
+        self._count()
+
+    def _count(self) -> None:
+        """Count a write, which is done."""
+        self.vector[self.writer] = self.vector.get(self.writer, 0) + 1
+        self._note(*self._contents.take_changes())
         self._observer.note_edit()
 
     def _remove(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
-            if entry.dot not in self._added:
+            if self._added.pop(entry.dot, None) is None:
                 self._removed.append(entry.dot)
-            self._drop(entry)
+            self._contents.drop(entry)
 
     def _choose_writer(self) -> None:
         """Take a number, if this writer has none: one that nobody has used, or if there is none, that nobody uses."""
@@ -244,7 +310,8 @@ class Replica:
         number = self.vector.get(self.writer, 0)
         if self.writer >= 0 and number > self._sent:
             needs = {writer: count for writer, count in self._seen.items() if writer != self.writer}
-            added, removed = list(self._added.values()), self._removed
+            added = [entry for dot, entry in self._added.items() if self._contents.find(dot) is entry]
+            removed = self._removed
             self._outbox.append(Edit(self.writer, self._sent + 1, number - self._sent, needs, added, removed))
             self._added, self._removed, self._seen, self._sent = {}, [], {}, number
 
@@ -271,93 +338,104 @@ class Replica:
         known = self.vector.get(edit.writer, 0)
         if edit.first > known + 1 or not self.covers(edit.needs):
             return False
-        last = edit.first + edit.count - 1
-        used = self._is_used({edit.writer: last}, edit.added)
-        lost = [one for entry in edit.added if (one := self._merge(entry, known)) is not None]
+        vector = {edit.writer: edit.first + edit.count - 1}
+        merge = self._begin(self._contents, vector)
+        for entry in edit.added:
+            merge.put(entry, known)
         for dot in edit.removed:
-            entry = self._find(dot)
-            if entry is not None:
-                self._drop(entry)
-                lost.append(entry)
-        self._advance(edit.writer, last)
-        self._finish(lost, used=used)
+            merge.drop(dot)
+        for _ in chain(self._evict(self._contents), self._finish(merge, vector)):
+            pass
         return True
 
-    def absorb(self, vector: Mapping[int, int], buckets: Iterable[int], entries: Mapping[int, Entry]) -> None:
+    def absorb(
+        self, vector: Mapping[int, int], buckets: Collection[int], entries: Mapping[int, Entry]
+    ) -> Iterator[None]:
         """Merge what another replica has in some buckets, by dot; the others have to be equal.
 
-        Raises:
-            RemoteProtocolError: an entry is not counted by its vector.
+        Each step takes some ms.  All is seen at once: where there are several steps, they change a copy, and what is
+        written meanwhile is done to that as well.  Go through all steps, and absorb nothing else meanwhile.
         """
-        if any(dot // WRITERS > vector.get(dot % WRITERS, 0) for dot in entries):
-            raise RemoteProtocolError("a replica has entries that its vector does not count")
-        bound = self._bound()
-        if max(vector.values(), default=0) > bound:  # a clock is ahead: what those have written waits for the date
-            vector = {writer: number for writer, number in vector.items() if number <= bound}
-            entries = {dot: entry for dot, entry in entries.items() if dot % WRITERS in vector}
-        used = self._is_used(vector, entries.values())
-        lost: list[Entry] = []
-        for bucket in buckets:
-            gone = [dot for dot in self._buckets[bucket] if dot not in entries]
-            for dot in gone:
-                if dot // WRITERS <= vector.get(dot % WRITERS, 0):
-                    entry = self._written[dot % WRITERS][dot]
-                    self._drop(entry)
-                    lost.append(entry)
-        known = self.vector
-        for entry in entries.values():
-            one = self._merge(entry, known.get(entry.dot % WRITERS, 0))
-            if one is not None:
-                lost.append(one)
+        bound = self._bound()  # if a clock is ahead, what its writers have written waits for the date
+        theirs = {writer: number for writer, number in vector.items() if number <= bound}
+        known, live = self.vector.copy(), self._contents
+        mine = [dot for bucket in set(buckets) for dot in live.buckets[bucket] if dot not in entries]
+        is_long = len(mine) + len(entries) > AT_A_TIME
+        if is_long:
+            self._meanwhile = []
+        merge = self._begin(live.copy() if is_long else live, theirs)
+        for step, dot in enumerate(chain(mine, entries), 1):
+            number, writer = divmod(dot, WRITERS)
+            if number > theirs.get(writer, 0):
+                pass  # not known there
+            elif dot not in entries:
+                merge.drop(dot)
+            elif number > known.get(writer, 0):
+                merge.contents.insert(entries[dot])
+            else:
+                merge.put(entries[dot], number)
+            if step % AT_A_TIME == 0 and is_long:
+                yield
+        for _ in self._evict(merge.contents):
+            if is_long:
+                yield
+        merge.writer = self.writer  # it may have been chosen meanwhile
+        merge.used |= theirs.get(self.writer, 0) > known.get(self.writer, 0)
+        for entry in self._meanwhile or ():
+            there = live.find(entry.dot)
+            if there is None:
+                merge.drop(entry.dot)
+            else:
+                writer = entry.dot % WRITERS
+                merge.put(there, max(known.get(writer, 0), theirs.get(writer, 0)))
+                if merge.contents.find(entry.dot) != there and writer in self._starts:
+                    merge.gone.append(there)
+        self._meanwhile, self._contents = None, merge.contents
+        yield from self._finish(merge, theirs)
+
+    def _begin(self, contents: EntryIndex, vector: Mapping[int, int]) -> _Merge:
+        own = self.writer
+        used = vector.get(own, 0) > self.vector.get(own, 0)
+        return _Merge(contents, own, self._starts, used=used)
+
+    def _finish(self, merge: _Merge, vector: Mapping[int, int]) -> Iterator[None]:
+        """Note what has changed, and write anew what was lost because another one has used this writer's number."""
         for writer, number in vector.items():
-            self._advance(writer, number)
-        self._finish(lost, used=used)
+            if number > self.vector.get(writer, 0):
+                self.vector[writer] = self._seen[writer] = number
+        changed, came = self._contents.take_changes()
+        for at in range(0, len(changed), AT_A_TIME):
+            self._note(changed[at : at + AT_A_TIME], came)
+            yield
+        # Of a counter a writer has one entry: of several, as a member may forge, the last.
+        gone = merge.gone if merge.used else [entry for entry in merge.gone if entry.kind == COUNTER]
+        lost = sorted(chain(gone, merge.replaced), key=_dot)
+        last = {(entry.group, entry.key, entry.dot % WRITERS): entry.dot for entry in lost if entry.kind == COUNTER}
+        for step, entry in enumerate(lost, 1):
+            if entry.kind != COUNTER:
+                self._write_later(entry, 0)
+            elif last[entry.group, entry.key, entry.dot % WRITERS] == entry.dot and (number := self._missing(entry)):
+                self._write_later(entry, number)
+            if step % AT_A_TIME == 0:
+                yield
+        if merge.used and self.writer == merge.writer:
+            self._finish_edit()
+            self.writer = -1
+        self._write_anew()
 
     def _bound(self) -> float:
         """Return how many writes a writer may have: as many as microseconds have passed since 1970, and of a day."""
         return (self._wall_clock() + _AHEAD) * 1e6
 
-    def _advance(self, writer: int, number: int) -> None:
-        if number > self.vector.get(writer, 0):
-            self.vector[writer] = self._seen[writer] = number
+    def _note(self, changed: list[Entry], came: set[int]) -> None:
+        if self._meanwhile is not None:
+            self._meanwhile += changed
+        self._observer.note_changes(changed, came)
 
-    def _merge(self, entry: Entry, known: int) -> Entry | None:
-        """Put in an entry, if it is new; return the one with the same dot that it replaces."""
-        mine = self._find(entry.dot)
-        if mine is None:
-            if entry.dot // WRITERS > known:
-                self._insert(entry)
-        elif mine != entry and _hash(entry) > _hash(mine):
-            self._drop(mine)
-            self._insert(entry)
-            return mine
-        return None
-
-    def _is_used(self, vector: Mapping[int, int], entries: Iterable[Entry]) -> bool:
-        """Tell whether somebody else has written with this writer's number."""
-        writer = self.writer
-        if writer < 0 or vector.get(writer, 0) > self.vector.get(writer, 0):
-            return writer >= 0
-        own = (entry for entry in entries if entry.dot % WRITERS == writer)
-        return any(mine != entry for entry in own if (mine := self._find(entry.dot)) is not None)
-
-    def _finish(self, lost: list[Entry], *, used: bool) -> None:
-        """Keep to the bound, and write anew what was lost because another one has used this writer's number."""
-        self._evict()
-        # Of a counter a writer has one entry: of several, as a member may forge, the last.
-        last = {(entry.group, entry.key, entry.dot % WRITERS): entry.dot for entry in sorted(lost, key=_dot)}
-        for entry in lost:
-            writer = entry.dot % WRITERS
-            if writer in self._starts and (entry.kind != COUNTER or last[entry.group, entry.key, writer] == entry.dot):
-                number = self._missing(entry)
-                again = number or (entry.kind != COUNTER and (used or self._find(entry.dot)))
-                if again and self._lost_bytes + entry.size <= self._max_bytes:  # a member may forge without end
-                    self._lost.append((entry, number))
-                    self._lost_bytes += entry.size
-        if used:
-            self._finish_edit()
-            self.writer = -1
-        self._write_anew()
+    def _write_later(self, entry: Entry, number: int) -> None:
+        if self._lost_bytes + entry.size <= self._max_bytes:  # a member may forge without end
+            self._lost.append((entry, number))
+            self._lost_bytes += entry.size
 
     def _write_anew(self) -> None:
         """Write anew some of what was lost: who forges many small entries has nobody write many large ones at once."""
@@ -376,108 +454,65 @@ class Replica:
         """Return what this one has added to a counter by an entry that is gone, and is in no other of its number."""
         writer = entry.dot % WRITERS
         start = self._starts[writer]
-        if entry.kind != COUNTER or read_added(entry).start != start:
+        if read_added(entry).start != start:
             return 0
         there = self._counted(entry.group, entry.key, writer)
         return read_added(entry).own - (0 if there is None else read_added(there).share_of(start))
 
-    def _evict(self) -> None:
-        """Remove the newest entries of whom most bytes are, where the document has more than it may."""
-        while self.size > _TOLERANCE * self._max_bytes:
-            writer = max(self._bytes, key=self._bytes.__getitem__)
-            written = self._written[writer]
-            for _ in range(min(len(written), 1 + self.size // (1000 * OVERHEAD))):
-                self._drop(written[next(reversed(written))])
+    def _evict(self, contents: EntryIndex) -> Iterator[None]:
+        """Remove the newest entries of whom most bytes are, where the document has more than it may, in steps."""
+        bound = _TOLERANCE * self._max_bytes
+        if contents.size <= bound:
+            return
+        least = bound - bound // _MARGIN
+        excess, dots = contents.size - least, dict[int, list[int]]()
+        for writer, size in contents.bytes.most_common():
+            if excess > 0:
+                dots[writer] = []
+                excess -= size
+        for bucket in contents.buckets:
+            for dot in bucket:
+                if dot % WRITERS in dots:
+                    dots[dot % WRITERS].append(dot)
+            yield
+        newest = chain.from_iterable(sorted(own, reverse=True) for own in dots.values())
+        for step, dot in enumerate(newest, 1):
+            entry = contents.find(dot)
+            if contents.size <= least:
+                break
+            if entry is not None:
+                contents.drop(entry)
                 self.evicted += 1
+            if step % AT_A_TIME == 0:
+                yield
 
     # -- comparing ------------------------------------------------------------------------------------------
 
-    def refresh(self, most: int) -> bool:
-        """Compute digests of buckets that have changed, ``most`` of them; tell whether that were all."""
-        changed = [bucket for bucket in range(BUCKETS) if bucket not in self._digests]
-        for bucket in changed[:most]:
-            digest = hashlib.blake2b(digest_size=16)
-            for dot in sorted(self._buckets[bucket]):
-                digest.update(encode(self._written[dot % WRITERS][dot]))
-            self._digests[bucket] = digest.digest()
-        return len(changed) <= most
+    def refresh(self) -> Iterator[None]:
+        """Compute digests of buckets that have changed, some in each step."""
+        for bucket in range(BUCKETS):
+            if bucket not in self._contents.digests:
+                self._contents.digest(bucket)
+                if bucket % _DIGESTS_AT_A_TIME == 0:
+                    yield
 
     def digests(self) -> list[bytes]:
         """Return the digests of all buckets: equal ones have equal entries."""
-        self.refresh(BUCKETS)
-        return [self._digests[bucket] for bucket in range(BUCKETS)]
+        return list(map(self._contents.digest, range(BUCKETS)))
 
     def digest(self) -> bytes:
-        """Return the digest of the document: 16 bytes.  Replicas with the same one know the same."""
-        digest = hashlib.blake2b(encode(sorted(self.vector.items())), digest_size=16)
-        for one in self.digests():
-            digest.update(one)
-        return digest.digest()
+        """Return the digest of what is known: 16 bytes, or none for nothing.  Replicas with the same one are equal."""
+        if not self.vector:
+            return b""
+        return hashlib.blake2b(encode((sorted(self.vector.items()), self.digests())), digest_size=16).digest()
 
     def difference(self, digests: Sequence[bytes]) -> dict[int, list[Entry]]:
-        """Return the buckets whose digests differ, with their entries."""
-        mine = self.digests()
+        """Return the buckets whose digests differ, with their entries; without digests all."""
         return {
-            bucket: [self._written[dot % WRITERS][dot] for dot in self._buckets[bucket]]
-            for bucket in range(BUCKETS)
-            if mine[bucket] != digests[bucket]
+            bucket: list(entries.values())
+            for bucket, entries in enumerate(self._contents.buckets)
+            if not digests or self._contents.digest(bucket) != digests[bucket]
         }
-
-    def all_entries(self) -> list[Entry]:
-        """Return the entries of the whole document."""
-        return [entry for written in self._written.values() for entry in written.values()]
-
-    # -- entries --------------------------------------------------------------------------------------------
-
-    def _find(self, dot: int) -> Entry | None:
-        return self._written.get(dot % WRITERS, {}).get(dot)
-
-    def _insert(self, entry: Entry) -> None:
-        dot, size, bucket, group = entry.dot, entry.size, entry.bucket, entry.group
-        writer = dot % WRITERS
-        self._written.setdefault(writer, {})[dot] = entry
-        self._maps[entry.map] += 1
-        self._bytes[writer] += size
-        self.size += size
-        self._buckets[bucket].add(dot)
-        self._digests.pop(bucket, None)
-        keys = self._groups.setdefault(group, {})
-        there = keys.get(entry.key, ())
-        if isinstance(there, dict):
-            there[dot] = entry
-        elif len(there) < _FEW:
-            keys[entry.key] = (*there, entry)
-        else:
-            keys[entry.key] = {one.dot: one for one in (*there, entry)}
-        self._observer.note_change(*entry.shown)
-
-    def _drop(self, entry: Entry) -> None:
-        dot, size, bucket, group = entry.dot, entry.size, entry.bucket, entry.group
-        writer = dot % WRITERS
-        del self._written[writer][dot]
-        if not self._written[writer]:
-            del self._written[writer]
-        self._maps[entry.map] -= 1
-        if not self._maps[entry.map]:
-            del self._maps[entry.map]
-        self._bytes[writer] -= size
-        if not self._bytes[writer]:
-            del self._bytes[writer]
-        self.size -= size
-        self._buckets[bucket].discard(dot)
-        self._digests.pop(bucket, None)
-        self._added.pop(dot, None)
-        keys = self._groups[group]
-        there = keys[entry.key]
-        if isinstance(there, dict):
-            del there[dot]
-        else:
-            there = keys[entry.key] = tuple(one for one in there if one.dot != dot)
-        if not there:
-            del keys[entry.key]
-            if not keys:
-                del self._groups[group]
-        self._observer.note_change(*entry.shown)
 
 
 def _dot(entry: Entry) -> int:

@@ -39,7 +39,8 @@ from iris.kernel.errors import (
     Unknown,
     summary_of,
 )
-from iris.kernel.names import check_name
+from iris.kernel.names import check_address, check_name
+from iris.kernel.numerals import as_float
 from iris.kernel.tasks import protected_context
 from iris.patterns.payloads import encoded
 from iris.patterns.request import UNDO, UNDOES
@@ -58,6 +59,9 @@ _AGAIN: Final = frozenset({"no_bridge", "no_shard_0", "not_stored", "too_many_ke
 """Codes of Iris's own, after which a compensation is tried again."""
 _MAX_NOTES: Final = MAX_OUTCOME - 8 * KIB
 """Bytes of the list, which leaves room for the error."""
+_MAX_ERROR: Final = 1024
+_ROOM: Final = bytes(_MAX_ERROR + 256)
+"""Goes along with the list: what the end has more than that, so that the bridge takes the end if it took the list."""
 
 AskMember = Callable[..., Awaitable[Any]]
 """``Node.request``."""
@@ -90,6 +94,8 @@ class _End(Struct, array_like=True):
 
     undo: list[Undo] | None
     error: str = ""
+    steps: int = MAX_STEPS
+    """That it has made, if nothing is undone: there are no more when it is run again."""
 
 
 _LIST: Final = msgspec.msgpack.Decoder(list[Undo])
@@ -100,14 +106,18 @@ _END: Final = msgspec.msgpack.Decoder(_End)
 class Saga:
     """A saga that runs.  Made by ``Node.saga``; one task at a time makes its steps."""
 
-    def __init__(self, name: str, attempt: int, request: AskMember, noted: list[Undo], note: LeaveNotes | None) -> None:
+    def __init__(
+        self, name: str, attempt: int, request: AskMember, noted: list[Undo], note: LeaveNotes | None, most: int
+    ) -> None:
         self.name: Final = name
         self.attempt: Final = attempt
         """Above 1: another node, or this one, has run it before, and was lost."""
         self._request = request
         self._note = note
+        self._most = most
         self._steps = 0
         self._bytes = 0
+        self._is_busy = self._is_over = False
         self._undo = {undo.step: undo for undo in noted}
 
     def __repr__(self) -> str:
@@ -141,23 +151,38 @@ class Saga:
             PayloadTooLarge: there are 1,000 steps, or 128 KiB of payloads of steps that can be undone, 248 KiB with
                 their names.
             LeaseLost: another node has taken the saga over.  The step was not asked for.
+            trio.BusyResourceError: another task makes a step.
+            trio.ClosedResourceError: the block has ended.
             Others: as ``Node.request`` with an idempotency key.  ``RemoteError`` with ``key_reused``: the block made
-                another step here before.
+                another step here before, or none.
 
         Cancelling it is cancelling the request; the step may have run.
         """
-        if undo is not None:
-            check_name(undo, "operation")
+        check_address(cluster)
+        for named in (operation, undo):
+            if named is not None:
+                check_name(named, "operation")
         data, packed = wire.split_payload(encoded(payload, MAX_BYTES))
-        if self._steps >= MAX_STEPS or self._bytes + len(data) > MAX_BYTES:
-            raise PayloadTooLarge(f"a saga has {MAX_STEPS} steps, and {MAX_BYTES} bytes of payloads, at most")
+        if self._is_over:
+            raise trio.ClosedResourceError(f"the block of saga {self.name!r} has ended")
+        if self._is_busy:
+            raise trio.BusyResourceError(f"another task makes a step of saga {self.name!r}")
         step = self._steps
-        if undo is not None:
-            self._bytes += len(data)
-            await self._noted(Undo(step, cluster, operation, undo, data, packed, timeout))
-        self._steps += 1
-        key = f"{self.name}/{step}"
-        reply = await self._request(cluster, payload, operation=operation, timeout=timeout, idempotency_key=key)
+        if step >= MAX_STEPS or self._bytes + len(data) > MAX_BYTES:
+            raise PayloadTooLarge(f"a saga has {MAX_STEPS} steps, and {MAX_BYTES} bytes of payloads, at most")
+        if step >= self._most:
+            raise RemoteError("key_reused", f"saga {self.name!r} has ended before, and had {step} steps")
+        self._is_busy = True
+        try:
+            if undo is not None:
+                self._bytes += len(data)
+                await self._noted(Undo(step, cluster, operation, undo, data, packed, as_float(timeout)))
+            self._steps += 1
+            given = _payload(data, packed=packed)  # what was noted, and not what the caller has made of it meanwhile
+            key = f"{self.name}/{step}"
+            reply = await self._request(cluster, given, operation=operation, timeout=timeout, idempotency_key=key)
+        finally:
+            self._is_busy = False
         if undo is not None and step in self._undo:
             self._undo[step].ran = True
         return reply
@@ -209,20 +234,24 @@ async def open_saga(
         raise SagaUndone(f"saga {name!r} was undone: {end.error}", failed=failed)
 
     async def note(notes: bytes) -> None:
-        if not await claims.note({**named, "notes": notes}):
+        if not await claims.note({**named, "notes": notes, "room": _ROOM}):
             raise LeaseLost(f"saga {name!r} was taken over by another node")
 
-    saga = Saga(name, answer.get("attempt", 1), request, noted, note if end is None else None)
+    most = MAX_STEPS if end is None else end.steps
+    saga = Saga(name, answer.get("attempt", 1), request, noted, note if end is None else None, most)
     scope = trio.CancelScope(deadline=deadline)
     try:
         with scope:
-            yield saga
+            try:
+                yield saga
+            finally:
+                saga._is_over = True
             saga._check_made()
     except Exception as error:
         if end is not None:
             raise
-        why = summary_of(error)[:1024]
-        undo = [*saga._undo.values()][::-1]
+        why = summary_of(error).encode()[:_MAX_ERROR].decode(errors="ignore")
+        undo = [saga._undo[step] for step in sorted(saga._undo, reverse=True)]
         await _record(claims, terms, name, saga.attempt, _End(undo, why))
         failed = await _compensate(request, name, undo)
         raise SagaUndone(f"saga {name!r} was undone: {why}", failed=failed) from error
@@ -233,7 +262,7 @@ async def open_saga(
         await claims.release(named, begun=True)
         raise RequestTimeout(f"saga {name!r} has not ended within {timeout:g} s: it goes on when it is run again")
     if end is None:
-        await _record(claims, terms, name, saga.attempt, _End(None))
+        await _record(claims, terms, name, saga.attempt, _End(None, steps=saga._steps))
 
 
 async def _claimed(
@@ -268,7 +297,7 @@ async def _compensate(request: AskMember, name: str, undo: list[Undo]) -> list[s
     failed: list[str] = []
     for step in undo:
         cluster, operation, key = step.cluster, step.operation, f"{name}/{step.step}{UNDO}"
-        payload = wire.decode_payload_untrusted(wire.join_payload(step.data, packed=step.packed))
+        payload = _payload(step.data, packed=step.packed)
         headers = {UNDOES: f"{'ran' if step.ran else 'asked'} {step.done or ''}"}
         pause = _PAUSE
         while True:
@@ -294,6 +323,10 @@ async def _compensate(request: AskMember, name: str, undo: list[Undo]) -> list[s
             await trio.sleep(pause)
             pause = min(_LONGEST_PAUSE, pause * 2)
     return failed
+
+
+def _payload(data: bytes, *, packed: bool) -> Any:
+    return wire.decode_payload_untrusted(wire.join_payload(data, packed=packed))
 
 
 __all__ = ("Saga", "open_saga")

@@ -1,8 +1,8 @@
 """SharedState: a document that all members of a cluster have, and the tasks that keep their copies equal.
 
 An edit goes out as one broadcast to the members (tens of bytes beside what was edited).  What a member misses, because
-it was away or a message was lost, it gets from others: every two seconds it asks one of them, drawn at random, whether
-it has something else, and at once when an edit comes that builds on what it lacks; see ``sync``.
+it was away or a message was lost, it gets from others by anti-entropy: every two seconds it asks one of them, drawn at
+random, whether it has something else, and at once when an edit comes that builds on what it lacks; see ``sync``.
 
 A node that has proved the right to serve the cluster may read and write the document; no other gets anything of it but
 by ``allow``.
@@ -12,17 +12,15 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final, final
-from weakref import WeakSet
 
 import trio
-from msgspec import Struct
 
 from iris.kernel.config import KIB, MIB
 from iris.kernel.errors import (
@@ -40,27 +38,14 @@ from iris.kernel.tasks import Wakeup, open_background, run_in_thread
 from iris.patterns.messages import Message, Request, Sender
 from iris.patterns.pubsub.interest import check_pattern
 from iris.patterns.service import Service
-from iris.patterns.state.entries import (
-    AT_A_TIME,
-    BUCKETS,
-    COUNTER,
-    SET,
-    Edit,
-    Entry,
-    Kind,
-    Vector,
-    check_key,
-    encode,
-    read_edit_untrusted,
-    read_entries_untrusted,
-)
-from iris.patterns.state.kept_copy import damaged_copy, load_copy, save_copy
+from iris.patterns.state.entries import AT_A_TIME, Edit, Entry, Vector, check_key, encode, read_edit_untrusted
+from iris.patterns.state.kept_copy import load_copy, save_copy
 from iris.patterns.state.members import StateMembers
-from iris.patterns.state.programs import Programs
+from iris.patterns.state.programs import serve_programs
 from iris.patterns.state.replica import Replica
 from iris.patterns.state.shared_types import SharedMap
-from iris.patterns.state.sync import pull, read_untrusted, serve
-from iris.patterns.state.watch import StateChange, StateWatch
+from iris.patterns.state.sync import Snapshot, in_steps, pull, read_untrusted, serve
+from iris.patterns.state.watch import Changes, StateWatch
 from iris.patterns.tunnel import Tunnel
 
 _log: Final = logging.getLogger("iris")
@@ -74,7 +59,7 @@ _SYNC_TIMEOUT: Final = 30.0
 _SYNCS_AT_A_TIME: Final = 8
 """Members that compare with this one at a time, and with which this one does; others wait."""
 _ANOTHER: Final = 1.0
-"""Seconds until who begins asks a second member for the document; twice that until the third, and so on."""
+"""Seconds without an answer until who begins asks a second member; twice that until the third, and so on."""
 _PATIENCE: Final = 0.1
 """Seconds for what comes a little later: a member that is new, or an edit that another one builds on."""
 _BROADCAST: Final = 256 * KIB
@@ -87,25 +72,11 @@ _KNOWN_WITHIN: Final = 2.0
 """Seconds within which a member that compares has to be known as one here."""
 _LOGGED: Final = 64
 """Members whose messages were refused of which the log tells."""
-
 _ALLOWANCE: Final = 3
 """Times its bound that the document of another member may have: twice, and what it has written itself."""
-_PER_PIECE: Final = 1024
-"""Entries in each piece of a copy on disk."""
 
 _SYNC: Final = "sync"
 _REACHED: Final = "reached"
-_COMPARE: Final = "compare"
-_NOT_A_MEMBER: Final = "not_a_member"
-
-
-@final
-class _Copy(Struct, frozen=True, array_like=True):
-    """What a copy on disk holds."""
-
-    vector: Vector
-    pieces: list[bytes]
-    """Entries, some in each piece."""
 
 
 @final
@@ -145,6 +116,11 @@ class StateStatistics:
     """Messages that were refused, by reason: ``malformed``, ``stranger``."""
 
 
+_COUNTED: Final = (
+    "edits", "announced", "unsent", "received", "applied", "early", "compared", "uncompared", "exchanged", "unsaved",
+)  # fmt: skip
+
+
 @final
 class SharedState(SharedMap):
     """A document that every member of a cluster has a copy of.  Made by ``Node.state``.
@@ -181,9 +157,9 @@ class SharedState(SharedMap):
         self._max_bytes = max_bytes
         replica = Replica(self, random=random, wall_clock=wall_clock, max_bytes=max_bytes, claimed=self._claimed)
         super().__init__(replica, "")
+        self._changes = Changes(replica)
         self._claims: dict[int, NodeId] = {}
         """Numbers of writers, and the members that use them, or have said that they are used."""
-        self._watches: WeakSet[StateWatch] = WeakSet()
         self._edited = Wakeup()
         self._changed = trio.lowlevel.ParkingLot()
         self._unsaved = trio.Event()
@@ -192,7 +168,12 @@ class SharedState(SharedMap):
         self._wanted: dict[NodeId, None] = {}
         """Members that have something that is missing here."""
         self._wants = Wakeup()
-        self._comparing: set[NodeId] = set()
+        self._asked: set[NodeId] = set()
+        """Members that this one compares with now, each once at a time."""
+        self._elsewhere: set[NodeId] = set()
+        """Members that serve something else under the name."""
+        self._progress = Wakeup()
+        self._merging = trio.Lock()
         self._fetching = trio.Semaphore(_SYNCS_AT_A_TIME)
         self._serving = trio.Semaphore(_SYNCS_AT_A_TIME)
         self._served: dict[NodeId, trio.CancelScope] = {}
@@ -205,8 +186,6 @@ class SharedState(SharedMap):
     def map(self, name: str) -> SharedMap:
         """Return the map of a name: one beside that of the document itself, with counters and sets of its own."""
         return SharedMap(self._replica, check_key(name, "name"))
-
-    # -- following ------------------------------------------------------------------------------------------
 
     def watch(self, pattern: str = ">") -> StateWatch:
         """Follow what a pattern matches, here as everywhere: an async iterator of ``StateChange``, see ``StateWatch``.
@@ -222,38 +201,7 @@ class SharedState(SharedMap):
         """
         check_pattern(pattern)
         self._check_open()
-        watch = StateWatch(pattern, self._present(), self._read, self._is_there)
-        self._watches.add(watch)
-        return watch
-
-    def _present(self) -> list[tuple[Kind, str]]:
-        others: set[tuple[Kind, str]] = set()
-        for kind, place, name in self._replica.groups():
-            if place:
-                others.add(("map", place))
-            elif kind == SET:
-                others.add(("set", name))
-        values: list[tuple[Kind, str]] = [("value", key) for key in self]
-        counters: list[tuple[Kind, str]] = [("counter", name) for name in self._replica.keys((COUNTER, "", ""))]
-        return [*values, *counters, *sorted(others)]
-
-    def _read(self, kind: Kind, key: str) -> StateChange:
-        removed = kind == "value" and key not in self
-        value = None if removed else self[key] if kind == "value" else None
-        if kind == "counter":
-            value = self.counter(key).value
-        return StateChange(key=key, kind=kind, value=value, removed=removed)
-
-    def _is_there(self, kind: Kind, key: str) -> bool:
-        match kind:
-            case "value":
-                return key in self
-            case "map":
-                return self._replica.has_map(key)
-            case "set":
-                return bool(self.set(key))
-            case "counter":
-                return self._replica.has((COUNTER, "", ""), key)
+        return StateWatch(pattern, self._changes)
 
     async def settled(self, members: int | None = None, timeout: float = 5.0) -> None:
         """Wait until members have everything that this one has now.
@@ -271,89 +219,44 @@ class SharedState(SharedMap):
         self._check_open()
         if members is not None and (as_whole(members) or 0) < 1:
             raise ConfigError(f"members is {shown(members)}: use a whole number above 0, or None")
-        within = as_float(timeout)
-        if not within > 0:
+        if not as_float(timeout) > 0:
             raise ConfigError(f"timeout is {shown(timeout)}: use seconds above 0")
+        vector = encode(self._replica.vector)
         needed = members if members is not None else len(self._members.others()) + 1
         settled: set[NodeId] = {self._members.own}
-        deadline = trio.current_time() + within
+        deadline = trio.current_time() + as_float(timeout)
         with trio.move_on_at(deadline):
-            while True:
-                while self._replica.is_rewriting:
-                    await self._changed.park()
-                writer, vector = self._replica.writer, encode(self._replica.vector)
-                await self._wait_reached(vector, settled, needed, deadline)
-                # Counts say nothing where another one has written with the same number: then it shows by comparing,
-                # and what was lost is written anew with another number.
-                settled = {self._members.own, *await self._compare_with(settled - {self._members.own}, deadline)}
-                if self._replica.writer != writer or self._replica.is_rewriting:
-                    settled = {self._members.own}
-                elif len(settled) >= needed:
-                    return
-                else:
-                    await trio.sleep(_PATIENCE)
+            while len(settled) < needed:
+                if len(self._members.others()) + 1 < needed:
+                    await self._members.wait_news()
+                    continue
+                settled |= await self._ask_reached(vector, max(deadline - trio.current_time(), 0.001), needed)
+                if len(settled) < needed:  # a member refused, for it does not know of this one yet, or was lost
+                    with trio.move_on_after(_PATIENCE):
+                        await self._members.wait_news()
+            return
         raise RequestTimeout(
             f"{len(settled)} of {needed} members of {self.name!r} have what this one has written after {timeout:g} s"
         )
 
-    async def _wait_reached(self, vector: bytes, settled: set[NodeId], needed: int, deadline: float) -> None:
-        """Wait until so many members have what a vector counts."""
-        while len(settled) < needed:
-            if len(self._members.others()) + 1 < needed:
-                await self._members.wait_news()
-                continue
-            with suppress(NoSuchCluster):
-                left = max(deadline - trio.current_time(), 0.001)
-                async with self._members.survey(_REACHED, vector, timeout=left, count=needed) as answers:
-                    async for answer in answers:
-                        settled.add(answer.member)
-            if len(settled) < needed:  # a member refused, for it does not know of this one yet, or was lost
-                with trio.move_on_after(_PATIENCE):
-                    await self._members.wait_news()
-
-    async def _compare_with(self, members: Collection[NodeId], deadline: float) -> set[NodeId]:
-        """Compare with members, and have those compare that have something else; return who has done it."""
-        compared: set[NodeId] = set()
-        different = False
-
-        async def compare(member: NodeId) -> None:
-            nonlocal different
-            with suppress(IrisError):
-                different = await self._compare(member) or different
-                compared.add(member)
-
-        async with trio.open_nursery() as nursery:
-            for member in members:
-                nursery.start_soon(compare, member)
-        if different and not self._replica.is_rewriting:
-            answered: set[NodeId] = set()
-            left = max(deadline - trio.current_time(), 0.001)
-            with suppress(NoSuchCluster):
-                async with self._members.survey(_COMPARE, b"", timeout=left, count=len(members) + 1) as answers:
-                    async for answer in answers:
-                        answered.add(answer.member)
-            compared &= answered
-        return compared
+    async def _ask_reached(self, vector: bytes, timeout: float, count: int) -> set[NodeId]:
+        """Ask all members for an answer when they have what a vector counts; return those that gave it."""
+        reached: set[NodeId] = set()
+        with suppress(NoSuchCluster):
+            async with self._members.survey(_REACHED, vector, timeout=timeout, count=count) as answers:
+                async for answer in answers:
+                    reached.add(answer.member)
+        return reached
 
     def statistics(self) -> StateStatistics:
         """Return a snapshot of the counters."""
-        counts = self._counts
         return StateStatistics(
             keys=len(self),
             bytes=self._replica.size,
             writers=len(self._replica.vector),
-            edits=counts["edits"],
-            announced=counts["announced"],
-            unsent=counts["unsent"],
-            received=counts["received"],
-            applied=counts["applied"],
-            early=counts["early"],
-            compared=counts["compared"],
-            uncompared=counts["uncompared"],
-            exchanged=counts["exchanged"],
             evicted=self._replica.evicted,
-            unsaved=counts["unsaved"],
             refused=dict(self._refused),
+            **{name: self._counts[name] for name in _COUNTED},
         )
 
     # -- running --------------------------------------------------------------------------------------------
@@ -363,15 +266,14 @@ class SharedState(SharedMap):
         service = Service(self.name)
         service.broadcast(self._receive_edit)
         service.request(_REACHED)(self._reached)
-        service.request(_COMPARE)(self._compare_when_asked)
         service.tunnel(_SYNC)(self._serve_sync)
-        Programs(self._replica, self._check_program, self.watch).serve(service)
+        serve_programs(service, self._replica, self._check_program, self.watch)
         return service
 
     def _end_watches(self) -> None:
         """Nothing changes any more for those who follow."""
-        for watch in list(self._watches):
-            watch._end()
+        self._changes.ended = True
+        self._changes.wake()
 
     @asynccontextmanager
     async def _running(self, timeout: float) -> AsyncIterator[None]:
@@ -382,22 +284,24 @@ class SharedState(SharedMap):
             ConfigError: they serve something else.
         """
         async with open_background() as nursery:
-            for task in (self._send_edits, self._compare_now_and_then, self._fetch_missing):
-                nursery.start_soon(task)
+            nursery.start_soon(self._send_edits)
+            nursery.start_soon(self._fetch_missing)
             if self._path is not None:
                 nursery.start_soon(self._save_changes, self._path)
             try:
                 await self._catch_up(timeout)
+                nursery.start_soon(self._compare_now_and_then)
                 yield
             finally:
                 self._closed = True
                 self._end_watches()
                 self._changed.unpark_all()
-                with trio.move_on_after(_GOODBYE) as scope:
-                    scope.shield = True
-                    await self._say_goodbye()
-                if self._path is not None:
-                    with trio.CancelScope(shield=True):
+                with trio.CancelScope(shield=True):
+                    with trio.move_on_after(_GOODBYE), suppress(IrisError):
+                        if self._members.others() and self._replica.writer >= 0:
+                            # what may have reached nobody is fetched by somebody
+                            await self._ask_reached(encode(self._replica.vector), _GOODBYE, 2)
+                    if self._path is not None:
                         await self._save(self._path, ends=True)
 
     async def _load(self) -> None:
@@ -406,75 +310,31 @@ class SharedState(SharedMap):
         Raises:
             ConfigError: it cannot be read.
         """
-        if self._path is None:
-            return
-        data = await run_in_thread(load_copy, self._path)
-        if data is None:
-            return
-        try:
-            copy = read_untrusted(data, _Copy)
-            entries = {entry.dot: entry for piece in copy.pieces for entry in read_entries_untrusted(piece)}
-            self._replica.absorb(copy.vector, range(BUCKETS), entries)
-        except RemoteProtocolError:
-            raise damaged_copy(self._path) from None
+        snapshot = None if self._path is None else await run_in_thread(load_copy, self._path)
+        if snapshot is not None:
+            await self._merge(snapshot)
 
     async def _catch_up(self, timeout: float) -> None:
         """Compare with the members, one after another, until one of them has given the document.
 
-        One that takes long is waited for no longer than until others are asked beside it: it may stand still.
+        One that stands still is waited for no longer than until another one is asked beside it.
         """
-        elsewhere: set[NodeId] = set()
-        given = False
-        progress = Wakeup()
-
-        async def ask(member: NodeId) -> None:
-            nonlocal given
-            try:
-                await self._compare(member)
-                given = True
-            except RemoteError as error:
-                if error.code == "no_such_operation":
-                    elsewhere.add(member)
-            except IrisError:  # it leaves, or is lost: then it is no member for long
-                pass
-            finally:
-                self._comparing.discard(member)
-                self._wants.wake()
-                progress.wake()
-
+        patience, asks = _ANOTHER, True
         with trio.move_on_after(timeout):
-            async with open_background() as nursery:
-                patience = _ANOTHER
-                while others := self._members.others():
-                    if elsewhere.issuperset(others):
-                        raise ConfigError(f"{self.name!r} serves something else: give the document a name of its own")
-                    free = [one for one in others if one not in elsewhere and one not in self._comparing]
-                    if free:
-                        member = self._random.choice(free)
-                        self._comparing.add(member)
-                        nursery.start_soon(ask, member)
-                    with trio.move_on_after(patience) as waiting:
-                        await progress.wait()
-                    if given:
-                        return
-                    if waiting.cancelled_caught:
-                        patience *= 2
-                    else:
-                        with trio.move_on_after(_PATIENCE):
-                            await self._members.wait_news()
+            while (others := self._members.others()) and not self._counts["compared"]:
+                if self._elsewhere.issuperset(others):
+                    raise ConfigError(f"{self.name!r} serves something else: give the document a name of its own")
+                free = [one for one in others if one not in self._elsewhere | self._asked]
+                if free and (asks or not self._asked):
+                    self._want(self._random.choice(free))
+                with trio.move_on_after(patience) as waiting:
+                    await self._progress.wait()
+                asks = waiting.cancelled_caught
+                patience *= 1 + asks
             return
         raise RequestTimeout(f"no member of {self.name!r} gives the document within {timeout:g} s")
 
-    async def _say_goodbye(self) -> None:
-        """Have a member fetch what may have reached nobody."""
-        if self._members.others() and self._replica.writer >= 0:
-            with suppress(IrisError):
-                vector = encode(self._replica.vector)
-                async with self._members.survey(_REACHED, vector, timeout=_GOODBYE, count=2) as answers:
-                    async for _ in answers:
-                        pass
-
-    # -- what the replica notes --------------------------------------------------------------------------------
+    # -- what the replica notes -----------------------------------------------------------------------------
 
     def check_open(self) -> None:
         """Make sure that others will get what is written.
@@ -493,10 +353,9 @@ class SharedState(SharedMap):
         self._edited.wake()
         self._note_news()
 
-    def note_change(self, kind: Kind, key: str) -> None:
-        """Have those that watch see that an entry has come or gone."""
-        for watch in list(self._watches):
-            watch._note(kind, key)
+    def note_changes(self, changed: list[Entry], came: set[int]) -> None:
+        """Have those that watch see that entries have come or gone."""
+        self._changes.note(changed, came)
 
     def _note_news(self) -> None:
         self._changed.unpark_all()
@@ -507,7 +366,7 @@ class SharedState(SharedMap):
         self._claims = {number: node for number, node in self._claims.items() if self._members.has(node)}
         return frozenset(self._claims)
 
-    # -- edits that go out ----------------------------------------------------------------------------------
+    # -- edits ----------------------------------------------------------------------------------------------
 
     async def _send_edits(self) -> None:
         while True:
@@ -516,16 +375,14 @@ class SharedState(SharedMap):
                 if not self._members.others():
                     continue
                 self._counts["edits"] += 1
-                data = encode(edit)
-                if len(data) > _BROADCAST or max(len(edit.added), len(edit.removed)) > AT_A_TIME:
+                data = b"" if max(len(edit.added), len(edit.removed)) > AT_A_TIME else encode(edit)
+                if not 0 < len(data) <= _BROADCAST:
                     self._counts["announced"] += 1
                     data = encode(Edit(edit.writer, 0, 0, dict(self._replica.vector), [], []))
                 try:
                     await self._members.broadcast(data)
                 except DeliveryError:
                     self._counts["unsent"] += 1
-
-    # -- edits that come in ---------------------------------------------------------------------------------
 
     def _receive_edit(self, message: Message) -> None:
         sender = message.sender
@@ -552,9 +409,134 @@ class SharedState(SharedMap):
             self._claims[edit.writer] = sender.node
             self._note_news()
 
+    # -- anti-entropy ---------------------------------------------------------------------------------------
+
     def _want(self, member: NodeId) -> None:
         self._wanted[member] = None
         self._wants.wake()
+
+    async def _compare_now_and_then(self) -> None:
+        while True:
+            await trio.sleep(_INTERVAL * self._random.uniform(0.75, 1.25))
+            if others := self._members.others():
+                self._want(self._random.choice(others))
+
+    async def _fetch_missing(self) -> None:
+        """Compare with the members that are wanted, with several at a time: one that stalls holds up no other."""
+        async with open_background() as nursery:
+            while True:
+                await self._wants.wait()
+                for member in [member for member in self._wanted if member not in self._asked]:
+                    self._asked.add(member)
+                    nursery.start_soon(self._fetch_from, member)
+
+    async def _fetch_from(self, member: NodeId) -> None:
+        try:
+            async with self._fetching:
+                while member in self._wanted:
+                    del self._wanted[member]
+                    if self._members.has(member):
+                        await self._compare(member)
+        finally:
+            self._asked.discard(member)
+            self._progress.wake()
+
+    async def _compare(self, member: NodeId) -> None:
+        """Get what one member has and this one lacks.  If that fails, the document is as it was."""
+        outcome = "uncompared"
+        try:
+            with trio.move_on_after(_SYNC_TIMEOUT):
+                async with self._members.open_tunnel(member, _SYNC, _SYNC_TIMEOUT) as tunnel:
+                    snapshot = await pull(tunnel, self._replica, _ALLOWANCE * self._max_bytes, self._progress.wake)
+                if snapshot is not None:
+                    for number in snapshot.header.claimed:
+                        self._claims.setdefault(number, member)
+                    self._counts["exchanged"] += snapshot.received
+                    await self._merge(snapshot)
+                outcome = "compared"
+        except RemoteProtocolError as error:
+            self._refuse(Sender(self.name, member), "malformed", str(error))
+        except IrisError as error:  # it leaves, or is lost: then it is no member for long
+            if isinstance(error, RemoteError) and error.code == "no_such_operation":
+                self._elsewhere.add(member)
+            with trio.move_on_after(_PATIENCE):
+                await self._members.wait_news()
+        finally:
+            self._counts[outcome] += 1
+
+    async def _merge(self, snapshot: Snapshot) -> None:
+        """Merge what another replica has: in steps, of which none is left out."""
+        with trio.CancelScope(shield=True):
+            async with self._merging:
+                await in_steps(snapshot.merge(self._replica))
+        self._note_news()
+
+    async def _serve_sync(self, tunnel: Tunnel) -> None:
+        await self._check_member(tunnel.sender)
+        node = tunnel.sender.node
+        if node in self._served:  # who asks again has given up what it asked before
+            self._served[node].cancel()
+        with trio.CancelScope() as scope:
+            self._served[node] = scope
+            try:
+                async with self._serving:
+                    with trio.move_on_after(_SYNC_TIMEOUT):
+                        own = {self._replica.writer} - {-1}
+                        if not self._replica.covers(await serve(tunnel, self._replica, self._claimed() | own)):
+                            self._want(node)
+            except RemoteProtocolError as error:
+                self._refuse(tunnel.sender, "malformed", str(error))
+                raise RemoteError("malformed", str(error)) from None
+            finally:
+                if self._served[node] is scope:
+                    del self._served[node]
+
+    async def _reached(self, request: Request) -> None:
+        """Return when everything is here that a vector counts."""
+        await self._check_member(request.sender)
+        try:
+            vector = read_untrusted(request.payload, Vector)
+        except RemoteProtocolError as error:
+            self._refuse(request.sender, "malformed", str(error))
+            raise RemoteError("malformed", str(error)) from None
+        with trio.move_on_after(_PATIENCE):
+            await self._wait_covered(vector)
+            return
+        self._want(request.sender.node)
+        await self._wait_covered(vector)
+
+    async def _wait_covered(self, vector: Mapping[int, int]) -> None:
+        while not self._replica.covers(vector):
+            if self._closed:
+                raise RemoteError("leaving", f"this member leaves {self.name!r}")
+            await self._changed.park()
+
+    # -- who may --------------------------------------------------------------------------------------------
+
+    async def _check_member(self, sender: Sender) -> None:
+        """Make sure that a node is a member; one that has just become one is known shortly.
+
+        Raises:
+            RemoteError: it is none.
+        """
+        with trio.move_on_after(_KNOWN_WITHIN):
+            while not self._members.has(sender.node):
+                await self._members.wait_news()
+            return
+        self._refuse(sender, "stranger", "it is no member")
+        raise RemoteError(
+            "not_a_member", f"node {sender.node} of cluster {sender.cluster!r} is no member of {self.name!r}"
+        )
+
+    def _check_program(self, sender: Sender) -> None:
+        """Make sure that a node may use the document.
+
+        Raises:
+            RemoteError: it is neither a member nor allowed.
+        """
+        if sender.cluster not in self._allow and not self._members.has(sender.node):
+            self._refuse(sender, "stranger", "it is neither a member nor allowed")
+            raise RemoteError("not_allowed", f"nodes of cluster {sender.cluster!r} may not use {self.name!r}")
 
     def _refuse(self, sender: Sender, reason: str, text: str) -> None:
         self._refused[reason] += 1
@@ -569,138 +551,6 @@ class SharedState(SharedMap):
                 extra={"cluster": self.name, "peer": sender.node, "reason": reason},
             )
 
-    # -- comparing ------------------------------------------------------------------------------------------
-
-    async def _compare_now_and_then(self) -> None:
-        while True:
-            await trio.sleep(_INTERVAL * self._random.uniform(0.75, 1.25))
-            if others := self._members.others():
-                self._want(self._random.choice(others))
-
-    async def _fetch_missing(self) -> None:
-        """Compare with the members that are wanted, with several at a time: one that stalls holds up no other."""
-        async with open_background() as nursery:
-            while True:
-                await self._wants.wait()
-                for member in [member for member in self._wanted if member not in self._comparing]:
-                    self._comparing.add(member)
-                    nursery.start_soon(self._fetch_from, member)
-
-    async def _fetch_from(self, member: NodeId) -> None:
-        try:
-            async with self._fetching:
-                while member in self._wanted:
-                    del self._wanted[member]
-                    if self._members.has(member):
-                        with suppress(IrisError):
-                            await self._compare(member)
-        finally:
-            self._comparing.discard(member)
-
-    async def _compare(self, member: NodeId) -> bool:
-        """Get what one member has and this one lacks; tell whether their documents were different.
-
-        Raises:
-            IrisError: that failed; the document is as it was.
-        """
-        finished = False
-        try:
-            with trio.fail_after(_SYNC_TIMEOUT):
-                async with self._members.open_tunnel(member, _SYNC, _SYNC_TIMEOUT) as tunnel:
-                    received, claimed = await pull(tunnel, self._replica, _ALLOWANCE * self._max_bytes)
-            for number in claimed:
-                self._claims.setdefault(number, member)
-            if received:
-                self._counts["exchanged"] += received
-                self._note_news()
-            finished = True
-            return bool(received)
-        except RemoteProtocolError as error:
-            self._refuse(Sender(self.name, member), "malformed", str(error))
-            raise
-        except trio.TooSlowError:
-            raise RequestTimeout(f"node {member} takes longer than {_SYNC_TIMEOUT:g} s to compare a document") from None
-        finally:
-            self._counts["compared" if finished else "uncompared"] += 1
-
-    async def _serve_sync(self, tunnel: Tunnel) -> None:
-        await self._check_member(tunnel.sender)
-        node = tunnel.sender.node
-        if node in self._served:  # who asks again has given up what it asked before
-            self._served[node].cancel()
-        with trio.CancelScope() as scope:
-            self._served[node] = scope
-            try:
-                async with self._serving:
-                    with trio.move_on_after(_SYNC_TIMEOUT):
-                        own = {self._replica.writer} - {-1}
-                        vector = await serve(tunnel, self._replica, self._claimed() | own)
-                        if vector is not None and not self._replica.covers(vector):
-                            self._want(node)
-            except RemoteProtocolError as error:
-                self._refuse(tunnel.sender, "malformed", str(error))
-                raise RemoteError("malformed", str(error)) from None
-            finally:
-                if self._served[node] is scope:
-                    del self._served[node]
-
-    async def _check_member(self, sender: Sender) -> None:
-        """Make sure that a node is a member; one that has just become one is known shortly.
-
-        Raises:
-            RemoteError: it is none.
-        """
-        with trio.move_on_after(_KNOWN_WITHIN):
-            while not self._members.has(sender.node):
-                await self._members.wait_news()
-            return
-        self._refuse(sender, "stranger", "it is no member")
-        raise RemoteError(
-            _NOT_A_MEMBER, f"node {sender.node} of cluster {sender.cluster!r} is no member of {self.name!r}"
-        )
-
-    def _check_program(self, sender: Sender) -> None:
-        """Make sure that a node may use the document.
-
-        Raises:
-            RemoteError: it is neither a member nor allowed.
-        """
-        if sender.cluster not in self._allow and not self._members.has(sender.node):
-            self._refuse(sender, "stranger", "it is neither a member nor allowed")
-            raise RemoteError("not_allowed", f"nodes of cluster {sender.cluster!r} may not use {self.name!r}")
-
-    # -- answering ------------------------------------------------------------------------------------------
-
-    async def _reached(self, request: Request) -> None:
-        """Return when everything is here that a vector counts."""
-        await self._check_member(request.sender)
-        try:
-            if not isinstance(request.payload, bytes):
-                raise RemoteProtocolError("a vector is not bytes")
-            vector = read_untrusted(request.payload, Vector)
-        except RemoteProtocolError as error:
-            self._refuse(request.sender, "malformed", str(error))
-            raise RemoteError("malformed", str(error)) from None
-        if not self._replica.covers(vector):
-            with trio.move_on_after(_PATIENCE):
-                await self._wait_covered(vector)
-                return
-            self._want(request.sender.node)
-            await self._wait_covered(vector)
-
-    async def _compare_when_asked(self, request: Request) -> None:
-        """Get what the member has that asks."""
-        await self._check_member(request.sender)
-        if request.sender.node != self._members.own:
-            async with self._fetching:
-                await self._compare(request.sender.node)
-
-    async def _wait_covered(self, vector: Mapping[int, int]) -> None:
-        while not self._replica.covers(vector):
-            if self._closed:
-                raise RemoteError("leaving", f"this member leaves {self.name!r}")
-            await self._changed.park()
-
     # -- copy on disk ---------------------------------------------------------------------------------------
 
     async def _save_changes(self, path: Path) -> None:
@@ -714,7 +564,7 @@ class SharedState(SharedMap):
     async def _save(self, path: Path, *, ends: bool = False) -> bool:
         vector, entries = dict(self._replica.vector), self._replica.all_entries()
         try:
-            await run_in_thread(partial(_save, path, vector, entries), else_here=ends)
+            await run_in_thread(partial(save_copy, path, vector, entries), else_here=ends)
         except ConfigError as error:
             self._counts["unsaved"] += 1
             lost = ends and self._unsaved.is_set()
@@ -732,8 +582,3 @@ class SharedState(SharedMap):
             self._is_unsaved = False
             _log.info("the document %s is saved again", self.name, extra={"cluster": self.name})
         return True
-
-
-def _save(path: Path, vector: Vector, entries: list[Entry]) -> None:
-    pieces = [encode(entries[at : at + _PER_PIECE]) for at in range(0, len(entries), _PER_PIECE)]
-    save_copy(path, encode(_Copy(vector, pieces)))

@@ -6,7 +6,7 @@ member.  Changes between two waits of the program are one: others see all of the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping, MutableSet
+from collections.abc import Collection, Iterator, Mapping, MutableMapping, MutableSet
 from types import MappingProxyType
 from typing import Any, Final, final
 
@@ -18,6 +18,7 @@ from iris.patterns.state.entries import (
     SET,
     VALUE,
     WRITERS,
+    Entry,
     check_key,
     read_added,
     read_element,
@@ -79,7 +80,8 @@ class SharedCounter:
 class SharedSet(MutableSet[Any]):
     """A set of values.  An element that one member adds while another one discards it stays.
 
-    Elements are None, bool, int, float and str, and tuples of these, 16 deep at most; as JSON 1,024 bytes at most.
+    Elements are None, bool, int (64 bits), float and str, and tuples of these, 16 deep at most; as JSON 1,024 bytes at
+    most.
     """
 
     __slots__ = ("_group", "_replica")
@@ -117,6 +119,15 @@ class SharedSet(MutableSet[Any]):
         return self._replica.count(self._group)
 
 
+def value_of(entries: Collection[Entry]) -> Any:
+    """Return what counts of the values that were written to a key at the same time."""
+    return read_value(max(entries, key=_dot).payload)
+
+
+def _dot(entry: Entry) -> int:
+    return entry.dot
+
+
 class SharedMap(MutableMapping[str, Any]):
     """A map from text to values.  Of two writes to one key at the same time one counts, the same at all members.
 
@@ -147,7 +158,7 @@ class SharedMap(MutableMapping[str, Any]):
         entries = self._replica.entries(self._group, key)
         if not entries:
             raise KeyError(key)
-        return read_value(max(entries, key=lambda entry: entry.dot).payload)
+        return value_of(entries)
 
     def __setitem__(self, key: str, value: object) -> None:
         self._replica.write(self._group, check_key(key), write_value(value))

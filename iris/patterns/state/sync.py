@@ -1,14 +1,15 @@
-"""Synchronization of two replicas over a tunnel: one gets what it lacks of the other.
+"""Anti-entropy between two replicas over a tunnel: one gets what it lacks of the other.
 
-The one that asks sends the digest of its document, 16 bytes.  If the other one has the same, it says so, and that is
-all.  Else it gets the vector and the digests of all buckets, and sends its vector, the numbers of writers that are in
-use, and the entries of the buckets that differ, in pieces; an empty message ends them.  What it sends is its document
-at one moment, so the one that asks takes it as a whole or not at all.
+The one that asks sends the digest of its document, 16 bytes; none if it has nothing.  If the other one has the same, it
+says so, and that is all.  Else it gets the version vector and the digests of all buckets, unless the one that asks has
+nothing, and sends its own vector, the numbers of writers that are in use, and the entries of the buckets that differ,
+in pieces; an empty message ends them.  What it sends is its document at one moment, so the one that asks takes it as a
+whole or not at all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Annotated, Final, TypeVar, final
 
 import msgspec
@@ -21,6 +22,7 @@ from iris.patterns.state.entries import (
     AT_A_TIME,
     BUCKETS,
     MAX_VALUE,
+    OVERHEAD,
     WRITERS,
     Entry,
     Vector,
@@ -35,102 +37,130 @@ _T = TypeVar("_T")
 _PIECE: Final = 64 * KIB
 """Bytes of entries after which a piece ends; it ends after ``AT_A_TIME`` of them as well."""
 _LONGEST: Final = _PIECE + MAX_VALUE + 8 * KIB
-_BUCKETS_AT_A_TIME: Final = 16
-"""Buckets whose digests are computed in one step: some ms of a full document."""
 
 _EQUAL: Final = b""
 _DIFFERENT: Final = b"\x01"
+
+_Digest = Annotated[bytes, Meta(min_length=16, max_length=16)]
 
 
 @final
 class _Question(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     vector: Vector
-    digests: Annotated[
-        list[Annotated[bytes, Meta(min_length=16, max_length=16)]], Meta(min_length=BUCKETS, max_length=BUCKETS)
-    ]
+    digests: Annotated[list[_Digest], Meta(min_length=BUCKETS, max_length=BUCKETS)]
 
 
 @final
-class _Header(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class Header(Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What comes before entries."""
+
     vector: Vector
     claimed: Annotated[list[Annotated[int, Meta(ge=0, lt=WRITERS)]], Meta(max_length=WRITERS)]
     """Numbers of writers that present members use."""
     buckets: Annotated[list[Annotated[int, Meta(ge=0, lt=BUCKETS)]], Meta(max_length=BUCKETS)]
 
 
-async def pull(tunnel: Tunnel, replica: Replica, max_bytes: int) -> tuple[int, list[int]]:
-    """Get what a replica lacks of the one at the other end; return the bytes of that, and the numbers in use.
+@final
+class Snapshot:
+    """What another replica, or a copy on disk, has in some buckets."""
 
-    Cancelling it, or an error, leaves the replica as it was.
+    def __init__(self, header: Header, max_bytes: float) -> None:
+        self.header: Final = header
+        self.entries: Final[dict[int, Entry]] = {}
+        self.received = 0
+        """Bytes of the pieces."""
+        self._max_bytes = max_bytes
+
+    def add_untrusted(self, piece: bytes) -> None:
+        """Read a piece.
+
+        Raises:
+            RemoteProtocolError: it is malformed, or there is more than a document has.
+        """
+        vector = self.header.vector
+        for entry in read_entries_untrusted(piece):
+            number, writer = divmod(entry.dot, WRITERS)
+            if number > vector.get(writer, 0):
+                raise RemoteProtocolError("a replica has entries that its vector does not count")
+            self.entries[entry.dot] = entry
+        self.received += len(piece)
+        if len(piece) > _LONGEST or self.received + OVERHEAD * len(self.entries) > self._max_bytes:
+            raise RemoteProtocolError(f"a piece is too long, or more than {self._max_bytes} bytes are no document")
+
+    def merge(self, replica: Replica) -> Iterator[None]:
+        """Merge it into a replica; see ``Replica.absorb``."""
+        return replica.absorb(self.header.vector, self.header.buckets, self.entries)
+
+
+def pieces(entries: Iterable[Entry]) -> Iterator[bytes]:
+    """Encode entries in pieces."""
+    piece: list[msgspec.Raw] = []
+    size = 0
+    for entry in map(encode, entries):
+        piece.append(msgspec.Raw(entry))
+        size += len(entry)
+        if size >= _PIECE or len(piece) == AT_A_TIME:
+            yield encode(piece)
+            piece, size = [], 0
+    if piece:
+        yield encode(piece)
+
+
+async def pull(tunnel: Tunnel, replica: Replica, max_bytes: int, progress: Callable[[], None]) -> Snapshot | None:
+    """Get what a replica lacks of the one at the other end; None if they are equal.
+
+    Args:
+        progress: called when something came.
 
     Raises:
         RemoteProtocolError: the other end sends something else, or more than ``max_bytes``.
         IrisError: the tunnel broke.
     """
-    await _refresh(replica)
-    await tunnel.send(replica.digest())
-    if await receive_bytes(tunnel) == _EQUAL:
-        return 0, []
-    await _refresh(replica)
-    await tunnel.send(encode(_Question(replica.vector, replica.digests())))
-    header = read_untrusted(await receive_bytes(tunnel), _Header)
-    buckets = frozenset(header.buckets)
-    entries: dict[int, Entry] = {}
-    size = received = 0
-    while piece := await receive_bytes(tunnel):
-        if len(piece) > _LONGEST:
-            raise RemoteProtocolError(f"a piece of a document has {len(piece)} bytes")
-        received += len(piece)
-        for entry in read_entries_untrusted(piece):
-            size += entry.size
-            if entry.dot in entries or entry.bucket not in buckets:
-                raise RemoteProtocolError("an entry comes twice, or was not asked for")
-            entries[entry.dot] = entry
-        if size > max_bytes:
-            raise RemoteProtocolError(f"a member has more than {max_bytes} bytes, which no document has")
-    replica.absorb(header.vector, buckets, entries)
-    return received, header.claimed
+    await in_steps(replica.refresh())
+    digest = replica.digest()
+    await tunnel.send(digest)
+    if await _receive(tunnel) == _EQUAL:
+        return None
+    if digest:
+        await in_steps(replica.refresh())
+        await tunnel.send(encode(_Question(replica.vector, replica.digests())))
+    snapshot = Snapshot(read_untrusted(await _receive(tunnel), Header), max_bytes)
+    while piece := await _receive(tunnel):
+        snapshot.add_untrusted(piece)
+        progress()
+    return snapshot
 
 
-async def serve(tunnel: Tunnel, replica: Replica, claimed: Collection[int]) -> Vector | None:
-    """Give the replica at the other end what it lacks; return its vector if that one may have more, else None.
+async def serve(tunnel: Tunnel, replica: Replica, claimed: Collection[int]) -> Vector:
+    """Give the replica at the other end what it lacks; return its vector.
 
     Raises:
         RemoteProtocolError: the other end sends something else.
         IrisError: the tunnel broke.
     """
-    digest = await receive_bytes(tunnel)
-    await _refresh(replica)  # after that wait: meanwhile everything may have changed
+    digest = await _receive(tunnel)
+    await in_steps(replica.refresh())  # after that wait: meanwhile everything may have changed
     if digest == replica.digest():
         await tunnel.send(_EQUAL)
-        return None
+        return {}
     await tunnel.send(_DIFFERENT)
-    question = read_untrusted(await receive_bytes(tunnel), _Question)
-    await _refresh(replica)
-    lacking = replica.difference(question.digests)
-    await tunnel.send(encode(_Header(replica.vector, sorted(claimed), list(lacking))))
-    piece: list[bytes] = []
-    size = 0
-    for entries in lacking.values():
-        for entry in entries:
-            piece.append(encode(entry))
-            size += len(piece[-1])
-            if size >= _PIECE or len(piece) == AT_A_TIME:
-                await tunnel.send(encode([msgspec.Raw(one) for one in piece]))
-                piece, size = [], 0
-    if piece:
-        await tunnel.send(encode([msgspec.Raw(one) for one in piece]))
+    question = read_untrusted(await _receive(tunnel), _Question) if digest else None
+    await in_steps(replica.refresh())
+    lacking = replica.difference(question.digests if question else ())
+    await tunnel.send(encode(Header(replica.vector, sorted(claimed), list(lacking))))
+    for piece in pieces(entry for entries in lacking.values() for entry in entries):
+        await tunnel.send(piece)
     await tunnel.send(b"")
-    return question.vector
+    return question.vector if question else {}
 
 
-async def _refresh(replica: Replica) -> None:
-    """Have the digests that are missing computed, without holding up the loop."""
-    while not replica.refresh(_BUCKETS_AT_A_TIME):
+async def in_steps(steps: Iterator[None]) -> None:
+    """Go through steps, and let other tasks run between them."""
+    for _ in steps:
         await trio.lowlevel.checkpoint()
 
 
-async def receive_bytes(tunnel: Tunnel) -> bytes:
+async def _receive(tunnel: Tunnel) -> bytes:
     """Receive the next message.
 
     Raises:
@@ -145,13 +175,15 @@ async def receive_bytes(tunnel: Tunnel) -> bytes:
     return message
 
 
-def read_untrusted(data: bytes, kind: type[_T]) -> _T:
+def read_untrusted(data: object, kind: type[_T]) -> _T:
     """Read a message of another member.
 
     Raises:
         RemoteProtocolError: it is malformed.
     """
     try:
+        if not isinstance(data, bytes):
+            raise RemoteProtocolError("a message about a document is no bytes")
         return msgspec.msgpack.decode(data, type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise RemoteProtocolError(f"a message about a document is malformed: {error}") from None

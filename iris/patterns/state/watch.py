@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import OrderedDict, deque
+from heapq import nsmallest
 from typing import Any, Final, final
+from weakref import WeakSet
 
+import trio
 from msgspec import Struct
 
 from iris.kernel.tasks import Wakeup
-from iris.patterns.state.entries import Kind
+from iris.patterns.state.entries import Entry, Kind
+from iris.patterns.state.replica import Replica
+from iris.patterns.state.shared_types import SharedMap
 from iris.security.identity import covers
+
+_KINDS: Final[tuple[Kind, ...]] = ("value", "counter", "map", "set")
+_AT_A_TIME: Final = 4096
+"""Names that a watch has at a time."""
+
+_Thing = tuple[Kind, str]
 
 
 @final
@@ -23,7 +34,68 @@ class StateChange(Struct, frozen=True, kw_only=True):
     value: Any
     """The value, or that of the counter; None for what is removed and for the other types, which are to be read."""
     removed: bool
-    """Whether the key is not there any more."""
+    """Whether it is not there any more."""
+
+
+@final
+class Changes:
+    """What has changed in a document and not been seen by all that follow it, by its last change.
+
+    All watches share it: each has the number of the last change that it has seen.  So there is no more than what the
+    slowest one has not seen.
+    """
+
+    def __init__(self, replica: Replica) -> None:
+        self.replica: Final = replica
+        self.ended = False
+        """Whether nothing changes any more."""
+        self.number = 0
+        """Of the last change."""
+        self._order: OrderedDict[_Thing, tuple[int, int]] = OrderedDict()
+        """Number of the last change of each thing, and of the one with which it came to be there; 0: before."""
+        self._watches: WeakSet[StateWatch] = WeakSet()
+
+    def join(self, watch: StateWatch) -> None:
+        """Add one that follows."""
+        self._watches.add(watch)
+
+    def note(self, changed: list[Entry], came: set[int]) -> None:
+        """Note entries that came or went; see ``EntryIndex``."""
+        seen = max((watch.seen for watch in self._watches), default=None)
+        if seen is None:
+            self._order.clear()
+            return
+        for entry in changed:
+            thing = entry.shown
+            number, since = self._order.get(thing, (0, self.number + 1 if entry.dot in came else 0))
+            if number and since > seen and not self.replica.shows(*thing):
+                del self._order[thing]  # nobody knows of it
+            elif number <= seen:  # else nobody knows of its last change
+                self.number += 1
+                self._order[thing] = self.number, since
+                self._order.move_to_end(thing)
+        self.wake()
+
+    def wake(self) -> None:
+        """Have all look what has changed."""
+        for watch in list(self._watches):
+            watch.wakeup.wake()
+
+    def after(self, seen: int) -> deque[tuple[_Thing, int, int]]:
+        """Return the next things that have changed after one has seen so much, the last one first."""
+        first = min(watch.seen for watch in self._watches)
+        while self._order and next(iter(self._order.values()))[0] <= first:
+            self._order.popitem(last=False)
+        waiting: deque[tuple[_Thing, int, int]] = deque(maxlen=_AT_A_TIME)
+        for thing, (number, since) in reversed(self._order.items()):
+            if number <= seen:
+                break
+            waiting.append((thing, number, since))
+        return waiting
+
+    def awaits(self, thing: _Thing, seen: int) -> bool:
+        """Tell whether a thing has changed after one has seen so much."""
+        return self._order.get(thing, (0, 0))[0] > seen
 
 
 @final
@@ -31,59 +103,67 @@ class StateWatch:
     """The changes of what a pattern matches, for one task.  Made by ``SharedState.watch``; ends with the document.
 
     What is there comes first.  Each change shows what is there when it is taken: of several changes to one key a slow
-    reader gets the last, and nothing of a key that came and went meanwhile.  So it holds up nobody, and what waits for
-    it is never more than the document, and what the reader has seen of it.
+    reader gets the last, and of a key that came and went meanwhile nothing, or that it is removed.  So it holds up
+    nobody.  It has no list of its own of what it has seen: all watches of a document share what is to be seen by one
+    of them, which is never more than was in the document.
 
     Cancelling the iteration loses no change.
     """
 
-    def __init__(
-        self,
-        pattern: str,
-        present: Iterable[tuple[Kind, str]],
-        read: Callable[[Kind, str], StateChange],
-        is_there: Callable[[Kind, str], bool],
-    ) -> None:
+    def __init__(self, pattern: str, changes: Changes) -> None:
         self.pattern: Final = pattern
-        self._read = read
-        self._is_there = is_there
-        self._reported: set[tuple[Kind, str]] = set()
-        """What the reader has seen to be there."""
-        self._waiting: dict[tuple[Kind, str], None] = {}
-        self._wakeup = Wakeup()
-        self._ended = False
-        for kind, key in present:
-            self._note(kind, key)
+        self.seen = changes.number
+        """Number of the last change that this one needs no more."""
+        self.wakeup: Final = Wakeup()
+        self._changes = changes
+        self._kinds = list(_KINDS)
+        """Of those that were there when this began; the first one is being shown."""
+        self._name = ""
+        """The last name that was taken of that kind."""
+        self._names: list[str] = []
+        """The next ones, the last one first."""
+        self._waiting: deque[tuple[_Thing, int, int]] = deque()
+        changes.join(self)
 
     def __repr__(self) -> str:
-        return f"<StateWatch of {self.pattern!r}, {len(self._waiting)} changes wait>"
+        return f"<StateWatch of {self.pattern!r}>"
 
     def __aiter__(self) -> StateWatch:
         return self
 
     async def __anext__(self) -> StateChange:
-        while not self._waiting:
-            if self._ended:
+        changes, shows = self._changes, self._changes.replica.shows
+        while self._kinds:
+            while self._names:
+                thing = self._kinds[0], self._names.pop()
+                self._name = thing[1]
+                if covers(self.pattern, thing[1]) and shows(*thing) and not changes.awaits(thing, self.seen):
+                    return self._read(*thing)
+            await trio.lowlevel.checkpoint()
+            names = (name for name in changes.replica.names(self._kinds[0]) if name > self._name)
+            self._names = nsmallest(_AT_A_TIME, names)[::-1]
+            if not self._names:
+                del self._kinds[0]
+                self._name = ""
+        while True:
+            while self._waiting:
+                thing, number, since = self._waiting.pop()
+                known, self.seen = self.seen, number
+                if covers(self.pattern, thing[1]) and (since <= known or shows(*thing)):
+                    return self._read(*thing)
+            self._waiting = changes.after(self.seen)
+            if self._waiting:
+                await trio.lowlevel.checkpoint()
+            elif changes.ended:
                 raise StopAsyncIteration
-            await self._wakeup.wait()
-        kind, key = next(iter(self._waiting))
-        del self._waiting[kind, key]
-        change = self._read(kind, key)
-        if self._is_there(kind, key):
-            self._reported.add((kind, key))
-        else:
-            self._reported.discard((kind, key))
-        return change
+            else:
+                await self.wakeup.wait()
 
-    def _note(self, kind: Kind, key: str) -> None:
-        if not covers(self.pattern, key):
-            return
-        if (kind, key) in self._reported or self._is_there(kind, key):
-            self._waiting[kind, key] = None
-            self._wakeup.wake()
-        else:
-            self._waiting.pop((kind, key), None)
-
-    def _end(self) -> None:
-        self._ended = True
-        self._wakeup.wake()
+    def _read(self, kind: Kind, key: str) -> StateChange:
+        values, there = SharedMap(self._changes.replica, ""), self._changes.replica.shows(kind, key)
+        value = None
+        if there and kind == "value":
+            value = values[key]
+        elif there and kind == "counter":
+            value = values.counter(key).value
+        return StateChange(key=key, kind=kind, value=value, removed=not there)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import tracemalloc
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -216,11 +217,30 @@ async def test_keys_that_come_and_go_do_not_wait_for_a_slow_watcher(
         one[f"brief.{number}"] = 1
         del one[f"brief.{number}"]
     del one["known"]
-    assert repr(watch) == "<StateWatch of '>', 1 changes wait>"
-    assert (await anext(watch)).removed
-    one["known"] = 2
-    del one["known"]
-    assert repr(watch) == "<StateWatch of '>', 0 changes wait>"
+    one["last"] = 1
+    seen = [await anext(watch), await anext(watch)]
+    assert [(change.key, change.removed) for change in seen] == [("known", True), ("last", False)]
+
+
+async def test_watches_have_no_lists_of_their_own(autojump_clock: MockClock, documents: Documents) -> None:
+    """Programs that open many and read nothing would fill a member."""
+    (one,) = await documents.open("one")
+    for number in range(20_000):
+        one[f"key.{number}"] = number
+    tracemalloc.start()
+    try:
+        watches = [one.watch() for _ in range(50)]
+        for watch in watches:
+            assert (await anext(watch)).key == "key.0"
+        assert tracemalloc.get_traced_memory()[0] < 5_000_000
+    finally:
+        tracemalloc.stop()
+    for number in range(20_100):
+        one[f"key.{number}"] = -number
+    assert len(one._changes._order) == 20_100
+    del watch, watches
+    one["key.0"] = 0
+    assert not one._changes._order
 
 
 async def test_a_watch_ends_with_its_document(autojump_clock: MockClock, documents: Documents) -> None:
@@ -482,9 +502,9 @@ async def test_a_member_that_compares_amiss_is_left_alone(autojump_clock: MockCl
         attempts: tuple[list[object], ...] = (
             [b"x"],
             ["text"],
-            [b"", b"\xff"],
-            [b"", encode([{}, []])],
-            [b"", encode([{2000: 1}, [bytes(16)] * 256])],
+            [bytes(16), b"\xff"],
+            [bytes(16), encode([{}, []])],
+            [bytes(16), encode([{2000: 1}, [bytes(16)] * 256])],
         )
         for messages in attempts:
             with pytest.raises(iris.TunnelBroken):
@@ -500,6 +520,7 @@ async def test_a_member_that_answers_a_comparison_amiss_ends_nobody_elses_docume
 ) -> None:
     """What it gives is read by a task of this member, whose error would end the block."""
     (one,) = await documents.open("one")
+    one["b"] = 1
     bad = iris.Service("prices")
     asked = 0
 

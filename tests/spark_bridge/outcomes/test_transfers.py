@@ -5,8 +5,7 @@ The faults come from a seed.  Each operation of a bank may, when it is called fo
 - be *late*: book when its time is over;
 - be *lost*: book, and not return in its time;
 - be *repeated*: book twice at once, and once more some time later, also when the saga has ended;
-- be *killed*: have its connection to the database ended before it commits, or see it break after it has.  An undo is
-  killed with its member.
+- be *killed*: have its connection to the database ended before it commits, or see it break after it has.
 
 Members of the banks are cut off for ever while they are at work, and others come; what they were at goes on to its end.
 Nodes that run sagas stop at any point, and others, or two at once, run the saga again.
@@ -95,25 +94,30 @@ class Trouble:
         self._seen: set[tuple[int, str]] = set()
         self._local = threading.local()
         self._zombies: list[threading.Thread] = []
-        self._opened: list[Any] = []
+        self._free: list[Any] = []
         self._lock = threading.Lock()
         self.counts: Counter[str] = Counter()
 
     @contextmanager
     def connect(self) -> Iterator[Any]:
-        """Be ``psycopg.connect``, with one connection for each thread."""
+        """Be ``psycopg.connect``, with connections that are used again."""
         import psycopg
 
-        if getattr(self._local, "database", None) is None or self._local.database.closed:
-            self._local.database = psycopg.connect()
-            with self._lock:
-                self._opened.append(self._local.database)
-        with self._local.database.transaction():
-            yield self._local.database
-            if getattr(self._local, "killed", False):
-                self._local.killed = False
-                with psycopg.connect() as other:
-                    other.execute("SELECT pg_terminate_backend(%s)", (self._local.database.info.backend_pid,))
+        with self._lock:
+            database = self._free.pop() if self._free else None
+        if database is None:
+            database = psycopg.connect()
+        try:
+            with database.transaction():
+                yield database
+                if getattr(self._local, "killed", False):
+                    self._local.killed = False
+                    with psycopg.connect() as other:
+                        other.execute("SELECT pg_terminate_backend(%s)", (database.info.backend_pid,))
+        finally:
+            if not database.closed:
+                with self._lock:
+                    self._free.append(database)
 
     def around(self, books: Callable[..., None]) -> Callable[..., None]:
         """Return what does the same, with trouble."""
@@ -127,7 +131,7 @@ class Trouble:
                 self._seen.add(first)
             numbers = Random(f"{self._seed} {first}")
             undoes = request.undoes is not None
-            kinds = ["late", "lost", "repeated", *([] if undoes else ["killed before", "killed after"])]
+            kinds = ["late", "lost", "repeated", "killed before", "killed after"]
             kind = "none" if known or numbers.random() < 0.6 else numbers.choice(kinds)
             with self._lock:
                 self.counts[f"{'undo' if undoes else 'step'} {kind}"] += 1
@@ -152,7 +156,7 @@ class Trouble:
         """Wait until what goes on by itself has ended."""
         for zombie in self._zombies:
             zombie.join()
-        for database in self._opened:
+        for database in self._free:
             database.close()
 
 
@@ -225,9 +229,11 @@ async def run_all(
     recipe = runpy.run_path(str(PROGRAM))
     trouble = Trouble(seed, timeout)
     functions = recipe["bank"].__globals__
-    for name in ("book", "undo"):
+    for name in ("book", "unbook"):
         functions[name] = trouble.around(functions[name])
-    functions["psycopg"] = type("psycopg", (), {"connect": trouble.connect})
+    functions["psycopg"] = type(
+        "psycopg", (), {"connect": trouble.connect, "OperationalError": psycopg.OperationalError}
+    )
     numbers = Random(seed)
     orders: list[dict[str, Any]] = [
         {

@@ -1,0 +1,123 @@
+"""Entry index: the entries of a document, by dot in buckets, and by key."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from typing import Final, final
+
+from iris.patterns.state.entries import BUCKETS, SET, WRITERS, Entry, Group, encode
+
+_WRITES: Final = 8 * WRITERS
+
+Cell = Entry | dict[int, Entry]
+"""What is at a key: an entry, or several by their dots, so that each comes and goes at the same cost."""
+
+
+@final
+class EntryIndex:
+    """The entries of a document.
+
+    Attributes:
+        groups: cells by group and key.
+        maps: how many groups each map has.
+        buckets: entries by dot, in parts that are compared by a digest each; see ``bucket_of``.
+        digests: of the buckets that have not changed since.
+        bytes: of each writer's entries.
+        changed: entries that came or went since somebody took this list.
+        came: dots of those with which something came of which a watcher had seen nothing.
+    """
+
+    __slots__ = ("buckets", "bytes", "came", "changed", "digests", "groups", "maps", "size")
+
+    def __init__(self) -> None:
+        self.groups: dict[Group, dict[str, Cell]] = {}
+        self.maps: Counter[str] = Counter()
+        self.buckets: Final[list[dict[int, Entry]]] = [{} for _ in range(BUCKETS)]
+        self.digests: dict[int, bytes] = {}
+        self.bytes: Counter[int] = Counter()
+        self.size = 0
+        self.changed: list[Entry] = []
+        self.came: set[int] = set()
+
+    def copy(self) -> EntryIndex:
+        """Return a copy, whose changes are its own: some ms for a full document."""
+        copy = EntryIndex()
+        copy.size, copy.digests = self.size, self.digests.copy()
+        copy.maps, copy.bytes = self.maps.copy(), self.bytes.copy()
+        copy.buckets[:] = [bucket.copy() for bucket in self.buckets]
+        for group, cells in self.groups.items():
+            copy.groups[group] = {key: cell.copy() if type(cell) is dict else cell for key, cell in cells.items()}
+        return copy
+
+    def find(self, dot: int) -> Entry | None:
+        """Return the entry of a dot."""
+        return self.buckets[bucket_of(dot)].get(dot)
+
+    def insert(self, entry: Entry) -> None:
+        """Put in an entry with a dot that is not there."""
+        dot, group = entry.dot, entry.group
+        bucket, size = bucket_of(dot), entry.size
+        self.buckets[bucket][dot] = entry
+        self.digests.pop(bucket, None)
+        self.bytes[dot % WRITERS] += size
+        self.size += size
+        self.changed.append(entry)
+        cells = self.groups.get(group)
+        if cells is None:
+            cells = self.groups[group] = {}
+            self.maps[entry.map] += 1
+            if self.maps[entry.map] == 1 if entry.map else entry.kind == SET:
+                self.came.add(dot)
+        cell = cells.get(entry.key)
+        if cell is None:
+            cells[entry.key] = entry
+            if not entry.map and entry.kind != SET:
+                self.came.add(dot)
+        elif isinstance(cell, dict):
+            cell[dot] = entry
+        else:
+            cells[entry.key] = {cell.dot: cell, dot: entry}
+
+    def drop(self, entry: Entry) -> None:
+        """Take out an entry that is there."""
+        dot, group = entry.dot, entry.group
+        bucket, size = bucket_of(dot), entry.size
+        del self.buckets[bucket][dot]
+        self.digests.pop(bucket, None)
+        self.bytes[dot % WRITERS] -= size
+        self.size -= size
+        self.changed.append(entry)
+        cells = self.groups[group]
+        cell = cells[entry.key]
+        if type(cell) is dict:
+            del cell[dot]
+        if type(cell) is not dict or not cell:
+            del cells[entry.key]
+            if not cells:
+                del self.groups[group]
+                self.maps[entry.map] -= 1
+                if not self.maps[entry.map]:
+                    del self.maps[entry.map]
+
+    def take_changes(self) -> tuple[list[Entry], set[int]]:
+        """Return what changed and what came since the last time."""
+        taken = self.changed, self.came
+        self.changed, self.came = [], set()
+        return taken
+
+    def digest(self, bucket: int) -> bytes:
+        """Return the digest of a bucket: 16 bytes."""
+        if bucket not in self.digests:
+            entries = sorted(self.buckets[bucket].values(), key=_dot)
+            self.digests[bucket] = hashlib.blake2b(encode(entries), digest_size=16).digest()
+        return self.digests[bucket]
+
+
+def bucket_of(dot: int) -> int:
+    """Return the bucket of a dot: eight writes of a writer, one after the other, are in one."""
+    return (dot // _WRITES + dot) % BUCKETS
+
+
+def _dot(entry: Entry) -> int:
+    return entry.dot
