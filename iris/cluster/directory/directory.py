@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, final
 
 from iris.cluster.directory.export_index import ExportIndex
 from iris.cluster.directory.exports import ExportTable
-from iris.cluster.directory.messages import CLUSTER, TOPIC, Export, Hop, exports_untrusted, route_untrusted, wanted
+from iris.cluster.directory.messages import TOPIC, Export, Hop, exports_untrusted, route_untrusted, wanted
 from iris.cluster.directory.neighbour_table import MAX_ORIGINS, MAX_WEIGHT, UPDATES, NeighbourTable, Owner, StaleUpdate
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId, realm_of_site, realm_of_topic
@@ -445,12 +445,6 @@ class SiteDirectory:
     def offers(self, site: str, node: NodeId) -> bool:
         """Tell whether a session may be begun with a node: it is a member of a cluster, or wants events."""
         return self._index.names(site, node)
-
-
-def exports_of(members: dict[str, dict[NodeId, bytes]], topics: Iterable[tuple[NodeId, str]]) -> set[Export]:
-    """Return the entries that stand for members of clusters, and for nodes that want topics."""
-    entries = {Export(CLUSTER, name, node, proof) for name, nodes in members.items() for node, proof in nodes.items()}
-    return entries | {Export(TOPIC, pattern, node) for node, pattern in topics}
 
 
 def _is_straight(path: tuple[Hop, ...]) -> bool:

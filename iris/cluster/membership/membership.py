@@ -105,8 +105,6 @@ class Membership:
         self._emptied: dict[str, float] = {}
         """When clusters lost their last members, the longest ago first."""
         self._records: dict[NodeId, NodeRecord] = {}
-        self.version = 0
-        """Grows whenever ``serving`` may return something else."""
         self._foreign: dict[NodeId, tuple[str, int]] = {}
         """Linked members at other sites, with how far these are."""
         self.listed: Callable[[str], Collection[NodeId]] = lambda _: ()
@@ -129,6 +127,7 @@ class Membership:
         mesh.turns.lateness = lambda: swim.lateness
         swim.use_links(lambda node: mesh.peer(node) is not None, self._linking.is_new)
         self._suspect_listeners: list[Callable[[NodeId], None]] = []
+        self._placed_listeners: list[Callable[[NodeId], None]] = []
         self._watches: list[Watch] = []
         self._wakeup = Wakeup()
         self._nap = trio.CancelScope()
@@ -215,14 +214,14 @@ class Membership:
         self._enter(node, clusters, site, distance)
         self._changed.unpark_all()
 
-    def serving(self) -> dict[str, dict[NodeId, bytes]]:
-        """Return the members of every cluster of this site that take work, each with its proof."""
-        found: dict[str, dict[NodeId, bytes]] = {}
-        for node, record in self._records.items():
-            for entry in record.clusters:
-                if not entry.draining:
-                    found.setdefault(entry.name, {})[node] = entry.proof
-        return found
+    def served_by(self, node: NodeId) -> dict[str, bytes]:
+        """Return the clusters of this site for which a node takes work, each with its proof."""
+        record = self._records.get(node)
+        return {} if record is None else {entry.name: entry.proof for entry in record.clusters if not entry.draining}
+
+    def on_placed(self, listener: Callable[[NodeId], None]) -> None:
+        """Call ``listener`` with each node for which ``served_by`` may return something else."""
+        self._placed_listeners.append(listener)
 
     async def wait_news(self) -> None:
         """Wait until something has changed in who is here."""
@@ -489,7 +488,6 @@ class Membership:
                 )
             )
         self._report(self._roster.apply(changed))
-        self.version += 1
         if gone:
             self._records.pop(node, None)
             self._closed_routes.discard(node)
@@ -511,6 +509,9 @@ class Membership:
                 self._linking.begin(node, new=True)
             else:
                 self._place(node)
+        for listener in self._placed_listeners:
+            with self._mesh.survive("what a member serves"):
+                listener(node)
         self._changed.unpark_all()
 
     def _report(self, changes: Sequence[Change]) -> None:

@@ -258,7 +258,8 @@ class InterestTable:
         self.refused = 0
         """Terms that the subscriber's certificate does not permit."""
         self.added: Sequence[Terms] = ()
-        """What the last message has added."""
+        self.removed: Sequence[Terms] = ()
+        """What the last change has added, and removed."""
         self._matcher: Matcher[NodeTerms] = Matcher()
         self._known: dict[NodeId, _Member] = {}
         self._patient: Counter[tuple[NodeId, str]] = Counter()
@@ -326,8 +327,7 @@ class InterestTable:
         member.repeated, member.repeated_extent = repeated, repeated_extent
         if version:
             member.repeated, member.repeated_extent = None, _Extent()
-        for terms in less:
-            self._remove(member, terms)
+        self._remove(member, less)
         self.added = [terms for terms in more if terms not in member.terms]
         for terms in self.added:
             self._add(node, member, terms)
@@ -340,18 +340,17 @@ class InterestTable:
         if member is None:
             return False
         lost = [terms for terms in member.terms if not permit(terms.pattern)]
-        for terms in lost:
-            self._remove(member, terms)
+        self.added = ()
+        self._remove(member, lost)
         self.refused += len(lost)
         self.version += bool(lost)
         return bool(lost)
 
     def forget(self, node: NodeId) -> None:
         """Drop a node's interest."""
-        member = self._known.pop(node, None)
-        if member is not None:
-            for terms in list(member.terms):
-                self._remove(member, terms)
+        member = self._known.pop(node, _Member())
+        self.added = ()
+        self._remove(member, list(member.terms))
         self.version += 1
 
     def _add(self, node: NodeId, member: _Member, terms: Terms) -> None:
@@ -362,14 +361,14 @@ class InterestTable:
         if terms.patient:
             self._patient[node, terms.pattern] += 1
 
-    def _remove(self, member: _Member, terms: Terms) -> None:
-        wanted = member.terms.pop(terms, None)
-        if wanted is None:
-            return
-        member.extent.remove(terms)
-        self._matcher.remove(terms.pattern, wanted)
-        if terms.patient:
-            _add(self._patient, (wanted.node, terms.pattern), -1)
+    def _remove(self, member: _Member, less: Iterable[Terms]) -> None:
+        self.removed = [terms for terms in dict.fromkeys(less) if terms in member.terms]
+        for terms in self.removed:
+            wanted = member.terms.pop(terms)
+            member.extent.remove(terms)
+            self._matcher.remove(terms.pattern, wanted)
+            if terms.patient:
+                _add(self._patient, (wanted.node, terms.pattern), -1)
 
 
 def _terms_untrusted(told: Iterable[kinds.InterestEntry]) -> list[Terms]:
