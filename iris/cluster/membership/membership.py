@@ -42,6 +42,7 @@ from iris.cluster.swim import (
 )
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError
+from iris.kernel.groups import Groups
 from iris.kernel.names import NodeId, qualified
 from iris.kernel.tasks import Wakeup, protected_context
 from iris.kernel.wire import CHECK, Message, kinds
@@ -102,6 +103,8 @@ class Membership:
         self._roster = Roster()
         self._departures: deque[Departure] = deque(maxlen=_MAX_DEPARTURES)
         self._balancers: dict[str, Balancer] = {}
+        self._entered: Groups[NodeId, str] = Groups()
+        """The names of those that each node is in: there may be many clusters, and members come and go."""
         self._emptied: dict[str, float] = {}
         """When clusters lost their last members, the longest ago first."""
         self._records: dict[NodeId, NodeRecord] = {}
@@ -192,6 +195,7 @@ class Membership:
         balancer = self._balancers[address] = self._balancer(SiteOrder(site))
         for node in members:
             balancer.add(node, site)
+            self._entered.add(node, address)
             if node in self._closed_routes:
                 balancer.suspend(node)
         return balancer
@@ -442,8 +446,8 @@ class Membership:
                 case Routable():
                     self._route(effect)
                 case LoadReport():
-                    for balancer in self._balancers.values():
-                        balancer.gray(effect.node, effect.queue_delay)
+                    for name in self._entered.of(effect.node):
+                        self._balancers[name].gray(effect.node, effect.queue_delay)
                     if (peer := self._mesh.peers.get(effect.node)) is not None:
                         peer.round_trip = effect.round_trip
                     self._report(self._roster.load(effect.node, effect.queue_delay))
@@ -535,14 +539,17 @@ class Membership:
                 balancer.on_work = self._work.wake
             if node not in balancer.nodes:
                 balancer.add(node, site, distance)
+                self._entered.add(node, name)
                 if node in self._closed_routes:
                     balancer.suspend(node)
         self._remove(node, but=addresses.union(serves))
 
     def _remove(self, node: NodeId, but: frozenset[str] | set[str] = frozenset()) -> None:
-        for name, balancer in list(self._balancers.items()):
-            if name not in but and node in balancer.nodes:
+        for name in self._entered.of(node):
+            if name not in but:
+                balancer = self._balancers[name]
                 balancer.remove(node)
+                self._entered.remove(node, name)
                 if not balancer.nodes:
                     del self._balancers[name]
                     self._note_empty(name)
@@ -558,9 +565,8 @@ class Membership:
             self._closed_routes.discard(route.node)
         else:
             self._closed_routes.add(route.node)
-        for balancer in self._balancers.values():
-            if route.node in balancer.nodes:
-                (balancer.resume if route.open else balancer.suspend)(route.node)
+        for balancer in map(self._balancers.__getitem__, self._entered.of(route.node)):
+            (balancer.resume if route.open else balancer.suspend)(route.node)
         if not route.open:
             for listener in self._suspect_listeners:
                 with self._mesh.survive("a member that is suspected"):

@@ -42,6 +42,7 @@ from iris.cluster.sites.remote_members import RemoteMembers
 from iris.cluster.sites.reports import ExportDoubts, LossReport
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError
+from iris.kernel.groups import Groups
 from iris.kernel.link import CONTROL_RESERVE, Link
 from iris.kernel.names import NodeId, qualified, realm_of_site
 from iris.kernel.tasks import Wakeup
@@ -125,7 +126,9 @@ class Sites:
         self.border: Final = Border()
         self.subscribers_version = 0
         """Grows when subscribers at other sites, or the links to them, may have changed."""
-        self._ways: list[GatewayRoute] = []
+        self._ways: dict[GatewayRoute, None] = {}
+        self._ways_to: Groups[tuple[str, NodeId], GatewayRoute] = Groups()
+        """By target: a gateway says of each how it goes, with small frames."""
         self._clusters: dict[NodeId, set[str]] = {}
         """What each linked member serves, as far as its site exports that."""
         self._listed: dict[NodeId, frozenset[Hop]] = {}
@@ -243,9 +246,14 @@ class Sites:
         if way is None or self.link_to(way.neighbour) is None:
             raise NotSent(f"no gateway leads to site {site!r}")
         own = (self._site, self._mesh.node)
-        carried = GatewayRoute((site, node), own, way, self.link_to, on_broken, lambda: self._ways.remove(carried))
-        self._ways.append(carried)
+        carried = GatewayRoute((site, node), own, way, self.link_to, on_broken, lambda: self._closed(carried))
+        self._ways[carried] = None
+        self._ways_to.add(carried.target, carried)
         return carried
+
+    def _closed(self, way: GatewayRoute) -> None:
+        self._ways.pop(way, None)
+        self._ways_to.remove(way.target, way)
 
     def _way(self, site: str) -> SitePath | None:
         return self.directory.way(site, salt=self._mesh.node)
@@ -430,14 +438,14 @@ class Sites:
         gateways of another realm, which speak of their own sites, have nothing to say of a node elsewhere.
         """
         if reason in (BUSY, READY):
-            ways: list[GatewayRoute | CopyRoute] = [way for way in self._ways if way.target == (site, node)]
+            ways: list[GatewayRoute | CopyRoute] = [*self._ways_to.of((site, node))]
             if node == ANYBODY.hex() and not realm_of_site(site):  # events do not go there
                 ways.append(self.copies)
             for way in ways:
                 way.pause() if reason == BUSY else way.resume()
             return
         self._mesh.refusals[f"not carried: {REASONS.get(reason, 'unknown')}"] += 1
-        meant = [way for way in self._ways if way.target == (site, node)]
+        meant = self._ways_to.of((site, node))
         for way in meant:
             way.break_off()
         peer = self._mesh.peers.get(node)
