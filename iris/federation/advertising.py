@@ -128,7 +128,7 @@ class Advertiser:
         """The same, by node."""
         self._own_exports = SharedRoom(MAX_EXPORTS, max_weight)
         self._sites: dict[NodeId, str] = {}
-        self._abroad: set[NodeId] = set()
+        self._abroad: dict[NodeId, None] = {}
         """The neighbours of other sites."""
         self._questions: dict[NodeId, TokenBucket] = {}
         self._pace: dict[NodeId, TokenBucket] = {}
@@ -144,12 +144,12 @@ class Advertiser:
         self._sites[neighbour] = site
         self._told[neighbour] = {}
         if site != self._own.site:
-            self._abroad.add(neighbour)
+            self._abroad[neighbour] = None
 
     def remove(self, neighbour: NodeId) -> None:
         """Advertise to it no more."""
         self._sites.pop(neighbour, None)
-        self._abroad.discard(neighbour)
+        self._abroad.pop(neighbour, None)
         self._questions.pop(neighbour, None)
         self._pace.pop(neighbour, None)
         self._behind.pop(neighbour, None)
@@ -196,7 +196,8 @@ class Advertiser:
         """
         if changed - {self._own}:
             return tuple(self._told)
-        return sorted((self._abroad | self._behind.keys() | stale) & self._told.keys())
+        found = dict.fromkeys((*self._abroad, *self._behind, *sorted(stale)))
+        return [neighbour for neighbour in found if neighbour in self._told]
 
     def export(self, added: Collection[Export], removed: Collection[Export] = ()) -> bool:
         """Export more of this gateway's own site, and less; tell whether something has changed for others.
