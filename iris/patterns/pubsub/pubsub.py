@@ -461,7 +461,8 @@ class PubSub:
             work.once(("pauses", peer.node), partial(self.publishing.interest_ended, peer.node))
         if peer.other_realm:
             return  # there is nothing to confirm to it, and no value to send
-        self.durable.interest_changed(peer.node)
+        if message.whole or any(terms.durable for terms in (*self._table.added, *self._table.removed)):
+            self.durable.interest_changed(peer.node)
         self.retention.interest_added(peer, self._table.added)
         if message.removed:  # a subscription that has ended confirms nothing any more
             work.once(("unconfirmed", peer.node), partial(self.confirming.lost, peer.node))

@@ -48,6 +48,9 @@ measured)."""
 _SHARD_BYTES: Final = 28
 
 
+_ANY: Final = -1
+"""In the place of a shard."""
+
 T = TypeVar("T")
 
 
@@ -263,6 +266,8 @@ class InterestTable:
         self._matcher: Matcher[NodeTerms] = Matcher()
         self._known: dict[NodeId, _Member] = {}
         self._patient: Counter[tuple[NodeId, str]] = Counter()
+        self._storing: dict[tuple[str | None, int], Counter[NodeId]] = {}
+        """For each group, or none, and each shard (``_ANY``: at all): the nodes with durable terms, and how many."""
 
     def match(self, topic: str) -> tuple[NodeTerms, ...]:
         """Return the subscribers of a topic; a node stands once for each of its terms that match."""
@@ -272,6 +277,17 @@ class InterestTable:
         """Return what a node subscribes to."""
         member = self._known.get(node)
         return () if member is None else member.terms.keys()
+
+    def stores(self, node: NodeId) -> bool:
+        """Tell whether a node has durable terms that are no group's."""
+        return node in self._storing.get((None, _ANY), ())
+
+    def storing(self, group: str, share: tuple[int, ...]) -> Collection[NodeId]:
+        """Return the nodes with durable terms of a group; if there is a share, with one of its shards."""
+        found: dict[NodeId, int] = {}
+        for shard in share[1:] if share else (_ANY,):
+            found.update(self._storing.get((group, shard), {}))
+        return found.keys()
 
     def has_subscribed(self, node: NodeId) -> bool:
         """Tell whether a node subscribes to anything, or did since it came."""
@@ -360,6 +376,8 @@ class InterestTable:
         self._matcher.add(terms.pattern, wanted)
         if terms.patient:
             self._patient[node, terms.pattern] += 1
+        if terms.durable:
+            self._count_storing(node, terms, 1)
 
     def _remove(self, member: _Member, less: Iterable[Terms]) -> None:
         self.removed = [terms for terms in dict.fromkeys(less) if terms in member.terms]
@@ -369,6 +387,16 @@ class InterestTable:
             self._matcher.remove(terms.pattern, wanted)
             if terms.patient:
                 _add(self._patient, (wanted.node, terms.pattern), -1)
+            if terms.durable:
+                self._count_storing(wanted.node, terms, -1)
+
+    def _count_storing(self, node: NodeId, terms: Terms, sign: int) -> None:
+        for shard in (_ANY, *terms.share[1:]):
+            place = (terms.group, shard)
+            nodes = self._storing.setdefault(place, Counter())
+            _add(nodes, node, sign)
+            if not nodes:
+                del self._storing[place]
 
 
 def _terms_untrusted(told: Iterable[kinds.InterestEntry]) -> list[Terms]:
