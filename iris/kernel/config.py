@@ -142,8 +142,8 @@ class Config(Struct, frozen=True, kw_only=True):
     already; then, for a member that is linked, one that nobody could be linked to."""
 
     clients_per_cluster_key: int = 2_000
-    """How many clients of one cluster's key are linked to this node: anyone with that key can start any number.  A link
-    to one takes 20 KiB."""
+    """How many clients of one cluster's key are linked to this node: anyone with that key can start any number.
+    As many nodes of one other realm may begin links to it.  A link to one takes 20 KiB."""
 
     gone_limit: int = 20_000
     """Dead and left members that are remembered.  A partition heals by itself if its other side is no larger."""
@@ -195,7 +195,8 @@ class Config(Struct, frozen=True, kw_only=True):
 
     interest_bytes: int = 16 * MIB
     """Memory that the patterns of one node may take at this one: about 26,000 of 20 bytes.  A node of another realm
-    has an eighth.  Every publisher holds it, times the number of nodes."""
+    has an eighth, and all nodes of that realm have it together.  Every publisher holds it, times the number of
+    nodes."""
 
     published_topics: int = 65_536
     """Topics of which this node, as a publisher, knows the numbering and the routes: about 400 bytes each.  Beyond

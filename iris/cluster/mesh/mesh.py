@@ -136,8 +136,8 @@ class Mesh:
         """Who reads what arrives."""
         self._sessions: dict[int, SessionEntry] = {}
         self._sessions_of: Groups[Peer, SessionEntry] = Groups()
-        self._clients: Groups[bytes, Peer] = Groups()
-        """Linked clients, by their cluster's key."""
+        self._guests: Groups[bytes | str, Peer] = Groups()
+        """Linked clients by their cluster's key, and nodes of each other realm."""
         self._receivers = Dispatcher(self.refusals, self._failed_to_take)
         self.own: Final = loopback(identity.public(), config, self._receivers.dispatch_untrusted)
         """This node as its own peer."""
@@ -402,18 +402,18 @@ class Mesh:
         """Return why nobody of the realm talks to this node any more; None if they do."""
         return self.reason(self._identity.public())
 
-    def check_client(self, peer: PeerIdentity) -> None:
-        """Check that one more client may be linked, besides those with the same cluster's key.
+    def check_guest(self, peer: PeerIdentity) -> None:
+        """Check that one more client, or node of another realm, may be linked, besides those of the same owner.
 
         Raises:
             AuthenticationError: there are ``Config.clients_per_cluster_key`` of them.
         """
-        key = peer.certificate.public_key
-        clients = len(self._clients.of(key))
-        if clients >= self.config.clients_per_cluster_key and peer.node_id not in self._peers:
-            text = "a client of cluster %r was turned away: %d are linked, as many as clients_per_cluster_key allows"
-            self._warn("clients", text, peer.cluster, clients)
-            raise AuthenticationError("more clients of one cluster's key than clients_per_cluster_key")
+        guests = len(self._guests.of(_guests_key(peer)))
+        if guests >= self.config.clients_per_cluster_key and peer.node_id not in self._peers:
+            what = f"node of realm {peer.foreign.alias!r}" if peer.foreign else f"client of cluster {peer.cluster!r}"
+            text = "a %s was turned away: %d are linked, as many as clients_per_cluster_key allows"
+            self._warn("clients", text, what, guests)
+            raise AuthenticationError("more guests of one owner's key than clients_per_cluster_key")
 
     def admit(
         self,
@@ -443,10 +443,10 @@ class Mesh:
             peer.client = client
             peer.link.failed = partial(self.suffer, peer, "messages to a peer")
             self._nursery.start_soon(peer.link.run)
-        self._clients.remove(peer.identity.certificate.public_key, peer)
+        self._guests.remove(_guests_key(peer.identity), peer)
         peer.identity = established.peer
-        if peer.client:
-            self._clients.add(peer.identity.certificate.public_key, peer)
+        if peer.client or peer.other_realm:
+            self._guests.add(_guests_key(peer.identity), peer)
         peer.initiated, peer.site, link = initiated, site, peer.link
         entry = self._add_session(established.session, peer, awaited=renews)
         if renews:
@@ -677,7 +677,7 @@ class Mesh:
             return
         for entry in self._sessions_of.of(peer):
             self._forget_session(entry)
-        self._clients.remove(peer.identity.certificate.public_key, peer)
+        self._guests.remove(_guests_key(peer.identity), peer)
         self._ways.close_all(peer)
         self._resets.forget(peer)
         self._inbound.hang_up(node)
@@ -762,3 +762,8 @@ async def open_mesh(
                 mesh.close()
     finally:
         transport.close()
+
+
+def _guests_key(peer: PeerIdentity) -> bytes | str:
+    """Return whose guest a client, or node of another realm, is: the key that can make any number of them."""
+    return peer.foreign_id or peer.certificate.public_key

@@ -451,7 +451,7 @@ class PubSub:
 
     def _receive_interest(self, peer: Peer, message: kinds.Interest) -> None:
         work = self._mesh.work
-        version = self._table.receive_untrusted(peer.node, message, peer.may_hear, foreign=peer.other_realm)
+        version = self._table.receive_untrusted(peer.node, message, peer.may_hear, foreign=peer.identity.foreign_id)
         self.publishing.trees.interest_changed(peer.node)
         self._tell_changed(peer)
         self.publishing.ways_changed()

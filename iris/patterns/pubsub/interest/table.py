@@ -230,15 +230,17 @@ class _Member:
     """The interest of one node.
 
     Attributes:
+        owner: the other realm that it is of; empty: this one.
         terms: each with what is in the matcher for it.
         extent: what they cost.
         repeated: while it tells everything anew: what it has told so far.  The rest goes with the last message.
         repeated_extent: what these cost.
     """
 
-    __slots__ = ("extent", "has_subscribed", "repeated", "repeated_extent", "terms")
+    __slots__ = ("extent", "has_subscribed", "owner", "repeated", "repeated_extent", "terms")
 
-    def __init__(self) -> None:
+    def __init__(self, owner: str = "") -> None:
+        self.owner: Final = owner
         self.terms: dict[Terms, NodeTerms] = {}
         self.has_subscribed = False
         self.extent = _Extent()
@@ -266,6 +268,8 @@ class InterestTable:
         self._matcher: Matcher[NodeTerms] = Matcher()
         self._known: dict[NodeId, _Member] = {}
         self._patient: Counter[tuple[NodeId, str]] = Counter()
+        self._bytes_of: Counter[str] = Counter()
+        """What the terms of all nodes of each other realm take."""
         self._storing: dict[tuple[str | None, int], Counter[NodeId]] = {}
         """For each group, or none, and each shard (``_ANY``: at all): the nodes with durable terms, and how many."""
 
@@ -309,12 +313,13 @@ class InterestTable:
         message: kinds.Interest,
         permit: Callable[[str], bool] = lambda _: True,
         *,
-        foreign: bool = False,
+        foreign: str = "",
     ) -> int:
         """Take an INTEREST message; return the version to confirm.
 
         Terms whose pattern ``permit`` refuses are counted in ``refused`` and get nothing.  So are those of a node of
-        another realm (``foreign``) that are not plain: it would share our events, or hold up who publishes them.
+        another realm (``foreign``) that are not plain: it would share our events, or hold up who publishes them.  All
+        nodes of that realm have together what one of this realm has.
 
         Raises:
             RemoteProtocolError: malformed, or more than a node may have; what was known of the node is unchanged.
@@ -322,7 +327,7 @@ class InterestTable:
         version, whole = message.version, message.whole
         told, less = dict.fromkeys(_terms_untrusted(message.added)), _terms_untrusted(message.removed)
         more = [terms for terms in told if permit(terms.pattern) and (terms.is_plain or not foreign)]
-        member = self._known.get(node) or _Member()
+        member = self._known.get(node) or _Member(foreign)
         repeated = set[Terms]() if whole else member.repeated
         repeated_extent = _Extent() if whole else member.repeated_extent
         new = [terms for terms in more if terms not in member.terms]
@@ -330,6 +335,8 @@ class InterestTable:
         limit = self._limit // FOREIGN_SHARE if foreign else self._limit
         # A peer that restarts its full interest again and again, and never ends it, keeps the former one beside it.
         excess = member.extent.excess(new, limit, 1 if repeated is None else 2) or repeated_extent.excess(again, limit)
+        if foreign and self._bytes_of[foreign] + sum(terms.size for terms in new) > self._limit:
+            excess = f"more than there is room for: the nodes of its realm have {self._limit} bytes together"
         if excess is not None:
             raise RemoteProtocolError(f"node {node} subscribes to {excess}")
         self.refused += len(told) - len(more)
@@ -373,6 +380,8 @@ class InterestTable:
         member.terms[terms] = wanted = NodeTerms(node, terms)
         member.has_subscribed = True
         member.extent.add(terms)
+        if member.owner:
+            self._bytes_of[member.owner] += terms.size
         self._matcher.add(terms.pattern, wanted)
         if terms.patient:
             self._patient[node, terms.pattern] += 1
@@ -384,6 +393,8 @@ class InterestTable:
         for terms in self.removed:
             wanted = member.terms.pop(terms)
             member.extent.remove(terms)
+            if member.owner:
+                self._bytes_of[member.owner] -= terms.size
             self._matcher.remove(terms.pattern, wanted)
             if terms.patient:
                 _add(self._patient, (wanted.node, terms.pattern), -1)
