@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -114,22 +115,21 @@ async def test_a_member_that_comes_and_goes_costs_the_same_however_many_clusters
 
 async def test_a_handshake_costs_the_same_however_many_sessions_there_are(autojump_clock: MockClock) -> None:
     costs: list[int] = []
-    async with open_network() as network, network.open_node("shop") as shop, network.open_node("store"):
-        for count in (2, 12):
-            async with trio.open_nursery() as nursery:
-
-                async def stay(number: int, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-                    async with network.open_node(f"n{count}-{number}"):  # noqa: B023
-                        task_status.started()
-                        await trio.sleep_forever()
-
+    async with open_network() as network, network.open_node("shop") as shop, network.open_node("store") as store:
+        await shop._mesh.barrier(NodeId(store.id))
+        mesh = shop._mesh
+        peer = mesh.peers[NodeId(store.id)]
+        (entry,) = mesh._sessions_of.of(peer)
+        for count in (1, 10):
+            async with contextlib.AsyncExitStack() as stack:
                 for number in range(count):
-                    await nursery.start(stay, number)
-                await trio.sleep(2)
-                mesh = shop._mesh
-                assert mesh.sessions >= count
-                entry = next(iter(mesh._sessions.values()))
-                costs.append(cost(lambda: entry.begin(mesh._sessions_of.of(entry.peer))))  # noqa: B023
-                nursery.cancel_scope.cancel()
-        assert all(mesh._sessions_of.of(peer) for peer in mesh.peers.values())
+                    other = await stack.enter_async_context(network.open_node(f"n{count}-{number}"))
+                    await mesh.barrier(NodeId(other.id))
+                assert mesh.sessions > count
+                costs.append(
+                    cost(lambda: (entry.begin(mesh._sessions_of.of(peer)), entry.use(mesh._sessions_of.of(peer))))
+                )
+        await trio.sleep(5)
+        assert {one.peer for one in mesh._sessions.values()} == set(mesh.peers.values())
+        assert all(mesh._sessions_of.of(one) for one in mesh.peers.values())
     assert costs[0] == costs[1]

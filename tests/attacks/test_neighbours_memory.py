@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 import trio
 from trio.testing import MockClock
@@ -96,3 +98,25 @@ async def test_nodes_of_another_realm_are_linked_up_to_a_bound_and_others_go_on(
         await shop.wait_for("store")
         assert await shop.request("store", 2) == 2
         assert sum(peer.other_realm for peer in store._mesh.peers.values()) == 2
+
+
+async def test_handshakes_of_another_realm_have_a_rate_of_their_own_and_those_of_this_realm_go_on(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_realms() as realms:
+        realms.introduce()
+        await realms.link()
+        await realms.theirs.gateway("us", to=["acme-eu-gateway"])
+        config = Config(handshake_rate=0.01, handshake_burst=3)
+        store = await realms.theirs.member("eu", echo("store"), config=config)
+        shops = [await realms.theirs.node("us", f"shop{number}") for number in range(5)]
+        answered = 0
+        for caller in await callers(realms, 6):
+            await caller.wait_for("acme/store")
+            with contextlib.suppress(iris.IrisError):
+                answered += await caller.request("acme/store", 1, timeout=2)
+        assert 1 <= answered <= 3
+        for shop in shops:
+            await shop.wait_for("store")
+            assert await shop.request("store", 2, timeout=2) == 2
+        assert sum(peer.other_realm for peer in store._mesh.peers.values()) == answered

@@ -33,6 +33,7 @@ from iris.cluster.routes import (
     CopyRoute,
     Flows,
     GatewayRoute,
+    carrier_of,
     open_envelope,
     parse_site_url,
     targets_untrusted,
@@ -56,7 +57,8 @@ class CarriedFrames:
 
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
-        self._flows: Flows[Peer] = Flows()
+        self._flows: Flows[tuple[Peer, str | None]] = Flows()
+        """From whom they come, and whose limits count for them."""
 
     def take(self, peer: Peer, batch: bytes | memoryview) -> bool:
         """Take a batch that is a single carried frame for this node; tell whether it is one."""
@@ -64,13 +66,14 @@ class CarriedFrames:
         if found is None or not peer.identity.certificate.rights.gateway:
             return False
         envelope, known, begin = found
-        if known is not peer:
+        if known is None or known[0] is not peer:
             told = open_envelope(envelope)
             here = (self._mesh.tag.site, bytes.fromhex(self._mesh.node))
             if told is None or peer.foreign or (told.site, told.target) != here:
                 return False
-            self._flows.remember(envelope, peer)
-        self._mesh.receive_carried(batch[begin:], kinds.Carry)
+            known = peer, carrier_of(told.source_site)
+            self._flows.remember(envelope, known)
+        self._mesh.receive_carried(batch[begin:], kinds.Carry, known[1])
         return True
 
 
@@ -403,7 +406,7 @@ class Sites:
         self._mesh.check_not_nested(kinds.Carry)
         if message.site == self._site and node_of(message.target) == self._mesh.node:
             peer.check_gateway()  # frames that are carried are under no limit of an address
-            self._mesh.receive_carried(message.frame, kinds.Carry)
+            self._mesh.receive_carried(message.frame, kinds.Carry, carrier_of(message.source_site))
         elif self.forward is not None:
             self.forward(peer, message)
         else:

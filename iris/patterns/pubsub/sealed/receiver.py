@@ -273,6 +273,8 @@ class SealedReceiver:
                 self._receive(peer, events)
         except RemoteProtocolError:
             self._mesh.refusals["message of kind Copy"] += 1
+        except Exception as error:  # noqa: BLE001 -- it is the publisher's doing, and not that of the gateway that brought it
+            self._mesh.suffer(peer, "copy of events", error)
 
     # -- losses ---------------------------------------------------------------------------------------------
 
