@@ -12,6 +12,7 @@ import trio
 from msgspec import structs
 from trio.testing import MockClock
 
+from iris.cluster.directory.messages import CLUSTER, Export, split_exports
 from iris.cluster.routes.gateway import BUSY, NO_ROUTE, READY
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
@@ -132,4 +133,39 @@ async def test_a_handshake_costs_the_same_however_many_sessions_there_are(autoju
         await trio.sleep(5)
         assert {one.peer for one in mesh._sessions.values()} == set(mesh.peers.values())
         assert all(mesh._sessions_of.of(one) for one in mesh.peers.values())
+    assert costs[0] == costs[1]
+
+
+async def test_an_export_that_changes_costs_a_node_the_same_however_many_nodes_of_that_site_are_linked(
+    autojump_clock: MockClock,
+) -> None:
+    costs: list[int] = []
+    async with open_federation() as federation:
+        shop = await federation.two_sites(echo("store"))
+        assert await shop.request("store", 1) == 1
+        sites, mesh = shop._parts.sites, shop._mesh
+        assert sites is not None
+        directory = sites.directory
+        (origin,) = directory.gateways("eu")
+        (neighbour,) = directory.neighbours
+        known = directory._neighbours[neighbour].told[origin]
+        store = mesh.peers[NodeId(federation.nodes["eu-store"].id)]
+        for count in (FEW, MANY):
+            others = [NodeId(f"{number:032x}") for number in range(1, count)]
+            for other in others:
+                mesh._peers[other] = store
+                sites._clusters[other] = {"other"}
+            for number, more in enumerate((True, False, True)):
+                change = (Export(CLUSTER, "more", NodeId(f"{0xFFFF:032x}")),)
+                base = known.version
+                for part in split_exports(origin, base, base + 1, change if more else (), () if more else change):
+                    directory.receive_exports_untrusted(neighbour, part.message(), 1e6 + number)
+                spent = steps_run(sites._follow)
+            costs.append(spent)
+            for other in others:
+                del mesh._peers[other], sites._clusters[other]
+            for part in split_exports(origin, known.version, known.version + 1, (), change):
+                directory.receive_exports_untrusted(neighbour, part.message(), 2e6)
+            sites._follow()
+        assert await shop.request("store", 2) == 2
     assert costs[0] == costs[1]

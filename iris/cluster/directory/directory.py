@@ -23,7 +23,7 @@ from typing import Final, NamedTuple, final
 
 from iris.cluster.directory.export_index import ExportIndex
 from iris.cluster.directory.exports import ExportTable
-from iris.cluster.directory.messages import TOPIC, Export, Hop, exports_untrusted, route_untrusted, wanted
+from iris.cluster.directory.messages import CLUSTER, TOPIC, Export, Hop, exports_untrusted, route_untrusted, wanted
 from iris.cluster.directory.neighbour_table import MAX_ORIGINS, MAX_WEIGHT, UPDATES, NeighbourTable, Owner, StaleUpdate
 from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.names import NodeId, realm_of_site, realm_of_topic
@@ -99,6 +99,9 @@ class SiteDirectory:
         """The best route to each site by salt, as long as no gateway of that site changes."""
         self._settled: dict[str, float] = {}
         """When the gateways of each site were all known, as long as none changes."""
+        self._rerouted: set[str] = set()
+        self._relisted: set[NodeId] = set()
+        """Sites with other routes, and nodes that are members of something else, since ``take_news``."""
         self._revisions: dict[str, int] = {}
         """The version in which something of a site changed last, as long as the site can be reached."""
 
@@ -227,6 +230,7 @@ class SiteDirectory:
     def _follow(self, origin: Hop) -> None:
         """The routes to an origin have changed."""
         self._touch(origin)
+        self._rerouted.add(origin.site)
         self._believe(origin)
         self._settle(origin)
 
@@ -287,6 +291,7 @@ class SiteDirectory:
             if origin not in accepted:
                 accepted[origin] = None
                 self._touch(origin)  # neighbours are told of it only from now on
+                self._rerouted.add(origin.site)
                 self._count(origin, self._contents[origin].entries, ())
 
     def _count(self, origin: Hop, more: Iterable[Export], less: Iterable[Export]) -> None:
@@ -296,6 +301,8 @@ class SiteDirectory:
         for sign, exports in ((1, more), (-1, less)):
             for export in exports:
                 self._index.count(origin.site, export, sign)
+                if export.kind == CLUSTER:
+                    self._relisted.add(NodeId(export.node))
                 if export.kind == TOPIC and not realm_of_topic(export.name):
                     found = RemoteSubscriber(origin.site, NodeId(export.node), export.name)
                     before = self._wanting.get(found, 0)
@@ -418,6 +425,15 @@ class SiteDirectory:
     def subscribes(self, site: str, node: NodeId, realm_id: str = "") -> bool:
         """Tell whether a site says that a node wants events of a realm; empty: of this one."""
         return self._index.subscribes(site, node, realm_id)
+
+    def take_news(self) -> tuple[set[str], set[NodeId]]:
+        """Return the sites with other routes, and the nodes that other gateways list or otherwise, since the last call.
+
+        Whoever follows the directory looks at these and no others: a site may have thousands of nodes.
+        """
+        news = self._rerouted, self._relisted
+        self._rerouted, self._relisted = set(), set()
+        return news
 
     def has_changed(self, site: str, since: int) -> bool:
         """Tell whether something of a site is another than in an earlier version, or it can be reached no more."""

@@ -15,7 +15,7 @@ import itertools
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, final
 
 import trio
@@ -130,10 +130,14 @@ class Sites:
         self.subscribers_version = 0
         """Grows when subscribers at other sites, or the links to them, may have changed."""
         self._ways: dict[GatewayRoute, None] = {}
+        self._ways_at: Groups[str, GatewayRoute] = Groups()
+        """By site."""
         self._ways_to: Groups[tuple[str, NodeId], GatewayRoute] = Groups()
         """By target: a gateway says of each how it goes, with small frames."""
         self._clusters: dict[NodeId, set[str]] = {}
         """What each linked member serves, as far as its site exports that."""
+        self._unreached: set[NodeId] = set()
+        """Linked members of sites that could not be reached when they were to be looked at."""
         self._listed: dict[NodeId, frozenset[Hop]] = {}
         """The gateways that have named each of them as a member of some cluster."""
         self._followed = -1
@@ -252,11 +256,13 @@ class Sites:
         carried = GatewayRoute((site, node), own, way, self.link_to, on_broken, lambda: self._closed(carried))
         self._ways[carried] = None
         self._ways_to.add(carried.target, carried)
+        self._ways_at.add(site, carried)
         return carried
 
     def _closed(self, way: GatewayRoute) -> None:
         self._ways.pop(way, None)
         self._ways_to.remove(way.target, way)
+        self._ways_at.remove(way.target[0], way)
 
     def _way(self, site: str) -> SitePath | None:
         return self.directory.way(site, salt=self._mesh.node)
@@ -309,19 +315,25 @@ class Sites:
         if self._identity is not self._mesh.identity:
             self._identity, self._followed = self._mesh.identity, -1
         followed, self._followed = self._followed, directory.version
-        for way in list(self._ways):
-            site = way.target[0]
-            if not directory.has_changed(site, followed):
-                continue
-            origins = directory.gateways(site)
+        rerouted, relisted = directory.take_news()
+        ways: Iterable[GatewayRoute] = itertools.chain.from_iterable(map(self._ways_at.of, sorted(rerouted)))
+        nodes: Iterable[NodeId] = sorted(relisted.union(self._unreached))
+        if followed < 0:
+            ways, nodes = list(self._ways), list(self._clusters)
+        for way in ways:
+            origins = directory.gateways(way.target[0])
             if not any(way.way in directory.ways_to(origin) for origin in origins):
                 peer = self._mesh.peers.get(way.target[1])
                 if peer is not None:
                     peer.returning = bool(origins)
                 way.break_off()
-        for node, clusters in list(self._clusters.items()):
-            peer = self._mesh.peers.get(node)
-            if peer is None or not (directory.reaches(peer.site) and directory.has_changed(peer.site, followed)):
+        self._unreached.clear()
+        for node in nodes:
+            peer, clusters = self._mesh.peers.get(node), self._clusters.get(node)
+            if peer is None or clusters is None:
+                continue
+            if not directory.reaches(peer.site):
+                self._unreached.add(node)
                 continue
             if clusters and self._is_gone(peer.site, node):
                 self._mesh.drop(node, f"site {peer.site!r} says that it is gone")
