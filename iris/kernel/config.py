@@ -77,7 +77,7 @@ class Config(Struct, frozen=True, kw_only=True):
 
     handshake_rate: float = 50.0
     """First frames per second from one address in the long run.  Junk takes 20 us and an insider's frame 0.5 ms, so
-    one address can take at most 2.5 % of this node's time."""
+    one address can take at most 2.5 % of this node's time.  The nodes of another realm count as one address."""
 
     handshake_burst: int = 100
     """First frames from one address that are taken at once: enough for a machine full of nodes that start together."""

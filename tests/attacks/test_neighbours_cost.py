@@ -155,8 +155,8 @@ async def test_an_export_that_changes_costs_a_node_the_same_however_many_nodes_o
             for other in others:
                 mesh._peers[other] = store
                 sites._clusters[other] = {"other"}
+            change, spent = (Export(CLUSTER, "more", NodeId(f"{0xFFFF:032x}")),), 0
             for number, more in enumerate((True, False, True)):
-                change = (Export(CLUSTER, "more", NodeId(f"{0xFFFF:032x}")),)
                 base = known.version
                 for part in split_exports(origin, base, base + 1, change if more else (), () if more else change):
                     directory.receive_exports_untrusted(neighbour, part.message(), 1e6 + number)

@@ -102,8 +102,6 @@ class SiteDirectory:
         self._rerouted: set[str] = set()
         self._relisted: set[NodeId] = set()
         """Sites with other routes, and nodes that are members of something else, since ``take_news``."""
-        self._revisions: dict[str, int] = {}
-        """The version in which something of a site changed last, as long as the site can be reached."""
 
     def __repr__(self) -> str:
         return f"<SiteDirectory of {self.own.site!r}: {len(self._accepted)} sites, {len(self._neighbours)} neighbours>"
@@ -223,7 +221,6 @@ class SiteDirectory:
     def _touch(self, origin: Hop) -> None:
         self.version += 1
         self.changed.add(origin)
-        self._revisions[origin.site] = self.version
 
     # -- whom to believe ------------------------------------------------------------------------------------
 
@@ -284,7 +281,6 @@ class SiteDirectory:
             waiting += more
         if not accepted:
             del self._accepted[site]
-            self._revisions.pop(site, None)
 
     def _accept(self, accepted: dict[Hop, None], origins: Iterable[Hop]) -> None:
         for origin in origins:
@@ -434,10 +430,6 @@ class SiteDirectory:
         news = self._rerouted, self._relisted
         self._rerouted, self._relisted = set(), set()
         return news
-
-    def has_changed(self, site: str, since: int) -> bool:
-        """Tell whether something of a site is another than in an earlier version, or it can be reached no more."""
-        return self._revisions.get(site, self.version) > since
 
     def is_told(self, site: str) -> bool:
         """Tell whether all that the gateways of a site export is known here: a route comes before its exports."""

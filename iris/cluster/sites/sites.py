@@ -140,8 +140,8 @@ class Sites:
         """Linked members of sites that could not be reached when they were to be looked at."""
         self._listed: dict[NodeId, frozenset[Hop]] = {}
         """The gateways that have named each of them as a member of some cluster."""
-        self._followed = -1
-        """The version of the directory up to which this node has followed it; -1: all is looked at."""
+        self._anew = True
+        """Whether all is looked at next, and not only what has changed in the directory."""
         self._identity = mesh.identity
         """Who this node was then, and so whom it trusted."""
         self._settles = math.inf
@@ -292,7 +292,7 @@ class Sites:
             with trio.move_on_at(self._settles):
                 await self._wakeup.wait()
             if trio.current_time() >= self._settles:
-                self._followed = -1
+                self._anew = True
                 self._settles = math.inf
             with self._mesh.survive("directory of sites"):
                 self._follow()
@@ -302,7 +302,7 @@ class Sites:
 
     def changed(self) -> None:
         """Whom to believe, or who may serve what, may have changed."""
-        self._followed = -1
+        self._anew = True
         self._wakeup.wake()
 
     def follow(self) -> None:
@@ -313,12 +313,12 @@ class Sites:
         """Break connections whose route is gone, and give up members that their site no longer has."""
         directory = self.directory
         if self._identity is not self._mesh.identity:
-            self._identity, self._followed = self._mesh.identity, -1
-        followed, self._followed = self._followed, directory.version
+            self._identity, self._anew = self._mesh.identity, True
         rerouted, relisted = directory.take_news()
         ways: Iterable[GatewayRoute] = itertools.chain.from_iterable(map(self._ways_at.of, sorted(rerouted)))
         nodes: Iterable[NodeId] = sorted(relisted.union(self._unreached))
-        if followed < 0:
+        if self._anew:
+            self._anew = False
             ways, nodes = list(self._ways), list(self._clusters)
         for way in ways:
             origins = directory.gateways(way.target[0])
