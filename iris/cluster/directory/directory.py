@@ -425,7 +425,7 @@ class SiteDirectory:
     def take_news(self) -> tuple[set[str], set[NodeId]]:
         """Return the sites with other routes, and the nodes that other gateways list or otherwise, since the last call.
 
-        Whoever follows the directory looks at these and no others: a site may have thousands of nodes.
+        A node that follows the directory looks at these and no others: a site may have thousands of nodes.
         """
         news = self._rerouted, self._relisted
         self._rerouted, self._relisted = set(), set()

@@ -16,9 +16,9 @@ import trio
 from iris.cluster.mesh import Mesh, Peer
 from iris.cluster.routes import RelayedConnection, is_two_way, is_via_url, parse_via_url
 from iris.kernel.errors import NotSent, RemoteProtocolError
-from iris.kernel.groups import Groups
 from iris.kernel.link import Link
 from iris.kernel.names import NodeId
+from iris.kernel.slots import Groups
 from iris.kernel.wire import carried_by, kinds, node_of
 
 _AVOIDED: Final = 5.0

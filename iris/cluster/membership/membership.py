@@ -42,8 +42,8 @@ from iris.cluster.swim import (
 )
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError
-from iris.kernel.groups import Groups
 from iris.kernel.names import NodeId, qualified
+from iris.kernel.slots import Groups
 from iris.kernel.tasks import Wakeup, protected_context
 from iris.kernel.wire import CHECK, Message, kinds
 

@@ -44,9 +44,9 @@ from iris.kernel import wire
 from iris.kernel.buffer_pool import give_back
 from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, NotSent, RemoteProtocolError
-from iris.kernel.groups import Groups
 from iris.kernel.link import CONTROL_RESERVE, BulkSource, LinkStatistics
 from iris.kernel.names import Entropy, NodeId, qualified
+from iris.kernel.slots import Groups
 from iris.kernel.tasks import open_background
 from iris.kernel.transport import OutgoingConnection, Transport
 from iris.kernel.unexpected import note_unexpected

@@ -43,9 +43,9 @@ from iris.cluster.sites.remote_members import RemoteMembers
 from iris.cluster.sites.reports import ExportDoubts, LossReport
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError
-from iris.kernel.groups import Groups
 from iris.kernel.link import CONTROL_RESERVE, Link
 from iris.kernel.names import NodeId, qualified, realm_of_site
+from iris.kernel.slots import Groups
 from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import kinds, node_of
 from iris.security.identity import PeerIdentity
