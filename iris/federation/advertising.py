@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from functools import partial
 from typing import Final, TypeVar, final
 
@@ -40,6 +41,7 @@ from iris.cluster.directory import (
     SiteDirectory,
     TooManyChanges,
 )
+from iris.federation.own_exports import SharedRoom
 from iris.federation.realm_names import outward_exports, outward_route
 from iris.kernel.names import NodeId, realm_of_site
 from iris.kernel.token_bucket import TokenBucket
@@ -108,8 +110,6 @@ class Advertiser:
     ) -> None:
         self.left_out = 0
         """Gateways of other sites that are not advertised, for there are too many or they export too much."""
-        self.cut = 0
-        """Entries of this site that are not exported, for there are too many."""
         self.leaving = False
         """Whether this gateway advertises that nothing leads through it any more."""
         self._directory = directory
@@ -126,7 +126,10 @@ class Advertiser:
         """What this gateway exports of its own site."""
         self.index: Final = ExportIndex()
         """The same, by node."""
+        self._own_exports = SharedRoom(MAX_EXPORTS, max_weight)
         self._sites: dict[NodeId, str] = {}
+        self._abroad: dict[NodeId, None] = {}
+        """The neighbours of other sites."""
         self._questions: dict[NodeId, TokenBucket] = {}
         self._pace: dict[NodeId, TokenBucket] = {}
         self._behind: dict[NodeId, tuple[Hop, ...]] = {}
@@ -140,10 +143,13 @@ class Advertiser:
         """
         self._sites[neighbour] = site
         self._told[neighbour] = {}
+        if site != self._own.site:
+            self._abroad[neighbour] = None
 
     def remove(self, neighbour: NodeId) -> None:
         """Advertise to it no more."""
         self._sites.pop(neighbour, None)
+        self._abroad.pop(neighbour, None)
         self._questions.pop(neighbour, None)
         self._pace.pop(neighbour, None)
         self._behind.pop(neighbour, None)
@@ -174,33 +180,38 @@ class Advertiser:
             told[origin] = (told[origin][0], 0)
 
     @property
+    def cut(self) -> int:
+        """Entries of this site that are not exported, for there are too many."""
+        return self._own_exports.cut
+
+    @property
     def neighbours(self) -> tuple[NodeId, ...]:
         """The neighbours that get advertisements."""
         return tuple(self._told)
 
-    def export(self, entries: Iterable[Export]) -> bool:
-        """Set what this gateway exports of its own site; tell whether that is a change.
+    def concerned(self, changed: AbstractSet[Hop], stale: AbstractSet[NodeId]) -> Sequence[NodeId]:
+        """Return the neighbours to which changes of these origins may matter, and those that are to be told all.
+
+        What this gateway exports is told to no node of its own site, and there may be thousands.
+        """
+        if changed - {self._own}:
+            return tuple(self._told)
+        found = dict.fromkeys((*self._abroad, *self._behind, *sorted(stale)))
+        return [neighbour for neighbour in found if neighbour in self._told]
+
+    def export(self, added: Collection[Export], removed: Collection[Export] = ()) -> bool:
+        """Export more of this gateway's own site, and less; tell whether something has changed for others.
 
         Should it be too much, the nodes of the site share what there may be.
         """
-        wanted = self._within_bounds(set(entries))
-        if wanted == self.exported.entries and self.exported.version:
+        more, less = self._own_exports.change(added, removed)
+        if not (more or less) and self.exported.version:
             return False
-        more, less = self.exported.replace(self.exported.version + 1, wanted)
+        self.exported.change(self.exported.version + 1, more, less)
         for exports, change in ((more, 1), (less, -1)):
             for export in exports:
                 self.index.count(self._own.site, export, change)
         return True
-
-    def _within_bounds(self, entries: set[Export]) -> set[Export]:
-        fitting = entries
-        if len(entries) > MAX_EXPORTS or sum(export.weight for export in entries) > self._max_weight:
-            by_node: dict[str, list[tuple[Export, int]]] = {}
-            for export in sorted(entries):
-                by_node.setdefault(export.node, []).append((export, export.weight))
-            fitting = fair_share(by_node, places=MAX_EXPORTS, weight=self._max_weight)
-        self.cut = len(entries) - len(fitting)
-        return fitting
 
     def _choose(self) -> None:
         """Choose the origins that may be advertised; if these are others than before, all are compared."""

@@ -31,6 +31,7 @@ from iris.cluster.routes import (
     STALLED,
     Flows,
     Targets,
+    carrier_of,
     copy_message,
     open_envelope,
     split_nodes,
@@ -437,7 +438,7 @@ class Forwarding:
         """Deliver a frame to this very node."""
         self.carried += 1
         if isinstance(message, kinds.Carry):
-            self._near.receive_carried(message.frame, kinds.Carry)
+            self._near.receive_carried(message.frame, kinds.Carry, carrier_of(message.source_site))
         elif isinstance(message, kinds.Traced):
             self._sites.traced(message.source_site, node_of(message.source), message.number)
         elif isinstance(message, kinds.CarryRefused):

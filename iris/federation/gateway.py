@@ -19,12 +19,9 @@ import trio
 
 from iris.cluster.address_rules import check_listening
 from iris.cluster.directory import (
-    COMPANION,
-    Export,
     Hop,
     SiteTag,
     TooManyChanges,
-    exports_of,
     hop_untrusted,
     message_size,
 )
@@ -32,6 +29,7 @@ from iris.cluster.mesh import Mesh, Peer, open_mesh
 from iris.cluster.sites import Sites
 from iris.federation.advertising import Advertiser
 from iris.federation.forwarder import Forwarding
+from iris.federation.own_exports import SiteContents
 from iris.federation.policy import Lists, Policy
 from iris.federation.realm_names import check_dialled, inward_untrusted, split_peer, trusted_id
 from iris.federation.reports import ReportSchedule
@@ -42,6 +40,7 @@ from iris.kernel.numerals import as_float, shown
 from iris.kernel.tasks import Wakeup, open_background, protected_context
 from iris.kernel.wire import Message, kinds
 from iris.node.node import Node
+from iris.patterns.pubsub.interest import Terms
 from iris.security.identity import PeerIdentity
 
 T = TypeVar("T", bound=Message)
@@ -152,13 +151,18 @@ class Gateway:
         self._wakeup = Wakeup()
         self._follows = True
         self._has_ended = False
-        self._interest = 0
-        self._exported_for: tuple[object, ...] = ()
-        """The state of this site that is exported."""
+        self._identity = self._near.identity
+        """Whom it was when subscriptions were looked at: that says which realms are trusted."""
+        self._contents = SiteContents(policy.may_export, self._lists.wanted)
         self._lost = trio.lowlevel.ParkingLot()
         self._directory.permit(self._lists.may_import)
         self._allowed = kinds.Allowed(policy.exports, policy.export_topics, policy.import_topics)
         sites.border.receive_untrusted(self._near.node, self._allowed)
+        for member in self._membership.nodes():
+            self._place(member.node)
+        self._membership.on_placed(self._place)
+        for subscriber, pattern in self._pubsub.wanted():
+            self._contents.subscribe(subscriber, pattern, 1)
         self._pubsub.interest_changed = self._interest_changed
         for mesh in (self._near, between):
             mesh.register(kinds.ExportsWanted, self._receive_wanted)
@@ -270,9 +274,15 @@ class Gateway:
         self._follows = True
         self._wakeup.wake()
 
-    def _interest_changed(self) -> None:
-        self._interest += 1
+    def _interest_changed(self, node: NodeId, added: Iterable[Terms], removed: Iterable[Terms]) -> None:
+        for terms in removed:
+            self._contents.subscribe(node, terms.pattern, -1)
+        for terms in added:
+            self._contents.subscribe(node, terms.pattern, 1)
         self.news()
+
+    def _place(self, node: NodeId) -> None:
+        self._contents.place(node, self._membership.served_by(node))
 
     async def run(self, nursery: trio.Nursery) -> None:
         """Keep neighbours informed."""
@@ -291,12 +301,12 @@ class Gateway:
             await self._membership.wait_news()
 
     def _tell(self) -> None:
-        own = self._directory.own
-        self._export()
-        changed = {own, *self._directory.changed}
+        changed = {*self._directory.changed}
         self._directory.changed.clear()
+        if self._export():
+            changed.add(self._directory.own)
         stale, self._stale = self._stale, set()
-        for neighbour in self._advertising.neighbours:
+        for neighbour in self._advertising.concerned(changed, stale):
             self._tell_neighbour(neighbour, None if neighbour in stale else changed)
         if self._stale or self._advertising.is_behind:
             self._wakeup.wake()
@@ -305,18 +315,13 @@ class Gateway:
             self._follows = False
             self._sites.follow()
 
-    def _export(self) -> None:
-        """Take what this site exports now, if it may have changed: there may be very much."""
-        local = frozenset(filter(self._directory.is_local, self._directory.neighbours))
-        state = (self._membership.version, self._interest, self._near.identity, local)
-        if state == self._exported_for:
-            return
-        self._exported_for = state
-        members = {name: nodes for name, nodes in self._membership.serving().items() if self._policy.may_export(name)}
-        companions = {Export(COMPANION, "", node) for node in local}
-        wanted = ((node, self._lists.wanted(pattern)) for node, pattern in self._pubsub.wanted())
-        topics = [(node, pattern) for node, pattern in wanted if pattern is not None]
-        self._advertising.export(exports_of(members, topics) | companions)
+    def _export(self) -> bool:
+        """Take what has changed of what this site exports; tell whether there is something."""
+        if self._identity is not self._near.identity:
+            self._identity = self._near.identity
+            self._contents.examine()
+        self._contents.accompany(filter(self._directory.is_local, self._directory.neighbours))
+        return self._advertising.export(*self._contents.take_changes())
 
     def _tell_neighbour(self, neighbour: NodeId, changed: set[Hop] | None) -> None:
         """Advertise to it what has changed, or all."""

@@ -77,7 +77,7 @@ class Config(Struct, frozen=True, kw_only=True):
 
     handshake_rate: float = 50.0
     """First frames per second from one address in the long run.  Junk takes 20 us and an insider's frame 0.5 ms, so
-    one address can take at most 2.5 % of this node's time."""
+    one address can take at most 2.5 % of this node's time.  The nodes of another realm count as one address."""
 
     handshake_burst: int = 100
     """First frames from one address that are taken at once: enough for a machine full of nodes that start together."""
@@ -142,8 +142,8 @@ class Config(Struct, frozen=True, kw_only=True):
     already; then, for a member that is linked, one that nobody could be linked to."""
 
     clients_per_cluster_key: int = 2_000
-    """How many clients of one cluster's key are linked to this node: anyone with that key can start any number.  A link
-    to one takes 20 KiB."""
+    """How many clients of one cluster's key are linked to this node: anyone with that key can start any number.
+    As many nodes of one other realm may begin links to it.  A link to one takes 20 KiB."""
 
     gone_limit: int = 20_000
     """Dead and left members that are remembered.  A partition heals by itself if its other side is no larger."""
@@ -196,7 +196,8 @@ class Config(Struct, frozen=True, kw_only=True):
 
     interest_bytes: int = 16 * MIB
     """Memory that the patterns of one node may take at this one: about 26,000 of 20 bytes.  A node of another realm
-    has an eighth.  Every publisher holds it, times the number of nodes."""
+    has an eighth, and all nodes of that realm have it together.  Every publisher holds it, times the number of
+    nodes."""
 
     published_topics: int = 65_536
     """Topics of which this node, as a publisher, knows the numbering and the routes: about 400 bytes each.  Beyond

@@ -2,6 +2,8 @@
 
 When no slot is free, the newest evicts the oldest.  What is honest lasts milliseconds: to keep a node from being
 reached, an attacker would have to come thousands of times a second, not once in five.
+
+Groups hold values by key, so that what concerns one key costs what it has, and not all that there is.
 """
 
 from __future__ import annotations
@@ -26,6 +28,10 @@ def address_key(host: str) -> str:
             return str(address.ipv4_mapped)
         return str(ipaddress.IPv6Network((address, 64), strict=False))
     return str(address)
+
+
+_G = TypeVar("_G")
+_V = TypeVar("_V")
 
 
 @final
@@ -100,3 +106,36 @@ class SlotTable(Generic[K]):
             self.leave(key)
             expired.append(key)
         return expired
+
+
+@final
+class Groups(Generic[_G, _V]):
+    """Values by key, each once, in the order in which they were added.  A key without values takes no memory."""
+
+    __slots__ = ("_groups",)
+
+    def __init__(self) -> None:
+        self._groups: dict[_G, dict[_V, None]] = {}
+
+    def __repr__(self) -> str:
+        return f"<Groups: {len(self._groups)} keys>"
+
+    def of(self, key: _G) -> Collection[_V]:
+        """Return the values of a key as they are now."""
+        return tuple(self._groups.get(key, ()))
+
+    def add(self, key: _G, value: _V) -> None:
+        """Put a value under a key, if it is not there."""
+        self._groups.setdefault(key, {})[value] = None
+
+    def remove(self, key: _G, value: _V) -> None:
+        """Take a value from under a key, if it is there."""
+        group = self._groups.get(key)
+        if group is not None:
+            group.pop(value, None)
+            if not group:
+                del self._groups[key]
+
+    def pop(self, key: _G) -> Collection[_V]:
+        """Take out all the values of a key, and return them."""
+        return tuple(self._groups.pop(key, ()))

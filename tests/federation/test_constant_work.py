@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from functools import partial
 
 import pytest
+from msgspec import structs
 from trio.testing import MockClock
 
 import iris
@@ -13,11 +14,15 @@ from iris.cluster.directory.messages import CLUSTER, TOPIC, Export, Hop, split_e
 from iris.kernel import wire
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
+from iris.patterns.pubsub.interest import Terms
 from tests.support.federations import echo, open_federation
+from tests.support.site_worlds import export_just
 from tests.support.two_realms import open_realms
 from tests.support.work import lines_run
 
 FEW, MANY = 50, 2_000
+REMEMBERED = 64
+"""Changes that are remembered, and looked through for each: so many lines, however much is exported."""
 FIRST = bytes((wire.HANDSHAKE_INIT,)) + bytes(31)
 STRANGER = bytes(15) + b"\7"
 
@@ -57,7 +62,7 @@ async def test_a_frame_costs_the_same_however_much_is_exported(
         their_site, our_site = (origin.site, f"{node.realm}/eu") if abroad else (origin.site, "eu")
         for version, count in enumerate((FEW, MANY), 1_000):
             export(node, neighbour.node, origin, entries_of(kind, count), version)
-            gateway._advertising.export(entries_of(kind, count))
+            export_just(gateway._advertising, entries_of(kind, count))
             frames = [
                 partial(
                     gateway._carrying._forward_far,
@@ -111,3 +116,61 @@ async def test_an_export_that_changes_costs_a_local_call_nothing_and_the_node_th
             costs.append([changed, *map(lines_run, local)])
     assert costs[0][1:] == costs[1][1:]
     assert costs[1][0] < costs[0][0] + FEW
+
+
+async def test_a_subscription_that_changes_costs_the_gateway_of_its_site_the_change(autojump_clock: MockClock) -> None:
+    costs: list[list[int]] = []
+    async with open_federation() as federation:
+        await federation.mesh("us", "eu")
+        await federation.wait_for_sites("us", "eu")
+        gateway, shop = federation.gateways["eu-gateway"], await federation.shop("eu")
+        near = gateway._near
+        peer = near.peers[shop.id]
+
+        def subscribe(added: Iterable[str], removed: Iterable[str] = ()) -> None:
+            more, less = (tuple(Terms(one, None, durable=False) for one in some) for some in (added, removed))
+            gateway._pubsub._receive_interest(peer, kinds.Interest(1, False, more, less))
+            gateway._tell()
+
+        for count, more_nodes in ((FEW, 0), (MANY, 5)):
+            for number in range(more_nodes):
+                await federation.node("eu", f"idle{number}")
+            names = [f"orders.{number}" for number in range(count)]
+            for begin in range(0, count, 200):
+                subscribe(names[begin : begin + 200])
+            subscribe(["more.0"])
+            assert len(gateway._advertising.exported.topics) == count + 1
+            changes = [partial(subscribe, ["more.1"], ["more.0"]), partial(subscribe, ["more.0"], ["more.1"])]
+            costs.append(list(map(lines_run, changes)))
+            subscribe((), ["more.0"])
+    assert max(costs[1]) < max(costs[0]) + 2 * REMEMBERED
+
+
+async def test_a_member_that_serves_something_else_costs_the_gateway_of_its_site_the_change(
+    autojump_clock: MockClock,
+) -> None:
+    costs: list[int] = []
+    async with open_federation() as federation:
+        await federation.mesh("us", "eu")
+        await federation.wait_for_sites("us", "eu")
+        gateway = federation.gateways["eu-gateway"]
+        store = await federation.member("eu", echo("store"))
+        await gateway._membership.wait_for("store", 1)
+        record = gateway._membership._records[NodeId(store.id)]
+        for count in (FEW, MANY):
+            others = [structs.replace(record, node=NodeId(f"{number:032x}")) for number in range(1, count)]
+            for other in others:
+                gateway._membership._records[other.node] = other
+                gateway._place(other.node)
+            gateway._tell()
+            assert len(gateway._advertising.exported.clusters["store"]) == count
+
+            def change(proof: bytes) -> None:
+                entries = tuple(structs.replace(entry, proof=proof) for entry in record.clusters)
+                gateway._membership._records[record.node] = structs.replace(record, clusters=entries)
+                gateway._place(record.node)
+                gateway._tell()
+
+            change(b"1")
+            costs.append(lines_run(partial(change, b"2")))
+    assert costs[1] < costs[0] + 2 * REMEMBERED

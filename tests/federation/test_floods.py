@@ -14,6 +14,7 @@ from iris.kernel.names import NodeId
 from iris.kernel.token_bucket import TokenBucket
 from iris.kernel.wire import kinds
 from tests.support.federations import open_federation, reports_of
+from tests.support.site_worlds import export_just
 
 
 async def test_a_gateway_that_floods_is_not_listened_to_and_the_rest_goes_on(
@@ -122,7 +123,7 @@ def test_two_who_tell_nearly_too_much_make_no_flooder_of_who_passes_it_on(paced:
                 path = (Hop(site, neighbour), false) if number // 200 % 2 else ()
                 directory.receive_route_untrusted(neighbour, RouteAdvertisement(false, path).message(), now)
         if step in (0, 600):
-            advertising.export([Export(CLUSTER, f"store-{step}", member)])
+            export_just(advertising, [Export(CLUSTER, f"store-{step}", member)])
         changed = {own, *directory.changed}
         directory.changed.clear()
         for message in advertising.messages(eu, changed, now if paced else None):

@@ -7,13 +7,19 @@ from collections import deque
 from collections.abc import Iterable
 
 from benchmarks.messages import decoded
-from iris.cluster.directory.directory import SiteDirectory, exports_of
-from iris.cluster.directory.messages import COMPANION, Export, Hop
+from iris.cluster.directory.directory import SiteDirectory
+from iris.cluster.directory.messages import CLUSTER, COMPANION, Export, Hop
 from iris.federation.advertising import Advertiser
 from iris.kernel import wire
 from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from iris.kernel.wire.kinds import Message
+
+
+def export_just(advertising: Advertiser, entries: Iterable[Export]) -> None:
+    """Have a gateway export these in place of what it exports."""
+    wanted, exported = {*entries}, advertising.exported.entries
+    advertising.export(wanted - exported, exported - wanted)
 
 
 class Site:
@@ -29,7 +35,10 @@ class Site:
         """Say what there is in this site."""
         near = filter(self.directory.is_local, self.directory.neighbours)
         companions = {Export(COMPANION, "", node) for node in near}
-        self.advertising.export(exports_of(self.members, set()) | companions)
+        members = {
+            Export(CLUSTER, name, node, proof) for name, nodes in self.members.items() for node, proof in nodes.items()
+        }
+        export_just(self.advertising, members | companions)
 
 
 class World:

@@ -24,3 +24,22 @@ def lines_run(call: Callable[[], object]) -> int:
     finally:
         sys.settrace(before)
     return count
+
+
+def steps_run(call: Callable[[], object]) -> int:
+    """Return how many instructions of Python a call runs: loops within one line count as well."""
+    count = 0
+
+    def follow(frame: FrameType, event: str, __: Any) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return follow
+
+    before = sys.gettrace()
+    sys.settrace(follow)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return count

@@ -7,10 +7,10 @@ iris.federation.
 
 from iris.cluster.directory.border import Border
 from iris.cluster.directory.directory import (
-    RemoteMember, RemoteSubscriber, SiteDirectory, SitePath, TooManyChanges, exports_of,
+    RemoteMember, RemoteSubscriber, SiteDirectory, SitePath, TooManyChanges,
 )  # fmt: skip
 from iris.cluster.directory.export_index import ExportIndex
-from iris.cluster.directory.exports import ExportTable
+from iris.cluster.directory.exports import Change, ExportTable
 from iris.cluster.directory.messages import (
     CLUSTER, COMPANION, IN_ONE_MESSAGE, MAX_HOPS, TOPIC, Export, ExportsUpdate, Hop, RouteAdvertisement,
     hop_untrusted, message_size,
@@ -20,7 +20,7 @@ from iris.cluster.directory.site_tag import SiteTag, is_client, is_tag, site_of
 
 __all__ = (
     "CLUSTER", "COMPANION", "IN_ONE_MESSAGE", "MAX_EXPORTS", "MAX_HOPS", "MAX_ORIGINS", "MAX_WEIGHT", "TOPIC",
-    "UPDATES", "UPDATE_RATE", "Border", "Export", "ExportIndex", "ExportTable", "ExportsUpdate", "Hop",
+    "UPDATES", "UPDATE_RATE", "Border", "Change", "Export", "ExportIndex", "ExportTable", "ExportsUpdate", "Hop",
     "RemoteMember", "RemoteSubscriber", "RouteAdvertisement", "SiteDirectory", "SitePath", "SiteTag",
-    "TooManyChanges", "exports_of", "hop_untrusted", "is_client", "is_tag", "message_size", "site_of",
+    "TooManyChanges", "hop_untrusted", "is_client", "is_tag", "message_size", "site_of",
 )  # fmt: skip

@@ -99,8 +99,9 @@ class SiteDirectory:
         """The best route to each site by salt, as long as no gateway of that site changes."""
         self._settled: dict[str, float] = {}
         """When the gateways of each site were all known, as long as none changes."""
-        self._revisions: dict[str, int] = {}
-        """The version in which something of a site changed last, as long as the site can be reached."""
+        self._rerouted: set[str] = set()
+        self._relisted: set[NodeId] = set()
+        """Sites with other routes, and nodes that are members of something else, since ``take_news``."""
 
     def __repr__(self) -> str:
         return f"<SiteDirectory of {self.own.site!r}: {len(self._accepted)} sites, {len(self._neighbours)} neighbours>"
@@ -220,13 +221,13 @@ class SiteDirectory:
     def _touch(self, origin: Hop) -> None:
         self.version += 1
         self.changed.add(origin)
-        self._revisions[origin.site] = self.version
 
     # -- whom to believe ------------------------------------------------------------------------------------
 
     def _follow(self, origin: Hop) -> None:
         """The routes to an origin have changed."""
         self._touch(origin)
+        self._rerouted.add(origin.site)
         self._believe(origin)
         self._settle(origin)
 
@@ -280,13 +281,13 @@ class SiteDirectory:
             waiting += more
         if not accepted:
             del self._accepted[site]
-            self._revisions.pop(site, None)
 
     def _accept(self, accepted: dict[Hop, None], origins: Iterable[Hop]) -> None:
         for origin in origins:
             if origin not in accepted:
                 accepted[origin] = None
                 self._touch(origin)  # neighbours are told of it only from now on
+                self._rerouted.add(origin.site)
                 self._count(origin, self._contents[origin].entries, ())
 
     def _count(self, origin: Hop, more: Iterable[Export], less: Iterable[Export]) -> None:
@@ -296,6 +297,8 @@ class SiteDirectory:
         for sign, exports in ((1, more), (-1, less)):
             for export in exports:
                 self._index.count(origin.site, export, sign)
+                if export.kind == CLUSTER:
+                    self._relisted.add(NodeId(export.node))
                 if export.kind == TOPIC and not realm_of_topic(export.name):
                     found = RemoteSubscriber(origin.site, NodeId(export.node), export.name)
                     before = self._wanting.get(found, 0)
@@ -419,9 +422,14 @@ class SiteDirectory:
         """Tell whether a site says that a node wants events of a realm; empty: of this one."""
         return self._index.subscribes(site, node, realm_id)
 
-    def has_changed(self, site: str, since: int) -> bool:
-        """Tell whether something of a site is another than in an earlier version, or it can be reached no more."""
-        return self._revisions.get(site, self.version) > since
+    def take_news(self) -> tuple[set[str], set[NodeId]]:
+        """Return the sites with other routes, and the nodes that other gateways list or otherwise, since the last call.
+
+        A node that follows the directory looks at these and no others: a site may have thousands of nodes.
+        """
+        news = self._rerouted, self._relisted
+        self._rerouted, self._relisted = set(), set()
+        return news
 
     def is_told(self, site: str) -> bool:
         """Tell whether all that the gateways of a site export is known here: a route comes before its exports."""
@@ -445,12 +453,6 @@ class SiteDirectory:
     def offers(self, site: str, node: NodeId) -> bool:
         """Tell whether a session may be begun with a node: it is a member of a cluster, or wants events."""
         return self._index.names(site, node)
-
-
-def exports_of(members: dict[str, dict[NodeId, bytes]], topics: Iterable[tuple[NodeId, str]]) -> set[Export]:
-    """Return the entries that stand for members of clusters, and for nodes that want topics."""
-    entries = {Export(CLUSTER, name, node, proof) for name, nodes in members.items() for node, proof in nodes.items()}
-    return entries | {Export(TOPIC, pattern, node) for node, pattern in topics}
 
 
 def _is_straight(path: tuple[Hop, ...]) -> bool:

@@ -18,6 +18,7 @@ from iris.cluster.routes import RelayedConnection, is_two_way, is_via_url, parse
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.link import Link
 from iris.kernel.names import NodeId
+from iris.kernel.slots import Groups
 from iris.kernel.wire import carried_by, kinds, node_of
 
 _AVOIDED: Final = 5.0
@@ -35,7 +36,10 @@ class Forwarder:
         self.forwarded = 0
         """Frames forwarded for others."""
         self._mesh = mesh
-        self._ways: list[RelayedConnection] = []
+        self._ways: Groups[NodeId, RelayedConnection] = Groups()
+        """By helper."""
+        self._ways_to: Groups[tuple[NodeId, NodeId], RelayedConnection] = Groups()
+        """By helper and target: a helper says of each where it has no link, with small frames."""
         self._avoided: dict[tuple[NodeId, NodeId], float] = {}
         mesh.register(kinds.Forward, self._receive)
         mesh.register(kinds.ForwardRefused, self._receive_refused)
@@ -43,7 +47,7 @@ class Forwarder:
         mesh.use_forwarder(self)
 
     def __repr__(self) -> str:
-        return f"<Forwarder: {len(self._ways)} ways, {self.forwarded} frames handed on>"
+        return f"<Forwarder: {self.forwarded} frames handed on>"
 
     # -- relayed connections of this node: Carrier ----------------------------------------------------------
 
@@ -57,11 +61,14 @@ class Forwarder:
                 f"node {target} can only dial out, and no node is known that it and this one are both linked to: that "
                 "takes one that listens at a ws:// address"
             )
-        way = RelayedConnection(
-            target, helper, lambda: self._link_to(helper), on_broken, lambda: self._ways.remove(way)
-        )
-        self._ways.append(way)
+        way = RelayedConnection(target, helper, lambda: self._link_to(helper), on_broken, lambda: self._closed(way))
+        self._ways.add(helper, way)
+        self._ways_to.add((helper, target), way)
         return way
+
+    def _closed(self, way: RelayedConnection) -> None:
+        self._ways.remove(way.helper, way)
+        self._ways_to.remove((way.helper, way.target), way)
 
     def _helper(self, target: NodeId) -> NodeId | None:
         """Choose the relay: of those that could, another one for each pair, and the same at either end."""
@@ -108,7 +115,7 @@ class Forwarder:
 
     def _receive_refused(self, peer: Peer, refused: kinds.ForwardRefused) -> None:
         target = node_of(refused.target)
-        for way in [way for way in self._ways if (way.helper, way.target) == (peer.node, target)]:
+        for way in self._ways_to.of((peer.node, target)):
             self._avoid(peer.node, target)
             way.break_off()
 
@@ -128,7 +135,7 @@ class Forwarder:
 
     def peer_unreachable(self, node: NodeId) -> None:
         """Nothing leads through a node whose connection broke."""
-        for way in [way for way in self._ways if way.helper == node]:
+        for way in self._ways.of(node):
             way.break_off()
 
     def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason

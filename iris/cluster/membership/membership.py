@@ -43,6 +43,7 @@ from iris.cluster.swim import (
 from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.names import NodeId, qualified
+from iris.kernel.slots import Groups
 from iris.kernel.tasks import Wakeup, protected_context
 from iris.kernel.wire import CHECK, Message, kinds
 
@@ -102,11 +103,11 @@ class Membership:
         self._roster = Roster()
         self._departures: deque[Departure] = deque(maxlen=_MAX_DEPARTURES)
         self._balancers: dict[str, Balancer] = {}
+        self._entered: Groups[NodeId, str] = Groups()
+        """The names of those that each node is in: there may be many clusters, and members come and go."""
         self._emptied: dict[str, float] = {}
         """When clusters lost their last members, the longest ago first."""
         self._records: dict[NodeId, NodeRecord] = {}
-        self.version = 0
-        """Grows whenever ``serving`` may return something else."""
         self._foreign: dict[NodeId, tuple[str, int]] = {}
         """Linked members at other sites, with how far these are."""
         self.listed: Callable[[str], Collection[NodeId]] = lambda _: ()
@@ -129,6 +130,7 @@ class Membership:
         mesh.turns.lateness = lambda: swim.lateness
         swim.use_links(lambda node: mesh.peer(node) is not None, self._linking.is_new)
         self._suspect_listeners: list[Callable[[NodeId], None]] = []
+        self._placed_listeners: list[Callable[[NodeId], None]] = []
         self._watches: list[Watch] = []
         self._wakeup = Wakeup()
         self._nap = trio.CancelScope()
@@ -193,6 +195,7 @@ class Membership:
         balancer = self._balancers[address] = self._balancer(SiteOrder(site))
         for node in members:
             balancer.add(node, site)
+            self._entered.add(node, address)
             if node in self._closed_routes:
                 balancer.suspend(node)
         return balancer
@@ -215,14 +218,14 @@ class Membership:
         self._enter(node, clusters, site, distance)
         self._changed.unpark_all()
 
-    def serving(self) -> dict[str, dict[NodeId, bytes]]:
-        """Return the members of every cluster of this site that take work, each with its proof."""
-        found: dict[str, dict[NodeId, bytes]] = {}
-        for node, record in self._records.items():
-            for entry in record.clusters:
-                if not entry.draining:
-                    found.setdefault(entry.name, {})[node] = entry.proof
-        return found
+    def served_by(self, node: NodeId) -> dict[str, bytes]:
+        """Return the clusters of this site for which a node takes work, each with its proof."""
+        record = self._records.get(node)
+        return {} if record is None else {entry.name: entry.proof for entry in record.clusters if not entry.draining}
+
+    def on_placed(self, listener: Callable[[NodeId], None]) -> None:
+        """Call ``listener`` with each node for which ``served_by`` may return something else."""
+        self._placed_listeners.append(listener)
 
     async def wait_news(self) -> None:
         """Wait until something has changed in who is here."""
@@ -443,8 +446,8 @@ class Membership:
                 case Routable():
                     self._route(effect)
                 case LoadReport():
-                    for balancer in self._balancers.values():
-                        balancer.gray(effect.node, effect.queue_delay)
+                    for name in self._entered.of(effect.node):
+                        self._balancers[name].gray(effect.node, effect.queue_delay)
                     if (peer := self._mesh.peers.get(effect.node)) is not None:
                         peer.round_trip = effect.round_trip
                     self._report(self._roster.load(effect.node, effect.queue_delay))
@@ -489,7 +492,6 @@ class Membership:
                 )
             )
         self._report(self._roster.apply(changed))
-        self.version += 1
         if gone:
             self._records.pop(node, None)
             self._closed_routes.discard(node)
@@ -511,6 +513,9 @@ class Membership:
                 self._linking.begin(node, new=True)
             else:
                 self._place(node)
+        for listener in self._placed_listeners:
+            with self._mesh.survive("what a member serves"):
+                listener(node)
         self._changed.unpark_all()
 
     def _report(self, changes: Sequence[Change]) -> None:
@@ -534,14 +539,17 @@ class Membership:
                 balancer.on_work = self._work.wake
             if node not in balancer.nodes:
                 balancer.add(node, site, distance)
+                self._entered.add(node, name)
                 if node in self._closed_routes:
                     balancer.suspend(node)
         self._remove(node, but=addresses.union(serves))
 
     def _remove(self, node: NodeId, but: frozenset[str] | set[str] = frozenset()) -> None:
-        for name, balancer in list(self._balancers.items()):
-            if name not in but and node in balancer.nodes:
+        for name in self._entered.of(node):
+            if name not in but:
+                balancer = self._balancers[name]
                 balancer.remove(node)
+                self._entered.remove(node, name)
                 if not balancer.nodes:
                     del self._balancers[name]
                     self._note_empty(name)
@@ -557,9 +565,8 @@ class Membership:
             self._closed_routes.discard(route.node)
         else:
             self._closed_routes.add(route.node)
-        for balancer in self._balancers.values():
-            if route.node in balancer.nodes:
-                (balancer.resume if route.open else balancer.suspend)(route.node)
+        for balancer in map(self._balancers.__getitem__, self._entered.of(route.node)):
+            (balancer.resume if route.open else balancer.suspend)(route.node)
         if not route.open:
             for listener in self._suspect_listeners:
                 with self._mesh.survive("a member that is suspected"):

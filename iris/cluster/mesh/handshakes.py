@@ -106,8 +106,8 @@ class HandshakeHost(Protocol):
         """Return what to send to a node that is not admitted, though its certificates are in order."""
         ...
 
-    def check_client(self, peer: PeerIdentity) -> None:
-        """Raise AuthenticationError if there is no room for one more client of this cluster's key."""
+    def check_guest(self, peer: PeerIdentity) -> None:
+        """Raise AuthenticationError if there is no room for one more client of this cluster's key, or of its realm."""
         ...
 
     def admit(
@@ -470,8 +470,8 @@ class Handshakes:
                 raise AuthenticationError(f"node {established.peer.node_id} had claimed to be {waiting.claimed}")
             realm_id = waiting.responder.realm_id
             client = _check_tag(self._host.tag, waiting.tag, waiting.addresses, realm_id)
-            if client:
-                self._host.check_client(established.peer)
+            if client or established.peer.foreign is not None:
+                self._host.check_guest(established.peer)
         except NotAdmitted as error:
             if error.session is not None:
                 self._part(waiting.outgoing, error.session, self._host.last_words(error.peer))

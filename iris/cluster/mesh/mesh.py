@@ -46,6 +46,7 @@ from iris.kernel.config import Config
 from iris.kernel.errors import AuthenticationError, NotSent, RemoteProtocolError
 from iris.kernel.link import CONTROL_RESERVE, BulkSource, LinkStatistics
 from iris.kernel.names import Entropy, NodeId, qualified
+from iris.kernel.slots import Groups
 from iris.kernel.tasks import open_background
 from iris.kernel.transport import OutgoingConnection, Transport
 from iris.kernel.unexpected import note_unexpected
@@ -134,6 +135,9 @@ class Mesh:
         self.reading: Final = InboxReader(transport, self._receive_direct)
         """Who reads what arrives."""
         self._sessions: dict[int, SessionEntry] = {}
+        self._sessions_of: Groups[Peer, SessionEntry] = Groups()
+        self._guests: Groups[bytes | str, Peer] = Groups()
+        """Linked clients by their cluster's key, and nodes of each other realm."""
         self._receivers = Dispatcher(self.refusals, self._failed_to_take)
         self.own: Final = loopback(identity.public(), config, self._receivers.dispatch_untrusted)
         """This node as its own peer."""
@@ -152,7 +156,12 @@ class Mesh:
         )
         self.redialling.failed = partial(self.note_unexpected, "dialling a peer again")
         self._renewing: Final = RekeySchedule(
-            self, self._sessions, nursery, handshake=self._shake_hands_again, wall_clock=wall_clock
+            self,
+            self._sessions,
+            self._forget_session,
+            nursery,
+            handshake=self._shake_hands_again,
+            wall_clock=wall_clock,
         )
         self.cut_off = ""
         """What came of the last attempt to reach anybody, if it was in vain."""
@@ -393,18 +402,18 @@ class Mesh:
         """Return why nobody of the realm talks to this node any more; None if they do."""
         return self.reason(self._identity.public())
 
-    def check_client(self, peer: PeerIdentity) -> None:
-        """Check that one more client may be linked, besides those with the same cluster's key.
+    def check_guest(self, peer: PeerIdentity) -> None:
+        """Check that one more client, or node of another realm, may be linked, besides those of the same owner.
 
         Raises:
             AuthenticationError: there are ``Config.clients_per_cluster_key`` of them.
         """
-        key = peer.certificate.public_key
-        clients = sum(other.client and other.identity.certificate.public_key == key for other in self._peers.values())
-        if clients >= self.config.clients_per_cluster_key and peer.node_id not in self._peers:
-            text = "a client of cluster %r was turned away: %d are linked, as many as clients_per_cluster_key allows"
-            self._warn("clients", text, peer.cluster, clients)
-            raise AuthenticationError("more clients of one cluster's key than clients_per_cluster_key")
+        guests = len(self._guests.of(_guests_key(peer)))
+        if guests >= self.config.clients_per_cluster_key and peer.node_id not in self._peers:
+            what = f"node of realm {peer.foreign.alias!r}" if peer.foreign else f"client of cluster {peer.cluster!r}"
+            text = "a %s was turned away: %d are linked, as many as clients_per_cluster_key allows"
+            self._warn("clients", text, what, guests)
+            raise AuthenticationError("more guests of one owner's key than clients_per_cluster_key")
 
     def admit(
         self,
@@ -434,7 +443,10 @@ class Mesh:
             peer.client = client
             peer.link.failed = partial(self.suffer, peer, "messages to a peer")
             self._nursery.start_soon(peer.link.run)
+        self._guests.remove(_guests_key(peer.identity), peer)
         peer.identity = established.peer
+        if peer.client or peer.other_realm:
+            self._guests.add(_guests_key(peer.identity), peer)
         peer.initiated, peer.site, link = initiated, site, peer.link
         entry = self._add_session(established.session, peer, awaited=renews)
         if renews:
@@ -442,7 +454,7 @@ class Mesh:
             if restricted:
                 self._notice_loss(peer)
             return peer
-        later = entry.use(self._sessions.values())
+        later = entry.use(self._sessions_of.of(peer))
         if later is not None and link.outgoing is None and not later.begun:
             self._ways.close(outgoing)  # the last frame of that one may be lost: a fresh handshake tells
         if link.outgoing is not None and outgoing is not link.outgoing and self._ways.returning(outgoing) is not None:
@@ -466,11 +478,17 @@ class Mesh:
 
     def _add_session(self, session: Session, peer: Peer, *, awaited: bool) -> SessionEntry:
         entry = self._sessions[session.local_index] = SessionEntry(session, peer, self.node, awaited=awaited)
+        self._sessions_of.add(peer, entry)
         # Not the one in use: the peer may have shown none of the later ones that it has it.
-        own = [i for i, entry in self._sessions.items() if entry.peer is peer and entry.session is not peer.session]
-        for index in own[: 1 - _MAX_SESSIONS]:
-            self._sessions.pop(index).session.close()
+        own = [entry for entry in self._sessions_of.of(peer) if entry.session is not peer.session]
+        for former in own[: 1 - _MAX_SESSIONS]:
+            self._forget_session(former)
         return entry
+
+    def _forget_session(self, entry: SessionEntry) -> None:
+        del self._sessions[entry.session.local_index]
+        self._sessions_of.remove(entry.peer, entry)
+        entry.session.close()
 
     # -- what arrives ---------------------------------------------------------------------------------------
 
@@ -572,7 +590,7 @@ class Mesh:
         body = session.open_untrusted(frame)
         # From here on the frame is genuine, and what is wrong with it is this peer's doing.  What failed above may have
         # been made by anybody, and must not count against the peer.
-        if not entry.begun and not entry.begin(self._sessions.values()):
+        if not entry.begun and not entry.begin(self._sessions_of.of(peer)):
             self.refusals["late frame of a former session"] += 1
             return
         if self._inbound.strangers or self._inbound.rivals:
@@ -657,8 +675,9 @@ class Mesh:
         peer = self._peers.pop(node, None)
         if peer is None:
             return
-        for index in [index for index, entry in self._sessions.items() if entry.peer is peer]:
-            self._sessions.pop(index).session.close()
+        for entry in self._sessions_of.of(peer):
+            self._forget_session(entry)
+        self._guests.remove(_guests_key(peer.identity), peer)
         self._ways.close_all(peer)
         self._resets.forget(peer)
         self._inbound.hang_up(node)
@@ -743,3 +762,8 @@ async def open_mesh(
                 mesh.close()
     finally:
         transport.close()
+
+
+def _guests_key(peer: PeerIdentity) -> bytes | str:
+    """Return whose guest a client, or node of another realm, is: the key that can make any number of them."""
+    return peer.foreign_id or peer.certificate.public_key

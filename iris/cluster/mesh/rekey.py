@@ -65,7 +65,8 @@ class RekeySchedule:
 
     Args:
         mesh: whose peers they are with; renewals that failed are counted there.
-        sessions: of the mesh, by index; those that have ended are taken out.
+        sessions: of the mesh, by index.
+        forget: closes one that has ended, and takes it out.
         handshake: replaces the session of a peer.
         wall_clock: seconds since 1970.
     """
@@ -73,7 +74,8 @@ class RekeySchedule:
     def __init__(
         self,
         mesh: RekeyHost,
-        sessions: dict[int, SessionEntry],
+        sessions: Mapping[int, SessionEntry],
+        forget: Callable[[SessionEntry], None],
         nursery: trio.Nursery,
         *,
         handshake: Callable[[Peer, OutgoingConnection], Awaitable[object]],
@@ -81,6 +83,7 @@ class RekeySchedule:
     ) -> None:
         self._mesh: Final = mesh
         self._sessions = sessions
+        self._forget = forget
         self._nursery = nursery
         self._handshake = handshake
         self._config = mesh.config
@@ -104,13 +107,12 @@ class RekeySchedule:
             self._replace(now, wall_now)
 
     def _close_old(self, now: float) -> None:
-        for index, entry in list(self._sessions.items()):
+        for entry in list(self._sessions.values()):
             session, peer = entry.session, entry.peer
             if now - session.established > self._config.session_rejected:
                 # From here on no frame under these keys is accepted, also of a peer that could not renew them: a key
                 # that never ends would be worth stealing.
-                del self._sessions[index]
-                session.close()
+                self._forget(entry)
                 if peer.session is session:
                     self._mesh.drop(peer.node, "its session could not be renewed")
 

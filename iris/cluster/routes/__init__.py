@@ -9,7 +9,8 @@ from iris.cluster.routes.copies import (
 )  # fmt: skip
 from iris.cluster.routes.envelope import HOPS_AT, Flows, open_envelope
 from iris.cluster.routes.gateway import (
-    BUSY, GONE, HOPS, NOT_EXPORTED, NO_ROUTE, PAUSE, READY, REASONS, Carrier, GatewayRoute, is_site_url,
+    BUSY, GONE, HOPS, NOT_EXPORTED, NO_ROUTE, PAUSE, READY, REASONS, Carrier, GatewayRoute, carrier_of,
+    is_site_url,
     parse_site_url, realm_of_url, site_url,
 )  # fmt: skip
 from iris.cluster.routes.relayed import RelayedConnection, is_via_url, parse_via_url, via_url
@@ -18,7 +19,7 @@ from iris.cluster.routes.reverse import ReverseConnection, is_reverse_url, is_tw
 __all__ = (
     "ANYBODY", "BUSY", "GONE", "HOPS", "HOPS_AT", "NODE", "NOT_EXPORTED", "NO_ROUTE", "PAUSE", "READY", "REASONS",
     "STALLED", "Carrier", "CopyRoute", "Flows", "GatewayRoute", "RelayedConnection", "ReverseConnection", "Targets",
-    "copy_message", "is_reverse_url", "is_site_url", "is_two_way", "is_via_url", "open_envelope",
+    "carrier_of", "copy_message", "is_reverse_url", "is_site_url", "is_two_way", "is_via_url", "open_envelope",
     "parse_site_url", "parse_via_url", "realm_of_url", "site_url", "split_nodes", "targets_untrusted",
     "token_untrusted", "via_url",
 )  # fmt: skip

@@ -79,6 +79,15 @@ def realm_of_url(url: str) -> str:
     return realm_of_site(url.removeprefix(SCHEME).rpartition("/")[0]) if is_site_url(url) else ""
 
 
+def carrier_of(source_site: str) -> str | None:
+    """Return whose limits on strangers count for a frame from a site: those of another realm, for each of these.
+
+    Its nodes begin handshakes here as fast as its gateways bring them.  None: only the limits of all together.
+    """
+    realm_id = realm_of_site(source_site)
+    return f"realm {realm_id}" if realm_id else None
+
+
 @final
 class GatewayRoute(RelayedObserver):
     """A connection to one node of another site, over the route that was the best when it was made.

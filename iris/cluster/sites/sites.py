@@ -15,7 +15,7 @@ import itertools
 import logging
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final, final
 
 import trio
@@ -33,6 +33,7 @@ from iris.cluster.routes import (
     CopyRoute,
     Flows,
     GatewayRoute,
+    carrier_of,
     open_envelope,
     parse_site_url,
     targets_untrusted,
@@ -44,6 +45,7 @@ from iris.kernel.config import Config
 from iris.kernel.errors import NotSent, RemoteProtocolError
 from iris.kernel.link import CONTROL_RESERVE, Link
 from iris.kernel.names import NodeId, qualified, realm_of_site
+from iris.kernel.slots import Groups
 from iris.kernel.tasks import Wakeup
 from iris.kernel.wire import kinds, node_of
 from iris.security.identity import PeerIdentity
@@ -55,7 +57,8 @@ class CarriedFrames:
 
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
-        self._flows: Flows[Peer] = Flows()
+        self._flows: Flows[tuple[Peer, str | None]] = Flows()
+        """From whom they come, and whose limits count for them."""
 
     def take(self, peer: Peer, batch: bytes | memoryview) -> bool:
         """Take a batch that is a single carried frame for this node; tell whether it is one."""
@@ -63,13 +66,14 @@ class CarriedFrames:
         if found is None or not peer.identity.certificate.rights.gateway:
             return False
         envelope, known, begin = found
-        if known is not peer:
+        if known is None or known[0] is not peer:
             told = open_envelope(envelope)
             here = (self._mesh.tag.site, bytes.fromhex(self._mesh.node))
             if told is None or peer.foreign or (told.site, told.target) != here:
                 return False
-            self._flows.remember(envelope, peer)
-        self._mesh.receive_carried(batch[begin:], kinds.Carry)
+            known = peer, carrier_of(told.source_site)
+            self._flows.remember(envelope, known)
+        self._mesh.receive_carried(batch[begin:], kinds.Carry, known[1])
         return True
 
 
@@ -125,13 +129,19 @@ class Sites:
         self.border: Final = Border()
         self.subscribers_version = 0
         """Grows when subscribers at other sites, or the links to them, may have changed."""
-        self._ways: list[GatewayRoute] = []
+        self._ways: dict[GatewayRoute, None] = {}
+        self._ways_at: Groups[str, GatewayRoute] = Groups()
+        """By site."""
+        self._ways_to: Groups[tuple[str, NodeId], GatewayRoute] = Groups()
+        """By target: a gateway says of each how it goes, with small frames."""
         self._clusters: dict[NodeId, set[str]] = {}
         """What each linked member serves, as far as its site exports that."""
+        self._unreached: set[NodeId] = set()
+        """Linked members of sites that could not be reached when they were to be looked at."""
         self._listed: dict[NodeId, frozenset[Hop]] = {}
         """The gateways that have named each of them as a member of some cluster."""
-        self._followed = -1
-        """The version of the directory up to which this node has followed it; -1: all is looked at."""
+        self._anew = True
+        """Whether all is looked at next, and not only what has changed in the directory."""
         self._identity = mesh.identity
         """Who this node was then, and so whom it trusted."""
         self._settles = math.inf
@@ -243,9 +253,16 @@ class Sites:
         if way is None or self.link_to(way.neighbour) is None:
             raise NotSent(f"no gateway leads to site {site!r}")
         own = (self._site, self._mesh.node)
-        carried = GatewayRoute((site, node), own, way, self.link_to, on_broken, lambda: self._ways.remove(carried))
-        self._ways.append(carried)
+        carried = GatewayRoute((site, node), own, way, self.link_to, on_broken, lambda: self._closed(carried))
+        self._ways[carried] = None
+        self._ways_to.add(carried.target, carried)
+        self._ways_at.add(site, carried)
         return carried
+
+    def _closed(self, way: GatewayRoute) -> None:
+        self._ways.pop(way, None)
+        self._ways_to.remove(way.target, way)
+        self._ways_at.remove(way.target[0], way)
 
     def _way(self, site: str) -> SitePath | None:
         return self.directory.way(site, salt=self._mesh.node)
@@ -275,7 +292,7 @@ class Sites:
             with trio.move_on_at(self._settles):
                 await self._wakeup.wait()
             if trio.current_time() >= self._settles:
-                self._followed = -1
+                self._anew = True
                 self._settles = math.inf
             with self._mesh.survive("directory of sites"):
                 self._follow()
@@ -285,7 +302,7 @@ class Sites:
 
     def changed(self) -> None:
         """Whom to believe, or who may serve what, may have changed."""
-        self._followed = -1
+        self._anew = True
         self._wakeup.wake()
 
     def follow(self) -> None:
@@ -296,21 +313,27 @@ class Sites:
         """Break connections whose route is gone, and give up members that their site no longer has."""
         directory = self.directory
         if self._identity is not self._mesh.identity:
-            self._identity, self._followed = self._mesh.identity, -1
-        followed, self._followed = self._followed, directory.version
-        for way in list(self._ways):
-            site = way.target[0]
-            if not directory.has_changed(site, followed):
-                continue
-            origins = directory.gateways(site)
+            self._identity, self._anew = self._mesh.identity, True
+        rerouted, relisted = directory.take_news()
+        ways: Iterable[GatewayRoute] = itertools.chain.from_iterable(map(self._ways_at.of, sorted(rerouted)))
+        nodes: Iterable[NodeId] = sorted(relisted.union(self._unreached))
+        if self._anew:
+            self._anew = False
+            ways, nodes = list(self._ways), list(self._clusters)
+        for way in ways:
+            origins = directory.gateways(way.target[0])
             if not any(way.way in directory.ways_to(origin) for origin in origins):
                 peer = self._mesh.peers.get(way.target[1])
                 if peer is not None:
                     peer.returning = bool(origins)
                 way.break_off()
-        for node, clusters in list(self._clusters.items()):
-            peer = self._mesh.peers.get(node)
-            if peer is None or not (directory.reaches(peer.site) and directory.has_changed(peer.site, followed)):
+        self._unreached.clear()
+        for node in nodes:
+            peer, clusters = self._mesh.peers.get(node), self._clusters.get(node)
+            if peer is None or clusters is None:
+                continue
+            if not directory.reaches(peer.site):
+                self._unreached.add(node)
                 continue
             if clusters and self._is_gone(peer.site, node):
                 self._mesh.drop(node, f"site {peer.site!r} says that it is gone")
@@ -395,7 +418,7 @@ class Sites:
         self._mesh.check_not_nested(kinds.Carry)
         if message.site == self._site and node_of(message.target) == self._mesh.node:
             peer.check_gateway()  # frames that are carried are under no limit of an address
-            self._mesh.receive_carried(message.frame, kinds.Carry)
+            self._mesh.receive_carried(message.frame, kinds.Carry, carrier_of(message.source_site))
         elif self.forward is not None:
             self.forward(peer, message)
         else:
@@ -430,14 +453,14 @@ class Sites:
         gateways of another realm, which speak of their own sites, have nothing to say of a node elsewhere.
         """
         if reason in (BUSY, READY):
-            ways: list[GatewayRoute | CopyRoute] = [way for way in self._ways if way.target == (site, node)]
+            ways: list[GatewayRoute | CopyRoute] = [*self._ways_to.of((site, node))]
             if node == ANYBODY.hex() and not realm_of_site(site):  # events do not go there
                 ways.append(self.copies)
             for way in ways:
                 way.pause() if reason == BUSY else way.resume()
             return
         self._mesh.refusals[f"not carried: {REASONS.get(reason, 'unknown')}"] += 1
-        meant = [way for way in self._ways if way.target == (site, node)]
+        meant = self._ways_to.of((site, node))
         for way in meant:
             way.break_off()
         peer = self._mesh.peers.get(node)

@@ -107,8 +107,8 @@ class PubSub:
         self._arriving = Arriving(mesh.refusals, mesh.node, config)
         self._own = OwnInterest(config.interest_bytes)
         self._table = InterestTable(config.interest_bytes)
-        self.interest_changed: Callable[[], None] = lambda: None
-        """Called when a node subscribes or no longer does."""
+        self.interest_changed: Callable[[NodeId, Iterable[Terms], Iterable[Terms]], None] = lambda _, __, ___: None
+        """Called with a node of this site, what it subscribes to besides and what no more: see ``wanted``."""
         self.publishing: Final = Publisher(mesh, self._table, config, books.ledger, avoid)
         self._untold = InterestRetry(mesh, self._tell_everything)
         self.durable: Final = DurableSubscribers(
@@ -443,13 +443,17 @@ class PubSub:
                 for terms in self._table.terms_of(peer.node):
                     yield peer.node, terms.pattern
 
+    def _tell_changed(self, peer: Peer) -> None:
+        if not (peer.foreign or peer.other_realm):
+            self.interest_changed(peer.node, self._table.added, self._table.removed)
+
     # -- what arrives ---------------------------------------------------------------------------------------
 
     def _receive_interest(self, peer: Peer, message: kinds.Interest) -> None:
         work = self._mesh.work
-        version = self._table.receive_untrusted(peer.node, message, peer.may_hear, foreign=peer.other_realm)
+        version = self._table.receive_untrusted(peer.node, message, peer.may_hear, foreign=peer.identity.foreign_id)
         self.publishing.trees.interest_changed(peer.node)
-        self.interest_changed()
+        self._tell_changed(peer)
         self.publishing.ways_changed()
         if message.whole:
             self.publishing.release_all(peer.node)  # what it still needs follows
@@ -457,7 +461,8 @@ class PubSub:
             work.once(("pauses", peer.node), partial(self.publishing.interest_ended, peer.node))
         if peer.other_realm:
             return  # there is nothing to confirm to it, and no value to send
-        self.durable.interest_changed(peer.node)
+        if message.whole or any(terms.durable for terms in (*self._table.added, *self._table.removed)):
+            self.durable.interest_changed(peer.node)
         self.retention.interest_added(peer, self._table.added)
         if message.removed:  # a subscription that has ended confirms nothing any more
             work.once(("unconfirmed", peer.node), partial(self.confirming.lost, peer.node))
@@ -739,7 +744,7 @@ class PubSub:
         """Changes and confirmations may be lost: the full interest is sent and confirmed again."""
         self._relays.frames_lost(peer.node)
         if self._table.narrow(peer.node, peer.may_hear):
-            self.interest_changed()
+            self._tell_changed(peer)
             self.publishing.ways_changed()
         self.publishing.frames_lost(peer.node)
         self._groups.frames_lost(peer.node)
@@ -766,7 +771,7 @@ class PubSub:
         node = peer.node
         self._table.forget(node)
         self.durable.interest_changed(node)
-        self.interest_changed()
+        self._tell_changed(peer)
         self._known.pop(node, None)
         self._senders.pop(node, None)
         self._relays.peer_gone(node)

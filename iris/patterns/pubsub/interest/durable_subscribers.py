@@ -154,16 +154,9 @@ class DurableSubscribers:
     def is_present(self, record: DurableRecord) -> bool:
         """Tell whether a durable subscriber is linked and subscribes; of a group, a member with one of its shards."""
         if record.group is None:
-            linked = self._mesh.peer(record.node) is not None
-            return linked and any(terms.durable for terms in self._interest.terms_of(record.node))
-        return any(
-            terms.durable
-            and terms.group == record.group
-            and (not record.share or not set(record.share[1:]).isdisjoint(terms.share[1:]))
-            for peer in (self._mesh.own, *self._mesh.peers.values())
-            if peer.identity.cluster == record.id[0]
-            for terms in self._interest.terms_of(peer.node)
-        )
+            return self._mesh.peer(record.node) is not None and self._interest.stores(record.node)
+        peers = map(self._mesh.peer, self._interest.storing(record.group, record.share))
+        return any(peer is not None and peer.identity.cluster == record.id[0] for peer in peers)
 
     def left(self, topic: str) -> dict[NameId, int]:
         """Return those who are owed a topic and are away, with how many events had been published when they left."""

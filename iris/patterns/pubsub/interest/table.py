@@ -48,6 +48,9 @@ measured)."""
 _SHARD_BYTES: Final = 28
 
 
+_ANY: Final = -1
+"""In the place of a shard."""
+
 T = TypeVar("T")
 
 
@@ -227,15 +230,17 @@ class _Member:
     """The interest of one node.
 
     Attributes:
+        owner: the other realm that it is of; empty: this one.
         terms: each with what is in the matcher for it.
         extent: what they cost.
         repeated: while it tells everything anew: what it has told so far.  The rest goes with the last message.
         repeated_extent: what these cost.
     """
 
-    __slots__ = ("extent", "has_subscribed", "repeated", "repeated_extent", "terms")
+    __slots__ = ("extent", "has_subscribed", "owner", "repeated", "repeated_extent", "terms")
 
-    def __init__(self) -> None:
+    def __init__(self, owner: str = "") -> None:
+        self.owner: Final = owner
         self.terms: dict[Terms, NodeTerms] = {}
         self.has_subscribed = False
         self.extent = _Extent()
@@ -258,10 +263,15 @@ class InterestTable:
         self.refused = 0
         """Terms that the subscriber's certificate does not permit."""
         self.added: Sequence[Terms] = ()
-        """What the last message has added."""
+        self.removed: Sequence[Terms] = ()
+        """What the last change has added, and removed."""
         self._matcher: Matcher[NodeTerms] = Matcher()
         self._known: dict[NodeId, _Member] = {}
         self._patient: Counter[tuple[NodeId, str]] = Counter()
+        self._bytes_of: Counter[str] = Counter()
+        """What the terms of all nodes of each other realm take."""
+        self._storing: dict[tuple[str | None, int], Counter[NodeId]] = {}
+        """For each group, or none, and each shard (``_ANY``: at all): the nodes with durable terms, and how many."""
 
     def match(self, topic: str) -> tuple[NodeTerms, ...]:
         """Return the subscribers of a topic; a node stands once for each of its terms that match."""
@@ -271,6 +281,17 @@ class InterestTable:
         """Return what a node subscribes to."""
         member = self._known.get(node)
         return () if member is None else member.terms.keys()
+
+    def stores(self, node: NodeId) -> bool:
+        """Tell whether a node has durable terms that are no group's."""
+        return node in self._storing.get((None, _ANY), ())
+
+    def storing(self, group: str, share: tuple[int, ...]) -> Collection[NodeId]:
+        """Return the nodes with durable terms of a group; if there is a share, with one of its shards."""
+        found: dict[NodeId, int] = {}
+        for shard in share[1:] if share else (_ANY,):
+            found.update(self._storing.get((group, shard), {}))
+        return found.keys()
 
     def has_subscribed(self, node: NodeId) -> bool:
         """Tell whether a node subscribes to anything, or did since it came."""
@@ -292,12 +313,13 @@ class InterestTable:
         message: kinds.Interest,
         permit: Callable[[str], bool] = lambda _: True,
         *,
-        foreign: bool = False,
+        foreign: str = "",
     ) -> int:
         """Take an INTEREST message; return the version to confirm.
 
         Terms whose pattern ``permit`` refuses are counted in ``refused`` and get nothing.  So are those of a node of
-        another realm (``foreign``) that are not plain: it would share our events, or hold up who publishes them.
+        another realm (``foreign``) that are not plain: it would share our events, or hold up who publishes them.  All
+        nodes of that realm have together what one of this realm has.
 
         Raises:
             RemoteProtocolError: malformed, or more than a node may have; what was known of the node is unchanged.
@@ -305,7 +327,7 @@ class InterestTable:
         version, whole = message.version, message.whole
         told, less = dict.fromkeys(_terms_untrusted(message.added)), _terms_untrusted(message.removed)
         more = [terms for terms in told if permit(terms.pattern) and (terms.is_plain or not foreign)]
-        member = self._known.get(node) or _Member()
+        member = self._known.get(node) or _Member(foreign)
         repeated = set[Terms]() if whole else member.repeated
         repeated_extent = _Extent() if whole else member.repeated_extent
         new = [terms for terms in more if terms not in member.terms]
@@ -313,6 +335,8 @@ class InterestTable:
         limit = self._limit // FOREIGN_SHARE if foreign else self._limit
         # A peer that restarts its full interest again and again, and never ends it, keeps the former one beside it.
         excess = member.extent.excess(new, limit, 1 if repeated is None else 2) or repeated_extent.excess(again, limit)
+        if foreign and self._bytes_of[foreign] + sum(terms.size for terms in new) > self._limit:
+            excess = f"more than there is room for: the nodes of its realm have {self._limit} bytes together"
         if excess is not None:
             raise RemoteProtocolError(f"node {node} subscribes to {excess}")
         self.refused += len(told) - len(more)
@@ -326,8 +350,7 @@ class InterestTable:
         member.repeated, member.repeated_extent = repeated, repeated_extent
         if version:
             member.repeated, member.repeated_extent = None, _Extent()
-        for terms in less:
-            self._remove(member, terms)
+        self._remove(member, less)
         self.added = [terms for terms in more if terms not in member.terms]
         for terms in self.added:
             self._add(node, member, terms)
@@ -340,36 +363,51 @@ class InterestTable:
         if member is None:
             return False
         lost = [terms for terms in member.terms if not permit(terms.pattern)]
-        for terms in lost:
-            self._remove(member, terms)
+        self.added = ()
+        self._remove(member, lost)
         self.refused += len(lost)
         self.version += bool(lost)
         return bool(lost)
 
     def forget(self, node: NodeId) -> None:
         """Drop a node's interest."""
-        member = self._known.pop(node, None)
-        if member is not None:
-            for terms in list(member.terms):
-                self._remove(member, terms)
+        member = self._known.pop(node, _Member())
+        self.added = ()
+        self._remove(member, list(member.terms))
         self.version += 1
 
     def _add(self, node: NodeId, member: _Member, terms: Terms) -> None:
         member.terms[terms] = wanted = NodeTerms(node, terms)
         member.has_subscribed = True
         member.extent.add(terms)
+        if member.owner:
+            self._bytes_of[member.owner] += terms.size
         self._matcher.add(terms.pattern, wanted)
         if terms.patient:
             self._patient[node, terms.pattern] += 1
+        if terms.durable:
+            self._count_storing(node, terms, 1)
 
-    def _remove(self, member: _Member, terms: Terms) -> None:
-        wanted = member.terms.pop(terms, None)
-        if wanted is None:
-            return
-        member.extent.remove(terms)
-        self._matcher.remove(terms.pattern, wanted)
-        if terms.patient:
-            _add(self._patient, (wanted.node, terms.pattern), -1)
+    def _remove(self, member: _Member, less: Iterable[Terms]) -> None:
+        self.removed = [terms for terms in dict.fromkeys(less) if terms in member.terms]
+        for terms in self.removed:
+            wanted = member.terms.pop(terms)
+            member.extent.remove(terms)
+            if member.owner:
+                self._bytes_of[member.owner] -= terms.size
+            self._matcher.remove(terms.pattern, wanted)
+            if terms.patient:
+                _add(self._patient, (wanted.node, terms.pattern), -1)
+            if terms.durable:
+                self._count_storing(wanted.node, terms, -1)
+
+    def _count_storing(self, node: NodeId, terms: Terms, sign: int) -> None:
+        for shard in (_ANY, *terms.share[1:]):
+            place = (terms.group, shard)
+            nodes = self._storing.setdefault(place, Counter())
+            _add(nodes, node, sign)
+            if not nodes:
+                del self._storing[place]
 
 
 def _terms_untrusted(told: Iterable[kinds.InterestEntry]) -> list[Terms]:

@@ -26,6 +26,9 @@ from iris.security.channel import CopyHeader, ReceiverKey, read_copy_header_untr
 MAX_KEYS: Final = 1024
 """Keys of one publisher that are kept: as many as it has audiences.  The oldest goes first, and is asked for again."""
 
+MAX_KEYS_OF_OWNER: Final = 8192
+"""Keys that are kept of all publishers that one owner vouches for; 3 KiB each.  The oldest of them goes first."""
+
 MAX_WAITING: Final = 4 * MIB
 """Bytes of one publisher's frames that wait for a key."""
 
@@ -89,6 +92,8 @@ class SealedReceiver:
         self._behind: dict[NodeId, None] = {}
         """Publishers with frames beyond the bound of work."""
         self._more = Wakeup()
+        self._kept: dict[str, OrderedDict[tuple[NodeId, int], None]] = {}
+        """Publishers and numbers of the keys that are kept of each owner, the oldest first."""
         self._sizes: Counter[str] = Counter()
         """Bytes of the frames that wait, by the owner of their publishers."""
         self._waiting: dict[NodeId, None] = {}
@@ -116,11 +121,21 @@ class SealedReceiver:
                 known.keys[number] = ReceiverKey(key.suite, key.key)
             except AuthenticationError as error:
                 raise RemoteProtocolError(str(error)) from None
-            if len(known.keys) > MAX_KEYS:
-                known.keys.popitem(last=False)
+            self._keep(peer.node, known, number)
         if known.asked == number:
             known.asked = 0  # answered: should it be thrown out, it is asked for anew at once
         self._go_on(peer, known)
+
+    def _keep(self, node: NodeId, known: _Publisher, number: int) -> None:
+        """Count a key that has come; the oldest ones make room for it."""
+        kept = self._kept.setdefault(known.owner, OrderedDict())
+        kept[node, number] = None
+        if len(known.keys) > MAX_KEYS:
+            oldest, _ = known.keys.popitem(last=False)
+            del kept[node, oldest]
+        if len(kept) > MAX_KEYS_OF_OWNER:
+            (other, oldest), _ = kept.popitem(last=False)
+            del self._publishers[other].keys[oldest]
 
     def _ask(self, peer: Peer, known: _Publisher, number: int) -> None:
         now = trio.current_time()
@@ -258,6 +273,8 @@ class SealedReceiver:
                 self._receive(peer, events)
         except RemoteProtocolError:
             self._mesh.refusals["message of kind Copy"] += 1
+        except Exception as error:  # noqa: BLE001 -- it is the publisher's doing, and not that of the gateway that brought it
+            self._mesh.suffer(peer, "copy of events", error)
 
     # -- losses ---------------------------------------------------------------------------------------------
 
@@ -288,6 +305,11 @@ class SealedReceiver:
         known = self._publishers.pop(node, None)
         if known is not None:
             self._count(known, -known.size)
+            kept = self._kept.get(known.owner, OrderedDict())
+            for number in known.keys:
+                kept.pop((node, number), None)
+            if not kept:
+                self._kept.pop(known.owner, None)
         self._waiting.pop(node, None)
         self._behind.pop(node, None)
         self._lossy.discard(node)

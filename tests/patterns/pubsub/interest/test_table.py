@@ -180,9 +180,9 @@ def test_longer_terms_take_more() -> None:
 
 def test_a_node_of_another_realm_has_a_part_of_that() -> None:
     table = InterestTable(16 * EACH)
-    table.receive_untrusted(NODE, kinds.Interest(1, True, numbered(10, 2), ()), foreign=True)
+    table.receive_untrusted(NODE, kinds.Interest(1, True, numbered(10, 2), ()), foreign="f0")
     with pytest.raises(RemoteProtocolError, match="more than"):
-        table.receive_untrusted(NODE, kinds.Interest(2, False, numbered(20, 1), ()), foreign=True)
+        table.receive_untrusted(NODE, kinds.Interest(2, False, numbered(20, 1), ()), foreign="f0")
 
 
 def test_patterns_over_a_star_and_a_token_cannot_make_a_match_dear() -> None:
