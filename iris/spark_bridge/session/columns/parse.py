@@ -82,6 +82,9 @@ def parse(
         raise ConfigError(f"schema is a {type(schema).__name__}: give a text for {format}")
     if not (schemas or schemas is None):
         raise ConfigError("schemas is empty: give the schemas that payloads may have, by id")
+    ids = [*schemas] if isinstance(schemas, Mapping) else []
+    if wrong := [one for one in ids if type(one) is not int or not 0 <= one < 2**32]:
+        raise ConfigError(f"schemas has the id {wrong[0]!r}: a frame has room for a whole number from 0 to 2^32 - 1")
     whole = fn.col(_PARSED)
     try:
         if format == "json":
@@ -93,8 +96,8 @@ def parse(
             parsed = read_protobuf(str(schema), cast("Any", schemas), given)
             found, unfit = whole, whole.getField(MARK).isNull()
         misfit = fn.when(unfit, "unfit")
-        if isinstance(schemas, Mapping):
-            parsed, misfit = _known(parsed, misfit, sorted(schemas), fails=unknown == "fail")
+        if ids:
+            parsed, misfit = _known(parsed, misfit, sorted(ids), fails=unknown == "fail")
         held = df.withColumn(_PARSED, parsed)
         kind: Any = held.select(found.alias(_PARSED)).schema[_PARSED].dataType
     except (AnalysisException, TypeError) as error:
@@ -134,13 +137,17 @@ def _known(parsed: Column, misfit: Column, ids: Sequence[int], *, fails: bool) -
 
 # Each is linear in the text, and holds no group that repeats without an end, for which Java takes a frame of its stack.
 _SUSPECT: Final = r"""[\p{Nd}.,][eE][\p{Nd},+-]|\\u|["'][\p{Nd}.,+-]{10000}"""
-_HOSTILE: Final = (
-    r"[\s:,\[/][\p{Nd}.+-]++[eE][+-]?+0*+\p{Nd}{5}"
+_EXPONENT: Final = (
+    r"[\s:,\[/][\p{Nd}.+-]++[eE][+-]?+0*+\p{Nd}{%(digits)d}"
     # In quotes there may be commas, which Spark removes, and escapes.
-    r"""|(?:["']|\\u\p{XDigit}{4})[\p{Nd}.,+-]*+[eE](?:[\p{Nd},+-]*+\\u|[0,+-]*+(?:\p{Nd},*+){5}[\p{Nd},]*+["'])"""
-    r"""|\\u00[46]5|["'][\p{Nd}.,+-]{10000}"""
+    r"""|(?:["']|\\u\p{XDigit}{4})[\p{Nd}.,+-]*+[eE]"""
+    r"""(?:[\p{Nd},+-]*+\\u|[0,+-]*+(?:\p{Nd},*+){%(digits)d}[\p{Nd},]*+["'])"""
 )
+_HOSTILE: Final = _EXPONENT % {"digits": 5} + r"""|\\u00[46]5|["'][\p{Nd}.,+-]{10000}"""
 """A number with an exponent of five digits: to fit one into a DECIMAL may take Spark hours.  Or a text of 10,000."""
+_COSTLY: Final = _EXPONENT % {"digits": 4}
+"""One takes Spark a millisecond, and a payload has place for 130,000."""
+_MOST_COSTLY: Final = 16
 
 
 def _read_json(schema: str | StructType, options: dict[str, str]) -> Column:
@@ -159,5 +166,6 @@ def _read_json(schema: str | StructType, options: dict[str, str]) -> Column:
             raise ConfigError(
                 f"option {other[0]} has no place beside a DECIMAL: it would hide numbers that hold up Spark"
             )
-        text = fn.when(text.rlike(_SUSPECT) & text.rlike(_HOSTILE), "no JSON").otherwise(text)
+        costly = fn.regexp_count(text, fn.lit(_COSTLY)) > _MOST_COSTLY
+        text = fn.when(text.rlike(_SUSPECT) & (text.rlike(_HOSTILE) | costly), "no JSON").otherwise(text)
     return fn.from_json(text, fields, {**options, "columnNameOfCorruptRecord": CORRUPT})
