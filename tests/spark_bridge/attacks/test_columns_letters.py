@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 
-def letters(spark: SparkSession, topic: str = "bad") -> Counter[tuple[str, ...]]:
+def letters(spark: SparkSession, topic: str = "bad") -> Counter[tuple[Any, ...]]:
     """Count letters by topic, offset, reason, encoding and payload."""
     rows = spark.read.format("iris").option("subscribe", f"{topic}.>").load().collect()
     found: Counter[tuple[Any, ...]] = Counter()

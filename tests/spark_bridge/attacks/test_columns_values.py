@@ -36,7 +36,8 @@ def frame(spark: SparkSession, *values: bytes | None) -> DataFrame:
 def rows_differ(spark: SparkSession, fields: str, values: list[bytes], **options: str) -> list[bytes]:
     """Return the payloads of which ``parse`` makes other fields, as texts, than ``from_json`` does."""
     df = frame(spark, *values)
-    texts = [fn.col(f"`{name}`").cast("string") for name in StructType.fromDDL(fields).names]
+    names: list[str] = StructType.fromDDL(fields).names  # type: ignore[attr-defined]
+    texts = [fn.col(f"`{name}`").cast("string") for name in names]
     own = spark_bridge.parse(df, fields, options=options).orderBy("_offset").select(*texts, *CORRUPT).collect()
     whole = fn.from_json(
         fn.col("value").cast("string"), f"{fields}, bad STRING", {**options, "columnNameOfCorruptRecord": "bad"}
