@@ -7,6 +7,7 @@ The sink packs it again, so that what a query passes on is the value that was pu
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
@@ -15,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from msgspec.msgpack import Ext
 
-from iris.kernel.errors import LocalProtocolError, PayloadTooLarge, RemoteProtocolError
-from iris.kernel.wire import decode_payload_untrusted, encode_payload, join_payload
+from iris.kernel.errors import LocalProtocolError, PayloadTooLarge, ProtocolError
+from iris.kernel.wire import MAX_DEPTH, decode_payload_untrusted, encode_payload, join_payload
 from iris.spark_bridge.events.schema import HEADER_ENCODING, MAX_VALUE, PACKED, SCHEMA, TEXT
 
 JSON: Final = "json"
@@ -43,8 +44,11 @@ def _unpacked(value: bytes) -> tuple[bytes, str]:
         payload = decode_payload_untrusted(join_payload(value, packed=True))
         if isinstance(payload, str):  # of an older log
             return payload.encode(), TEXT
-        return _write(payload).encode(), JSON
-    except (RemoteProtocolError, TypeError, ValueError, RecursionError):  # bytes in it, NaN, an extension, too deep
+        text = _write(payload).encode()
+        if text.count(b"[") + text.count(b"{") > MAX_DEPTH:
+            encode_payload(payload, sys.maxsize)  # what a stranger nests deeper would not come back
+        return text, JSON
+    except (ProtocolError, TypeError, ValueError, RecursionError):  # bytes in it, NaN, too deep, ...
         return value, PACKED
 
 

@@ -71,8 +71,8 @@ def _framed(schema: str, size: int) -> str:
     try:
         record = json.loads(schema)
         _check_size(record if record["type"] == "record" else None)
-    except (AttributeError, LookupError, TypeError, ValueError):
-        raise ConfigError(f"{schema[:80]!r} is no schema of an Avro record: give one in JSON") from None
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        raise ConfigError(f"{str(schema)[:80]!r} is no schema of an Avro record: give one in JSON") from None
     frame = {"name": FRAME, "type": {"type": "fixed", "name": "IrisFrame", "size": size}}
     return json.dumps({"type": "record", "name": "IrisFramed", "fields": [frame, {"name": PAYLOAD, "type": record}]})
 
@@ -83,7 +83,7 @@ def _check_size(schema: Any) -> None:
     named: dict[str, Any] = cast("dict[str, Any]", schema) if isinstance(schema, dict) else {}
     inner = [one for one in union if one != "null"] + [field["type"] for field in named.get("fields", ())]
     inner += [named[name] for name in ("items", "values") if name in named]
-    if schema == "null" or (named.get("type") == "record" and not inner) or named.get("size") == 0:
+    if schema == "null" or (named.get("type") in ("record", "error") and not inner) or named.get("size") == 0:
         raise ConfigError(
             f"the schema has {json.dumps(schema)[:80]}, which takes no bytes, so that an event could name any number "
             "of them: leave it out, or use null in a union"

@@ -19,7 +19,8 @@ CORRUPT: Final = "_corrupt_record"
 """Bytes of a payload that does not fit; null where it does."""
 REASON: Final = "_corrupt_reason"
 """Why: ``unfit``, ``unframed`` or ``unknown``; null where it fits."""
-_PARSED: Final = "__parsed"
+_PARSED: Final = "parsed"
+"""A column on the way; like that of the reason it has no underscore before it, as each column of the log has."""
 
 _OWN_OPTIONS: Final[Mapping[str, Sequence[str]]] = {
     "json": ("columnnameofcorruptrecord",),
@@ -82,6 +83,12 @@ def parse(
         raise ConfigError(f"schema is a {type(schema).__name__}: give a text for {format}")
     if not (schemas or schemas is None):
         raise ConfigError("schemas is empty: give the schemas that payloads may have, by id")
+    ids = [*schemas] if isinstance(schemas, Mapping) else []
+    if wrong := [one for one in ids if type(one) is not int or not 0 <= one < 2**32]:
+        raise ConfigError(f"schemas has the id {wrong[0]!r}: a frame has room for a whole number from 0 to 2^32 - 1")
+    own = [f"_{name}" for name in df.columns if name != "value"]
+    if column := _doubled([*own, CORRUPT, REASON]):
+        raise ConfigError(f"two columns would be {column}: rename {column[1:]}, or drop it, before parse")
     whole = fn.col(_PARSED)
     try:
         if format == "json":
@@ -93,9 +100,10 @@ def parse(
             parsed = read_protobuf(str(schema), cast("Any", schemas), given)
             found, unfit = whole, whole.getField(MARK).isNull()
         misfit = fn.when(unfit, "unfit")
-        if isinstance(schemas, Mapping):
-            parsed, misfit = _known(parsed, misfit, sorted(schemas), fails=unknown == "fail")
-        held = df.withColumn(_PARSED, parsed)
+        if ids:
+            parsed, misfit = _known(parsed, misfit, sorted(ids), fails=unknown == "fail")
+        columns = (fn.col(f"`{name.replace('`', '``')}`").alias(f"_{name}") for name in df.columns if name != "value")
+        held = df.select("value", parsed.alias(_PARSED), *columns)
         kind: Any = held.select(found.alias(_PARSED)).schema[_PARSED].dataType
     except (AnalysisException, TypeError) as error:
         if f"{format.upper()}_NOT_LOADED" in str(error) or "JavaPackage" in str(error):
@@ -103,16 +111,21 @@ def parse(
             raise ConfigError(f"Spark reads {format} with a package: set spark.jars.packages to {package}") from None
         raise
     names: list[str] = [name for name in kind.names if name != {"json": CORRUPT, "protobuf": MARK}.get(format)]
-    own = {f"_{name}": fn.col(f"`{name}`") for name in df.columns if name != "value"}
-    all_names = [name.lower() for name in (*own, CORRUPT, REASON, *names)]
-    if twice := [name for name in names if all_names.count(name.lower()) > 1]:
-        raise ConfigError(f"field {twice[0]} of the payload has the name of another column: leave it out or rename it")
-    return held.withColumn(REASON, fn.when(fn.col("value").isNotNull(), misfit)).select(
+    if field := _doubled([*names, *own, CORRUPT, REASON]):
+        raise ConfigError(f"field {field} of the payload has the name of another column: leave it out or rename it")
+    reason = fn.when(fn.col("value").isNotNull(), misfit)
+    return held.withColumn("reason", reason).select(
         *(found.getField(name).alias(name) for name in names),
-        fn.when(fn.col(REASON).isNotNull(), fn.col("value")).alias(CORRUPT),
-        REASON,
-        *(column.alias(name) for name, column in own.items()),
+        fn.when(fn.col("reason").isNotNull(), fn.col("value")).alias(CORRUPT),
+        fn.col("reason").alias(REASON),
+        *(fn.col(f"`{name.replace('`', '``')}`") for name in own),
     )
+
+
+def _doubled(names: Sequence[str]) -> str | None:
+    """Return the first name that another one is but for its case."""
+    lower = [name.lower() for name in names]
+    return next((name for name in names if lower.count(name.lower()) > 1), None)
 
 
 def _known(parsed: Column, misfit: Column, ids: Sequence[int], *, fails: bool) -> tuple[Column, Column]:
@@ -134,13 +147,17 @@ def _known(parsed: Column, misfit: Column, ids: Sequence[int], *, fails: bool) -
 
 # Each is linear in the text, and holds no group that repeats without an end, for which Java takes a frame of its stack.
 _SUSPECT: Final = r"""[\p{Nd}.,][eE][\p{Nd},+-]|\\u|["'][\p{Nd}.,+-]{10000}"""
-_HOSTILE: Final = (
-    r"[\s:,\[/][\p{Nd}.+-]++[eE][+-]?+0*+\p{Nd}{5}"
+_EXPONENT: Final = (
+    r"[\s:,\[/][\p{Nd}.+-]++[eE][+-]?+0*+\p{Nd}{%(digits)d}"
     # In quotes there may be commas, which Spark removes, and escapes.
-    r"""|(?:["']|\\u\p{XDigit}{4})[\p{Nd}.,+-]*+[eE](?:[\p{Nd},+-]*+\\u|[0,+-]*+(?:\p{Nd},*+){5}[\p{Nd},]*+["'])"""
-    r"""|\\u00[46]5|["'][\p{Nd}.,+-]{10000}"""
+    r"""|(?:["']|\\u\p{XDigit}{4})[\p{Nd}.,+-]*+[eE]"""
+    r"""(?:[\p{Nd},+-]*+\\u|[0,+-]*+(?:\p{Nd},*+){%(digits)d}[\p{Nd},]*+["'])"""
 )
+_HOSTILE: Final = _EXPONENT % {"digits": 5} + r"""|\\u00[46]5|["'][\p{Nd}.,+-]{10000}"""
 """A number with an exponent of five digits: to fit one into a DECIMAL may take Spark hours.  Or a text of 10,000."""
+_COSTLY: Final = _EXPONENT % {"digits": 4}
+"""One takes Spark a millisecond, and a payload has place for 130,000."""
+_MOST_COSTLY: Final = 16
 
 
 def _read_json(schema: str | StructType, options: dict[str, str]) -> Column:
@@ -159,5 +176,6 @@ def _read_json(schema: str | StructType, options: dict[str, str]) -> Column:
             raise ConfigError(
                 f"option {other[0]} has no place beside a DECIMAL: it would hide numbers that hold up Spark"
             )
-        text = fn.when(text.rlike(_SUSPECT) & text.rlike(_HOSTILE), "no JSON").otherwise(text)
+        costly = fn.regexp_count(text, fn.lit(_COSTLY)) > _MOST_COSTLY
+        text = fn.when(text.rlike(_SUSPECT) & (text.rlike(_HOSTILE) | costly), "no JSON").otherwise(text)
     return fn.from_json(text, fields, {**options, "columnNameOfCorruptRecord": CORRUPT})
