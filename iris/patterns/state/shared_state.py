@@ -155,7 +155,15 @@ class SharedState(SharedMap):
         self._random = random
         self._check_open = check_open
         self._max_bytes = max_bytes
-        replica = Replica(self, random=random, wall_clock=wall_clock, max_bytes=max_bytes, claimed=self._claimed)
+        replica = Replica(
+            check_open=self._check_written,
+            note_edit=self._note_edit,
+            note_changes=self._note_changes,
+            random=random,
+            wall_clock=wall_clock,
+            max_bytes=max_bytes,
+            claimed=self._claimed,
+        )
         super().__init__(replica, "")
         self._changes = Changes(replica)
         self._claims: dict[int, NodeId] = {}
@@ -336,7 +344,7 @@ class SharedState(SharedMap):
 
     # -- what the replica notes -----------------------------------------------------------------------------
 
-    def check_open(self) -> None:
+    def _check_written(self) -> None:
         """Make sure that others will get what is written.
 
         Raises:
@@ -348,13 +356,12 @@ class SharedState(SharedMap):
             )
         self._check_open()
 
-    def note_edit(self) -> None:
+    def _note_edit(self) -> None:
         """Have what was written sent when the program waits next."""
         self._edited.wake()
         self._note_news()
 
-    def note_changes(self, changed: list[Entry], came: set[int]) -> None:
-        """Have those that watch see that entries have come or gone."""
+    def _note_changes(self, changed: list[Entry], came: set[int]) -> None:
         self._changes.note(changed, came)
 
     def _note_news(self) -> None:
