@@ -127,6 +127,8 @@ class Replica:
         self.vector: Final[Vector] = {}
         self.writer = -1
         """Number of this writer; -1 until it writes."""
+        self.hidden = 0
+        """Entries of this writer that were hidden by those of another one that used its number; they are written anew."""
         self.evicted = 0
         """Entries that were removed because the document had more than twice its bytes."""
         self._check_open = check_open
@@ -428,6 +430,7 @@ class Replica:
         if self._lost_bytes + entry.size <= self._max_bytes:  # a member may forge without end
             self._lost.append((entry, number))
             self._lost_bytes += entry.size
+            self.hidden += 1
 
     def _write_anew(self) -> None:
         """Write anew some of what was lost: who forges many small entries has nobody write many large ones at once."""
