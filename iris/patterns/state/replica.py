@@ -128,7 +128,7 @@ class Replica:
         self.writer = -1
         """Number of this writer; -1 until it writes."""
         self.hidden = 0
-        """Entries of this writer that were hidden by those of another one that used its number; they are written anew."""
+        """Entries that were hidden by those of another one with this writer's number; they are written anew."""
         self.evicted = 0
         """Entries that were removed because the document had more than twice its bytes."""
         self._check_open = check_open

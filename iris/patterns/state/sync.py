@@ -1,10 +1,10 @@
 """Anti-entropy between two replicas over a tunnel: one gets what it lacks of the other.
 
 The one that asks sends the digest of its document, 16 bytes; none if it has nothing.  The other one says in a byte
-whether it has something else, and whether it is still catching up itself; if it has the same, that is all.  Else it gets the version vector and the digests of all buckets, unless the one that asks has
-nothing, and sends its own vector, the numbers of writers that are in use, and the entries of the buckets that differ,
-in pieces; an empty message ends them.  What it sends is its document at one moment, so the one that asks takes it as a
-whole or not at all.
+whether it has something else, and whether it is still catching up itself; if it has the same, that is all.  Else it
+gets the version vector and the digests of all buckets, unless the one that asks has nothing, and sends its own vector,
+the numbers of writers that are in use, and the entries of the buckets that differ, in pieces; an empty message ends
+them.  What it sends is its document at one moment, so the one that asks takes it as a whole or not at all.
 """
 
 from __future__ import annotations
