@@ -264,7 +264,7 @@ def check_plain(value: object) -> None:
             raise ConfigError("a document does not hold dicts with such keys: use str")
         containers += len(lists) + len(dicts)
         if containers > MAX_PARTS:
-            raise ConfigError(f"a value has more than {MAX_PARTS} lists and dicts")
+            raise ConfigError(f"a value has more than {MAX_PARTS} lists and dicts: use several keys")
         level = list(chain(chain.from_iterable(lists), chain.from_iterable(one.values() for one in dicts)))
         if len(level) > MAX_VALUE:
             raise ConfigError(f"a value has {len(level)} bytes: a document holds values of {MAX_VALUE} bytes at most")
@@ -307,7 +307,7 @@ def _element(value: object, depth: int = 0) -> object:
     if isinstance(value, float) and value.is_integer() and _LEAST <= value < _MOST:
         return int(value)
     if isinstance(value, int) and not _LEAST <= value < _MOST:
-        raise ConfigError(f"a set in a document does not hold {value!r:.100}: an int has 64 bits")
+        raise ConfigError(f"a set in a document does not hold {value!r:.100}: use ints of 64 bits")
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise ConfigError(
