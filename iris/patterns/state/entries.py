@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 from itertools import chain
+from operator import attrgetter
 from typing import Annotated, Any, Final, Literal, cast, final
 
 import msgspec
@@ -140,6 +141,8 @@ _entries: Final[msgspec.msgpack.Decoder[list[Entry]]] = msgspec.msgpack.Decoder(
     Annotated[list[Entry], Meta(max_length=AT_A_TIME)]
 )
 encode: Final = msgspec.msgpack.Encoder().encode
+by_dot: Final = attrgetter("dot")
+"""The order of writes of one writer."""
 
 
 def dot_of(writer: int, number: int) -> int:

@@ -38,6 +38,7 @@ from iris.patterns.state.entries import (
     Group,
     Kind,
     Vector,
+    by_dot,
     dot_of,
     encode,
     read_added,
@@ -244,7 +245,7 @@ class Replica:
     def _counted(self, group: Group, name: str, writer: int) -> Entry | None:
         """Return the entry of a counter that has a writer's number; of several, as a member may forge, the last."""
         own = [entry for entry in self.entries(group, name) if entry.dot % WRITERS == writer]
-        return max(own, key=lambda entry: entry.dot, default=None)
+        return max(own, key=by_dot, default=None)
 
     def remove(self, group: Group, key: str) -> None:
         """Remove a key, if it is there."""
@@ -403,7 +404,7 @@ class Replica:
             yield
         # Of a counter a writer has one entry: of several, as a member may forge, the last.
         gone = merge.gone if merge.used else [entry for entry in merge.gone if entry.kind == COUNTER]
-        lost = sorted(chain(gone, merge.replaced), key=_dot)
+        lost = sorted(chain(gone, merge.replaced), key=by_dot)
         last = {(entry.group, entry.key, entry.dot % WRITERS): entry.dot for entry in lost if entry.kind == COUNTER}
         for step, entry in enumerate(lost, 1):
             if entry.kind != COUNTER:
@@ -508,10 +509,6 @@ class Replica:
             for bucket, entries in enumerate(self._contents.buckets)
             if not digests or self._contents.digest(bucket) != digests[bucket]
         }
-
-
-def _dot(entry: Entry) -> int:
-    return entry.dot
 
 
 def _hash(entry: Entry) -> bytes:
