@@ -178,3 +178,53 @@ async def test_a_program_that_reads_while_it_is_written_gets_one_moment(
             read = await door.request("prices", {}, operation="read", timeout=1e6)
             assert read["a"] == read["z"]
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("leavers", [0, 3])
+async def test_newcomers_in_a_crowd_have_it_all(autojump_clock: MockClock, network: Network, leavers: int) -> None:
+    """Sixteen come at once, and some that have it leave in the middle of that."""
+    done: list[int] = []
+    async with AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        first = await enter((await enter(network.open_node("prices"))).state("prices"))
+        nursery = await enter(trio.open_nursery())
+        first.update({f"k{number}": "x" * 100 for number in range(6000)})
+
+        async def leave(*, task_status: trio.TaskStatus[None]) -> None:
+            async with network.open_node("prices") as node, node.state("prices"):
+                task_status.started()
+                await trio.sleep(0.05)
+
+        for _ in range(leavers):
+            await nursery.start(leave)
+
+        async def come() -> None:
+            async with network.open_node("prices") as node, node.state("prices", timeout=60) as state:
+                done.append(len(state))
+
+        for _ in range(16):
+            nursery.start_soon(come)
+    assert done == [6000] * 16
+
+
+async def test_members_of_a_new_cluster_begin_together_at_once(autojump_clock: MockClock, network: Network) -> None:
+    begun: list[float] = []
+    over = trio.Event()
+
+    async def come() -> None:
+        async with network.open_node("prices") as node:
+            await start.wait()
+            began = trio.current_time()
+            async with node.state("prices", timeout=60):
+                begun.append(trio.current_time() - began)
+                if len(begun) == 16:
+                    over.set()
+                await over.wait()
+
+    start = trio.Event()
+    async with trio.open_nursery() as nursery:
+        for _ in range(16):
+            nursery.start_soon(come)
+        await trio.sleep(5)
+        start.set()
+    assert max(begun) < 1, begun

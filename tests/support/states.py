@@ -29,20 +29,12 @@ EDITS: Final = 8
 """Kinds of edits that ``edit`` makes."""
 
 
-class Quiet:
-    """A replica's observer that nobody looks at."""
-
-    def check_open(self) -> None: ...
-
-    def note_edit(self) -> None: ...
-
-    def note_changes(self, changed: list[Entry], came: set[int]) -> None: ...
-
-
 def replica(seed: int = 0, *, max_bytes: int = 1_000_000, claimed: Collection[int] = ()) -> Replica:
     """Return an empty replica."""
     return Replica(
-        Quiet(),
+        check_open=lambda: None,
+        note_edit=lambda: None,
+        note_changes=lambda changed, came: None,
         random=random.Random(seed),
         wall_clock=lambda: NOW,
         max_bytes=max_bytes,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import json
 from itertools import chain
+from operator import attrgetter
 from typing import Annotated, Any, Final, Literal, cast, final
 
 import msgspec
@@ -140,6 +141,8 @@ _entries: Final[msgspec.msgpack.Decoder[list[Entry]]] = msgspec.msgpack.Decoder(
     Annotated[list[Entry], Meta(max_length=AT_A_TIME)]
 )
 encode: Final = msgspec.msgpack.Encoder().encode
+by_dot: Final = attrgetter("dot")
+"""The order of writes of one writer."""
 
 
 def dot_of(writer: int, number: int) -> int:
@@ -264,7 +267,7 @@ def check_plain(value: object) -> None:
             raise ConfigError("a document does not hold dicts with such keys: use str")
         containers += len(lists) + len(dicts)
         if containers > MAX_PARTS:
-            raise ConfigError(f"a value has more than {MAX_PARTS} lists and dicts")
+            raise ConfigError(f"a value has more than {MAX_PARTS} lists and dicts: use several keys")
         level = list(chain(chain.from_iterable(lists), chain.from_iterable(one.values() for one in dicts)))
         if len(level) > MAX_VALUE:
             raise ConfigError(f"a value has {len(level)} bytes: a document holds values of {MAX_VALUE} bytes at most")
@@ -307,7 +310,7 @@ def _element(value: object, depth: int = 0) -> object:
     if isinstance(value, float) and value.is_integer() and _LEAST <= value < _MOST:
         return int(value)
     if isinstance(value, int) and not _LEAST <= value < _MOST:
-        raise ConfigError(f"a set in a document does not hold {value!r:.100}: an int has 64 bits")
+        raise ConfigError(f"a set in a document does not hold {value!r:.100}: use ints of 64 bits")
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise ConfigError(

@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from typing import Final, final
 
-from iris.patterns.state.entries import BUCKETS, SET, WRITERS, Entry, Group, encode
+from iris.patterns.state.entries import BUCKETS, SET, WRITERS, Entry, Group, by_dot, encode
 
 _WRITES: Final = 8 * WRITERS
 
@@ -109,7 +109,7 @@ class EntryIndex:
     def digest(self, bucket: int) -> bytes:
         """Return the digest of a bucket: 16 bytes."""
         if bucket not in self.digests:
-            entries = sorted(self.buckets[bucket].values(), key=_dot)
+            entries = sorted(self.buckets[bucket].values(), key=by_dot)
             self.digests[bucket] = hashlib.blake2b(encode(entries), digest_size=16).digest()
         return self.digests[bucket]
 
@@ -117,7 +117,3 @@ class EntryIndex:
 def bucket_of(dot: int) -> int:
     """Return the bucket of a dot: eight writes of a writer, one after the other, are in one."""
     return (dot // _WRITES + dot) % BUCKETS
-
-
-def _dot(entry: Entry) -> int:
-    return entry.dot

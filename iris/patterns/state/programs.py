@@ -8,8 +8,9 @@ They are requests of the document's cluster, with what they are about as a map: 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
+from inspect import isawaitable
 from typing import Any, Final, cast, final
 
 import msgspec
@@ -44,22 +45,23 @@ class Subject(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 def serve_programs(
-    service: Service, replica: Replica, check: Callable[[Sender], None], watch: Callable[[str], StateWatch]
+    service: Service, replica: Replica, check: Callable[[Sender], Awaitable[None]], watch: Callable[[str], StateWatch]
 ) -> None:
     """Add the operations to the service of a document.
 
     Args:
-        check: raises RemoteError for a sender that may not.
+        check: waits until the document is there; raises RemoteError for a sender that may not use it.
         watch: follows what a pattern matches.
     """
 
-    def checked(operation: Callable[[SharedMap, Subject], object]) -> Callable[[Request], object]:
-        def handle(request: Request) -> object:
-            check(request.sender)
+    def checked(operation: Callable[[SharedMap, Subject], object]) -> Callable[[Request], Awaitable[object]]:
+        async def handle(request: Request) -> object:
+            await check(request.sender)
             try:
                 subject = msgspec.convert(request.payload, Subject)
                 name = subject.map and check_key(subject.map, "name")
-                return operation(SharedMap(replica, name), subject)
+                result = operation(SharedMap(replica, name), subject)
+                return await result if isawaitable(result) else result
             except (ConfigError, msgspec.ValidationError) as error:
                 raise RemoteError("bad_request", str(error)) from None
             except Overloaded as error:
@@ -73,7 +75,7 @@ def serve_programs(
 
     @service.tunnel("watch")
     async def serve_watch(tunnel: Tunnel) -> None:
-        check(tunnel.sender)
+        await check(tunnel.sender)
         try:
             pattern = await tunnel.receive()
             changes = watch(pattern if isinstance(pattern, str) else "")

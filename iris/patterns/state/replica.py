@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from itertools import chain
 from random import Random
-from typing import Final, Protocol, final
+from typing import Final, final
 
 from msgspec.structs import replace
 
@@ -38,6 +38,7 @@ from iris.patterns.state.entries import (
     Group,
     Kind,
     Vector,
+    by_dot,
     dot_of,
     encode,
     read_added,
@@ -55,22 +56,6 @@ _WRITTEN_ANEW: Final = 64
 _DIGESTS_AT_A_TIME: Final = 16
 _MARGIN: Final = 64
 """Where entries are removed for want of room, so much of the bound more is: not at each edit."""
-
-
-class ReplicaObserver(Protocol):
-    """Who follows a replica.  Its methods are called within a write or a merge, and must not wait or write."""
-
-    def check_open(self) -> None:
-        """Raise where nobody would get what is written."""
-        ...
-
-    def note_edit(self) -> None:
-        """Note that there is an edit to send."""
-        ...
-
-    def note_changes(self, changed: list[Entry], came: set[int]) -> None:
-        """Note entries that have come or gone; see ``EntryIndex``."""
-        ...
 
 
 @final
@@ -119,6 +104,10 @@ class Replica:
     """One copy of a document.
 
     Args:
+        check_open: raises where nobody would get what is written.
+        note_edit: called when there is an edit to send.
+        note_changes: called with the entries that have come or gone; see ``EntryIndex``.  Like the others it is called
+            within a write or a merge, and must not wait or write.
         random: draws the writer's number.
         wall_clock: seconds since 1970; bounds the numbers of writes.
         max_bytes: of all entries; see ``Entry.size``.
@@ -127,8 +116,10 @@ class Replica:
 
     def __init__(
         self,
-        observer: ReplicaObserver,
         *,
+        check_open: Callable[[], None],
+        note_edit: Callable[[], None],
+        note_changes: Callable[[list[Entry], set[int]], None],
         random: Random,
         wall_clock: Callable[[], float],
         max_bytes: int,
@@ -137,9 +128,13 @@ class Replica:
         self.vector: Final[Vector] = {}
         self.writer = -1
         """Number of this writer; -1 until it writes."""
+        self.hidden = 0
+        """Entries that were hidden by those of another one with this writer's number; they are written anew."""
         self.evicted = 0
         """Entries that were removed because the document had more than twice its bytes."""
-        self._observer = observer
+        self._check_open = check_open
+        self._note_edit = note_edit
+        self._note_changes = note_changes
         self._random = random
         self._wall_clock = wall_clock
         self._max_bytes = max_bytes
@@ -221,7 +216,7 @@ class Replica:
         Raises:
             Overloaded: the document is full.
         """
-        self._observer.check_open()
+        self._check_open()
         self._write(group, key, payload, self.entries(group, key))
 
     def add(self, group: Group, name: str, number: int) -> None:
@@ -231,7 +226,7 @@ class Replica:
             OverflowError: that leaves 53 bits.
             Overloaded: the document is full.
         """
-        self._observer.check_open()
+        self._check_open()
         self._add(group, name, number)
 
     def _add(self, group: Group, name: str, number: int) -> None:
@@ -250,11 +245,11 @@ class Replica:
     def _counted(self, group: Group, name: str, writer: int) -> Entry | None:
         """Return the entry of a counter that has a writer's number; of several, as a member may forge, the last."""
         own = [entry for entry in self.entries(group, name) if entry.dot % WRITERS == writer]
-        return max(own, key=lambda entry: entry.dot, default=None)
+        return max(own, key=by_dot, default=None)
 
     def remove(self, group: Group, key: str) -> None:
         """Remove a key, if it is there."""
-        self._observer.check_open()
+        self._check_open()
         entries = self.entries(group, key)
         if entries:
             self._choose_writer()
@@ -278,7 +273,7 @@ class Replica:
         """Count a write, which is done."""
         self.vector[self.writer] = self.vector.get(self.writer, 0) + 1
         self._note(*self._contents.take_changes())
-        self._observer.note_edit()
+        self._note_edit()
 
     def _remove(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
@@ -409,7 +404,7 @@ class Replica:
             yield
         # Of a counter a writer has one entry: of several, as a member may forge, the last.
         gone = merge.gone if merge.used else [entry for entry in merge.gone if entry.kind == COUNTER]
-        lost = sorted(chain(gone, merge.replaced), key=_dot)
+        lost = sorted(chain(gone, merge.replaced), key=by_dot)
         last = {(entry.group, entry.key, entry.dot % WRITERS): entry.dot for entry in lost if entry.kind == COUNTER}
         for step, entry in enumerate(lost, 1):
             if entry.kind != COUNTER:
@@ -430,12 +425,13 @@ class Replica:
     def _note(self, changed: list[Entry], came: set[int]) -> None:
         if self._meanwhile is not None:
             self._meanwhile += changed
-        self._observer.note_changes(changed, came)
+        self._note_changes(changed, came)
 
     def _write_later(self, entry: Entry, number: int) -> None:
         if self._lost_bytes + entry.size <= self._max_bytes:  # a member may forge without end
             self._lost.append((entry, number))
             self._lost_bytes += entry.size
+            self.hidden += 1
 
     def _write_anew(self) -> None:
         """Write anew some of what was lost: who forges many small entries has nobody write many large ones at once."""
@@ -448,7 +444,7 @@ class Replica:
                 elif not self.has(entry.group, entry.key):
                     self._write(entry.group, entry.key, entry.payload, ())
         if self._lost:
-            self._observer.note_edit()
+            self._note_edit()
 
     def _missing(self, entry: Entry) -> int:
         """Return what this one has added to a counter by an entry that is gone, and is in no other of its number."""
@@ -513,10 +509,6 @@ class Replica:
             for bucket, entries in enumerate(self._contents.buckets)
             if not digests or self._contents.digest(bucket) != digests[bucket]
         }
-
-
-def _dot(entry: Entry) -> int:
-    return entry.dot
 
 
 def _hash(entry: Entry) -> bytes:

@@ -155,7 +155,15 @@ class SharedState(SharedMap):
         self._random = random
         self._check_open = check_open
         self._max_bytes = max_bytes
-        replica = Replica(self, random=random, wall_clock=wall_clock, max_bytes=max_bytes, claimed=self._claimed)
+        replica = Replica(
+            check_open=self._check_written,
+            note_edit=self._note_edit,
+            note_changes=self._note_changes,
+            random=random,
+            wall_clock=wall_clock,
+            max_bytes=max_bytes,
+            claimed=self._claimed,
+        )
         super().__init__(replica, "")
         self._changes = Changes(replica)
         self._claims: dict[int, NodeId] = {}
@@ -170,9 +178,15 @@ class SharedState(SharedMap):
         self._wants = Wakeup()
         self._asked: set[NodeId] = set()
         """Members that this one compares with now, each once at a time."""
+        self._failing: set[NodeId] = set()
+        """Members with which the last comparison failed."""
         self._elsewhere: set[NodeId] = set()
         """Members that serve something else under the name."""
         self._progress = Wakeup()
+        self._caught_up = trio.Event()
+        """This one has what a member has given that had caught up, or all that are there began together."""
+        self._behind: set[NodeId] = set()
+        """Members that had not caught up themselves when they gave what they have."""
         self._merging = trio.Lock()
         self._fetching = trio.Semaphore(_SYNCS_AT_A_TIME)
         self._serving = trio.Semaphore(_SYNCS_AT_A_TIME)
@@ -221,31 +235,50 @@ class SharedState(SharedMap):
             raise ConfigError(f"members is {shown(members)}: use a whole number above 0, or None")
         if not as_float(timeout) > 0:
             raise ConfigError(f"timeout is {shown(timeout)}: use seconds above 0")
-        vector = encode(self._replica.vector)
         needed = members if members is not None else len(self._members.others()) + 1
-        settled: set[NodeId] = {self._members.own}
+        settled: set[NodeId] = set()
         deadline = trio.current_time() + as_float(timeout)
         with trio.move_on_at(deadline):
-            while len(settled) < needed:
-                if len(self._members.others()) + 1 < needed:
-                    await self._members.wait_news()
-                    continue
-                settled |= await self._ask_reached(vector, max(deadline - trio.current_time(), 0.001), needed)
-                if len(settled) < needed:  # a member refused, for it does not know of this one yet, or was lost
+            while True:
+                settled.add(self._members.own)
+                hidden = self._replica.hidden
+                if 1 < needed <= len(self._members.others()) + 1 and not self._replica.is_rewriting:
+                    settled |= await self._ask_reached(max(deadline - trio.current_time(), 0.001), needed)
+                if self._replica.hidden != hidden:  # another one has used the number: it is written anew
+                    settled.clear()
+                elif len(settled) >= needed:
+                    return
+                else:  # a member refused, for it does not know of this one yet, or was lost
                     with trio.move_on_after(_PATIENCE):
                         await self._members.wait_news()
-            return
         raise RequestTimeout(
             f"{len(settled)} of {needed} members of {self.name!r} have what this one has written after {timeout:g} s"
         )
 
-    async def _ask_reached(self, vector: bytes, timeout: float, count: int) -> set[NodeId]:
-        """Ask all members for an answer when they have what a vector counts; return those that gave it."""
+    async def _ask_reached(self, timeout: float, count: int) -> set[NodeId]:
+        """Ask all members for an answer when they have what this one has; return those that do.
+
+        Counts of writes say nothing where two have used one number.  So those whose document is different compare with
+        this one before they answer, and this one with them.
+        """
+        await in_steps(self._replica.refresh())
+        question = encode((self._replica.vector, self._replica.digest()))
         reached: set[NodeId] = set()
+
+        async def compare(member: NodeId) -> None:
+            if await self._compare_now(member):
+                reached.add(member)
+
         with suppress(NoSuchCluster):
-            async with self._members.survey(_REACHED, vector, timeout=timeout, count=count) as answers:
+            async with (
+                self._members.survey(_REACHED, question, timeout=timeout, count=count) as answers,
+                trio.open_nursery() as nursery,
+            ):
                 async for answer in answers:
-                    reached.add(answer.member)
+                    if answer.payload is True:
+                        reached.add(answer.member)
+                    else:
+                        nursery.start_soon(compare, answer.member)
         return reached
 
     def statistics(self) -> StateStatistics:
@@ -294,13 +327,14 @@ class SharedState(SharedMap):
                 yield
             finally:
                 self._closed = True
+                self._caught_up.set()
                 self._end_watches()
                 self._changed.unpark_all()
                 with trio.CancelScope(shield=True):
                     with trio.move_on_after(_GOODBYE), suppress(IrisError):
                         if self._members.others() and self._replica.writer >= 0:
                             # what may have reached nobody is fetched by somebody
-                            await self._ask_reached(encode(self._replica.vector), _GOODBYE, 2)
+                            await self._ask_reached(_GOODBYE, 2)
                     if self._path is not None:
                         await self._save(self._path, ends=True)
 
@@ -315,28 +349,39 @@ class SharedState(SharedMap):
             await self._merge(snapshot)
 
     async def _catch_up(self, timeout: float) -> None:
-        """Compare with the members, one after another, until one of them has given the document.
+        """Compare with members until one has given the document that has caught up itself, or all began together.
 
-        One that stands still is waited for no longer than until another one is asked beside it.
+        One is asked first, and more at a time for each that had not caught up.  One that stands still is waited for no
+        longer than until another one is asked beside it.
         """
-        patience, asks = _ANOTHER, True
+        patience, asks, known = _ANOTHER, True, set[NodeId]()
         with trio.move_on_after(timeout):
-            while (others := self._members.others()) and not self._counts["compared"]:
-                if self._elsewhere.issuperset(others):
+            while not self._caught_up.is_set():
+                others = self._members.others()
+                if others and self._elsewhere.issuperset(others):
                     raise ConfigError(f"{self.name!r} serves something else: give the document a name of its own")
-                free = [one for one in others if one not in self._elsewhere | self._asked]
-                if free and (asks or not self._asked):
-                    self._want(self._random.choice(free))
+                if not known.issubset(others):  # who has left may have given the document to one that was asked before
+                    self._behind.clear()
+                known = set(others)
+                if known <= self._behind | self._elsewhere:
+                    self._caught_up.set()
+                    break
+                free = [one for one in others if one not in self._elsewhere | self._asked | self._behind]
+                if asks or not self._asked:
+                    for member in self._random.sample(free, min(len(free), 1 + len(self._behind))):
+                        self._want(member)
                 with trio.move_on_after(patience) as waiting:
                     await self._progress.wait()
                 asks = waiting.cancelled_caught
                 patience *= 1 + asks
+                if asks and not free:
+                    self._behind.clear()
             return
         raise RequestTimeout(f"no member of {self.name!r} gives the document within {timeout:g} s")
 
     # -- what the replica notes -----------------------------------------------------------------------------
 
-    def check_open(self) -> None:
+    def _check_written(self) -> None:
         """Make sure that others will get what is written.
 
         Raises:
@@ -348,13 +393,12 @@ class SharedState(SharedMap):
             )
         self._check_open()
 
-    def note_edit(self) -> None:
+    def _note_edit(self) -> None:
         """Have what was written sent when the program waits next."""
         self._edited.wake()
         self._note_news()
 
-    def note_changes(self, changed: list[Entry], came: set[int]) -> None:
-        """Have those that watch see that entries have come or gone."""
+    def _note_changes(self, changed: list[Entry], came: set[int]) -> None:
         self._changes.note(changed, came)
 
     def _note_news(self) -> None:
@@ -418,7 +462,9 @@ class SharedState(SharedMap):
     async def _compare_now_and_then(self) -> None:
         while True:
             await trio.sleep(_INTERVAL * self._random.uniform(0.75, 1.25))
-            if others := self._members.others():
+            others = self._members.others()
+            self._failing.intersection_update(others)
+            if others:
                 self._want(self._random.choice(others))
 
     async def _fetch_missing(self) -> None:
@@ -440,20 +486,35 @@ class SharedState(SharedMap):
         finally:
             self._asked.discard(member)
             self._progress.wake()
+            self._changed.unpark_all()
+
+    async def _compare_now(self, member: NodeId) -> bool:
+        """Compare with a member by a comparison that begins now or later; tell whether it succeeded."""
+        self._want(member)
+        while (member in self._wanted or member in self._asked) and not self._closed:
+            await self._changed.park()
+        return self._members.has(member) and member not in self._failing and not self._closed
 
     async def _compare(self, member: NodeId) -> None:
         """Get what one member has and this one lacks.  If that fails, the document is as it was."""
         outcome = "uncompared"
+        self._failing.add(member)
         try:
             with trio.move_on_after(_SYNC_TIMEOUT):
                 async with self._members.open_tunnel(member, _SYNC, _SYNC_TIMEOUT) as tunnel:
-                    snapshot = await pull(tunnel, self._replica, _ALLOWANCE * self._max_bytes, self._progress.wake)
+                    most = _ALLOWANCE * self._max_bytes
+                    caught_up, snapshot = await pull(tunnel, self._replica, most, self._progress.wake)
                 if snapshot is not None:
                     for number in snapshot.header.claimed:
                         self._claims.setdefault(number, member)
                     self._counts["exchanged"] += snapshot.received
                     await self._merge(snapshot)
+                if caught_up:
+                    self._caught_up.set()
+                elif not self._caught_up.is_set():
+                    self._behind.add(member)
                 outcome = "compared"
+                self._failing.discard(member)
         except RemoteProtocolError as error:
             self._refuse(Sender(self.name, member), "malformed", str(error))
         except IrisError as error:  # it leaves, or is lost: then it is no member for long
@@ -482,7 +543,12 @@ class SharedState(SharedMap):
                 async with self._serving:
                     with trio.move_on_after(_SYNC_TIMEOUT):
                         own = {self._replica.writer} - {-1}
-                        if not self._replica.covers(await serve(tunnel, self._replica, self._claimed() | own)):
+                        if not self._caught_up.is_set():
+                            async with self._merging:  # what has come counts: its giver may be gone
+                                pass
+                        caught_up = self._caught_up.is_set()
+                        claimed = self._claimed() | own
+                        if not self._replica.covers(await serve(tunnel, self._replica, claimed, caught_up=caught_up)):
                             self._want(node)
             except RemoteProtocolError as error:
                 self._refuse(tunnel.sender, "malformed", str(error))
@@ -491,19 +557,28 @@ class SharedState(SharedMap):
                 if self._served[node] is scope:
                     del self._served[node]
 
-    async def _reached(self, request: Request) -> None:
-        """Return when everything is here that a vector counts."""
+    async def _reached(self, request: Request) -> bool:
+        """Return when everything is here that another one has; False if that one has to compare, too."""
         await self._check_member(request.sender)
+        node = request.sender.node
         try:
-            vector = read_untrusted(request.payload, Vector)
+            vector, digest = read_untrusted(request.payload, tuple[Vector, bytes])
         except RemoteProtocolError as error:
             self._refuse(request.sender, "malformed", str(error))
             raise RemoteError("malformed", str(error)) from None
-        with trio.move_on_after(_PATIENCE):
+        with trio.move_on_after(_PATIENCE) as waiting:
             await self._wait_covered(vector)
-            return
-        self._want(request.sender.node)
-        await self._wait_covered(vector)
+        if waiting.cancelled_caught:
+            self._want(node)
+            await self._wait_covered(vector)
+        if node == self._members.own:
+            return True
+        await in_steps(self._replica.refresh())
+        if digest == self._replica.digest():
+            return True
+        if not await self._compare_now(node):
+            raise RemoteError("uncompared", f"this member of {self.name!r} could not compare")
+        return False
 
     async def _wait_covered(self, vector: Mapping[int, int]) -> None:
         while not self._replica.covers(vector):
@@ -528,15 +603,19 @@ class SharedState(SharedMap):
             "not_a_member", f"node {sender.node} of cluster {sender.cluster!r} is no member of {self.name!r}"
         )
 
-    def _check_program(self, sender: Sender) -> None:
-        """Make sure that a node may use the document.
+    async def _check_program(self, sender: Sender) -> None:
+        """Make sure that a node may use the document, and wait until this member has it.
 
         Raises:
-            RemoteError: it is neither a member nor allowed.
+            RemoteError: it is neither a member nor allowed; or this member leaves.
         """
         if sender.cluster not in self._allow and not self._members.has(sender.node):
             self._refuse(sender, "stranger", "it is neither a member nor allowed")
             raise RemoteError("not_allowed", f"nodes of cluster {sender.cluster!r} may not use {self.name!r}")
+        if not self._caught_up.is_set():
+            await self._caught_up.wait()
+        if self._closed:
+            raise RemoteError("leaving", f"this member leaves {self.name!r}")
 
     def _refuse(self, sender: Sender, reason: str, text: str) -> None:
         self._refused[reason] += 1

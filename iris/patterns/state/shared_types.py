@@ -19,6 +19,7 @@ from iris.patterns.state.entries import (
     VALUE,
     WRITERS,
     Entry,
+    by_dot,
     check_key,
     read_added,
     read_element,
@@ -121,11 +122,7 @@ class SharedSet(MutableSet[Any]):
 
 def value_of(entries: Collection[Entry]) -> Any:
     """Return what counts of the values that were written to a key at the same time."""
-    return read_value(max(entries, key=_dot).payload)
-
-
-def _dot(entry: Entry) -> int:
-    return entry.dot
+    return read_value(max(entries, key=by_dot).payload)
 
 
 class SharedMap(MutableMapping[str, Any]):

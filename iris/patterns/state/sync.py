@@ -1,10 +1,10 @@
 """Anti-entropy between two replicas over a tunnel: one gets what it lacks of the other.
 
-The one that asks sends the digest of its document, 16 bytes; none if it has nothing.  If the other one has the same, it
-says so, and that is all.  Else it gets the version vector and the digests of all buckets, unless the one that asks has
-nothing, and sends its own vector, the numbers of writers that are in use, and the entries of the buckets that differ,
-in pieces; an empty message ends them.  What it sends is its document at one moment, so the one that asks takes it as a
-whole or not at all.
+The one that asks sends the digest of its document, 16 bytes; none if it has nothing.  The other one says in a byte
+whether it has something else, and whether it is still catching up itself; if it has the same, that is all.  Else it
+gets the version vector and the digests of all buckets, unless the one that asks has nothing, and sends its own vector,
+the numbers of writers that are in use, and the entries of the buckets that differ, in pieces; an empty message ends
+them.  What it sends is its document at one moment, so the one that asks takes it as a whole or not at all.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _PIECE: Final = 64 * KIB
 """Bytes of entries after which a piece ends; it ends after ``AT_A_TIME`` of them as well."""
 _LONGEST: Final = _PIECE + MAX_VALUE + 8 * KIB
 
-_EQUAL: Final = b""
-_DIFFERENT: Final = b"\x01"
+_DIFFERENT: Final = 1
+_CATCHING_UP: Final = 2
 
 _Digest = Annotated[bytes, Meta(min_length=16, max_length=16)]
 
@@ -106,8 +106,10 @@ def pieces(entries: Iterable[Entry]) -> Iterator[bytes]:
         yield encode(piece)
 
 
-async def pull(tunnel: Tunnel, replica: Replica, max_bytes: int, progress: Callable[[], None]) -> Snapshot | None:
-    """Get what a replica lacks of the one at the other end; None if they are equal.
+async def pull(
+    tunnel: Tunnel, replica: Replica, max_bytes: int, progress: Callable[[], None]
+) -> tuple[bool, Snapshot | None]:
+    """Get what a replica lacks of the one at the other end, None if they are equal, and whether that has caught up.
 
     Args:
         progress: called when something came.
@@ -119,8 +121,12 @@ async def pull(tunnel: Tunnel, replica: Replica, max_bytes: int, progress: Calla
     await in_steps(replica.refresh())
     digest = replica.digest()
     await tunnel.send(digest)
-    if await _receive(tunnel) == _EQUAL:
-        return None
+    answer = await _receive(tunnel)
+    if len(answer) != 1 or answer[0] > _DIFFERENT + _CATCHING_UP:
+        raise RemoteProtocolError("a member answers a comparison with something else than one byte below 4")
+    caught_up = not answer[0] & _CATCHING_UP
+    if not answer[0] & _DIFFERENT:
+        return caught_up, None
     if digest:
         await in_steps(replica.refresh())
         await tunnel.send(encode(_Question(replica.vector, replica.digests())))
@@ -128,11 +134,15 @@ async def pull(tunnel: Tunnel, replica: Replica, max_bytes: int, progress: Calla
     while piece := await _receive(tunnel):
         snapshot.add_untrusted(piece)
         progress()
-    return snapshot
+    return caught_up, snapshot
 
 
-async def serve(tunnel: Tunnel, replica: Replica, claimed: Collection[int]) -> Vector:
+async def serve(tunnel: Tunnel, replica: Replica, claimed: Collection[int], *, caught_up: bool) -> Vector:
     """Give the replica at the other end what it lacks; return its vector.
+
+    Args:
+        claimed: numbers of writers that are in use.
+        caught_up: whether this one has what another one has given, or there was nobody to give it.
 
     Raises:
         RemoteProtocolError: the other end sends something else.
@@ -140,10 +150,11 @@ async def serve(tunnel: Tunnel, replica: Replica, claimed: Collection[int]) -> V
     """
     digest = await _receive(tunnel)
     await in_steps(replica.refresh())  # after that wait: meanwhile everything may have changed
+    answer = 0 if caught_up else _CATCHING_UP
     if digest == replica.digest():
-        await tunnel.send(_EQUAL)
+        await tunnel.send(bytes([answer]))
         return {}
-    await tunnel.send(_DIFFERENT)
+    await tunnel.send(bytes([answer | _DIFFERENT]))
     question = read_untrusted(await _receive(tunnel), _Question) if digest else None
     await in_steps(replica.refresh())
     lacking = replica.difference(question.digests if question else ())

@@ -632,6 +632,40 @@ async def watch_amiss(node: iris.Node, pattern: str) -> None:
             pass
 
 
+async def test_a_program_that_asks_a_member_still_catching_up_waits_for_it(
+    autojump_clock: MockClock, documents: Documents
+) -> None:
+    (one,) = await documents.open("one", allow=["door"])
+    one["a"] = 1
+    async with (
+        documents.network.open_node("door", host="door") as door,
+        documents.network.open_node("prices", host="late") as late,
+        trio.open_nursery() as nursery,
+    ):
+        over, found = trio.Event(), list[object]()
+
+        async def hold() -> None:
+            async with late.state("prices", allow=["door"]):
+                await over.wait()
+
+        async def read() -> None:
+            found.append(await door.request("prices", {"key": "a"}, operation="read"))
+
+        documents.network.memory.partition(["one"], ["late"])
+        nursery.start_soon(hold)
+        await door.wait_for("prices", 2)
+        for _ in range(8):
+            nursery.start_soon(read)
+        await trio.sleep(0.5)
+        assert len(found) < 8
+        documents.network.memory.heal()
+        with trio.fail_after(4):
+            while len(found) < 8:  # noqa: ASYNC110 -- nobody is told
+                await trio.sleep(0.1)
+        assert found == [1] * 8
+        over.set()
+
+
 async def test_programs_are_let_in_by_name(autojump_clock: MockClock) -> None:
     async with (
         iris.testing.open_network(seed=7, rights=Rights(serves=())) as network,
