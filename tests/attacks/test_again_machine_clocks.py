@@ -22,6 +22,7 @@ from iris.security.authority.issuing import issue_cluster
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import Rights, open_network
 from tests.node.opening.test_opening import LOOPBACK, OUTSIDE, World
+from tests.node.opening.test_shortages import Threads
 from tests.support.doors import NOW
 from tests.support.realms import WALL
 
@@ -80,7 +81,7 @@ async def clocked(world: World, clocks: dict[str, float], who: str, url: str) ->
         yield node
 
 
-STEPS = [2 * HOUR, -2 * HOUR, 20 * HOUR, -20 * HOUR]
+STEPS = [2 * HOUR, -20 * HOUR]
 
 
 @pytest.mark.long
@@ -146,8 +147,9 @@ async def test_links_events_documents_and_replies_outlive_a_clock_that_is_set(
 @pytest.mark.long
 @pytest.mark.parametrize("step", STEPS)
 async def test_a_bridge_a_queue_and_a_lease_outlive_a_clock_that_is_set(
-    autojump_clock: MockClock, tmp_path: Path, step: float
+    autojump_clock: MockClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: float
 ) -> None:
+    monkeypatch.setattr(trio.to_thread, "run_sync", Threads().run_sync)
     async with open_network(seed=2) as network, network.open_node("bridge", host="b") as node:  # noqa: SIM117
         async with network.open_node("desk", host="d") as desk:
             ahead = 0.0
@@ -174,4 +176,4 @@ async def test_a_bridge_a_queue_and_a_lease_outlive_a_clock_that_is_set(
                         await trio.sleep(5)
                         assert len(done) == 2 * (number + 1), number
                     nursery.cancel_scope.cancel()
-                assert sorted(done) == [0, 1, 2, 3, 4, 5, 100, 101, 102, 103, 104, 105]
+                assert sorted(map(str, done), key=int) == [*map(str, (0, 1, 2, 3, 4, 5, 100, 101, 102, 103, 104, 105))]

@@ -52,9 +52,7 @@ async def test_a_bridge_on_a_slow_disk_confirms_serves_and_ends(
                     await desk.wait_for("bridge")
                     async with trio.open_nursery() as nursery:
                         for number in range(10):
-                            nursery.start_soon(
-                                partial(desk.publish, "news.a", number, confirm=True, timeout=30)
-                            )
+                            nursery.start_soon(partial(desk.publish, "news.a", number, confirm=True, timeout=30))
                     async with desk.queue("jobs") as jobs, desk.lease("one", ttl=30):
                         await jobs.put(round_, timeout=30)
                         async for job in jobs.take():

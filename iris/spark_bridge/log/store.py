@@ -13,7 +13,6 @@ import dataclasses
 import hashlib
 import json
 import logging
-import os
 import re
 import threading
 from collections import Counter
@@ -26,6 +25,7 @@ from typing import Any, Final, TypeVar, final
 import pyarrow as pa
 
 from iris.kernel.config import MIB
+from iris.kernel.file_locks import close_locked
 from iris.kernel.names import account_of
 from iris.kernel.wire import saturated
 from iris.patterns.pubsub.subscribe import EventRun
@@ -1222,7 +1222,7 @@ class Store:
         with self._writing:
             self._files.close()
             self._index.close()
-            os.close(self._lock)
+            close_locked(self._lock)
 
 
 def _count_wanted(view: IndexView, shard: ShardRecord, damage: Damage, wanted: TopicFilter) -> int:
