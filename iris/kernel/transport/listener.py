@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Final, final
 
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent
-from iris.kernel.file_locks import close_locked, try_lock
 from iris.kernel.slots import SlotTable, address_key
+from iris.kernel.tasks import close_locked, try_lock
 from iris.kernel.transport.greeting import Greeting, GreetingProgress, SpGreeting
 from iris.kernel.transport.inherited import keep_from_children
 from iris.kernel.transport.reader import FrameReader, Framing

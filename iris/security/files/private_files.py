@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final, final
 
 from iris.kernel.errors import ConfigError
-from iris.kernel.file_locks import close_locked, try_lock
+from iris.kernel.tasks import close_locked, try_lock
 
 MAX_FILE: Final = 1024 * 1024
 """Bytes of a private file that are read; a revocation list of 4,096 entries takes a third of it."""

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from iris.kernel.errors import ConfigError, IrisError
-from iris.kernel.file_locks import close_locked, try_lock
 from iris.kernel.names import Entropy
+from iris.kernel.tasks import close_locked, try_lock
 from iris.security.files import make_directories
 from iris.spark_bridge.errors import LogDamaged, StoreBusy, StoreFull
 from iris.spark_bridge.events.damage import Damage, DamageBook

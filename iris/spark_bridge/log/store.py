@@ -25,8 +25,8 @@ from typing import Any, Final, TypeVar, final
 import pyarrow as pa
 
 from iris.kernel.config import MIB
-from iris.kernel.file_locks import close_locked
 from iris.kernel.names import account_of
+from iris.kernel.tasks import close_locked
 from iris.kernel.wire import saturated
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.spark_bridge.errors import DataLost, LogDamaged, QuotaExceeded, StaleBatch, StoreFull
