@@ -1,8 +1,8 @@
-"""Helpers around trio: background nursery, wake-up, Ctrl-C, Happy Eyeballs (RFC 8305), calls from outside; locks of files.
+"""Helpers: background nursery, wake-up, Ctrl-C, Happy Eyeballs (RFC 8305), calls from outside, locks of files.
 
-They promise that no task outlives the block that opened it, that an error in one of them ends the block, and that a
-Ctrl-C never strikes between two lines of Iris.  They are not a scheduler and hold no queue: the task that opens the
-block owns its tasks.
+Those around trio promise that no task outlives the block that opened it, that an error in one of them ends the block,
+and that a Ctrl-C never strikes between two lines of Iris.  They are not a scheduler and hold no queue: the task that
+opens the block owns its tasks.
 """
 
 from iris.kernel.tasks.background import open_background
