@@ -405,6 +405,9 @@ class Clients:
         """Read the file again whenever it has changed.  One that cannot be used is told, and the old one counts."""
         while True:
             await asyncio.sleep(_REREAD)
+            for client in self._by_name.values():
+                if client.is_expired:  # sooner than it was when it began: the clock has been set
+                    client.end_streams()
             if not self._file.is_due():
                 continue
             try:

@@ -46,8 +46,9 @@ _reached: Final[ContextVar[Callable[[], None]]] = ContextVar("_reached")
 
 
 async def _everything(values: Any) -> None:
+    there = aiter(values)  # with threads what makes it is called here, and on a closed node not at all
     _reached.get()()
-    async for _ in values:
+    async for _ in there:
         pass
 
 

@@ -160,7 +160,7 @@ class MdnsService:
     async def _ask_one_by_one(self) -> None:
         async for name in self._to_ask:
             ask = partial(self._zeroconf.get_service_info, TYPE, f"{name}.{TYPE}", _ANSWER_MS)
-            with contextlib.suppress(OSError, zeroconf.Error):
+            with contextlib.suppress(OSError, RuntimeError, zeroconf.Error):  # as above
                 info = await run_in_thread(ask, abandon_on_cancel=True, limiter=self._threads)
                 if info is not None:
                     self._tell(name, info)

@@ -1,12 +1,13 @@
-"""Helpers around trio: background nursery, wake-up, Ctrl-C, Happy Eyeballs (RFC 8305), calls from outside.
+"""Helpers: background nursery, wake-up, Ctrl-C, Happy Eyeballs (RFC 8305), calls from outside, locks of files.
 
-They promise that no task outlives the block that opened it, that an error in one of them ends the block, and that a
-Ctrl-C never strikes between two lines of Iris.  They are not a scheduler and hold no queue: the task that opens the
-block owns its tasks.
+Those around trio promise that no task outlives the block that opened it, that an error in one of them ends the block,
+and that a Ctrl-C never strikes between two lines of Iris.  They are not a scheduler and hold no queue: the task that
+opens the block owns its tasks.
 """
 
 from iris.kernel.tasks.background import open_background
 from iris.kernel.tasks.calls import OutsideCall, CallTasks, HeldBlock
+from iris.kernel.tasks.file_locks import close_locked, try_lock
 from iris.kernel.tasks.happy_eyeballs import AT_ONCE, first_of
 from iris.kernel.tasks.interrupts import interruptible, protected_context
 from iris.kernel.tasks.must_enter import MustEnter
@@ -16,5 +17,6 @@ from iris.kernel.tasks.wakeup import Wakeup
 
 __all__ = (
     "AT_ONCE", "CallTasks", "HeldBlock", "MustEnter", "OutsideCall", "ThreadRunner", "Wakeup",
-    "check_not_patched", "first_of", "interruptible", "open_background", "protected_context", "run_in_thread",
+    "check_not_patched", "close_locked", "first_of", "interruptible", "open_background", "protected_context",
+    "run_in_thread", "try_lock",
 )  # fmt: skip

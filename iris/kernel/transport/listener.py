@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import itertools
 import logging
 import os
@@ -28,6 +27,7 @@ from typing import TYPE_CHECKING, Final, final
 from iris.kernel.config import Config
 from iris.kernel.errors import ConfigError, NotSent
 from iris.kernel.slots import SlotTable, address_key
+from iris.kernel.tasks import close_locked, try_lock
 from iris.kernel.transport.greeting import Greeting, GreetingProgress, SpGreeting
 from iris.kernel.transport.inherited import keep_from_children
 from iris.kernel.transport.reader import FrameReader, Framing
@@ -514,7 +514,7 @@ def _locked(directory: Path) -> Generator[None]:
         until = time.monotonic() + _LOCKED
         while True:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                try_lock(descriptor)
                 break
             except BlockingIOError:
                 if time.monotonic() >= until:
@@ -524,7 +524,7 @@ def _locked(directory: Path) -> Generator[None]:
                 break
         yield
     finally:
-        os.close(descriptor)
+        close_locked(descriptor)
 
 
 def _is_left_over(path: str) -> bool:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import os
 import secrets
 import shlex
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Final, final
 
 from iris.kernel.errors import ConfigError
+from iris.kernel.tasks import close_locked, try_lock
 
 MAX_FILE: Final = 1024 * 1024
 """Bytes of a private file that are read; a revocation list of 4,096 entries takes a third of it."""
@@ -266,14 +266,14 @@ def locked(path: Path, what: str, patience: float = LOCK_PATIENCE) -> Generator[
         _take(descriptor, path, what, patience)
         yield
     finally:
-        os.close(descriptor)
+        close_locked(descriptor)
 
 
 def _take(descriptor: int, path: Path, what: str, patience: float) -> None:
     until = time.monotonic() + patience
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try_lock(descriptor)
         except BlockingIOError:
             if time.monotonic() >= until:
                 raise LockHeld(

@@ -7,7 +7,6 @@ somebody comes to read it.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from iris.kernel.errors import ConfigError, IrisError
 from iris.kernel.names import Entropy
+from iris.kernel.tasks import close_locked, try_lock
 from iris.security.files import make_directories
 from iris.spark_bridge.errors import LogDamaged, StoreBusy, StoreFull
 from iris.spark_bridge.events.damage import Damage, DamageBook
@@ -98,7 +98,7 @@ def open_store(
         try:
             # The lock is the kernel's and ends with the process, however that dies; a file with a process id would
             # outlive it.
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            try_lock(lock)
         except OSError:
             raise StoreBusy(f"the log in {directory} is open in another process") from None
         known = DamageBook()
@@ -121,10 +121,10 @@ def open_store(
             index.close()
             raise
     except OSError as error:
-        os.close(lock)
+        close_locked(lock)
         raise _unusable(directory, error) from None
     except BaseException:
-        os.close(lock)
+        close_locked(lock)
         raise
     return Store(directory, index, files, lock, known)
 

@@ -13,7 +13,6 @@ import dataclasses
 import hashlib
 import json
 import logging
-import os
 import re
 import threading
 from collections import Counter
@@ -27,6 +26,7 @@ import pyarrow as pa
 
 from iris.kernel.config import MIB
 from iris.kernel.names import account_of
+from iris.kernel.tasks import close_locked
 from iris.kernel.wire import saturated
 from iris.patterns.pubsub.subscribe import EventRun
 from iris.spark_bridge.errors import DataLost, LogDamaged, QuotaExceeded, StaleBatch, StoreFull
@@ -1222,7 +1222,7 @@ class Store:
         with self._writing:
             self._files.close()
             self._index.close()
-            os.close(self._lock)
+            close_locked(self._lock)
 
 
 def _count_wanted(view: IndexView, shard: ShardRecord, damage: Damage, wanted: TopicFilter) -> int:
