@@ -14,7 +14,6 @@ import iris
 from iris.kernel.config import Config
 from iris.kernel.errors import IrisError, LeaseLost, RemoteError
 from iris.security.identity.revocation import issue_revocations
-from iris.spark_bridge.log import Retention
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
 from tests.attacks.test_bridge_growth import growing, open_members
@@ -187,34 +186,47 @@ async def test_a_consumer_whose_log_was_lost_and_made_anew_goes_on_with_the_new_
                 await old.commit()
 
 
-async def test_a_consumer_at_an_offset_that_retention_took_counts_what_it_missed_and_goes_on(tmp_path: Path) -> None:
-    async with open_network() as network, network.open_node("desk") as node:
-        options = {"retention": Retention(max_bytes=200_000), "segment_bytes": 65_536}
-        async with open_members(network, tmp_path, ["a"], of=1, **options):
-            await node.wait_for("bridge")
-            await node.publish("a", 0, confirm=True)
-            async with node.consume("a", group="g", start="earliest") as events:
-                async with await anext(events) as batch:
-                    assert [event.payload for event in batch] == [0]
-                held = await node.request("bridge", None, operation="shards")
-            assert held
-        async with open_members(network, tmp_path, ["a"], of=1, **options):
-            await node.wait_for("bridge")
-            for number in range(1, 400):
-                await node.publish("a", bytes(3000), confirm=number % 40 == 39)
-            await trio.sleep(70)
-            await node.publish("a", "last", confirm=True)
-            read = missed = 0
-            async with node.consume("a", group="g", start="earliest") as events:
-                with trio.fail_after(30):
-                    last = None
-                    while last != "last":
-                        async with await anext(events) as batch:
-                            read += len(batch)
-                            missed += batch.missed
-                            last = batch[-1].payload
-            assert read + missed == 400
-            assert missed > 0
+async def test_a_consumer_at_an_offset_that_was_trimmed_counts_what_it_missed_and_goes_on(tmp_path: Path) -> None:
+    async with (
+        open_network() as network,
+        network.open_node("bridge") as bridge,
+        open_bridge(bridge, topics=[">"], directory=tmp_path) as member,
+        network.open_node("desk") as node,
+    ):
+        await node.wait_for("bridge")
+        await node.publish("a", 0, confirm=True)
+        read, missed = 0, 0
+        async with node.consume("a", group="g", start="earliest") as events, await anext(events) as batch:
+            read += len(batch)
+        for number in range(1, 60):
+            await node.publish("a" if number % 2 else "b", number, confirm=number % 20 == 19)
+        await node.publish("a", "last", confirm=True)
+        (state,) = member.states.values()
+        trim = {"shard": state.id, "before": state.next - 10}
+        await bridge.request("bridge", trim, operation="trim")
+        last: Any = None
+        async with node.consume("a", group="g", start="earliest") as events:
+            with trio.fail_after(20):
+                while last != "last":
+                    async with await anext(events) as batch:
+                        read += len(batch)
+                        missed += batch.missed
+                        last = batch[-1].payload
+        assert read == 7
+        assert 49 <= missed <= 50, "up to the last one on its topics"
+        async with node.queue("a") as jobs, trio.open_nursery() as nursery:
+            got: list[Any] = []
+
+            async def work() -> None:
+                async for job in jobs.take(4):
+                    got.append(job.payload)
+                    await job.commit()
+
+            nursery.start_soon(work)
+            await trio.sleep(2)
+            nursery.cancel_scope.cancel()
+        assert got[-1] == "last"
+        assert len(got) <= 10
 
 
 async def test_a_group_that_began_with_the_latest_misses_nothing_when_its_bridge_grows(tmp_path: Path) -> None:
