@@ -161,7 +161,7 @@ class _Reading:
         fields = cast("dict[str, object]", message) if isinstance(message, dict) else {}
         commit, taken = _offsets(fields.get("commit")), fields.get("taken", self._taken)
         known = {shard: offset for shard, offset in commit.items() if shard in self._at}
-        if type(taken) is not int or not self._taken <= taken <= self._batches or not (commit or "taken" in fields):
+        if type(taken) is not int or not self._taken <= taken <= self._batches or not (known or "taken" in fields):
             raise RemoteError(
                 "bad_request", "a consumer's message is not understood: use {commit: offsets by shard, taken: batches}"
             )

@@ -227,7 +227,12 @@ class _MemberReader:
         while True:
             await self._wakeup.wait()
             report: dict[str, Any] = {}
-            open_ = {shard: end for shard, end in self._wanted.items() if end > self._committed.get(shard, 0)}
+            here = self._shards.values()  # another one is at a member that has this one's former name, or had it
+            open_ = {
+                shard: end
+                for shard, end in self._wanted.items()
+                if end > self._committed.get(shard, 0) and shard in here
+            }
             if open_:
                 report["commit"] = open_
             if self._taken > self._told:
@@ -252,6 +257,7 @@ class _MemberReader:
                 "expired": int(expired),
                 "events": list() as rows,  # pyright: ignore[reportUnknownVariableType]
             }:
+                self._shards[shard.partition("@")[0]] = shard
                 events = [await _event_untrusted(row, shard, tunnel) for row in cast("list[object]", rows)]
                 if missed:
                     _log.warning(
