@@ -28,12 +28,16 @@ from iris.kernel.tasks import open_background, protected_context
 
 MIN_TTL: Final = 1.0
 MAX_TTL: Final = 3600.0
+ELSEWHERE: Final = "elsewhere"
+"""Code of the error when a member of a bridge is asked for leases that another one grants; the message is where."""
 
 _WAIT: Final = 5.0
 """Seconds that a bridge may wait for a lease before it answers."""
 _ASK_AGAIN: Final = 0.5
 """Seconds between two questions to a bridge that did not wait."""
 _RELEASE: Final = 1.0
+_HOPS: Final = 3
+"""Questions until the member that grants leases is found: by its former name, by that of the bridge, by its own."""
 
 Ask = Callable[[str, str, Mapping[str, Any], float], Awaitable[Any]]
 """Asks a cluster for an operation, with a payload, within seconds; raises as ``Node.request``."""
@@ -70,6 +74,36 @@ class Lease:
         self._scope.cancel()
 
 
+@final
+class _Granting:
+    """The member of a bridge that grants leases.  It may get another name, and another member its own.
+
+    Args:
+        ask: how it is asked.
+        bridge: its cluster.
+        at: the cluster of this member alone.
+    """
+
+    def __init__(self, ask: Ask, bridge: str, at: str) -> None:
+        self._ask, self._bridge, self._at = ask, bridge, at
+
+    async def ask(self, operation: str, fields: Mapping[str, Any], timeout: float) -> object:
+        """Ask it; after an error another one is asked the next time, if this one has another name by now.
+
+        Raises:
+            DeliveryError: as ``Node.request``.
+        """
+        try:
+            return await self._ask(self._at, operation, fields, timeout)
+        except NoSuchCluster:
+            self._at = self._bridge
+            raise
+        except RemoteError as error:
+            if error.code == ELSEWHERE:
+                self._at = error.message if is_name(error.message) else self._bridge
+            raise
+
+
 @protected_context
 async def open_lease(
     ask: Ask, bridge: str, cluster: str, name: str, ttl: float, timeout: float, holder: bytes, random: Random
@@ -89,20 +123,21 @@ async def open_lease(
     fields = {"name": name, "cluster": cluster, "holder": holder}
     deadline = trio.current_time() + timeout
     try:
-        granting, token, asked = await _acquire(ask, bridge, fields, ttl, deadline, random)
+        at, token, asked = await _acquire(ask, bridge, fields, ttl, deadline, random)
     except TimeoutError:
         raise RequestTimeout(f"the lease {name!r} of cluster {cluster!r} was not free within {timeout:g} s") from None
+    granting = _Granting(ask, bridge, at)
     scope = trio.CancelScope(deadline=asked + ttl)
     lease = Lease(name, token, ttl, scope)
     expired = False
     try:
         async with open_background() as nursery:
-            nursery.start_soon(_keep, ask, granting, fields, lease, ttl, asked)
+            nursery.start_soon(_keep, granting, fields, lease, ttl, asked)
             with scope:
                 yield lease
             expired = lease.left == 0
     finally:
-        await _release(ask, granting, fields)
+        await _release(granting, fields)
     if expired:
         raise LeaseLost(
             f"the lease {name!r} of cluster {cluster!r} was lost: the bridge {bridge!r} could not be told for {ttl:g} "
@@ -125,7 +160,13 @@ async def _acquire(
         while True:
             asked = trio.current_time()
             wait = max(0.0, min(_WAIT, deadline - asked, ttl / 2))  # so long is what the bridge measures less
-            match await _asked(ask, granting, {**fields, "ttl": ttl, "wait": wait}, wait + 1.0):
+            try:
+                answer = await _asked(ask, granting, {**fields, "ttl": ttl, "wait": wait}, wait + 1.0)
+            except NoSuchCluster:
+                if granting == bridge:
+                    raise
+                granting, answer = bridge, None  # that member may have another name by now
+            match answer:
                 case {"token": int() as token, "at": str() as at} if is_name(at) and trio.current_time() < asked + ttl:
                     return at, token, asked
                 case {"elsewhere": str() as other} if is_name(other) and granting == bridge:
@@ -139,7 +180,7 @@ async def _acquire(
                 raise TimeoutError
             await trio.sleep(max(0.0, _ASK_AGAIN * random.uniform(0.5, 1) - (now - asked)))
     except BaseException:
-        await _release(ask, granting, fields)  # it may have been granted just now
+        await _release(_Granting(ask, bridge, granting), fields)  # it may have been granted just now
         raise
 
 
@@ -170,14 +211,14 @@ async def _asked(ask: Ask, granting: str, fields: Mapping[str, Any], timeout: fl
         return None
 
 
-async def _keep(ask: Ask, granting: str, fields: Mapping[str, Any], lease: Lease, ttl: float, asked: float) -> None:
+async def _keep(granting: _Granting, fields: Mapping[str, Any], lease: Lease, ttl: float, asked: float) -> None:
     """Renew a lease until it is lost."""
     pause = max(0.0, asked + ttl / 3 - trio.current_time())
     while True:
         await trio.sleep(pause)
         asked = trio.current_time()
         try:
-            kept = await ask(granting, "renew", fields, ttl / 3)
+            kept = await granting.ask("renew", fields, ttl / 3)
         except DeliveryError:
             pause = ttl / 20
             continue
@@ -187,10 +228,13 @@ async def _keep(ask: Ask, granting: str, fields: Mapping[str, Any], lease: Lease
         pause = ttl / 3
 
 
-async def _release(ask: Ask, granting: str, fields: Mapping[str, Any]) -> None:
-    with trio.move_on_after(_RELEASE) as last, suppress(DeliveryError):
+async def _release(granting: _Granting, fields: Mapping[str, Any]) -> None:
+    with trio.move_on_after(_RELEASE) as last:
         last.shield = True
-        await ask(granting, "release", fields, _RELEASE)
+        for _ in range(_HOPS):
+            with suppress(DeliveryError):
+                await granting.ask("release", fields, _RELEASE)
+                return
 
 
-__all__ = ("MAX_TTL", "MIN_TTL", "Ask", "Lease", "open_lease")
+__all__ = ("ELSEWHERE", "MAX_TTL", "MIN_TTL", "Ask", "Lease", "open_lease")

@@ -591,8 +591,10 @@ class QueueMachine:
         """Forget every job; return how many there were.  What workers have in hand is done when they report it."""
         count = len(self.jobs)
         for worker in self.workers:
-            worker.settled += worker.hand
-            worker.hand.clear()
+            # What it has reported is on no disk yet: that is told when it is.
+            reported = {place: job for place, job in worker.hand.items() if job.state is JobState.SETTLING}
+            worker.settled += worker.hand.keys() - reported.keys()
+            worker.hand = reported
             worker.begun.clear()
         self.jobs.clear()
         self.states.clear()

@@ -1,8 +1,9 @@
 """Messages between a queue and a worker, through the worker's tunnel.
 
-The worker begins with {group: "queue/NAME", limit, lease, attempts, dead, backoff, held: places}.  The bridge answers
-{now: seconds of its clock}, which is monotonic.  Then both send what there is to say, without the fields that are
-empty:
+The worker begins with {group: "queue/NAME", limit, lease, attempts, dead, backoff, held: places, shards: ids}, those of
+the shards of what it holds.  The bridge answers {now: seconds of its clock, shards: ids}; that clock is monotonic, and
+the ids are those of its shards now.  Places of a shard that has another id by then mean other jobs: none of these is
+held or reported.  Then both send what there is to say, without the fields that are empty:
 
 ========= ==========================================================================================
 worker    content

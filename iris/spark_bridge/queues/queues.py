@@ -164,9 +164,14 @@ class Queues:
                 f"there: use {own!r}"
             )
         async with self._using(sender, fields) as queue:
-            await tunnel.send({"now": trio.current_time()})
+            logs = {state.number: state.id for state in self._member.states.values()}
+            held = read_places_untrusted(fields.get("held"))
+            known = fields.get("shards")
+            if isinstance(known, list):  # the places of another log mean other jobs
+                held = [place for place in held if logs.get(place.shard, "") in known]
+            await tunnel.send({"now": trio.current_time(), "shards": [*logs.values()]})
             worker = QueueWorker(limit=limit, lease=lease, attempts=attempts, dead=letters, backoff=backoff)
-            await queue.serve(worker, tunnel, read_places_untrusted(fields.get("held")), look_again)
+            await queue.serve(worker, tunnel, held, look_again)
 
     async def status(self, sender: Sender, payload: object) -> dict[str, Any]:
         """Answer what goes on in a queue."""

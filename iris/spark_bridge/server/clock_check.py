@@ -68,8 +68,8 @@ class LogClock:
             return monotonic + date - now
         at = max(0, bisect_right(self._parts, date, key=lambda part: part[0]) - 1)
         first, begun, rate = self._parts[at]
-        until = self._parts[at + 1][1] if at + 1 < len(self._parts) else monotonic
-        return min(until, begun + (date - first) / (rate if date >= first else 1.0))
+        # What was due at a date over which the clock has jumped is due when it would have been without that.
+        return begun + (date - first) / (rate if date >= first else 1.0)
 
 
 @final

@@ -35,7 +35,7 @@ from iris.kernel.errors import RemoteError
 from iris.kernel.names import account_of, is_known_cluster, is_name
 from iris.patterns.messages import Request, Sender
 from iris.patterns.pubsub.subscribe import EventRun
-from iris.patterns.state import MAX_TTL, MIN_TTL
+from iris.patterns.state import ELSEWHERE, MAX_TTL, MIN_TTL
 from iris.spark_bridge.errors import StoreFull
 from iris.spark_bridge.log import IndexView
 from iris.spark_bridge.server.member import BridgeMember
@@ -99,8 +99,12 @@ class LeaseTable:
 
     def take_ended(self) -> set[str]:
         """Return the names of leases that have ended since this was called last: nobody needs to write that at once."""
-        ended, self._ended = self._ended, set()
+        ended, self._ended = self._ended - self._held.keys(), set()
         return ended
+
+    def keep_ended(self, ended: Collection[str]) -> None:
+        """Return these names again: it was not written that they have ended."""
+        self._ended.update(ended)
 
     def acquire(
         self, name: str, holder: str, node: str, ttl: float, now: float, account: str = ""
@@ -143,9 +147,10 @@ class LeaseTable:
         self._expire(now)
         return len(self._held), sum(lease.account == account for lease in self._held.values())
 
-    def is_held(self, name: str) -> bool:
-        """Tell whether somebody has a lease, as of the last call with a time."""
-        return name in self._held
+    def is_held(self, name: str, holder: str = "") -> bool:
+        """Tell whether a holder, or somebody, has a lease, as of the last call with a time."""
+        held = self._held.get(name)
+        return held is not None and holder in ("", held.holder)
 
     def statistics(self, now: float) -> LeaseStatistics:
         """Return a snapshot of the counters."""
@@ -232,7 +237,8 @@ class Leases:
         # A node may be a member of many clusters, and name each of them: what counts is in its certificate.
         account = account_of(sender.cluster)
         held, own = self._table.count(account, now)
-        if not self._table.is_held(name) and (held >= _MOST or own >= _MOST_OF_CLUSTER):
+        is_new = not self._table.is_held(name)
+        if is_new and (held >= _MOST or own >= _MOST_OF_CLUSTER):
             raise RemoteError("too_many_leases", f"{held} leases are held, {own} by this cluster")
         granted = self._table.acquire(name, holder, sender.node, ttl, now, account)
         if not isinstance(granted, LeaseRecord):
@@ -244,9 +250,15 @@ class Leases:
 
         try:
             await self._member.write(write)  # one that was granted before, too: its first answer may wait for this
-        except StoreFull as error:
-            self._table.release(name, holder)
+        except BaseException as error:
+            self._table.keep_ended(ended)
+            if not isinstance(error, StoreFull):
+                raise
+            if is_new:  # else it may have been told that it has it
+                self._table.release(name, holder)
             raise RemoteError("not_stored", str(error)) from None
+        if not self._table.is_held(name, holder):
+            return 0.0  # it was given back meanwhile, or there was no room for it when it was asked for first
         _log.info(
             "lease %s is held by node %s, token %d",
             name,
@@ -256,10 +268,21 @@ class Leases:
         )
         return granted
 
+    def _check_granting(self) -> None:
+        """Refuse to answer for leases of another member, which may have had this one's name before.
+
+        Raises:
+            RemoteError: this one grants none; the message is where the other one is, if that is known.
+        """
+        granting = self._member.known.get(0, "")
+        if granting != self._address:
+            raise RemoteError(ELSEWHERE, granting)
+
     async def _renew(self, request: Request) -> bool:
         fields = _fields(request.payload)
         name, holder = _whole_name(fields), _holder(fields)
         await trio.lowlevel.checkpoint()
+        self._check_granting()
         # A primary that was cut off from its copies may have a successor, which gives each lease its time from when it
         # was promoted.  That was not before the holder asked, if enough copies still follow this one: so the holder's
         # time, which begins when it asks, is over first.
@@ -270,6 +293,7 @@ class Leases:
         fields = _fields(request.payload)
         name, holder = _whole_name(fields), _holder(fields)
         await trio.lowlevel.checkpoint()
+        self._check_granting()
         had = self._table.release(name, holder)
         self._news.unpark_all()
         return had

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, Self, cast, final, overload
 import trio
 from msgspec import Struct
 
-from iris.kernel.errors import ConfigError, IrisError, NoSuchCluster, RemoteProtocolError
+from iris.kernel.errors import ConfigError, IrisError, NoSuchCluster, RemoteError, RemoteProtocolError
 from iris.kernel.names import check_name
 from iris.kernel.tasks import Wakeup, open_background
 from iris.kernel.topic_syntax import is_pattern
@@ -110,6 +110,7 @@ class LogBatch(Sequence[LogEvent]):
 
         Raises:
             trio.ClosedResourceError: the consumer's block has ended.
+            RemoteError: the bridge's log was lost and made anew (``DataLost``).
             IrisError: the consumer has failed for good, as iterating over it says; it is not known whether the bridge
                 knows of the commit.
         """
@@ -144,6 +145,8 @@ class _MemberReader:
         self._news = trio.lowlevel.ParkingLot()
         self._failure: Exception | None = None
         """Why nothing is confirmed any more."""
+        self._shards: dict[str, str] = {}
+        """By number, the ids of the member's shards.  A log that was lost and made anew has another one."""
         self._heirs: dict[str, _MemberReader] = {}
         """By shard, who reads it now: its member has got another name."""
 
@@ -157,6 +160,7 @@ class _MemberReader:
         """See ``LogBatch.commit``."""
         if shard in self._heirs:
             return await self._heirs[shard].commit(shard, end)
+        self._check_there(shard)
         self._wanted[shard] = max(end, self._wanted.get(shard, 0))
         self._wakeup.wake()
         while self._committed.get(shard, 0) < end:
@@ -165,7 +169,15 @@ class _MemberReader:
             await self._news.park()
             if shard in self._heirs:
                 return await self._heirs[shard].commit(shard, end)
+            self._check_there(shard)
         return None
+
+    def _is_gone(self, shard: str) -> bool:
+        return self._shards.get(shard.partition("@")[0], shard) != shard
+
+    def _check_there(self, shard: str) -> None:
+        if self._is_gone(shard):
+            raise RemoteError("DataLost", f"the log with shard {shard} was lost and made anew: nothing is committed")
 
     def give_up(self, heirs: Callable[[int], _MemberReader | None]) -> None:
         """Leave shards to the readers of those members at which they are now."""
@@ -193,6 +205,16 @@ class _MemberReader:
         error = told_error(answer)
         if error is not None:
             raise error
+        match answer:
+            case {"at": dict()}:
+                ids = cast("dict[str, dict[str, int]]", answer)["at"].keys()
+                self._shards = {str(shard).partition("@")[0]: shard for shard in ids}
+            case _:
+                pass
+        for shard in [shard for shard in (*self._handed, *self._wanted) if self._is_gone(shard)]:
+            self._handed.pop(shard, None)
+            self._wanted.pop(shard, None)
+        self._news.unpark_all()
         if any(self._wanted.get(shard, 0) > self._committed.get(shard, 0) for shard in self._wanted):
             self._wakeup.wake()
         async with trio.open_nursery() as nursery:
@@ -205,7 +227,12 @@ class _MemberReader:
         while True:
             await self._wakeup.wait()
             report: dict[str, Any] = {}
-            open_ = {shard: end for shard, end in self._wanted.items() if end > self._committed.get(shard, 0)}
+            here = self._shards.values()  # another one is at a member that has this one's former name, or had it
+            open_ = {
+                shard: end
+                for shard, end in self._wanted.items()
+                if end > self._committed.get(shard, 0) and shard in here
+            }
             if open_:
                 report["commit"] = open_
             if self._taken > self._told:
@@ -230,6 +257,7 @@ class _MemberReader:
                 "expired": int(expired),
                 "events": list() as rows,  # pyright: ignore[reportUnknownVariableType]
             }:
+                self._shards[shard.partition("@")[0]] = shard
                 events = [await _event_untrusted(row, shard, tunnel) for row in cast("list[object]", rows)]
                 if missed:
                     _log.warning(

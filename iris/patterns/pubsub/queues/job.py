@@ -57,7 +57,7 @@ class Job:
 
     __slots__ = (
         "_counts", "_deadline", "_failure", "_has_begun", "_is_suspect", "_is_taken", "_outcome", "_place",
-        "_reporting", "_sent",
+        "_reporting", "_sent", "_shard",
         "attempt", "headers", "is_lost", "key", "payload", "queue", "sender", "timestamp",
     )  # fmt: skip
 
@@ -74,6 +74,7 @@ class Job:
         sender: str,
         timestamp: float,
         payload: Any,
+        shard: str = "",
     ) -> None:
         self.queue: Final = queue
         self.payload: Final = payload
@@ -90,6 +91,8 @@ class Job:
         """Whether its lease has run out, or the bridge has it back for another reason: another worker may have it."""
         self._reporting = reporting
         self._place: Final = place
+        self._shard: Final = shard
+        """The id of its shard; "": a former version of the bridge tells none."""
         self._deadline: Final = deadline
         """When it expires."""
         self._outcome: JobOutcome | None = None
@@ -115,7 +118,8 @@ class Job:
 
         Raises:
             LeaseLost: its lease had ended, and before the report came another worker had got or done it, or it was a
-                dead letter: what that one does counts.  If it was given to nobody meanwhile, the report counts.
+                dead letter: what that one does counts.  If it was given to nobody meanwhile, the report counts.  Or
+                the bridge's log was lost and made anew, and does not hold it any more.
             trio.ClosedResourceError: the queue's block has ended, and it is not known whether the bridge knows.
             IrisError: the worker has failed for good, as iterating over it says, and the same is not known.
         """

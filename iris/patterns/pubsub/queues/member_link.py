@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast, final
 
@@ -20,6 +21,9 @@ from iris.patterns.tunnel import Tunnel
 _log: Final = logging.getLogger("iris")
 
 Place = tuple[int, int]
+
+_SHARD: Final = re.compile(r"[0-9]{1,9}@[ -~]{1,64}")
+"""An id of a shard: its number, and what distinguishes its log from others."""
 
 TEXT: Final = "utf-8"
 PACKED: Final = "msgpack"
@@ -46,6 +50,8 @@ class MemberLink:
         self._queue = queue
         self._terms = terms
         self._arrived = arrived
+        self._shards: dict[int, str] = {}
+        """The ids of its shards, by number.  A log that was lost and made anew has another one."""
         self._begun: list[Place] = []
         self._reported: list[Job] = []
         self._extended: dict[Place, None] = {}
@@ -105,6 +111,9 @@ class MemberLink:
 
     def report(self, job: Job) -> None:
         """See ``Reporting``."""
+        if self._is_gone(job):
+            self._came_late(job)
+            return
         # One whose lease had run out is reported as well: unless somebody has begun it anew by now, that counts.
         other = self.hand.setdefault(job._place, job)
         if other is not job:  # this worker got it a second time
@@ -131,12 +140,15 @@ class MemberLink:
         if not job._counts:
             raise LeaseLost(
                 f"a job of queue {job.queue!r} was done after its lease had ended, and that does not count: it was "
-                "begun or done a second time, or is a dead letter"
+                "begun or done a second time, is a dead letter, or the bridge has another log by now"
             )
 
     def adopt(self, job: Job) -> None:
         """Take over a job that is at work here, of a shard that is at this member now."""
         job._reporting = self
+        if self._is_gone(job):
+            self._lose(job)
+            return
         self.hand[job._place] = job
         if job._outcome is not None:
             self._reported.append(job)
@@ -180,10 +192,13 @@ class MemberLink:
         self._begin_again()
         asked = trio.current_time()
         held = [number for job in self.hand.values() if job._outcome is None for number in job._place]
-        await tunnel.send({**self._terms(), "held": held})
+        of = {"shards": [*{job._shard for job in self.hand.values()}]} if held else {}
+        await tunnel.send({**self._terms(), "held": held, **of})
         # What the bridge's clock says is mapped to the earliest moment at which it can have said it: of a job that
         # expires none is begun late.
-        offset = asked - _now_untrusted(await tunnel.receive())
+        now, shards = _now_untrusted(await tunnel.receive())
+        offset = asked - now
+        self._know(shards)
         connected()
         self._is_connected = True
         try:
@@ -207,6 +222,24 @@ class MemberLink:
         self._reported = [job for job in self.hand.values() if job._outcome is not None]
         if self._reported:
             self._wakeup.wake()
+
+    def _know(self, shards: Sequence[str]) -> None:
+        """Know the ids of the member's shards."""
+        self._shards = {int(shard.partition("@")[0]): shard for shard in shards}
+        for job in [job for job in self.hand.values() if self._is_gone(job)]:
+            del self.hand[job._place]
+            self._lose(job)
+        self._reported = [job for job in self._reported if self.hand.get(job._place) is job]
+
+    def _is_gone(self, job: Job) -> bool:
+        """Tell whether the log that a job is of was made anew: its place means another job by now."""
+        return job._shard not in ("", self._shards.get(job._place[0], job._shard))
+
+    def _lose(self, job: Job) -> None:
+        """A job is not in the log any more."""
+        job.is_lost = True
+        self._came_late(job)
+        self._settled.unpark_all()
 
     async def _send(self, tunnel: Tunnel) -> None:
         while not self.is_leaving:
@@ -335,6 +368,7 @@ class MemberLink:
             sender=sender,
             timestamp=timestamp / 1e6,
             payload=decode_value_untrusted(value, encoding),
+            shard=self._shards.get(shard, ""),
         )
 
 
@@ -369,15 +403,20 @@ async def receive_large_untrusted(tunnel: Tunnel, size: int) -> bytes:
     return b"".join(pieces)
 
 
-def _now_untrusted(answer: object) -> float:
+def _now_untrusted(answer: object) -> tuple[float, list[str]]:
+    """Return what a member says first: its clock, and the ids of its shards."""
     error = told_error(answer)
     if error is not None:
         raise error
     match answer:
         case {"now": float(now)}:
-            return now
+            ids = cast("dict[str, object]", answer).get("shards", [])
         case _:
             raise _not_understood()
+    shards = cast("list[object]", ids) if isinstance(ids, list) else [None]
+    if not all(isinstance(shard, str) and _SHARD.fullmatch(shard) for shard in shards):
+        raise _not_understood()
+    return now, cast("list[str]", shards)
 
 
 def _places_untrusted(value: object) -> list[Place]:
