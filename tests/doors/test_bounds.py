@@ -90,7 +90,5 @@ def test_a_token_with_an_end_that_is_no_time_is_not_written(value: Any, tmp_path
 
 
 def test_a_number_of_thousands_of_digits_is_told_like_any_other() -> None:
-    with pytest.raises(
-        ConfigError, match="max_payload is a int that cannot be shown: use a finite number above 0"
-    ):
+    with pytest.raises(ConfigError, match="max_payload is a int that cannot be shown: use a finite number above 0"):
         Config(max_payload=10**5000)
