@@ -260,9 +260,17 @@ class Mesh:
         """Return a linked node, or the node itself."""
         return self.own if node == self.own.node else self._peers.get(node)
 
-    async def barrier(self, node: NodeId) -> None:
-        """Wait until the peer has dispatched everything posted to it before, or is given up."""
-        await self._barriers.wait(node)
+    async def barrier(self, node: NodeId, said: Callable[[NodeId], bool] | None = None) -> None:
+        """Wait until the peer has dispatched everything posted to it before, or is given up.
+
+        Its answer comes behind all that it posted before, and frames may be lost between.
+
+        Args:
+            node: the peer.
+            said: whether what the peer is to say has come.  Until then it is asked again: an answer shows what was
+                lost before it, and that is said once more.
+        """
+        await self._barriers.wait(node, said)
 
     # -- connecting -----------------------------------------------------------------------------------------
 

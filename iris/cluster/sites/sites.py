@@ -235,9 +235,11 @@ class Sites:
         picker = self._membership.picker(address)
         return picker is not None and picker.pick() is not None
 
-    async def reach_nodes(self, nodes: Collection[Subscribing], *, within: float | None = None) -> int:
+    async def reach_nodes(
+        self, nodes: Collection[Subscribing], heard: Callable[[NodeId], bool], *, within: float | None = None
+    ) -> int:
         """See ``RemoteLinks.reach_subscribers``."""
-        return await self._links.reach_subscribers(nodes, within=within)
+        return await self._links.reach_subscribers(nodes, heard, within=within)
 
     def begin_nodes(self, nodes: Collection[Subscribing]) -> None:
         """See ``RemoteLinks.begin_subscribers``."""
@@ -585,7 +587,6 @@ class Sites:
         self._clusters.pop(peer.node, None)
         self._listed.pop(peer.node, None)
         self._doubts.forget(peer.node)
-        self._links.lost(peer.node)
         self._broken.discard(peer.node)
         self._news.unpark_all()
         self.border.forget(peer.node)

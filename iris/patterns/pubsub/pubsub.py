@@ -433,8 +433,12 @@ class PubSub:
         with trio.move_on_after(self._config.subscribe_timeout):
             async with trio.open_nursery() as nursery:
                 for peer in self._everybody()[1:]:
-                    nursery.start_soon(self._mesh.barrier, peer.node)
+                    nursery.start_soon(self._mesh.barrier, peer.node, self.has_heard)
         await self._wait_known(self._own.version)
+
+    def has_heard(self, node: NodeId) -> bool:
+        """Tell whether a node is linked, and has told all that it subscribes to."""
+        return self._table.is_whole(node)
 
     def wanted(self) -> Iterator[tuple[NodeId, str]]:
         """Yield every node of this site, with each pattern that it subscribes to."""
