@@ -115,9 +115,6 @@ async def let_flushers_run() -> None:
 _PING_AGAIN: Final = 0.25
 """Seconds after which a barrier asks again: its question may have been lost with a connection."""
 
-_SAID_WITHIN: Final = 0.05
-"""Seconds until a peer that has answered is asked again, as long as what it is to say was lost."""
-
 
 @final
 class PingBarrier:
@@ -128,14 +125,8 @@ class PingBarrier:
         self._entropy = entropy
         self._waiting: dict[int, tuple[NodeId, trio.Event]] = {}
 
-    async def wait(self, node: NodeId, said: Callable[[NodeId], bool] | None = None) -> None:
+    async def wait(self, node: NodeId) -> None:
         """See ``Mesh.barrier``."""
-        await self._ask(node)
-        while said is not None and node in self._peers and not said(node):
-            await trio.sleep(_SAID_WITHIN)
-            await self._ask(node)
-
-    async def _ask(self, node: NodeId) -> None:
         peer = self._peers.get(node)
         if peer is None:
             return

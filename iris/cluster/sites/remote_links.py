@@ -47,6 +47,8 @@ class RemoteLinks:
         self._ended = ended
         self._under_way: dict[NodeId, trio.Event] = {}
         self._not_before: dict[NodeId, float] = {}
+        self._heard: set[NodeId] = set()
+        """Linked nodes whose subscriptions have come, and that have answered: they know of the link, too."""
         self._patience: Final = WaitBudget(config.handshake_timeout)
         self._patience_to_confirm: Final = WaitBudget(config.handshake_timeout)
         """Of events that are to be confirmed, which wait also where others have just waited in vain."""
@@ -68,6 +70,10 @@ class RemoteLinks:
     def linked(self, node: NodeId) -> None:
         """A node is linked."""
         self._not_before.pop(node, None)
+
+    def lost(self, node: NodeId) -> None:
+        """A node is not linked any more."""
+        self._heard.discard(node)
 
     def begin(self, foreign: RemoteMember) -> trio.Event:
         """Begin a handshake if none is under way; return what is set when it has ended, well or not."""
@@ -120,7 +126,7 @@ class RemoteLinks:
             heard: whether a node is linked, and has told all that it subscribes to.
             within: seconds at most, for an event that is to be confirmed: for these there is a patience of its own.
         """
-        fresh = [(site, node) for site, node in nodes if not heard(node)]
+        fresh = [(site, node) for site, node in nodes if node not in self._heard]
         if not fresh:
             return 0
         now = trio.current_time()
@@ -165,6 +171,8 @@ class RemoteLinks:
                     async with limit:
                         await self.begin(RemoteMember(site, node, b"", 0)).wait()
                 await self._mesh.barrier(node, heard)
+                if heard(node):
+                    self._heard.add(node)
         finally:
             took[site] = trio.current_time()
 

@@ -587,6 +587,7 @@ class Sites:
         self._clusters.pop(peer.node, None)
         self._listed.pop(peer.node, None)
         self._doubts.forget(peer.node)
+        self._links.lost(peer.node)
         self._broken.discard(peer.node)
         self._news.unpark_all()
         self.border.forget(peer.node)

@@ -101,6 +101,23 @@ async def test_the_first_event_waits_also_where_what_a_subscriber_says_first_is_
         assert Counter(heard) == {Heard("eu", "orders.new", number, 0): 2 for number in range(10)}
 
 
+async def test_events_reach_a_subscriber_that_was_given_up_by_the_publisher_and_did_not_notice(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_federation() as federation:
+        await federation.mesh("eu", "us")
+        publisher = await federation.node("us", "publisher")
+        heard: list[Heard] = []
+        ear = await federation.listen("eu", "orders.new", heard)
+        await trio.sleep(1)
+        await publisher.publish("orders.new", 0)
+        await trio.sleep(1)
+        publisher._parts.mesh.drop(ear.id, "it is removed")
+        await publisher.publish("orders.new", 1)
+        await trio.sleep(1)
+        assert [(event.payload, event.missed) for event in heard][-1:] == [(1, 0)]
+
+
 async def test_events_that_did_not_wait_for_what_a_subscriber_says_are_counted_as_lost(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
