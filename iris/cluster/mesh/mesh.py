@@ -274,7 +274,7 @@ class Mesh:
                 lost, or the peer did not notice that this node had given it up before.
         """
         await self._barriers.wait(node)
-        while said is not None and not said(node):
+        while said is not None and node in self._peers and not said(node):
             await trio.sleep(_SAID_WITHIN)
             peer = self._peers.get(node)
             if peer is None:
