@@ -174,7 +174,11 @@ class Node:
             roster=membership,
         )
         self._publishing = self._pubsub.publishing
-        self._foreign = None if sites is None else RemoteSubscribers(sites, mesh, self._publishing.count_unlinked)
+        self._foreign = (
+            None
+            if sites is None
+            else RemoteSubscribers(sites, mesh, self._pubsub.has_heard, self._publishing.count_unlinked)
+        )
         if self._foreign is not None:
             self._pubsub.confirming.look_abroad = self._foreign.begin
         self._serving = Server(mesh, config, self._relays, self._books)

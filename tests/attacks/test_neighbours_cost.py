@@ -18,6 +18,7 @@ from iris.kernel.names import NodeId
 from iris.kernel.wire import kinds
 from iris.patterns.pubsub.interest import Terms
 from iris.patterns.pubsub.interest.durable_names import DurableRecord
+from iris.patterns.pubsub.publish.acks import Unconfirmed
 from iris.testing import open_network
 from tests.support.federations import echo, open_federation
 from tests.support.work import steps_run
@@ -59,6 +60,31 @@ async def test_a_subscription_changes_at_a_cost_that_no_durable_names_of_its_nod
             def change() -> None:
                 pubsub._receive_interest(peer, interest([plain("more")]))
                 pubsub._receive_interest(peer, interest((), [plain("more")]))
+
+            costs.append(cost(change))
+    assert costs[1] < costs[0] + 2 * FEW
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_a_subscription_changes_at_a_cost_that_no_events_raise_that_wait_for_somebody_else(
+    autojump_clock: MockClock, durable: bool
+) -> None:
+    costs: list[int] = []
+    async with open_network() as network, network.open_node("shop") as shop, network.open_node("ear") as ear:
+        await shop._mesh.barrier(NodeId(ear.id))
+        pubsub, peer = shop._parts.pubsub, shop._mesh.peers[NodeId(ear.id)]
+        away = DurableRecord(
+            name="away", version=1, site="", patterns=("orders.>",),
+            group=None, share=(), identity=peer.identity, signed=b"x",
+        )  # fmt: skip
+        pubsub.durable.names.take(away)
+        for count in (FEW, MANY):
+            for _ in range(count):
+                pubsub.confirming.post(Unconfirmed("orders.new", (b"x",), None, None, 1))
+
+            def change() -> None:
+                pubsub._receive_interest(peer, interest([Terms("more", None, durable=durable)]))
+                pubsub._receive_interest(peer, interest((), [Terms("more", None, durable=durable)]))
 
             costs.append(cost(change))
     assert costs[1] < costs[0] + 2 * FEW

@@ -62,6 +62,9 @@ _LOGGED_AGAIN: Final = 10.0
 _MAX_REPORTED: Final = 100
 """Clusters of which it is logged, each once, that a node is refused because of a date."""
 
+_SAID_WITHIN: Final = 0.05
+"""Seconds that what was lost has to come again, until a peer that answers is asked for it."""
+
 _MAX_SESSIONS: Final = 8
 """Sessions of one peer that frames may arrive in.  Two are in use while one replaces the other."""
 
@@ -260,9 +263,25 @@ class Mesh:
         """Return a linked node, or the node itself."""
         return self.own if node == self.own.node else self._peers.get(node)
 
-    async def barrier(self, node: NodeId) -> None:
-        """Wait until the peer has dispatched everything posted to it before, or is given up."""
+    async def barrier(self, node: NodeId, said: Callable[[NodeId], bool] | None = None) -> None:
+        """Wait until the peer has dispatched everything posted to it before, or is given up.
+
+        Its answer comes behind all that it posted before, and frames may be lost between.
+
+        Args:
+            node: the peer.
+            said: whether what the peer is to say has come.  Until then it is asked to say everything again: it was
+                lost, or the peer did not notice that this node had given it up before.
+        """
         await self._barriers.wait(node)
+        while said is not None and node in self._peers and not said(node):
+            await trio.sleep(_SAID_WITHIN)
+            peer = self._peers.get(node)
+            if peer is None:
+                return
+            if not said(node):
+                self._notice_loss(peer)
+                await self._barriers.wait(node)
 
     # -- connecting -----------------------------------------------------------------------------------------
 

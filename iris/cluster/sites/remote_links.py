@@ -48,7 +48,7 @@ class RemoteLinks:
         self._under_way: dict[NodeId, trio.Event] = {}
         self._not_before: dict[NodeId, float] = {}
         self._heard: set[NodeId] = set()
-        """Linked nodes whose subscriptions have come."""
+        """Linked nodes whose subscriptions have come, and that have answered: they know of the link, too."""
         self._patience: Final = WaitBudget(config.handshake_timeout)
         self._patience_to_confirm: Final = WaitBudget(config.handshake_timeout)
         """Of events that are to be confirmed, which wait also where others have just waited in vain."""
@@ -114,12 +114,16 @@ class RemoteLinks:
 
     # -- subscribers ----------------------------------------------------------------------------------------
 
-    async def reach_subscribers(self, nodes: Collection[Subscribing], *, within: float | None = None) -> int:
+    async def reach_subscribers(
+        self, nodes: Collection[Subscribing], heard: Callable[[NodeId], bool], *, within: float | None = None
+    ) -> int:
         """Link to nodes and learn what they subscribe to; return with how many of them it did not work.
 
         They are waited for as far as there is ``WaitBudget`` with their sites.
 
         Args:
+            nodes: with their sites.
+            heard: whether a node is linked, and has told all that it subscribes to.
             within: seconds at most, for an event that is to be confirmed: for these there is a patience of its own.
         """
         fresh = [(site, node) for site, node in nodes if node not in self._heard]
@@ -136,7 +140,7 @@ class RemoteLinks:
                     else:
                         patience = min(within, self._patience_to_confirm.left(site, now))
                     if patience > 0:
-                        nursery.start_soon(self._reach, site, node, now + patience, limit, took)
+                        nursery.start_soon(self._reach, site, node, heard, now + patience, limit, took)
                     else:
                         self.begin_subscribers([(site, node)])
         finally:
@@ -144,7 +148,7 @@ class RemoteLinks:
                 self._patience.spend(site, now, until)
                 if within is not None:
                     self._patience_to_confirm.spend(site, now, until)
-        return sum(node not in self._mesh.peers for _, node in fresh)
+        return sum(not heard(node) for _, node in fresh)
 
     def begin_subscribers(self, nodes: Collection[Subscribing]) -> None:
         """Begin handshakes with nodes that are not linked, as many as may be under way at a time; wait for none."""
@@ -153,15 +157,21 @@ class RemoteLinks:
                 self.begin(RemoteMember(site, node, b"", 0))
 
     async def _reach(
-        self, site: str, node: NodeId, deadline: float, limit: trio.CapacityLimiter, took: dict[str, float]
+        self,
+        site: str,
+        node: NodeId,
+        heard: Callable[[NodeId], bool],
+        deadline: float,
+        limit: trio.CapacityLimiter,
+        took: dict[str, float],
     ) -> None:
         try:
             with trio.move_on_at(deadline):
                 if self._is_missing(node):
                     async with limit:
                         await self.begin(RemoteMember(site, node, b"", 0)).wait()
-                await self._mesh.barrier(node)  # its interest comes before the answer
-                if node in self._mesh.peers:
+                await self._mesh.barrier(node, heard)
+                if heard(node):
                     self._heard.add(node)
         finally:
             took[site] = trio.current_time()

@@ -235,9 +235,11 @@ class Sites:
         picker = self._membership.picker(address)
         return picker is not None and picker.pick() is not None
 
-    async def reach_nodes(self, nodes: Collection[Subscribing], *, within: float | None = None) -> int:
+    async def reach_nodes(
+        self, nodes: Collection[Subscribing], heard: Callable[[NodeId], bool], *, within: float | None = None
+    ) -> int:
         """See ``RemoteLinks.reach_subscribers``."""
-        return await self._links.reach_subscribers(nodes, within=within)
+        return await self._links.reach_subscribers(nodes, heard, within=within)
 
     def begin_nodes(self, nodes: Collection[Subscribing]) -> None:
         """See ``RemoteLinks.begin_subscribers``."""

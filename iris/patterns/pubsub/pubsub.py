@@ -380,7 +380,8 @@ class PubSub:
 
     def _durable_changed(self) -> None:
         self.publishing.ways_changed()
-        self.confirming.interest_changed()
+        self.confirming.durable_changed((">",))
+        self.confirming.look_for_absent()
 
     async def forget_durable(self, name: str) -> None:
         """See ``Node.forget_subscriber``."""
@@ -433,8 +434,12 @@ class PubSub:
         with trio.move_on_after(self._config.subscribe_timeout):
             async with trio.open_nursery() as nursery:
                 for peer in self._everybody()[1:]:
-                    nursery.start_soon(self._mesh.barrier, peer.node)
+                    nursery.start_soon(self._mesh.barrier, peer.node, self.has_heard)
         await self._wait_known(self._own.version)
+
+    def has_heard(self, node: NodeId) -> bool:
+        """Tell whether a node is linked, and has told all that it subscribes to."""
+        return self._table.is_whole(node)
 
     def wanted(self) -> Iterator[tuple[NodeId, str]]:
         """Yield every node of this site, with each pattern that it subscribes to."""
@@ -442,6 +447,10 @@ class PubSub:
             if not peer.foreign:
                 for terms in self._table.terms_of(peer.node):
                     yield peer.node, terms.pattern
+
+    def _changed_durable(self) -> list[str]:
+        """Return the patterns of durable subscriptions that the last change of the interest has added, and removed."""
+        return [terms.pattern for terms in (*self._table.added, *self._table.removed) if terms.durable]
 
     def _tell_changed(self, peer: Peer) -> None:
         if not (peer.foreign or peer.other_realm):
@@ -461,12 +470,15 @@ class PubSub:
             work.once(("pauses", peer.node), partial(self.publishing.interest_ended, peer.node))
         if peer.other_realm:
             return  # there is nothing to confirm to it, and no value to send
-        if message.whole or any(terms.durable for terms in (*self._table.added, *self._table.removed)):
+        changed = self._changed_durable()
+        if message.whole or changed:
             self.durable.interest_changed(peer.node)
         self.retention.interest_added(peer, self._table.added)
-        if message.removed:  # a subscription that has ended confirms nothing any more
+        if any(terms.durable for terms in self._table.removed):  # what has ended confirms nothing any more
             work.once(("unconfirmed", peer.node), partial(self.confirming.lost, peer.node))
-        work.once("interest", self.confirming.interest_changed)
+        if changed:
+            self.confirming.durable_changed(changed)
+            work.once("interest", self.confirming.look_for_absent)
         known = kinds.InterestKnown(version, self.publishing.published)
         try:
             if len(self.retention.events):
@@ -770,6 +782,7 @@ class PubSub:
         """Forget the peer."""
         node = peer.node
         self._table.forget(node)
+        gone = self._changed_durable()
         self.durable.interest_changed(node)
         self._tell_changed(peer)
         self._known.pop(node, None)
@@ -779,7 +792,8 @@ class PubSub:
         self.publishing.peer_gone(node)
         self._groups.forget(node)
         self.confirming.lost(node)
-        self.confirming.interest_changed()
+        self.confirming.durable_changed(gone)
+        self.confirming.look_for_absent()
         self.retention.peer_gone(node)
         self._known_news.unpark_all()
 

@@ -82,12 +82,16 @@ class RemoteSubscribers:
     """The subscribers at other sites.
 
     Args:
-        unlinked: told of each event its topic, and how many nodes that are said to want it there was no link to.
+        heard: whether a node is linked, and has told all that it subscribes to.
+        unlinked: told of each event its topic, and how many nodes that are said to want it were not.
     """
 
-    def __init__(self, sites: Sites, mesh: Mesh, unlinked: Callable[[str, int], None]) -> None:
+    def __init__(
+        self, sites: Sites, mesh: Mesh, heard: Callable[[NodeId], bool], unlinked: Callable[[str, int], None]
+    ) -> None:
         self._sites = sites
         self._mesh = mesh
+        self._heard = heard
         self._unlinked = unlinked
         self._matcher: Matcher[RemoteSubscriber] = Matcher()
         self._known: dict[RemoteSubscriber, RemoteSubscriber] = {}
@@ -131,7 +135,7 @@ class RemoteSubscribers:
             self._reached.clear()
         version = self._sites.subscribers_version
         nodes = self._nodes(topic)
-        missing = await self._sites.reach_nodes(nodes, within=None if within is None else within / 2)
+        missing = await self._sites.reach_nodes(nodes, self._heard, within=None if within is None else within / 2)
         if missing:
             self._unlinked(topic, missing)
         else:

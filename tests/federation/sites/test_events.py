@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 import trio
 from trio.testing import MockClock
 
 import iris
+from iris.cluster.mesh.peer import Peer
 from iris.federation.policy import Policy
 from iris.kernel.wire import kinds
 from tests.support.federations import EVERYTHING, Federation, Heard, echo, open_federation
@@ -20,6 +23,24 @@ async def open_ears(federation: Federation, sites: tuple[str, ...], pattern: str
     for site in sites:
         await federation.listen(site, pattern, heard, **options)
     return heard
+
+
+def lose_interest(monkeypatch: pytest.MonkeyPatch, node: iris.Node, times: int) -> None:
+    """Have the next frames in which a node says to nodes of other sites what it subscribes to be lost on the way."""
+    pubsub = node._parts.pubsub
+    left = times
+
+    def lose(say: Callable[[Peer], None], peer: Peer) -> None:
+        nonlocal left
+        if not peer.foreign or left == 0:
+            say(peer)
+            return
+        left -= 1
+        assert peer.session is not None
+        peer.session.seal(b"it never comes")
+
+    for name in ("peer_connected", "frames_lost"):
+        monkeypatch.setattr(pubsub, name, partial(lose, getattr(pubsub, name)))
 
 
 @pytest.mark.parametrize("shape", ["ring", "mesh"])
@@ -61,6 +82,56 @@ async def test_the_first_event_waits_for_the_link_and_is_not_lost(autojump_clock
         await publisher.publish("orders.new", "first")
         await trio.sleep(0.5)
         assert heard == [("eu", "orders.new", "first", 0)]
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+async def test_the_first_event_waits_also_where_what_a_subscriber_says_first_is_lost_on_the_way(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, lost: int
+) -> None:
+    async with open_federation() as federation:
+        await federation.mesh("eu", "us")
+        publisher = await federation.node("us", "publisher")
+        heard: list[Heard] = []
+        ears = [await federation.listen("eu", "orders.>", heard) for _ in range(2)]
+        lose_interest(monkeypatch, ears[0], lost)
+        await trio.sleep(1)
+        for number in range(10):
+            await publisher.publish("orders.new", number)
+        await trio.sleep(1)
+        assert Counter(heard) == {Heard("eu", "orders.new", number, 0): 2 for number in range(10)}
+
+
+async def test_events_reach_a_subscriber_that_was_given_up_by_the_publisher_and_did_not_notice(
+    autojump_clock: MockClock,
+) -> None:
+    async with open_federation() as federation:
+        await federation.mesh("eu", "us")
+        publisher = await federation.node("us", "publisher")
+        heard: list[Heard] = []
+        ear = await federation.listen("eu", "orders.new", heard)
+        await trio.sleep(1)
+        await publisher.publish("orders.new", 0)
+        await trio.sleep(1)
+        publisher._parts.mesh.drop(ear.id, "it is removed")
+        await publisher.publish("orders.new", 1)
+        await trio.sleep(1)
+        assert [(event.payload, event.missed) for event in heard][-1:] == [(1, 0)]
+
+
+async def test_events_that_did_not_wait_for_what_a_subscriber_says_are_counted_as_lost(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_federation() as federation:
+        await federation.mesh("eu", "us")
+        publisher = await federation.node("us", "publisher")
+        heard: list[Heard] = []
+        lose_interest(monkeypatch, await federation.listen("eu", "orders.new", heard), 1_000_000)
+        await trio.sleep(1)
+        for number in range(10):
+            await publisher.publish("orders.new", number)
+        await trio.sleep(1)
+        assert heard == []
+        assert publisher.statistics().events.lost == {"no link to another site yet": 10}
 
 
 async def test_last_values_of_topics_that_a_list_leaves_out_are_not_let_in(autojump_clock: MockClock) -> None:

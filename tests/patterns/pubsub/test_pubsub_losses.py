@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from iris.cluster.mesh.peer import Peer
 from iris.kernel.config import Config
 from iris.kernel.wire import kinds
 from iris.patterns.pubsub.subscribe.events import Event
@@ -94,6 +95,26 @@ async def test_interest_that_was_lost_is_told_again(autojump_clock: MockClock) -
             fleet.network.loss = 0.0
             await b.mesh.barrier(a.id)
             await trio.sleep(0.1)
+            await publish(a, "t", 1)
+            assert (await events.__anext__()).payload == 1
+
+
+async def test_a_node_that_comes_knows_of_subscriptions_that_were_lost_on_the_way_at_first(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_meshes("a", "b") as fleet:
+        a, b = fleet["a"], fleet["b"]
+        async with b.pubsub.subscribe("t") as events:
+            a.mesh.drop(b.id, "a partition")
+            b.mesh.drop(a.id, "a partition")
+
+            def lose(peer: Peer) -> None:
+                assert peer.session is not None
+                peer.session.seal(b"it never comes")
+
+            monkeypatch.setattr(b.pubsub, "peer_connected", lose)
+            await a.mesh.connect([b.url])
+            await a.pubsub.wait_interest_exchanged()
             await publish(a, "t", 1)
             assert (await events.__anext__()).payload == 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -38,8 +39,11 @@ class Elsewhere:
         self.changes = dict.fromkeys(former - self.present, False) | dict.fromkeys(self.present - former, True)
         self.subscribers_version += 1
 
-    async def reach_nodes(self, nodes: set[tuple[str, NodeId]], *, within: float | None = None) -> int:
+    async def reach_nodes(
+        self, nodes: set[tuple[str, NodeId]], heard: Callable[[NodeId], bool], *, within: float | None = None
+    ) -> int:
         assert within is None
+        assert not heard(NODE)
         self.reached.append(nodes)
         return 0
 
@@ -56,7 +60,7 @@ class Local:
 async def test_patterns_of_one_site_cannot_make_every_match_dear(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign_subscribers, "MAX_SITE_SHAPES", 4)
     sites, mesh = Elsewhere(), Local()
-    known = RemoteSubscribers(cast("Sites", sites), cast("Mesh", mesh), lambda _, __: None)
+    known = RemoteSubscribers(cast("Sites", sites), cast("Mesh", mesh), lambda _: False, lambda _, __: None)
     patterns = [".".join(tokens) for tokens in itertools.product("*a", repeat=4)]
     many = [RemoteSubscriber("far", NODE, pattern) for pattern in patterns]
     one, other = RemoteSubscriber("other", NODE, "a.*.a.>"), RemoteSubscriber("far", NODE, "b.c")

@@ -235,14 +235,15 @@ class _Member:
         extent: what they cost.
         repeated: while it tells everything anew: what it has told so far.  The rest goes with the last message.
         repeated_extent: what these cost.
+        is_whole: whether it has told everything once.
     """
 
-    __slots__ = ("extent", "has_subscribed", "owner", "repeated", "repeated_extent", "terms")
+    __slots__ = ("extent", "has_subscribed", "is_whole", "owner", "repeated", "repeated_extent", "terms")
 
     def __init__(self, owner: str = "") -> None:
         self.owner: Final = owner
         self.terms: dict[Terms, NodeTerms] = {}
-        self.has_subscribed = False
+        self.has_subscribed = self.is_whole = False
         self.extent = _Extent()
         self.repeated: set[Terms] | None = None
         self.repeated_extent = _Extent()
@@ -292,6 +293,11 @@ class InterestTable:
         for shard in share[1:] if share else (_ANY,):
             found.update(self._storing.get((group, shard), {}))
         return found.keys()
+
+    def is_whole(self, node: NodeId) -> bool:
+        """Tell whether a node has told all that it subscribes to since it came."""
+        member = self._known.get(node)
+        return member is not None and member.is_whole
 
     def has_subscribed(self, node: NodeId) -> bool:
         """Tell whether a node subscribes to anything, or did since it came."""
@@ -348,6 +354,8 @@ class InterestTable:
             if version:
                 less = [*less, *(terms for terms in member.terms if terms not in repeated)]
         member.repeated, member.repeated_extent = repeated, repeated_extent
+        if repeated is not None and (version or not told):  # without a version: it never subscribed to anything
+            member.is_whole = True
         if version:
             member.repeated, member.repeated_extent = None, _Extent()
         self._remove(member, less)

@@ -28,6 +28,7 @@ from iris.patterns.pubsub.interest import (
     DurableRecord,
     DurableSubscribers,
     InterestTable,
+    Matcher,
     Milestones,
     ServedClusters,
     promotion_advice,
@@ -160,10 +161,10 @@ class Acknowledgements:
         self._waiting: dict[int, Unconfirmed] = {}
         self._owing: dict[NodeId, list[int]] = {}
         """For each node the keys, in order, of what it was sent and has not confirmed."""
-        self._for_absent: set[Unconfirmed] = set()
-        """Runs that wait for a durable subscriber to come."""
-        self._looked = -1
-        """Version of the interest in which those were last looked for."""
+        self._for_absent: dict[str, set[Unconfirmed]] = {}
+        """Runs that wait for a durable subscriber to come, by topic."""
+        self._changed: set[str] = set()
+        """Patterns of durable subscriptions that have begun or ended since those were last looked for."""
         self._delays: dict[NodeId, str] = {}
         """What nodes say of why they do not confirm."""
         self.look_abroad: Callable[[str], None] = lambda _: None
@@ -215,8 +216,8 @@ class Acknowledgements:
 
     def post(self, run: Unconfirmed) -> None:
         """Number events and send them out; they are waited for until ``forget``."""
-        if self._for_absent and self._interest.version != self._looked:
-            self.interest_changed()  # what was published before goes first
+        if self._changed:
+            self.look_for_absent()  # what was published before goes first
         publishing = self._publishing
         count = len(run.payloads)
         state = publishing.look_up(run.topic)
@@ -245,7 +246,7 @@ class Acknowledgements:
 
     def forget(self, run: Unconfirmed) -> None:
         """Wait for these events no more."""
-        self._for_absent.discard(run)
+        self._note_absent(run, absent=False)
         if self._waiting.pop(run.first, None) is not None:
             for node in run.pending:
                 owing = self._owing[node]
@@ -296,10 +297,8 @@ class Acknowledgements:
     def _ask(self, run: Unconfirmed, subscribers: Mapping[_Key, _Subscriber]) -> None:
         """Send events to the durable subscribers that have neither confirmed them nor are about to."""
         run.confirmed |= {name for name, member in run.asked.items() if member in run.done}
-        if any(not one.members and name not in run.confirmed for name, one in subscribers.items()) or not subscribers:
-            self._for_absent.add(run)
-        else:
-            self._for_absent.discard(run)
+        absent = any(not one.members and name not in run.confirmed for name, one in subscribers.items())
+        self._note_absent(run, absent=absent or not subscribers)
         for name, (members, group, _) in subscribers.items():
             if name in run.confirmed:
                 continue
@@ -311,6 +310,16 @@ class Acknowledgements:
                 if self._publishing.post_to(member, message, run.size, len(run.payloads)):
                     run.asked[name] = member
                     self._expect(run, member)
+
+    def _note_absent(self, run: Unconfirmed, *, absent: bool) -> None:
+        runs = self._for_absent.get(run.topic, set())
+        if absent:
+            runs.add(run)
+            self._for_absent[run.topic] = runs
+        elif run in runs:
+            runs.discard(run)
+            if not runs:
+                del self._for_absent[run.topic]
 
     def _subscribers(self, topic: str, key: str | None) -> dict[_Key, _Subscriber]:
         """Return the durable subscribers of a topic, those that are away included.
@@ -424,11 +433,25 @@ class Acknowledgements:
             del run.pending[node]
         self._send_again(lost)
 
-    def interest_changed(self) -> None:
-        """A node has subscribed, or a durable subscriber has become known or was forgotten."""
-        self._looked = self._interest.version
+    def durable_changed(self, patterns: Iterable[str]) -> None:
+        """Durable subscriptions to these have begun or ended, or durable subscribers of them are known or forgotten.
+
+        Before the next event is published, and else when it suits, ``look_for_absent`` is to be called.
+        """
         if self._for_absent:
-            self._send_again(self._waiting.values())
+            self._changed.update(patterns)
+
+    def look_for_absent(self) -> None:
+        """Send events that wait for durable subscribers to those that have come, as far as their topics are concerned.
+
+        Other events that wait, and other topics' events, are not looked at: there may be very many.
+        """
+        changed: Matcher[str] = Matcher()
+        for pattern in self._changed:
+            changed.add(pattern, pattern)
+        self._changed.clear()
+        runs = [run for topic, waiting in self._for_absent.items() if changed.match(topic) for run in waiting]
+        self._send_again(sorted(runs, key=lambda run: run.first))
 
     def _send_again(self, runs: Iterable[Unconfirmed]) -> None:
         """Send events to those who should have them, in the order in which they were published."""
