@@ -110,6 +110,16 @@ def test_the_program_of_the_page_prints_what_it_says(spark: SparkSession, capsys
     assert matches(shown.partition("\n")[2], said), said
 
 
+def test_what_does_not_fit_is_a_dead_letter_of_the_program_of_the_page(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for text in ('{"item": "tea", "price": 3.5}', '{"item": "milk", "price": "much"}'):
+        publish_text("orders.created", text)
+    runpy.run_path(str(ROOT / "examples" / "howto" / "dead_letters.py"), run_name="__main__")
+    assert capsys.readouterr().out.splitlines() == ["tea 3.5", '{"item": "milk", "price": "much"}']
+
+
 def publish_text(topic: str, text: str) -> None:
     """Publish as ``iris pub`` does."""
 

@@ -85,7 +85,7 @@ def parse(
         raise ConfigError("schemas is empty: give the schemas that payloads may have, by id")
     ids = [*schemas] if isinstance(schemas, Mapping) else []
     if wrong := [one for one in ids if type(one) is not int or not 0 <= one < 2**32]:
-        raise ConfigError(f"schemas has the id {wrong[0]!r}: a frame has room for a whole number from 0 to 2^32 - 1")
+        raise ConfigError(f"schemas has the id {wrong[0]!r}: use whole numbers from 0 to 2^32 - 1")
     own = [f"_{name}" for name in df.columns if name != "value"]
     if column := _doubled([*own, CORRUPT, REASON]):
         raise ConfigError(f"two columns would be {column}: rename {column[1:]}, or drop it, before parse")
