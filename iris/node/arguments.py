@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -20,7 +21,7 @@ def check_is(value: Any, kind: type[T], name: str) -> T:
     Raises:
         ConfigError: it is something else.
     """
-    if isinstance(value, type) and issubclass(value, kind):
+    if inspect.isclass(value) and issubclass(value, kind):
         raise ConfigError(f"{name} is the class {value.__name__}: make an object of it, {value.__name__}(...)")
     if not isinstance(value, kind):
         raise ConfigError(f"{name} is {shown(value)}: use iris.{kind.__name__}(...)")

@@ -13,7 +13,6 @@ import trio
 from trio.testing import MockClock
 
 import iris
-import iris.aio
 from iris.doors import clients as door_clients
 from iris.doors import grant
 from iris.doors.clients import ClientLimits, Clients

@@ -56,9 +56,12 @@ def town(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Town:
 
 
 def slow(town: Town) -> iris.Environment:
+    def transport(config: iris.Config) -> SlowSteps:
+        return SlowSteps(town.world.transport(config))
+
     return structs.replace(
         town.environment(),
-        transport=lambda config: SlowSteps(town.world.transport(config)),
+        transport=transport,
         directory=town.world.directory,
         in_thread=town.in_a_second,
     )

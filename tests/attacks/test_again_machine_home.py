@@ -194,7 +194,11 @@ async def test_a_node_whose_address_changes_all_the_time_keeps_one_socket_for_ea
 
     short = Path(tempfile.mkdtemp(prefix="iris", dir=tmp_path.parent))
     there = iris.Environment(directory=None, lan=None, variables={}, wall_clock=lambda: WALL)
-    here = structs.replace(there, directory=lambda _: short, source=source)
+
+    def directory(_: str) -> Path:
+        return short
+
+    here = structs.replace(there, directory=directory, source=source)
     with trio.fail_after(60):
         async with AsyncExitStack() as stack:
             hub = await stack.enter_async_context(

@@ -121,9 +121,10 @@ async def test_nodes_with_everything_slow_find_each_other_and_end(
         await trio.sleep(seconds)
         return call()
 
-    environment = structs.replace(
-        world.environment(), in_thread=in_thread, transport=lambda config: SlowSteps(world.transport(config))
-    )
+    def transport(config: iris.Config) -> SlowSteps:
+        return SlowSteps(world.transport(config))
+
+    environment = structs.replace(world.environment(), in_thread=in_thread, transport=transport)
     opening = partial(iris.open_node, credential=world.shop, environment=environment)
     with trio.fail_after(600):
         async with opening(listen=[OUTSIDE]) as one, one.subscribe("news") as events:  # noqa: SIM117

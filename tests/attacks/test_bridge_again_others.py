@@ -137,7 +137,7 @@ async def test_whatever_a_worker_reports_while_its_bridge_is_away_counts_once(tm
                 await node.wait_for("bridge")
                 for number in range(6):
                     await jobs.put(number, key=str(number % 2))
-                out = {}
+                out: dict[int, iris.Job] = {}
                 with trio.fail_after(30):
                     for _ in range(2):
                         job = await anext(taker)

@@ -228,7 +228,7 @@ async def test_dead_letters_of_dead_letters_are_there_once_and_end_somewhere(tmp
             for number in range(6):
                 await jobs.put(number, key=str(number), headers={"mine": "x"})
         for _ in range(3):
-            payloads = []
+            payloads: list[int] = []
             async with node.queue(name, attempts=1) as jobs:
                 taker = jobs.take(6)
                 with trio.fail_after(30):

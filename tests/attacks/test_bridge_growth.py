@@ -51,8 +51,11 @@ async def growing(network: Network, directory: Path) -> AsyncIterator[Grow]:
     """A bridge of one member; what is yielded lets it grow to two."""
     waits = trio.Event()
 
+    def is_waiting(_: str) -> None:
+        waits.set()
+
     async def run_newcomer() -> None:
-        async with open_members(network, directory, ["new"], of=2, first=1, waiting=lambda _: waits.set()):
+        async with open_members(network, directory, ["new"], of=2, first=1, waiting=is_waiting):
             await trio.sleep_forever()
 
     async def become_two() -> None:

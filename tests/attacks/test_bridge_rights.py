@@ -42,10 +42,10 @@ async def test_a_read_that_is_open_ends_where_the_rights_do(tmp_path: Path, monk
                 await tunnel.send(question)
                 size = len(await tunnel.receive())
                 await narrow(network, "reader", reader, node)
-                error: Any = None
+                error: dict[str, Any] | None = None
                 with trio.fail_after(30), suppress(trio.EndOfChannel, IrisError):
                     while error is None:
-                        message = await tunnel.receive()
+                        message: dict[str, Any] | bytes = await tunnel.receive()
                         if isinstance(message, dict):
                             error = message
                         else:

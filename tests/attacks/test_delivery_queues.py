@@ -118,6 +118,7 @@ async def test_a_worker_goes_on_when_a_job_in_its_hand_was_done_by_one_that_was_
         for node in (cut, quick, shop):
             await node.wait_for("bridge")
         await work.put("second")
+        message: dict[str, Any] = {}
         with suppress(ValueError):
             async with cut.open_tunnel("bridge", operation="take") as tunnel:
                 await tunnel.send(terms | {"held": []})

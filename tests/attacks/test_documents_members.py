@@ -61,20 +61,19 @@ async def test_whatever_is_put_into_a_set_its_readers_get(
                 assert not state.set(name)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
-        [{}] * 70_000,
-        [{}] * 65_519,
-        [{}] * 65_520,
-        [[]] * 70_000,
-        {str(n): [n] for n in range(40_000)},
-        "\0" * 100_000,
-        float("nan"),
-        2**64 - 1,
-    ],
-    ids=["dicts", "most", "one more", "lists", "both", "text", "nan", "int"],
-)
+VALUES: dict[str, Any] = {
+    "dicts": [{}] * 70_000,
+    "most": [{}] * 65_519,
+    "one more": [{}] * 65_520,
+    "lists": [[]] * 70_000,
+    "both": {str(n): [n] for n in range(40_000)},
+    "text": "\0" * 100_000,
+    "nan": float("nan"),
+    "int": 2**64 - 1,
+}
+
+
+@pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
 async def test_whatever_is_put_into_a_document_its_readers_and_watchers_get(
     autojump_clock: MockClock, network: Network, value: Any
 ) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio  # noqa: TID251 -- doors run on asyncio
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
+import iris
 from iris.doors.nng.messages import MAX_LINE
 from iris.doors.tokens import grant, load_tokens, withdraw
-from tests.doors.nng.place import Place, framed, open_place
+from tests.doors.nng.place import Place, Raw, framed, open_place
 from tests.support.doors import Run, runner
 
 pytestmark = pytest.mark.long
@@ -95,8 +96,8 @@ def test_each_odd_message_has_an_answer_and_the_next_one_too(run: Run, protocol:
     run(work)
 
 
-async def _answer(raw: object) -> tuple[int, bytes]:
-    data = await raw.hear()  # type: ignore[attr-defined]
+async def _answer(raw: Raw) -> tuple[int, bytes]:
+    data = await raw.hear()
     return int.from_bytes(data[:4], "big"), data[4:]
 
 
@@ -194,8 +195,8 @@ def test_a_pipe_that_stays_open_has_what_the_token_that_is_there_now_permits(run
     run(work)
 
 
-async def _until_z(taking: object):  # type: ignore[no-untyped-def]
-    async for event in taking:  # type: ignore[attr-defined]
+async def _until_z(taking: AsyncIterator[iris.Event]) -> AsyncIterator[iris.Event]:
+    async for event in taking:
         if event.topic == "z":
             return
         yield event

@@ -351,14 +351,15 @@ def test_connections_of_a_client_that_wait_for_its_turn_keep_nobody_from_coming(
 
 
 def test_a_door_closes_at_once_though_clients_wait_for_a_turn(run: Run, run_mqtt: Run) -> None:
-    async def work(place: Any) -> None:
+    async def work(place: Place | mqtt.Place) -> None:
         place.clients.strangers.spend(100)
-        name = "sensor" if isinstance(place, mqtt.Place) else "web"
+        if isinstance(place, mqtt.Place):
+            name, first = "sensor", connect_3(place.token)
+        else:
+            name, first = "web", place.head("POST", "/request/greeters", "content-length: 0")
         place.clients.named(name).processor.spend(100)
         _, writer = await asyncio.open_connection(*place.address)
-        writer.write(
-            connect_3(place.token) if name == "sensor" else place.head("POST", "/request/greeters", "content-length: 0")
-        )
+        writer.write(first)
         await asyncio.sleep(0.1)
         closing.append(asyncio.get_running_loop().time())
         writer.close()

@@ -29,7 +29,7 @@ async def test_a_bridge_that_has_no_file_left_for_a_segment_says_so_and_goes_on_
             assert "Too many open files" in said[0]
             with trio.fail_after(20):
                 await desk.publish("jobs", 2, confirm=True, timeout=10)
-                found = []
+                found: list[object] = []
                 async with desk.consume("jobs", group="g", start="earliest") as log:
                     async for batch in log:
                         async with batch:

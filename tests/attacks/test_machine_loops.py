@@ -143,7 +143,7 @@ def eager(make: Callable[[], asyncio.AbstractEventLoop]) -> asyncio.AbstractEven
 
 
 if hasattr(asyncio, "eager_task_factory"):
-    LOOPS |= {f"eager {name}": partial(eager, make) for name, make in [("asyncio", asyncio.new_event_loop)]}
+    LOOPS["eager asyncio"] = partial(eager, asyncio.new_event_loop)
 
 
 def run(main: Coroutine[Any, Any, None], loop: str) -> None:

@@ -72,10 +72,10 @@ CALLS: dict[str, Call] = {
     "settle": lambda node, _, value: node.books(settle=value),
     "every": lambda node, _, value: node.watch_losses(every=value),
     "ttl": within(lambda node, value: node.lease("one", ttl=value)),
-    "keep": lambda *given: iris.Outcomes(keep=given[2]),
-    "events": lambda *given: iris.SubscriptionLimits(events=given[2]),
-    "queue": lambda *given: iris.Limits(queue=given[2]),
-    "max_payload": lambda *given: iris.Config(max_payload=given[2]),
+    "keep": lambda _, __, value: iris.Outcomes(keep=value),
+    "events": lambda _, __, value: iris.SubscriptionLimits(events=value),
+    "queue": lambda _, __, value: iris.Limits(queue=value),
+    "max_payload": lambda _, __, value: iris.Config(max_payload=value),
     "rate": within(lambda node, value: open_gateway(node, listen=["mem://g"], policy=Policy(), rate=value)),
     "min_copies": lambda node, path, value: within(
         lambda node, value: open_bridge(node, topics=["t"], directory=path / "log", min_copies=value)

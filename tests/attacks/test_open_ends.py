@@ -12,7 +12,6 @@ import trio
 from trio.testing import MockClock
 
 import iris
-import iris.aio
 from iris.doors.clients import Clients
 from iris.doors.problems import Problem
 from iris.doors.tokens import grant, withdraw

@@ -100,7 +100,7 @@ async def test_clusters_of_one_realm_have_together_the_leases_that_one_cluster_h
 async def test_another_realm_calls_no_operation_of_those_who_own_the_bridge(tmp_path: Path) -> None:
     """A cluster of theirs that has the bridge's name is another one."""
     async with open_bridge_of_theirs(tmp_path, "bridge") as (_, bridge, nodes):
-        for operation, payload in (
+        calls: tuple[tuple[str, dict[str, Any]], ...] = (
             ("drop", {"group": "g"}),
             ("transfer", {"group": "g", "to": "partner/bridge"}),
             ("trim", {"shard": next(iter(bridge.states)), "before": 0}),
@@ -109,7 +109,8 @@ async def test_another_realm_calls_no_operation_of_those_who_own_the_bridge(tmp_
             ("position", {"group": "g", "shard": "x"}),
             ("lease", {"cluster": "bridge", "name": "x", "holder": bytes(16), "ttl": 1.0, "wait": 0.0}),
             ("commit", {"query": "q", "batch": 1, "parts": []}),
-        ):
+        )
+        for operation, payload in calls:
             with pytest.raises(IrisError) as refused:
                 await nodes["bridge"].request("acme/bridge", payload, operation=operation)
             assert getattr(refused.value, "code", "NotAllowed") in ("NotAllowed", "not_allowed"), (operation, refused)

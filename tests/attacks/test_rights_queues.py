@@ -40,8 +40,8 @@ async def open_desk(directory: Path) -> AsyncIterator[tuple[BridgeMember, iris.N
 @asynccontextmanager
 async def open_worker(node: iris.Node, queue: str, **terms: Any) -> AsyncIterator[Tunnel]:
     async with node.open_tunnel("bridge", operation="take") as tunnel:
-        given = {"limit": 16, "lease": 30.0, "attempts": 5, "dead": f"{queue}.dead", "backoff": 1.0, "held": []}
-        await tunnel.send({"group": f"queue/{queue}", **given, **terms})
+        given: dict[str, Any] = {"limit": 16, "lease": 30.0, "attempts": 5, "backoff": 1.0, "held": []}
+        await tunnel.send({"group": f"queue/{queue}", "dead": f"{queue}.dead", **given, **terms})
         assert "now" in cast("dict[str, Any]", await tunnel.receive())
         yield tunnel
 

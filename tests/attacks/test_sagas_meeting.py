@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 import trio
-import trio.to_thread
 
 import iris
 import iris.aio
@@ -38,7 +37,8 @@ async def enter(stack: AsyncExitStack, network: Network, directory: Path) -> tup
 
 
 def shop(calls: list[str], name: str = "shop", **options: Any) -> iris.Service:
-    service = iris.Service(name, **{"outcomes": iris.Outcomes(rerun=True), **options})
+    given: dict[str, Any] = {"outcomes": iris.Outcomes(rerun=True), **options}
+    service = iris.Service(name, **given)
 
     @service.request("do")
     async def do(request: iris.Request) -> Any:

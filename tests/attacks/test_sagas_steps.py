@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import trio
-import trio.testing
 
 import iris
 from iris.spark_bridge.server.bridge import open_bridge

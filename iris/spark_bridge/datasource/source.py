@@ -26,7 +26,6 @@ from pyspark.sql.datasource import (
     DataSourceStreamWriter,
     DataSourceWriter,
     InputPartition,
-    SimpleDataSourceStreamReader,
 )
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import (
@@ -122,7 +121,7 @@ class IrisSource(DataSource):
         reader, inline_rows = self._stream_reader(schema)
         return super().streamReader(schema) if inline_rows else reader
 
-    def simpleStreamReader(self, schema: StructType) -> SimpleDataSourceStreamReader:  # noqa: N802 -- Spark's name
+    def simpleStreamReader(self, schema: StructType) -> InlineStreamReader:  # noqa: N802 -- Spark's name
         """Return the reader of a stream whose batches need no worker; errors are raised by it."""
         return InlineStreamReader(*self._stream_reader(schema))
 

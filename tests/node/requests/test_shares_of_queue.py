@@ -62,7 +62,8 @@ async def open_desk(*, target: float = 60.0, **limits: Any) -> AsyncIterator[Des
             await trio.sleep(desk.seconds)
             desk.served.append(request.payload[0])
 
-        async with member.join("desk", service, limits=iris.Limits(**{"concurrency": 1, "queue": 4, **limits})):
+        given: dict[str, Any] = {"concurrency": 1, "queue": 4, **limits}
+        async with member.join("desk", service, limits=iris.Limits(**given)):
             yield desk
 
 

@@ -230,15 +230,14 @@ async def test_watches_have_no_lists_of_their_own(autojump_clock: MockClock, doc
     tracemalloc.start()
     try:
         watches = [one.watch() for _ in range(50)]
-        for watch in watches:
-            assert (await anext(watch)).key == "key.0"
+        assert [(await anext(watch)).key for watch in watches] == ["key.0"] * 50
         assert tracemalloc.get_traced_memory()[0] < 5_000_000
     finally:
         tracemalloc.stop()
     for number in range(20_100):
         one[f"key.{number}"] = -number
     assert len(one._changes._order) == 20_100
-    del watch, watches
+    del watches
     one["key.0"] = 0
     assert not one._changes._order
 

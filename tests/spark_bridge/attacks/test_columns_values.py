@@ -36,8 +36,9 @@ def frame(spark: SparkSession, *values: bytes | None) -> DataFrame:
 def rows_differ(spark: SparkSession, fields: str, values: list[bytes], **options: str) -> list[bytes]:
     """Return the payloads of which ``parse`` makes other fields, as texts, than ``from_json`` does."""
     df = frame(spark, *values)
-    names: list[str] = StructType.fromDDL(fields).names  # type: ignore[attr-defined]
-    texts = [fn.col(f"`{name}`").cast("string") for name in names]
+    schema = StructType.fromDDL(fields)
+    assert isinstance(schema, StructType)
+    texts = [fn.col(f"`{field.name}`").cast("string") for field in schema]
     own = spark_bridge.parse(df, fields, options=options).orderBy("_offset").select(*texts, *CORRUPT).collect()
     whole = fn.from_json(
         fn.col("value").cast("string"), f"{fields}, bad STRING", {**options, "columnNameOfCorruptRecord": "bad"}
@@ -302,6 +303,8 @@ def test_ids_at_both_ends_are_read_and_others_refused(avro: SparkSession) -> Non
     ],
 )
 def test_schemas_that_could_hold_anything_are_refused(avro: SparkSession, schema: Any) -> None:
-    for given in ({"schema": schema}, {"schema": record("int"), "schemas": {1: schema}}):
+    of_all: dict[str, Any] = {"schema": schema}
+    of_one: dict[str, Any] = {"schema": record("int"), "schemas": {1: schema}}
+    for given in (of_all, of_one):
         with pytest.raises(ConfigError):
             spark_bridge.parse(frame(avro, b""), **given, format="avro")
