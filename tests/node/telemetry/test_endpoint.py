@@ -11,6 +11,7 @@ import pytest
 import trio
 
 import iris.node.telemetry.endpoint as module
+from iris.node.telemetry import patient_listener
 from iris.node.telemetry.endpoint import MetricsEndpoint, Page, open_endpoint, text_page
 
 LARGE = b"x" * 1_000_000
@@ -152,7 +153,7 @@ async def test_who_opens_many_connections_and_waits_keeps_nobody_out(said: bytes
 async def test_an_error_that_lasts_is_logged_once_and_ends_nothing(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_PAUSE", 0.01)
+    monkeypatch.setattr(patient_listener, "_PAUSE", 0.01)
     accept, failures = trio.SocketListener.accept, [errno.EMFILE] * 5 + [errno.EBADF]
 
     async def fail(listener: trio.SocketListener) -> trio.SocketStream:
