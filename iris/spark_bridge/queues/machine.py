@@ -461,6 +461,8 @@ class QueueMachine:
             return
         if job is not None:
             self._give_back(job, now)
+        elif self._claims.get(place) is worker:
+            del self._claims[place]
         worker.settled.append(place)  # also of one whose lease has run out: it waits for that
 
     def look(self, worker: QueueWorker, now: float) -> None:
