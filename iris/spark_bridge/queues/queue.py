@@ -587,18 +587,19 @@ class OpenQueue:
 
     async def _send_all(self, worker: QueueWorker, tunnel: Tunnel, look_again: Callable[[], None]) -> None:
         while worker.settled or worker.assigned or worker.confirmed:
-            if worker.settled:
-                settled, worker.settled = worker.settled, []
-                taken, worker.taken = worker.taken, []
-                late, worker.late = worker.late, set()
-                for told in encode_settled(settled, taken, late):
-                    await tunnel.send(told)
-            if worker.confirmed:
-                confirmed, worker.confirmed = worker.confirmed, []
-                await tunnel.send(encode_places("confirmed", confirmed))
+            # At once: a job that comes again is sent behind the answer to what was reported of it before.
             jobs, worker.assigned = _within(worker.assigned, _AT_ONCE)
+            settled, worker.settled = worker.settled, []
+            taken, worker.taken = worker.taken, []
+            late, worker.late = worker.late, set()
+            confirmed, worker.confirmed = worker.confirmed, []
+            for told in encode_settled(settled, taken, late):
+                await tunnel.send(told)
+            if confirmed:
+                await tunnel.send(encode_places("confirmed", confirmed))
             rows = await self._rows(jobs)
-            held = [job for job in jobs if job.worker is worker and job.state is JobState.HELD]
+            again = {*worker.assigned}
+            held = [job for job in jobs if job.worker is worker and job.state is JobState.HELD and job not in again]
             for job in held:
                 if job.place not in rows:  # trimmed before anyone got it, or damaged
                     self._machine.lapse(worker, job.place, trio.current_time())

@@ -214,6 +214,27 @@ async def test_what_is_reported_before_a_bridge_that_was_restarted_has_looked_at
                 assert [entry[:3] for entry in message["jobs"]] == [[0, 0, 2 if reported == "failed" else 1]]
 
 
+async def test_a_failure_that_crosses_the_end_of_its_lease_is_one_failed_attempt(tmp_path: Path) -> None:
+    """Its worker has the job again by then, as far as the bridge knows."""
+    async with open_network() as network, bridge(network, tmp_path), network.open_node("jobs") as node:
+        await node.wait_for("bridge")
+        await node.publish("jobs", 1, confirm=True)
+        async with node.open_tunnel("bridge", operation="take") as tunnel:
+            await tunnel.send({**TERMS, "held": []})
+            with trio.fail_after(20):
+                while "jobs" not in (message := await tunnel.receive()):
+                    pass
+                await tunnel.send({"begun": [0, 0]})
+                assert (await tunnel.receive())["taken"] == [0, 0]
+                await tunnel.send({})
+                message = await tunnel.receive()
+                assert [entry[:3] for entry in message["jobs"]] == [[0, 0, 2]]
+                await tunnel.send({"failed": [[0, 0, 1, "x", False]]})
+                while "jobs" not in (message := await tunnel.receive()):
+                    assert message["settled"] == [0, 0]
+            assert [entry[:3] for entry in message["jobs"]] == [[0, 0, 2]]
+
+
 async def test_a_report_of_more_jobs_than_a_worker_can_have_is_refused(tmp_path: Path) -> None:
     async with open_network() as network, bridge(network, tmp_path), network.open_node("jobs") as node:
         await node.wait_for("bridge")
