@@ -447,8 +447,10 @@ class QueueMachine:
         job = self.jobs.get(place)
         if job is None or job.state is JobState.SETTLING or (job.worker not in (None, worker)):
             return False
-        if job.worker is None and attempt <= job.attempts:
-            return False  # its lease had run out, and that was counted
+        if attempt <= job.attempts:  # its lease had run out, and that was counted
+            if job.worker is worker:
+                self._give_back(job, now)  # the answer makes its worker forget the job: it gets it again behind that
+            return False
         self._give_to(job, worker)
         self._fail(job, worker, error, now, permanent=permanent)
         return True
@@ -461,6 +463,8 @@ class QueueMachine:
             return
         if job is not None:
             self._give_back(job, now)
+        elif self._claims.get(place) is worker:
+            del self._claims[place]
         worker.settled.append(place)  # also of one whose lease has run out: it waits for that
 
     def look(self, worker: QueueWorker, now: float) -> None:

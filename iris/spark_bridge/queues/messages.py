@@ -60,6 +60,9 @@ MOST_ERROR: Final = 1024
 MOST_REPORTED: Final = 2 * MAX_LIMIT
 """Jobs that one report names: the beginning and the end of all that a worker may have in hand."""
 
+JobFailure = tuple[Place, int, str, bool]
+"""Place, attempt, error, and whether trying again is of no use."""
+
 _LARGE: Final = 64 * KIB
 _PIECE: Final = 256 * KIB
 
@@ -71,8 +74,7 @@ class JobReport:
 
     begun: Sequence[Place]
     done: Sequence[Place]
-    failed: Sequence[tuple[Place, int, str, bool]]
-    """Place, attempt, error, and whether trying again is of no use."""
+    failed: Sequence[JobFailure]
     released: Sequence[Place]
     expired: Sequence[Place]
     extended: Sequence[Place]
@@ -120,12 +122,12 @@ def read_places_untrusted(value: object) -> list[Place]:
     return list(map(Place, whole[::2], whole[1::2]))
 
 
-def _failures(value: object) -> list[tuple[Place, int, str, bool]]:
+def _failures(value: object) -> list[JobFailure]:
     if value is None:
         return []
     if not isinstance(value, list):
         raise _not_understood()
-    found: list[tuple[Place, int, str, bool]] = []
+    found: list[JobFailure] = []
     for entry in cast("list[object]", value):
         match entry:
             case [int(shard), int(offset), int(attempt), str(error), bool(permanent)] if min(shard, offset) >= 0:

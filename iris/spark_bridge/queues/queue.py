@@ -29,6 +29,7 @@ from iris.spark_bridge.log import IndexView, ShardState, Store, TopicFilter
 from iris.spark_bridge.queues.dead_letters import dead_letter
 from iris.spark_bridge.queues.machine import JobState, JobVerdict, Place, QueuedJob, QueueMachine, QueueWorker
 from iris.spark_bridge.queues.messages import (
+    JobFailure,
     JobReport,
     encode_jobs,
     encode_places,
@@ -193,6 +194,8 @@ class OpenQueue:
         self._changed, self._dirty, self._look = Wakeup(), Wakeup(), Wakeup()
         self._late: list[Callable[[], None]] = []
         """Called when what is marked is on the disk."""
+        self._early: list[tuple[QueueWorker, JobFailure]] = []
+        """Failures of jobs that are not looked at since a restart."""
         self._written = trio.lowlevel.ParkingLot()
         self._unmarked = False
         self._purging = trio.Lock()
@@ -338,10 +341,12 @@ class OpenQueue:
                 if state.number in self._shards:
                     async with self._purging:
                         moved = await self._read_shard(state) or moved
+                        self._take_early()  # before anybody gets these jobs
             if moved:
                 self._changed.wake()
             else:
                 self.looked.set()
+                self._take_early()
                 await self._look.wait()
 
     def _has_room(self) -> bool:
@@ -513,9 +518,8 @@ class OpenQueue:
                 )  # that one's report counts: so only one of them is told that it has done it
             elif not machine.finish(worker, place, now):
                 self._take_late(worker, place)
-        for place, attempt, error, permanent in report.failed:
-            if not machine.fail(worker, place, error, now, attempt=attempt, permanent=permanent):
-                worker.settled.append(place)
+        for failure in report.failed:
+            self._take_failure(worker, failure)
         for place in report.released:
             machine.release(worker, place, now)
         for place in report.expired:
@@ -525,6 +529,24 @@ class OpenQueue:
         for place in report.begun:
             machine.begin(worker, place, now)
         self._changed.wake()
+
+    def _take_failure(self, worker: QueueWorker, failure: JobFailure) -> None:
+        place, attempt, error, permanent = failure
+        if place.shard not in self._shards:
+            return  # as with those that are done
+        if place not in self._machine.jobs and not self.looked.is_set() and len(self._early) < MAX_LIMIT:
+            self._early.append((worker, failure))
+        elif not self._machine.fail(worker, place, error, trio.current_time(), attempt=attempt, permanent=permanent):
+            worker.settled.append(place)
+
+    def _take_early(self) -> None:
+        """Take the failures of jobs that are looked at by now."""
+        early, self._early = self._early, []
+        for worker, failure in early:
+            if worker in self._wakeups:  # else it reports that again when it comes back
+                self._take_failure(worker, failure)
+        if early:
+            self._changed.wake()
 
     def _take_late(self, worker: QueueWorker, place: Place) -> None:
         """Take the report of a job that is not there: it is done already, or was not looked at since a restart."""
@@ -546,7 +568,7 @@ class OpenQueue:
         shard.progress.mark(place.offset, place.offset + 1)
         shard.record.done += 1
         shard.retries[place.offset] = None
-        self._late.append(partial(worker.settled.append, place))
+        self._late.append(lambda: worker.settled.append(place))  # the list is another one by then
         self._unmarked = True
         self._dirty.wake()
 
@@ -565,18 +587,19 @@ class OpenQueue:
 
     async def _send_all(self, worker: QueueWorker, tunnel: Tunnel, look_again: Callable[[], None]) -> None:
         while worker.settled or worker.assigned or worker.confirmed:
-            if worker.settled:
-                settled, worker.settled = worker.settled, []
-                taken, worker.taken = worker.taken, []
-                late, worker.late = worker.late, set()
-                for told in encode_settled(settled, taken, late):
-                    await tunnel.send(told)
-            if worker.confirmed:
-                confirmed, worker.confirmed = worker.confirmed, []
-                await tunnel.send(encode_places("confirmed", confirmed))
+            # At once: a job that comes again is sent behind the answer to what was reported of it before.
             jobs, worker.assigned = _within(worker.assigned, _AT_ONCE)
+            settled, worker.settled = worker.settled, []
+            taken, worker.taken = worker.taken, []
+            late, worker.late = worker.late, set()
+            confirmed, worker.confirmed = worker.confirmed, []
+            for told in encode_settled(settled, taken, late):
+                await tunnel.send(told)
+            if confirmed:
+                await tunnel.send(encode_places("confirmed", confirmed))
             rows = await self._rows(jobs)
-            held = [job for job in jobs if job.worker is worker and job.state is JobState.HELD]
+            again = {*worker.assigned}
+            held = [job for job in jobs if job.worker is worker and job.state is JobState.HELD and job not in again]
             for job in held:
                 if job.place not in rows:  # trimmed before anyone got it, or damaged
                     self._machine.lapse(worker, job.place, trio.current_time())

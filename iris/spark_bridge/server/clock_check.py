@@ -66,7 +66,9 @@ class LogClock:
         """
         if date >= now:
             return monotonic + date - now
-        at = max(0, bisect_right(self._parts, date, key=lambda part: part[0]) - 1)
+        # A log holds whole microseconds: what was dated when a part began may have a date a little before it.
+        whole = round(date * 1_000_000)
+        at = max(0, bisect_right(self._parts, whole, key=lambda part: int(part[0] * 1_000_000)) - 1)
         first, begun, rate = self._parts[at]
         # What was due at a date over which the clock has jumped is due when it would have been without that.
         return begun + (date - first) / (rate if date >= first else 1.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -18,8 +19,10 @@ import iris
 from iris.kernel.errors import LeaseLost, RemoteError
 from iris.node.node import Node
 from iris.patterns.pubsub.queues import MAX_LIMIT
+from iris.spark_bridge.log import ShardState
 from iris.spark_bridge.queues.machine import JobState, JobVerdict, Place, QueuedJob, QueueMachine, QueueWorker
 from iris.spark_bridge.queues.messages import MOST_REPORTED, read_report_untrusted
+from iris.spark_bridge.queues.queue import OpenQueue
 from iris.spark_bridge.queues.rows import JobRow
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.spark_bridge.server.member import BridgeMember
@@ -169,6 +172,67 @@ async def test_a_worker_that_comes_back_is_told_which_of_its_jobs_it_has_no_more
                         pass
                 assert message == {"settled": [*job._place], "taken": [*job._place]}
             await job.commit()
+
+
+@pytest.mark.parametrize(("reported", "held"), [("failed", False), ("failed", True), ("released", True)])
+async def test_what_is_reported_before_a_bridge_that_was_restarted_has_looked_at_the_job_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reported: str, held: bool
+) -> None:
+    """A job that was given back while its worker was known to have it stayed with that one until the lease ended."""
+    async with open_network() as network, network.open_node("jobs") as node:
+        async with bridge(network, tmp_path):
+            await node.wait_for("bridge")
+            for number in range(2):
+                await node.publish("jobs", number, confirm=True)
+            async with node.open_tunnel("bridge", operation="take") as tunnel:
+                await tunnel.send({**TERMS, "limit": 2, "lease": 30.0, "held": []})
+                shards = (await tunnel.receive())["shards"]
+                places = [entry[:2] for entry in (await tunnel.receive())["jobs"]]
+                assert places == [[0, 0], [0, 1]]
+        looks, read = threading.Event(), OpenQueue._read
+
+        def wait_and_read(queue: OpenQueue, state: ShardState, start: int) -> tuple[list[JobRow], int]:
+            assert looks.wait(20)
+            return read(queue, state, start)
+
+        monkeypatch.setattr(OpenQueue, "_read", wait_and_read)
+        async with bridge(network, tmp_path):
+            await node.wait_for("bridge")
+            async with node.open_tunnel("bridge", operation="take") as tunnel:
+                await tunnel.send({**TERMS, "lease": 30.0, "held": places[0] if held else [], "shards": shards})
+                await tunnel.receive()
+                outcome = [[*places[0], 1, "x", False]] if reported == "failed" else places[0]
+                await tunnel.send({"done": places[1], reported: outcome})
+                with trio.fail_after(5):
+                    try:
+                        while places[1] != (await tunnel.receive())["settled"][-2:]:
+                            pass
+                    finally:
+                        looks.set()
+                    while "jobs" not in (message := await tunnel.receive()):
+                        pass
+                assert [entry[:3] for entry in message["jobs"]] == [[0, 0, 2 if reported == "failed" else 1]]
+
+
+async def test_a_failure_that_crosses_the_end_of_its_lease_is_one_failed_attempt(tmp_path: Path) -> None:
+    """Its worker has the job again by then, as far as the bridge knows."""
+    async with open_network() as network, bridge(network, tmp_path), network.open_node("jobs") as node:
+        await node.wait_for("bridge")
+        await node.publish("jobs", 1, confirm=True)
+        async with node.open_tunnel("bridge", operation="take") as tunnel:
+            await tunnel.send({**TERMS, "held": []})
+            with trio.fail_after(20):
+                while "jobs" not in (message := await tunnel.receive()):
+                    pass
+                await tunnel.send({"begun": [0, 0]})
+                assert (await tunnel.receive())["taken"] == [0, 0]
+                await tunnel.send({})
+                message = await tunnel.receive()
+                assert [entry[:3] for entry in message["jobs"]] == [[0, 0, 2]]
+                await tunnel.send({"failed": [[0, 0, 1, "x", False]]})
+                while "jobs" not in (message := await tunnel.receive()):
+                    assert message["settled"] == [0, 0]
+            assert [entry[:3] for entry in message["jobs"]] == [[0, 0, 2]]
 
 
 async def test_a_report_of_more_jobs_than_a_worker_can_have_is_refused(tmp_path: Path) -> None:

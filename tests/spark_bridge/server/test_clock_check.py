@@ -78,3 +78,16 @@ def test_a_log_that_is_ahead_of_the_wall_clock_at_the_start_goes_on_from_its_new
     assert clock.moment(1002.0, 1005.0, 60.0) == 54.0
     assert clock.read(1240.0, 530.0) == 1240.0
     assert clock.read(1250.0, 540.0) == 1250.0
+
+
+@pytest.mark.parametrize("step", [-20 * HOUR, 0.0, 2 * HOUR])
+def test_what_is_stored_in_the_moment_in_which_a_clock_is_found_to_be_set_was_stored_then(step: float) -> None:
+    """Its date has whole microseconds, so it may be a part of one before what the clock said."""
+    random = Random(1)
+    for _ in range(200):
+        wall, monotonic = 1.8e9 + random.random(), 1000 * random.random()
+        clock = LogClock(None, wall, monotonic)
+        clock.read(wall + step, monotonic + 5)
+        date = int(clock.read(wall + step + 3 * HOUR, monotonic + 6) * 1_000_000) / 1_000_000
+        now = clock.read(wall + step + 3 * HOUR + 1, monotonic + 7)
+        assert clock.moment(date, now, monotonic + 7) == pytest.approx(monotonic + 6, abs=1e-5)

@@ -335,10 +335,9 @@ class MemberLink:
             known = self.hand.get(job._place)
             if known is not None and known._has_begun:
                 # The bridge was restarted and gives it out again: it is at work here, or its outcome under way.
-                self._begun.append(job._place)
-                if known._outcome is not None:
-                    self._reported.append(known)
-                self._wakeup.wake()
+                if known._outcome is None:
+                    self._begun.append(job._place)
+                    self._wakeup.wake()
                 continue
             job._is_suspect = job._place in self._suspects
             self._suspects.discard(job._place)
