@@ -134,3 +134,12 @@ def _repeatable_scheduler(request: pytest.FixtureRequest) -> None:
 def _accounts_add_up(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with accounts_add_up(monkeypatch):
         yield
+
+
+@pytest.fixture
+def silent_log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    """Check that nothing is logged as an error: what a client does wrong is told to that client, and counted."""
+    with caplog.at_level(logging.DEBUG):
+        yield
+    records = caplog.get_records("call")
+    assert [record.getMessage() for record in records if record.levelno >= logging.ERROR] == []

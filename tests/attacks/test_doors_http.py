@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio  # noqa: TID251 -- doors run on asyncio
 import json
-import logging
 import os
 import resource
 import threading
@@ -27,13 +26,6 @@ HUGE = "9" * 5000
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return runner(tmp_path, monkeypatch, open_place, within=60)
-
-
-@pytest.fixture
-def silent_log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    with caplog.at_level(logging.DEBUG):
-        yield
-    assert [one.getMessage() for one in caplog.get_records("call") if one.levelno >= logging.ERROR] == []
 
 
 NUMBERS = [

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio  # noqa: TID251 -- doors run on asyncio
-import logging
 import socket
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from time import thread_time
@@ -38,13 +37,6 @@ pytestmark = pytest.mark.long
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return runner(tmp_path, monkeypatch, open_place, within=60)
-
-
-@pytest.fixture
-def silent_log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    with caplog.at_level(logging.DEBUG):
-        yield
-    assert [one.getMessage() for one in caplog.get_records("call") if one.levelno >= logging.ERROR] == []
 
 
 @asynccontextmanager

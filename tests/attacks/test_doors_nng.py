@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio  # noqa: TID251 -- doors run on asyncio
-import logging
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -25,13 +24,6 @@ HUGE = "9" * 1900
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return runner(tmp_path, monkeypatch, open_place, within=60)
-
-
-@pytest.fixture
-def silent_log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    with caplog.at_level(logging.DEBUG):
-        yield
-    assert [one.getMessage() for one in caplog.get_records("call") if one.levelno >= logging.ERROR] == []
 
 
 NUMBERS = [

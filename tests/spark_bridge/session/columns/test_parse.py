@@ -245,7 +245,7 @@ def count(number: int) -> bytes:
 def avro(spark: SparkSession) -> SparkSession:
     """A session that reads Avro."""
     if not any(AVRO[0] in package.name for package in spark_packages()):
-        pytest.skip("the package for Avro is not on this machine, and Maven Central is out of reach")
+        pytest.skip("the package for Avro is not on this machine, and mvn is missing or does not find it")
     return spark
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio  # noqa: TID251 -- doors run on asyncio
-import logging
 import socket
-from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -33,13 +31,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 @pytest.fixture
 def run_mqtt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return runner(tmp_path, monkeypatch, mqtt.open_place, within=60)
-
-
-@pytest.fixture
-def silent_log(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
-    with caplog.at_level(logging.DEBUG):
-        yield
-    assert [one.getMessage() for one in caplog.get_records("call") if one.levelno >= logging.ERROR] == []
 
 
 def test_a_tunnel_in_a_page_elsewhere_or_without_a_token_is_none(run: Run, silent_log: None) -> None:

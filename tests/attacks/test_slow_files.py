@@ -15,7 +15,7 @@ from trio.testing import MockClock
 import iris
 from iris.spark_bridge.server.bridge import open_bridge
 from iris.testing import open_network
-from tests.attacks.test_again_machine_gateways import SlowSteps
+from tests.attacks.test_slow_gateways import SlowSteps
 from tests.node.opening.test_opening import LOOPBACK, OUTSIDE, World
 
 pytestmark = pytest.mark.long
