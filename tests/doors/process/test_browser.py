@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import threading
-from itertools import chain, repeat
 from pathlib import Path
 
 import pytest
@@ -182,16 +181,18 @@ def test_the_example_page_works_and_survives_a_killed_door(terminal: Terminal) -
 @in_node
 def test_a_silent_door_is_taken_to_be_lost(tmp_path: Path) -> None:
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
+    gap = b'event: gap\ndata: {"missed": null}\n\n'
 
     def serve() -> None:
-        for text in chain([b""], repeat(b'event: gap\ndata: {"missed": null}\n\n')):
+        while True:
             try:
                 accepted, _ = listener.accept()
             except OSError:
                 return
             held.append(accepted)
             seen.append(accepted.recv(65_536))
-            accepted.sendall(head + text)
+            # Where the machine is slow, the page gives up before it has read that its stream began, and asks as at first.
+            accepted.sendall(head + gap if b"last-event-id" in seen[-1] else head)
 
     held: list[socket.socket] = []
     seen: list[bytes] = []
@@ -211,4 +212,4 @@ def test_a_silent_door_is_taken_to_be_lost(tmp_path: Path) -> None:
                 accepted.close()
     assert told == {"gap": True, "missed": None}
     assert b"last-event-id" not in seen[0]
-    assert b"last-event-id: -" in seen[1]
+    assert b"last-event-id: -" in seen[-1]
