@@ -191,7 +191,7 @@ def test_a_silent_door_is_taken_to_be_lost(tmp_path: Path) -> None:
                 return
             held.append(accepted)
             seen.append(accepted.recv(65_536))
-            # Where the machine is slow, the page gives up before it has read that its stream began, and asks as at first.
+            # On a slow machine the page gives up before it has read that its stream began, and asks as at first.
             accepted.sendall(head + gap if b"last-event-id" in seen[-1] else head)
 
     held: list[socket.socket] = []
