@@ -11,16 +11,16 @@ from typing import Final
 from iris.kernel.config import KIB
 
 LARGE: Final = 32 * KIB
-"""Bytes from which on this is worth it."""
+"""Smallest buffer that is worth borrowing, in bytes."""
 
 _SIZE: Final = 384 * KIB
-"""Bytes of one piece.  What is larger gets memory of its own."""
+"""Size of one piece in bytes.  A larger buffer gets memory of its own."""
 
 _KEPT: Final = 4
 """Pieces that are kept while nobody uses them: one is in use at a time, two where frames come inside of others."""
 
 _free: Final[list[bytearray]] = []
-"""Of the whole process: nodes in several threads, as Spark's drivers have them, share it."""
+"""Free pieces of the whole process: nodes in several threads, as Spark's drivers have them, share it."""
 
 
 def borrow(size: int) -> memoryview:

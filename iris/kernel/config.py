@@ -17,7 +17,7 @@ KIB = 1024
 MIB = 1024 * 1024
 
 _NAMES = 768
-"""Bytes of a message beside its payload and its headers: a topic and a key of 256 each, and what holds them."""
+"""Size of a message beside payload and headers, in bytes: a topic and a key of 256 each, and the fields around them."""
 
 
 @final
@@ -83,7 +83,7 @@ class Config(Struct, frozen=True, kw_only=True):
     """First frames from one address that are taken at once: enough for a machine full of nodes that start together."""
 
     frame_timeout: float = 10.0
-    """Of several connections of one peer, those without a whole frame for so long are closed.  The one by which the
+    """Seconds after which a connection without a whole frame is closed, if the peer has several.  The one by which the
     last frame came stays."""
 
     # -- membership --------------------------------------------------------------------------------------
@@ -137,13 +137,13 @@ class Config(Struct, frozen=True, kw_only=True):
     """Members that this node takes in.  Twice the largest realm simulated; a record costs about 3 KiB."""
 
     records_per_cluster_key: int = 5_000
-    """How many of these, and of the gone, may be of one cluster's key: anyone with that key can make up any number.
-    A quarter of ``member_limit``, so the members of other clusters find room.  Beyond it those go that are gone
-    already; then, for a member that is linked, one that nobody could be linked to."""
+    """Members of one cluster's key, dead and left ones included: anyone with that key can make up any number.  A
+    quarter of ``member_limit``, so the members of other clusters find room.  Beyond it the dead and left ones are
+    removed first; then, for a member that is linked, one that nobody could be linked to."""
 
     clients_per_cluster_key: int = 2_000
-    """How many clients of one cluster's key are linked to this node: anyone with that key can start any number.
-    As many nodes of one other realm may begin links to it.  A link to one takes 20 KiB."""
+    """Clients of one cluster's key that may be linked to this node: anyone with that key can start any number.  As many
+    nodes of one other realm may begin links to it.  A link to one takes 20 KiB."""
 
     gone_limit: int = 20_000
     """Dead and left members that are remembered.  A partition heals by itself if its other side is no larger."""
@@ -218,7 +218,7 @@ class Config(Struct, frozen=True, kw_only=True):
 
     # -- tunnels -----------------------------------------------------------------------------------------
     tunnel_window: int = MIB
-    """Bytes that may be on the way in one direction of one tunnel: throughput <= window / round trip."""
+    """Limit on the bytes in flight in one direction of one tunnel: throughput <= window / round trip."""
 
     site_tunnel_window: int = 8 * MIB
     """The same for tunnels to other sites: over a round trip of 40 ms it gives 200 MiB/s, where 1 MiB gives 25."""

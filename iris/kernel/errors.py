@@ -28,7 +28,7 @@ class IrisError(Exception):
 
 
 class ConfigError(IrisError):
-    """What this program was given cannot be used: an option, a name, a URL, a credential file, a limit.
+    """An option, a name, a URL, a credential file or a limit of this program cannot be used.
 
     The caller's fault; nothing was sent or changed.  The message says what to do about it.
     """

@@ -15,7 +15,7 @@ Entropy = Callable[[int], bytes]
 """A source of unpredictable bytes: ``os.urandom`` in production, a seeded one in simulations."""
 
 MAX_KEY: Final = 256
-"""Bytes of a key."""
+"""Limit on the size of a key in bytes."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}\Z")
 _NODE_ID = re.compile(r"[0-9a-f]{32}\Z")
@@ -70,10 +70,10 @@ def account_of(cluster: str) -> str:
 
 
 class Address(NamedTuple):
-    """What an address of a cluster says; ``realm`` and ``site`` may be empty."""
+    """The parts of an address of a cluster; ``realm`` and ``site`` may be empty."""
 
     realm: str
-    """What another realm is called here."""
+    """The name of another realm at this node."""
     cluster: str
     site: str
 

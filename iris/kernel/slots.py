@@ -93,7 +93,7 @@ class SlotTable(Generic[K]):
 
     @property
     def deadline(self) -> float:
-        """When to call ``expire``; infinity if no slot is taken."""
+        """The time at which to call ``expire``; infinity if no slot is taken."""
         for _, deadline in self._taken.values():
             return deadline
         return math.inf

@@ -11,10 +11,10 @@ import re
 from typing import Final, TypeGuard
 
 MAX_TOPIC: Final = 256
-"""Bytes of a topic or pattern."""
+"""Limit on the size of a topic or pattern in bytes."""
 
 MAX_TOKENS: Final = 32
-"""Tokens of a topic or pattern: what a match looks at grows with them."""
+"""Limit on the tokens of a topic or pattern: the work of a match grows with them."""
 
 # C0, DEL and C1 are the controls of terminals; the others are the marks, embeddings and isolates of bidirectional text.
 _WORD: Final = r"[^\s.*>\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]+"

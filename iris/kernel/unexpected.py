@@ -21,7 +21,7 @@ _EXPECTED: Final = (
     trio.EndOfChannel,
     trio.TooSlowError,
 )
-"""What is raised on purpose, and what the system says."""
+"""Errors that are raised on purpose, and those of the system."""
 
 
 def note_unexpected(error: BaseException) -> None:

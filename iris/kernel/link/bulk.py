@@ -15,10 +15,10 @@ from iris.kernel.config import Config
 from iris.kernel.wire import Message
 
 SHARED_BULK: Final = 16 * 1024
-"""Bytes of bulk in a frame while somebody waits: at 133 MB/s a frame takes 0.12 ms instead of 0.5."""
+"""Limit on the bulk in a frame while somebody waits, in bytes: at 133 MB/s a frame takes 0.12 ms instead of 0.5."""
 
 _PIECE_OVERHEAD: Final = 512
-"""What a piece weighs in a frame besides its data: a frame of 256 KiB has no more small ones than one of 64 KiB has
+"""Size in bytes counted for a piece besides its data: a frame of 256 KiB has no more small ones than one of 64 KiB has
 small messages, each of which is work for either end."""
 
 

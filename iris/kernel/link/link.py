@@ -66,7 +66,7 @@ class LinkStatistics:
 
 
 _MESSAGE_OVERHEAD: Final = 32
-"""What a message weighs besides its payload, so that empty ones are bounded too."""
+"""Size in bytes that is counted for a message besides its payload, so that empty ones are bounded too."""
 
 CONTROL_RESERVE: Final = MIB
 """Room on a full link for what two nodes need to stay in agreement: interest, holds, cancellations, confirmations."""
@@ -91,7 +91,7 @@ _MAX_URGENT: Final = 8
 
 
 class FrameSession(Protocol):
-    """What a link needs of a session: to make one frame of one batch."""
+    """The part of a session that a link needs: it makes one frame of one batch."""
 
     def seal(self, body: bytes | bytearray | memoryview) -> bytes:
         """Return the whole frame for a batch."""
@@ -170,7 +170,7 @@ class Link:
         self._room = trio.lowlevel.ParkingLot()
         self._closed: str | None = None
         self.last_progress = 0.0
-        """When the transport last took a frame, or the first message of an idle link was posted; trio's clock."""
+        """Time when the transport last took a frame, or the first message of an idle link was posted; trio's clock."""
         self.failed: Callable[[Exception], None] = _raise
         """Called with what comes of messages that cannot be encoded, which are lost.  It must not close the link."""
         self._sent = self._lost = self._refused = self._frames_sent = self._bytes_sent = 0
@@ -181,7 +181,7 @@ class Link:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes of messages that wait here."""
+        """Size of the messages that wait here, in bytes."""
         return self._waiting_bytes + self._held()
 
     @property
@@ -191,12 +191,12 @@ class Link:
 
     @property
     def is_up(self) -> bool:
-        """Whether frames can leave now."""
+        """True if frames can leave now."""
         return self._session is not None and self._outgoing is not None
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing waits here, and the link has not ended."""
+        """True if nothing waits here, and the link has not ended."""
         waiting = self._open or self._batches or self._urgent or self._frame is not None
         return not (waiting or self._offering or self._closed is not None)
 
@@ -448,7 +448,7 @@ class Link:
     # -- inside ---------------------------------------------------------------------------------------------
 
     def _held(self) -> int:
-        """Bytes in the open batch."""
+        """Return the size of the open batch in bytes."""
         return self._open_bytes if self._growing is None else self._open_bytes + self._growing.grown
 
     def _refusal(self) -> NotSent:
@@ -481,7 +481,7 @@ class Link:
         self._push()
 
     def _send_now(self, frame: bytes, outgoing: OutgoingConnection, now: float) -> None:
-        """Offer the frame of the first message of an idle link; what is not taken is left to the flusher."""
+        """Pass the frame of the first message of an idle link on; if it is not accepted, the flusher sends it."""
         self._frame, self._frame_messages, self._gathered = frame, 1, False
         try:
             if self._offer(outgoing, now):
@@ -546,7 +546,7 @@ class Link:
         return now < self._shared_until
 
     def _offer(self, outgoing: OutgoingConnection, now: float | None = None) -> bool:
-        """Offer the next frame to the transport, at ``now`` if the clock was read; tell whether it took it.
+        """Pass the next frame to the transport, at ``now`` if the clock was read; return whether it was accepted.
 
         The loopback of a node to itself delivers within this call.  What is posted there meanwhile waits for the
         flusher: offered from within, the same frame would go out twice.

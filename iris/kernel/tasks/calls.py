@@ -50,7 +50,7 @@ class OutsideCall:
         self.deadline = deadline
         self._context: Final = copy_context()
         self._scope: trio.CancelScope | None = None
-        """What it runs in."""
+        """The scope that the function runs in.  None before it begins."""
         self._is_late = False
         self.begun = False
         self.is_cancelled = False
@@ -152,7 +152,7 @@ class HeldBlock(Generic[_T]):
         self._left = False
         self._task: trio.lowlevel.Task | None = None
         self.value: _T | None = None
-        """What the block gives; None before it is entered."""
+        """The value of the block; None before it is entered."""
 
     async def hold(self) -> None:
         """Enter the block, wait for ``leave``, and leave it."""

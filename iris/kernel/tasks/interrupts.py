@@ -38,9 +38,9 @@ _T = TypeVar("_T")
 _interruptible: Final[dict[int, CodeType]] = {}
 """Code of functions by its ``id``.  It is kept: the ``id`` of code that is gone may be that of other code later."""
 _protected: Final[set[str]] = set()
-"""Names of the modules whose functions are."""
+"""Names of the modules whose functions are protected."""
 _looked_at = 0
-"""How many modules of all packages there were when every one of this package was protected."""
+"""Size of ``sys.modules`` when every module of this package in it was protected; 0 if one was still being loaded."""
 
 
 def interruptible(function: _F) -> _F:
@@ -106,7 +106,7 @@ def _codes_of(module: ModuleType) -> list[CodeType]:
 
 @final
 class _Code:
-    """What trio marks is the code of a function: so here is something that has one."""
+    """An object that has code: trio marks the code of a function, and here there is the code alone."""
 
     def __init__(self, code: CodeType) -> None:
         self.__code__: CodeType = code
@@ -115,7 +115,7 @@ class _Code:
 def protected_context(
     function: Callable[_P, AsyncIterator[_T]],
 ) -> Callable[_P, AbstractAsyncContextManager[_T]]:
-    """As ``asynccontextmanager``, for blocks that users enter: entering and leaving them is not interrupted.
+    """Make a factory as ``asynccontextmanager`` does, of blocks that users enter without an interrupt on the way.
 
     The standard library's own functions around ``function`` are everybody's and not protected: interrupted there, the
     block would be left without its end.

@@ -39,16 +39,16 @@ async def run_in_thread(
     limiter: trio.CapacityLimiter | None = None,
     else_here: bool = False,
 ) -> T:
-    """As ``trio.to_thread.run_sync``; if no thread can be started it waits for one, which the log says once.
+    """Run a call as ``trio.to_thread.run_sync`` does; wait if no thread can be started, which is logged once.
 
     It can be cancelled for as long as ``call`` has not begun.
 
     Args:
         call: what to run.
         args: its arguments.
-        abandon_on_cancel: as for trio's.
-        limiter: as for trio's.
-        else_here: run it in this thread if no other one can be started: for what ends something within milliseconds,
+        abandon_on_cancel: see trio.
+        limiter: see trio.
+        else_here: run it in this thread if no other one can be started: for a call that ends within milliseconds,
             and must not be waited for.
     """
     began = False

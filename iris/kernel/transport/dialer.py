@@ -24,7 +24,7 @@ from iris.kernel.transport.sp import ANSWER, GREETING
 T = TypeVar("T")
 
 _UNSENT: Final = 128 * KIB
-"""Bytes that the system takes beyond what is on the way: at most so much bulk stands before a request.
+"""Limit on the bytes that the system takes beyond those in flight: at most so much bulk stands before a request.
 
 For somebody who does not read, on loopback, it takes 250 KiB with this limit and 3.8 MB without; frames of 64 KiB
 go at 660 to 840 MiB/s with it and 440 to 580 without.  A smaller buffer (SO_SNDBUF) would limit what is on the way,

@@ -13,7 +13,7 @@ from iris.kernel.transport.sp import ANSWER, GREETING
 
 
 class GreetingProgress(enum.Enum):
-    """How much of its header a connection has sent."""
+    """The part of its header that a connection has sent."""
 
     PART = enum.auto()
     WHOLE = enum.auto()
@@ -23,7 +23,7 @@ class GreetingProgress(enum.Enum):
 
 
 class Greeting(Protocol):
-    """What a connection must send before it is accepted.
+    """The header that a connection must send before it is accepted.
 
     Attributes:
         framing: finds the frames in what it says afterwards, if they do not stand behind their lengths.

@@ -49,7 +49,7 @@ _PAUSE: Final = 0.05
 """Seconds without accepting after an error that lasts: no descriptor or memory is left for one more."""
 
 _FILE_MODE: Final = 0o600
-"""Of Unix sockets: who is to connect must be allowed to write to it."""
+"""Mode of Unix sockets: the user that connects must be allowed to write to it."""
 
 _OF_ONE: Final = frozenset(
     {
@@ -57,8 +57,8 @@ _OF_ONE: Final = frozenset(
         *(errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.EHOSTUNREACH),
     }
 )
-"""What ends one connection before it is accepted; see accept(2).  After any other error, such as that no descriptor is
-left, the next attempt would end in the same way at once."""
+"""Errors that end one connection before it is accepted; see accept(2).  After any other error, such as that no
+descriptor is left, the next attempt would end in the same way at once."""
 
 _LOCKED: Final = 1.0
 _LOCKED_AGAIN: Final = 0.002
@@ -132,7 +132,7 @@ class Listener:
         self._listeners: list[_Listener] = []
         self._closed = False
         self._is_exhausted = False
-        """Whether it was logged that nothing can be accepted."""
+        """True if it was logged that nothing can be accepted."""
         self._thread: threading.Thread | None = None
 
     def listen(self, host: str, port: int, greet: Callable[[], Greeting]) -> int:
@@ -366,7 +366,7 @@ class Acceptor:
 
         Empty when ``begin`` has nothing to do: that is looked at for every frame."""
         self._evicted: deque[int] = deque()
-        """Those that lost their slot just when the trio thread saw them."""
+        """Numbers of the connections that lost their slot just when the trio thread saw them."""
         self._unwatched = 0
         """Connections that the system had no room to watch."""
 

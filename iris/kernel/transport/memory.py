@@ -39,7 +39,7 @@ def check_memory_url(url: str) -> str:
 
 @final
 class LinkFault(Struct, frozen=True, kw_only=True):
-    """What is wrong with the way from one host to another."""
+    """A fault of the route from one host to another."""
 
     blocked: bool = False
     """Nothing arrives, and connections cannot be made; what was sent arrives later."""
@@ -85,9 +85,9 @@ class MemoryNetwork:
         self._transports: list[MemoryTransport] = []
         self._listening: dict[str, MemoryTransport] = {}
         self.accepting: Final[dict[str, _Accepting]] = {}
-        """Who waits for a reverse connection, by token."""
+        """Nodes that wait for a reverse connection, by token."""
         self.calling: Final[dict[str, MemoryIncoming]] = {}
-        """Who dials one, by token."""
+        """Reverse connections that are being dialled, by token."""
         self._cut: set[tuple[str, str]] = set()
         self._faults: dict[tuple[str, str], LinkFault] = {}
         self.observer: FrameObserver | None = None
@@ -211,7 +211,7 @@ class MemoryTransport:
         self._observer: ConnectionObserver | None = None
         self._source = 0
         self.context: Final = copy_context()
-        """That of the node: what it is told by others happens in it."""
+        """Context of the node: observers are called in it."""
         self.closed = False
         self.paused = False
 
@@ -395,7 +395,7 @@ class MemoryOutgoing:
         self._in_transit = self._bytes_in_transit = 0
         self._due = 0.0
         self._held: list[bytes] = []
-        """What was sent while the link was blocked."""
+        """Frames that were sent while the link was blocked."""
         self._context: Final[Context] = source.context
         self._room = trio.lowlevel.ParkingLot()
         self.closed = False

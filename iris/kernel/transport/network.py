@@ -345,7 +345,7 @@ class ReverseIncoming:
         self._on_broken = on_broken
         self._closed = False
         self.number: int | None = None
-        """What it has become; None until it is there."""
+        """Number of the connection; None until it is there."""
 
     def broken(self) -> None:
         """The connection was there, and is lost."""

@@ -57,7 +57,7 @@ class IncomingConnection(Protocol):
 
 
 class ConnectionObserver(Protocol):
-    """Who is told of the connections that others open; plain calls in the trio thread, which must not raise."""
+    """Observer of the connections that others open; plain calls in the trio thread, which must not raise."""
 
     def connection_opened(self, connection: int, address: str | None) -> None:
         """There is a new connection; its number is used once.

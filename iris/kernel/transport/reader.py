@@ -24,17 +24,17 @@ from iris.kernel.config import KIB
 from iris.kernel.transport.sp import LENGTH, MESSAGE, TYPED
 
 _CHUNK: Final = 512 * KIB
-"""Bytes read at once, in which one frame of bulk is with what came behind it.  Only what was ever filled is really
-memory."""
+"""Size of the chunk read at once, in bytes: a frame of bulk fits with the frames behind it.  Only the part that was
+ever filled is really memory."""
 
 _PIECE: Final = 8 * KIB
-"""Bytes of it that another framing looks at in one go: there may be 1,400 empty frames in them, for 7 ms."""
+"""Size in bytes of the part that another framing looks at in one go: it may hold 1,400 empty frames, for 7 ms."""
 
 _AT_ONCE: Final = 64
 """Connections that are read before it is asked again which have something."""
 
 _NEWS: Final = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLET
-"""Of a connection out.  By edges: what is not looked at wakes nobody twice."""
+"""Events of an outbound connection that are watched.  Edge-triggered: bytes that are not read wake nobody twice."""
 
 
 class Framing(Protocol):
@@ -69,15 +69,16 @@ class _Stream:
         self.number = number
         self.socket = connection
         self.typed = typed
-        """Bytes of the type before each length."""
+        """Size in bytes of the type before each length."""
         self.framing = framing
-        """What finds the frames in it, if they do not stand behind their lengths."""
+        """Finder of the frames in the stream; None if each stands behind its length."""
         self.began = b""
         """The first bytes of a type and length of which the others have not come."""
         self.frame: bytearray | None = None
-        """What has come of a frame of which not all has.  It grows with that: to announce a frame costs no memory."""
+        """The part that has come of an incomplete frame.  It grows as bytes come: a mere announcement costs no
+        memory."""
         self.size = 0
-        """How long that frame is."""
+        """Size of that frame in bytes."""
 
 
 @final
@@ -112,10 +113,10 @@ class FrameReader:
         self._at: int = 0
         self._end: int = 0
         self._current: _Stream | None = None
-        """Whose bytes are in the chunk."""
+        """The stream whose bytes are in the chunk."""
         self._left: _Stream | None = None
-        """Whose incomplete frame is still there, from ``_at`` to ``_end``, with its length.  It stays until another
-        connection is read, so that two copies less are made of a large frame that comes in parts."""
+        """The stream whose incomplete frame is still in the chunk, from ``_at`` to ``_end``, with its length.  It stays
+        until another connection is read, so that two copies less are made of a large frame that comes in parts."""
 
     def __len__(self) -> int:
         return len(self._streams)

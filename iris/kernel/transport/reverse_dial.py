@@ -70,7 +70,7 @@ class ReverseDialling(Generic[K]):
 
     @property
     def deadline(self) -> float:
-        """When to call ``expire``, by trio's clock; infinity if there is nothing to wait for."""
+        """The time at which to call ``expire``, by trio's clock; infinity if no attempt is due."""
         return min((attempts.again for attempts in self._attempts.values()), default=math.inf)
 
     def expire(self, now: float) -> None:

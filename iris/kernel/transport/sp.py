@@ -26,12 +26,12 @@ MESSAGE: Final = 1
 """The type of everything that goes by ipc."""
 
 TYPED: Final = 1
-"""Bytes of the type."""
+"""Size of the type in bytes."""
 
 _TYPE_AND_LENGTH: Final = struct.Struct(">BQ")
 
 _SMALL: Final = KIB
-"""Bytes of a frame up to which it goes in one piece: to copy it costs less than a piece more."""
+"""Limit in bytes up to which a frame goes in one piece: to copy it costs less than a piece more."""
 
 
 def with_length(frame: bytes) -> tuple[bytes, ...]:

@@ -39,29 +39,29 @@ PUSH: Final = "push.sp.nanomsg.org"
 """Subprotocol of a listener that sends to others: of reverse connections."""
 
 _REQUEST_LIMIT: Final = 8 * KIB
-"""Bytes of an upgrade request.  Ours have 250; proxies add some."""
+"""Limit on an upgrade request in bytes.  Ours have 250; proxies add some."""
 
 _END: Final = b"\r\n\r\n"
 """End of an upgrade request."""
 
 _RESPONSE_LIMIT: Final = 64 * KIB
-"""Bytes of the answer to one, with the page that some add to say that there is nothing."""
+"""Limit on the answer to an upgrade request in bytes, with the page that some servers add to an error."""
 
 _FRAGMENT: Final = MIB
-"""Bytes of a message in one WebSocket frame; nng takes no larger ones."""
+"""Size in bytes of the part of a message in one WebSocket frame; nng accepts no larger ones."""
 
 _CONTROL: Final = 125
-"""Bytes of a ping, which the limit on messages must leave room for."""
+"""Size of a ping in bytes, which the limit on messages must leave room for."""
 
 _SMALL: Final = KIB
 """A frame of fewer bytes is dear for what it brings."""
 
 _IDLE: Final = 256
-"""So many of those in a row that end no message: pings, and parts of messages.  A stranger could else have this node do
-nothing but look at them; proxies that ping do so a few times a minute."""
+"""Limit on such small frames in a row that end no message: pings, and parts of messages.  An unauthenticated peer could
+else keep this node busy with them; proxies that ping do so a few times a minute."""
 
 _SILENT: Final = logging.Logger("iris.kernel.transport.websocket", logging.CRITICAL + 1)
-"""What strangers say is counted and not logged."""
+"""Logger that drops everything: errors of unauthenticated peers are counted and not logged."""
 
 
 def split_url(url: str) -> WebSocketURI:
@@ -100,7 +100,7 @@ class WebSocketFraming:
         self._idle = 0
         """Small frames that have come since the last message was whole, here or there."""
         self._part: bytearray | None = None
-        """What has come of a message in several frames."""
+        """The part that has come of a message in several frames."""
         self.waiting: deque[bytes] = deque()
         self.answer = b""
         self.is_over = False
@@ -301,7 +301,7 @@ def _reason(error: Exception) -> NotUpgraded:
 
 
 _PIECE: Final = 4 * KIB
-"""Bytes read at once of an upgrade request."""
+"""Size in bytes of one read of an upgrade request."""
 
 
 @final

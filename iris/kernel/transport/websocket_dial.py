@@ -14,7 +14,7 @@ from iris.kernel.transport.port import Permit
 from iris.kernel.transport.websocket import PULL, ClientUpgrade, NotUpgraded, WebSocketFraming, split_url
 
 PIECE: Final = 4 * KIB
-"""Bytes read at once of the answer to an upgrade request."""
+"""Size in bytes of one read of the answer to an upgrade request."""
 
 
 async def open_web(

@@ -19,10 +19,10 @@ import trio
 from iris.kernel.transport.reader import FrameReader, Framing
 
 _ENDS: Final = ~select.EPOLLOUT
-"""Events other than that it takes more."""
+"""Events other than that the socket accepts more."""
 
 _HEARD: Final = 4096
-"""Bytes read at once of what comes back."""
+"""Size in bytes of one read of the peer's answers."""
 
 _PATIENCE: Final = 16
 """Reads of an outbound connection in one go.  A peer that sends more on a connection that is to receive is hostile."""
@@ -70,14 +70,14 @@ class StreamOutgoing:
     ) -> None:
         self.closed = False
         self._over = False
-        """Whether it has been closed, or lost."""
+        """True once the connection has been closed, or lost."""
         self._socket = connection
         self._streams = streams
         self._framing = framing
         self._broken = broken
         self._heard = heard
         self._rest: list[memoryview] = []
-        """What has not been taken of the last frame: at most this much waits here."""
+        """The part of the last frame that the socket has not accepted: at most this much waits here."""
         self._room_told = False
         self._waiting = False
         self._others: trio.lowlevel.ParkingLot | None = None  # made on first need: an idle link has none

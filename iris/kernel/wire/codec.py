@@ -40,10 +40,10 @@ MAX_ELEMENTS: Final = 32 * KIB
 Links have fewer in a batch, for the sender of a list counts ``ELEMENT`` at least for each of its elements."""
 
 ELEMENT: Final = 16
-"""Bytes that an element of a list of any length counts for the size of its message at least."""
+"""Least size in bytes that an element of a list of any length adds to its message."""
 
 CHECK: Final = 1 * KIB
-"""Bytes that a signature which receivers check counts for the size of its message: a batch has room for 256."""
+"""Size in bytes that a signature which receivers check adds to its message: a batch has room for 256."""
 
 MAX_CARRIED: Final = 2 * MAX_MESSAGES
 """Messages that a frame brings in frames and messages which it carries: work for 10 to 50 ms."""
@@ -107,10 +107,10 @@ bytes(4 * MIB)
 
 _encoder: Final = msgspec.msgpack.Encoder()
 _buffers: Final[list[bytearray]] = []
-"""Those that nobody is using; threads may take them at the same time."""
+"""Buffers that nobody uses; several threads may pop them at the same time."""
 
 _KEPT: Final = 384 * KIB
-"""Bytes of the largest buffer that is kept."""
+"""Limit on a buffer that is kept, in bytes."""
 
 
 def encode_batch(messages: Sequence[Message], seal: Callable[[memoryview], bytes] = bytes) -> bytes:

@@ -46,7 +46,7 @@ Patterns = Annotated[tuple[Name, ...], Meta(max_length=256)]
 
 
 class Message(Struct, array_like=True, gc=False, forbid_unknown_fields=True):
-    """What one node sends to another."""
+    """A message from one node to another."""
 
 
 # -- links: 0x01 - 0x0f ------------------------------------------------------------------------------------
@@ -141,7 +141,7 @@ Updates = Annotated[tuple[AnyUpdate, ...], Meta(max_length=512)]
 
 
 class Probe(Message, tag=0x10):
-    """How the prober sees the receiver: alive (0), suspect (1) or dead (2)."""
+    """A question whether the receiver lives, and how the prober sees it: alive (0), suspect (1) or dead (2)."""
 
     sequence: Count
     state: Annotated[int, Meta(ge=0, le=2)]
@@ -166,7 +166,7 @@ class ProbeRequest(Message, tag=0x12):
 
 
 class ProbeReport(Message, tag=0x13):
-    """What came of it: the node has answered (0), was silent (1) or refused (2)."""
+    """The outcome of a probe that was asked for: the node has answered (0), was silent (1) or refused (2)."""
 
     sequence: Count
     verdict: Annotated[int, Meta(ge=0, le=2)]
@@ -212,7 +212,7 @@ class Join(Message, tag=0x19):
 
 
 class Lookup(Message, tag=0x1A):
-    """Of a client: send me the records of a cluster's members, unless ``known`` is the hash of what there is."""
+    """A client asks for the records of a cluster's members, unless ``known`` is the hash of those there are."""
 
     sequence: Count
     cluster: Name
@@ -231,7 +231,7 @@ class Found(Message, tag=0x1B):
 OfMembership = (
     Probe | ProbeAnswer | ProbeRequest | ProbeReport | Gossip | Sync | Digest | Wanted | State | Join | Lookup | Found
 )
-"""What nodes say to each other of all members."""
+"""Messages of membership."""
 
 
 # -- requests: 0x20 - 0x2f ---------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ class Request(Message, tag=0x20):
 
 
 class Reply(Message, tag=0x21):
-    """What the handler of a request has returned."""
+    """The result of a request's handler."""
 
     id: Count
     payload: Payload
@@ -287,7 +287,7 @@ class Running(Message, tag=0x25):
 
 
 class Timed(Message, tag=0x26):
-    """How many microseconds a timed request waited for its handler, and how many that took: before the answer."""
+    """Microseconds that a timed request waited for its handler, and that the handler took; sent before the answer."""
 
     id: Count
     waited: Count
@@ -331,7 +331,7 @@ class BroadcastCredit(Message, tag=0x33):
     seen: Count
     """The end of the last broadcast that has arrived: its position and its cost."""
     queued: Count
-    """What of these waits for the handlers, in cost."""
+    """The part of these that waits for the handlers, in cost."""
     size: Count
     """The window, in cost."""
     refused: Count
@@ -367,7 +367,7 @@ class GroupSettled(Message, tag=0x39):
 
 
 class ReceivedEntry(NamedTuple):
-    """What the receiver has had under one name, since it first had any; see ``iris.patterns.books.Columns``."""
+    """Counters of the receiver under one name, since it first had any; see ``iris.patterns.books.Columns``."""
 
     name: Name
     arrived: Count
@@ -383,15 +383,15 @@ Totals = tuple[Count, Count, Count, Count, Count, Count, Count]
 
 
 class Received(Message, tag=0x3A):
-    """What the sender of this has had of the receiver's broadcasts (0) or events (1): those names that have changed."""
+    """The sender's counts of the receiver's broadcasts (0) or events (1): those names that have changed."""
 
     pattern: Annotated[int, Meta(ge=0, le=1)]
     mark: Count
-    """That of the question to which this is the end of the answer; else 0."""
+    """Mark of the question whose answer ends with this; else 0."""
     full: bool
-    """Whether there are names that are in the total only."""
+    """True if some names are in the total only."""
     total: Totals
-    """As in ``ReceivedEntry``, of all names together."""
+    """The counters of ``ReceivedEntry``, of all names together."""
     names: Annotated[tuple[ReceivedEntry, ...], Meta(max_length=64)]
 
 
@@ -413,7 +413,7 @@ class InterestEntry(NamedTuple):
     patient: bool
     """Publishers are to wait for this node when it asks for a pause: a subscription has ``overflow="wait"``."""
     share: Counts
-    """Of a group that divides events by shard: how many shards it has, then this node's.  Empty: any member will do."""
+    """Shards of a group that divides events by shard: their number, then this node's.  Empty: any member will do."""
 
 
 ManyTerms = Annotated[tuple[InterestEntry, ...], Meta(max_length=MAX_ARRAY)]
@@ -519,7 +519,7 @@ class EventsRelayed(Message, tag=0x4B):
 
 
 class EventRelay(Message, tag=0x4C):
-    """How it goes: 0 ready, 1 goes on, 2 held up, 3 node cut off, 4 all came."""
+    """State of a relay in an event tree: 0 ready, 1 goes on, 2 held up, 3 node cut off, 4 all came."""
 
     tree: Count
     state: Annotated[int, Meta(ge=0, le=4)]
@@ -596,7 +596,7 @@ class TunnelEof(Message, tag=0x54):
 
 
 class TunnelAck(Message, tag=0x55):
-    """How far the sender is; flags: 1 answer, 2 send again what came after ``received``."""
+    """Positions of one end of a tunnel; flags: 1 answer, 2 send again what came after ``received``."""
 
     id: TunnelId
     received: Count
@@ -621,7 +621,7 @@ class TunnelMarked(Message, tag=0x57):
 
 
 OfTunnel = TunnelOpen | TunnelAccept | TunnelRefuse | TunnelChunk | TunnelEof | TunnelAck | TunnelClose
-"""What one end of a tunnel says to the other."""
+"""Messages of one end of a tunnel to the other."""
 
 
 # -- publish/subscribe, continued: 0x58 - 0x5f ---------------------------------------------------------------
@@ -644,7 +644,7 @@ class DurableAway(Message, tag=0x59):
 
 
 class Carried(Message):
-    """What gateways carry from a node of one site to a node of another."""
+    """A message that gateways carry from a node of one site to a node of another."""
 
     hops: Annotated[int, Meta(ge=0, le=16)]
     site: Name
@@ -666,7 +666,7 @@ class CarryRefused(Carried, tag=0x61):
 
 
 class Trace(Carried, tag=0x67):
-    """Which gateway is that many hops away?  It goes where a ``Carry`` would."""
+    """A question which gateway is that many hops away.  It goes where a ``Carry`` would."""
 
     number: Count
 
@@ -678,7 +678,7 @@ class Traced(Carried, tag=0x68):
 
 
 class Route(Message, tag=0x62):
-    """How a gateway is reached through the sender: the gateways on the way; empty: no more."""
+    """The route to a gateway through the sender: the gateways on the way; empty: no more."""
 
     site: Name
     gateway: Node
@@ -758,8 +758,8 @@ BETWEEN_REALMS: Final = frozenset(
         *(Carry, CarryRefused, Trace, Traced, Route, Exports, ExportsWanted),
     }
 )
-"""What is taken from nodes of another realm.  The rest is an affair of one realm: who is in it, whom it has expelled,
-and how its publishers and subscribers settle what was lost."""
+"""Kinds that are accepted from nodes of another realm.  The rest is an affair of one realm: which nodes are in it,
+which it has expelled, and how its publishers and subscribers settle losses."""
 
 
 OF_CLIENTS: Final = frozenset(
@@ -771,7 +771,7 @@ OF_CLIENTS: Final = frozenset(
         *(TunnelOpen, TunnelChunk, TunnelEof, TunnelAck, TunnelClose, TunnelMarked),
     }
 )
-"""What is taken from clients.  They are no members, serve nothing, and neither publish nor subscribe."""
+"""Kinds that are accepted from clients.  They are no members, serve nothing, and neither publish nor subscribe."""
 
 
 def node_of(field: bytes) -> NodeId:

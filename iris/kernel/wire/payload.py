@@ -177,7 +177,7 @@ def decode_payload_untrusted(payload: Payload) -> Any:
 
 
 _TIMESTAMPS: Final = (b"\xd6\xff", b"\xd7\xff", b"\xc7\x0c\xff")
-"""How each of the three forms of msgpack's own timestamps begins; what holds these bytes may also be something else."""
+"""First bytes of the three forms of msgpack's own timestamps; a payload with them may hold something else."""
 
 
 def _counted() -> Callable[[list[Any]], list[Any]]:
