@@ -42,7 +42,7 @@ from iris.cluster.balancing.subset import MIN_APERTURE, Aperture
 from iris.kernel.names import NodeId
 
 _WEIGHT: Final = 0.2
-"""Of the newest latency in the average: about the last ten requests count."""
+"""Weight of the newest latency in the average: about the last ten requests count."""
 
 _UNKNOWN: Final = 0.001
 """Seconds assumed of a member that has not answered yet: it is tried early, and not flooded."""
@@ -113,7 +113,7 @@ class _Score:
     def __init__(self, node: NodeId, site: str, distance: int, place: float) -> None:
         self.node = node
         self.place = place
-        """Where it stands in this caller's order of the members."""
+        """Position of the member in this caller's order."""
         self.site = site
         self.distance = distance
         self.latency = _UNKNOWN
@@ -121,19 +121,19 @@ class _Score:
         self.reported = self.delay = 0.0
         """The queue delay that it reported last, and what is left of that: it grows stale."""
         self.queued = False
-        """Whether waiting is much of what its requests take."""
+        """True if waiting is much of the time that its requests take."""
         self.suspended = False
         self.circuit: CircuitBreaker | None = None
         self.usual: float | None = None
         """The average before the first of its failures, as long as these are not forgotten."""
         self.trial_at = math.inf
         self.tried = False
-        """Whether the request is under way that may have its failures forgotten."""
+        """True while the request is under way that may clear its failures."""
         self.pause = _FIRST_PAUSE
 
     @property
     def due(self) -> float:
-        """When it may be tried although it failed."""
+        """Time at which a member that failed may be tried again."""
         circuit = self.circuit
         return circuit.until if circuit is not None and circuit.state is CircuitState.OPEN else self.trial_at
 
@@ -186,7 +186,7 @@ class Balancer:
         self._outstanding = 0
         self._queues = 0
         self._trials: list[tuple[float, float, _Score]] = []
-        """When the open circuits, and the members that failed, may be tried: a heap, with entries that hold no more."""
+        """Times at which open circuits, and members that failed, may be tried: a heap.  Some entries hold no more."""
         self.on_work: Callable[[], None] | None = None
         """Called once, when the next request is on its way."""
         self._repeats = RetryBudget(share=_REPEATS_SHARE, rate=_REPEATS_PER_SECOND, reserve=_REPEATS_RESERVE)

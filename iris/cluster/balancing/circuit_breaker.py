@@ -36,7 +36,7 @@ class CircuitBreaker:
     def __init__(self) -> None:
         self.state = CircuitState.CLOSED
         self.until = 0.0
-        """When an open circuit may be tried."""
+        """Time at which an open circuit may be tried."""
         self._failures = 0
         self._pause = FIRST_PAUSE
 

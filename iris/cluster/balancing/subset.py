@@ -35,8 +35,8 @@ of them alone with four, and 1.11 times with two."""
 _STEP: Final = 1.5
 _BUSY: Final = 0.8
 _IDLE: Final = 0.75
-"""Of one core, by this thread: above the one it is narrowed by a step, below the other it is widened.  They are close
-to each other: members that are too few leave the processor in between, and it would stay there."""
+"""Shares of one core, used by this thread: above the first the subset is narrowed by a step, below the second it is
+widened.  They are close to each other: too few members leave the processor in between, and it would stay there."""
 
 _MANY: Final = 1000.0
 """Requests that end in a second: with fewer, the processor is busy with something else, and members may be slow."""

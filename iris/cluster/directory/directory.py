@@ -76,29 +76,29 @@ class SiteDirectory:
         self.changed: set[Hop] = set()
         """The origins that have changed since somebody emptied this."""
         self.resubscribed: Callable[[RemoteSubscriber, bool], None] = lambda _, __: None
-        """Called with each who begins to want events of this realm (True), or ceases to."""
+        """Called with each node that begins to want events of this realm (True), or ceases to."""
         self._wanting: dict[RemoteSubscriber, int] = {}
-        """Who wants them, and how many gateways of its site say so: counted with each change, since there may be 65,536
-        exports of each gateway."""
+        """Nodes that want them, and the number of gateways of its site that say so: counted with each change, since
+        there may be 65,536 exports of each gateway."""
         self._permits: Callable[[str, Export], bool] = lambda _, __: True
         self._teller = partial(NeighbourTable, max_origins=max_origins, max_weight=max_weight)
         self._neighbours: dict[NodeId, NeighbourTable] = {}
         self._owners: dict[str, Owner] = {}
         self._contents: dict[Hop, ExportTable] = {}
-        """What is believed.  Their versions are counted here: no neighbour can get ahead of what others will tell."""
+        """Exports that are believed, with versions of our own: no neighbour can get ahead of later reports."""
         self._sources: dict[Hop, NodeId] = {}
-        """For each origin the neighbour that is believed."""
+        """The neighbour that is believed, by origin."""
         self._since: dict[Hop, float] = {}
         self._present: dict[str, dict[NodeId, Hop]] = {}
         """The origins of each site by their gateways, in the order in which they became known."""
         self._accepted: dict[str, dict[Hop, None]] = {}
-        """Those of them that speak for the site."""
+        """Origins of each site that speak for it."""
         self._index: Final = ExportIndex()
-        """What those export that speak for their sites."""
+        """Exports of the origins that speak for their sites."""
         self._ways: dict[str, dict[str, SitePath | None]] = {}
         """The best route to each site by salt, as long as no gateway of that site changes."""
         self._settled: dict[str, float] = {}
-        """When the gateways of each site were all known, as long as none changes."""
+        """Time at which the gateways of each site were all known, as long as none changes."""
         self._rerouted: set[str] = set()
         self._relisted: set[NodeId] = set()
         """Sites with other routes, and nodes that are members of something else, since ``take_news``."""
@@ -136,7 +136,7 @@ class SiteDirectory:
 
     @property
     def neighbours(self) -> tuple[NodeId, ...]:
-        """Those that are listened to."""
+        """The neighbours whose advertisements are accepted."""
         return tuple(self._neighbours)
 
     def questions(self) -> Iterator[tuple[NodeId, kinds.ExportsWanted]]:

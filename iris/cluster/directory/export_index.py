@@ -22,13 +22,13 @@ class ExportIndex:
 
     def __init__(self) -> None:
         self._members: dict[tuple[str, str], dict[Export, int]] = {}
-        """By site and node: the entries that name it as a member."""
+        """Entries that name a node as a member, by site and node."""
         self._subscribers: dict[tuple[str, str], int] = {}
-        """By site and node: to how many patterns of this realm's topics it subscribes."""
+        """Number of patterns of this realm's topics to which a node subscribes, by site and node."""
         self._abroad: dict[tuple[str, str], dict[str, int]] = {}
-        """By site and node: to how many patterns of each other realm's topics it subscribes."""
+        """Number of patterns of each other realm's topics to which a node subscribes, by site and node."""
         self._clusters: dict[str, dict[str, int]] = {}
-        """For each realm its clusters, and how many entries name each."""
+        """Clusters of each realm, with the number of entries that name each."""
 
     def __repr__(self) -> str:
         return f"<ExportIndex of {len(self._members)} members and {len(self._subscribers)} subscribers>"

@@ -37,13 +37,13 @@ class ExportTable:
         self.origin: Final = origin
         self.version = 0
         self.weight = 0
-        """Of all entries."""
+        """Weight of all entries in bytes of memory."""
         self._entries: dict[Export, Export] = {}
         self.clusters: dict[str, dict[NodeId, bytes]] = {}
-        """For each cluster its members, each with its proof."""
+        """Members of each cluster, each with its proof."""
         self.companions: set[NodeId] = set()
         self.topics: dict[str, set[NodeId]] = {}
-        """For each pattern of topics who wants it."""
+        """Nodes that want events, by pattern of topics."""
         self._history: deque[tuple[int, int, tuple[Export, ...], tuple[Export, ...]]] = deque()
         self._remembered = 0
 

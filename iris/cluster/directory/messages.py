@@ -51,21 +51,21 @@ class Export(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes on the wire, rounded up."""
+        """Size on the wire in bytes, rounded up."""
         return 32 + len(self.name) + len(self.proof)
 
     @property
     def weight(self) -> int:
-        """Bytes of memory that it takes in a directory, at most.
+        """Memory in bytes that the entry takes in a directory, at most.
 
-        Besides its name 870 were measured, with its places in what one neighbour tells, in what is believed and in the
+        Besides its name 870 were measured, with its places in one neighbour's report, in what is believed and in the
         index of that, and 105 in a list of what is to go.
         """
         return 1000 + len(self.name) + len(self.proof)
 
 
 class RouteAdvertisement(NamedTuple):
-    """How ``origin`` is reached through the sender; an empty path: not at all any more."""
+    """The route to ``origin`` through the sender.  An empty path withdraws it."""
 
     origin: Hop
     path: tuple[Hop, ...]

@@ -16,13 +16,13 @@ from iris.kernel.errors import RemoteProtocolError
 from iris.kernel.token_bucket import TokenBucket
 
 MAX_ORIGINS: Final = 1024
-"""Gateways of all sites together that one neighbour may tell of."""
+"""Gateways of all sites together that one neighbour may advertise."""
 
 MAX_EXPORTS: Final = 65_536
 """Entries of one origin."""
 
 MAX_WEIGHT: Final = 128 * MIB
-"""Bytes of memory that the exports which one neighbour advertises may take, by ``Export.weight``."""
+"""Memory in bytes that the exports which one neighbour advertises may take, by ``Export.weight``."""
 
 SHARES: Final = 8
 ORIGIN_SHARES: Final = 64
@@ -58,14 +58,14 @@ class _Parts:
 
 @final
 class Advertised:
-    """What one neighbour advertises of one origin."""
+    """Exports of one origin, as one neighbour advertises them."""
 
     __slots__ = ("entries", "parts", "path", "version", "weight")
 
     def __init__(self, path: tuple[Hop, ...]) -> None:
         self.path = path
         self.version = 0
-        """As the neighbour counts; 0: it has advertised no exports yet."""
+        """The neighbour's count of versions.  0: it has advertised no exports yet."""
         self.entries: set[Export] = set()
         self.parts: _Parts | None = None
         self.weight = 0

@@ -36,7 +36,7 @@ class SiteTag(Struct, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """What is said."""
+        """The text that a node sends in its hello."""
         return _BETWEEN + self.site if self.between else _CLIENT + self.site if self.client else self.site
 
     def check(self, text: str, *, same_realm: bool = True) -> None:

@@ -81,7 +81,7 @@ class AddressBook:
 
     @property
     def unsaved(self) -> bool:
-        """Whether there is something that the file does not say."""
+        """True if some address is not in the file yet, or was seen later than the file says."""
         return any(
             last - self._saved.get(url, -_WORTH_SAVING) >= _WORTH_SAVING for url, (_, last) in self._seen.items()
         )

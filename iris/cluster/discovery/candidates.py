@@ -26,7 +26,7 @@ from iris.kernel.names import NodeId
 
 @final
 class AddressSource(enum.IntEnum):
-    """Who says that there is a node; the best one first."""
+    """The source that reports a node's address; the best one first."""
 
     SEED = 0
     """The user."""
@@ -66,7 +66,7 @@ class _Candidate(Struct):
     source: AddressSource
     due: float
     since: float
-    """When it was offered, or dialled last."""
+    """Time at which it was offered, or dialled last."""
     failures: int = 0
     node: NodeId | None = None
     until: float = 0.0

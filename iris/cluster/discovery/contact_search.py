@@ -38,7 +38,7 @@ _REMEMBERED: Final = 64
 
 _SEED: Final = "seeds"
 _HEARSAY: Final = "found"
-"""Who told of an address, as in ``Discovery``."""
+"""Sources of an address, as in ``Discovery``."""
 
 _FAILURES: Final = (NotSent, AuthenticationError, ConfigError)
 

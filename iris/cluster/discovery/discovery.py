@@ -102,13 +102,13 @@ class Discovery:
         self._stood_for: dict[str, NodeId] = {}
         self._announced: set[NodeId] = set()
         self._strangers: set[NodeId] = set()
-        """Those that were announced at the last look, and that nobody had told of."""
+        """Nodes that were announced at the last look, and that no peer had reported."""
         self._tried: set[NodeId] = set()
-        """Of those that were announced when this node started, whom it has dialled."""
+        """Nodes among those announced when this node started that it has dialled."""
         self._remains: set[NodeId] = set()
         """Nodes that are gone, and whose entries in the registry cannot be removed."""
         self._ended = trio.lowlevel.ParkingLot()
-        """Where it is waited for the next attempt to end."""
+        """Tasks that wait for the next attempt to end."""
         self._warned: set[str] = set()
         self._introducing = 0
         """Nodes with which memberships are being exchanged."""
@@ -263,7 +263,7 @@ class Discovery:
             self._say_back(self._mesh.node)
 
     def __contains__(self, node: object) -> bool:
-        """Whether a node that is announced need not be dialled."""
+        """Return True if a node that is announced need not be dialled."""
         return (
             node == self._mesh.node
             or node in self._mesh.peers

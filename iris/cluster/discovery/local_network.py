@@ -26,7 +26,7 @@ class LocalNetwork:
         self._found: dict[str, tuple[str, ...]] = {}
         self._told = -math.inf
         self.left_out = 0
-        """How often somebody announced a node, of this realm as it says, and there were too many."""
+        """Number of announcements of nodes, of this realm as they say, that found no room."""
         self._news = trio.Event()
 
     def __repr__(self) -> str:

@@ -78,7 +78,7 @@ TYPE: Final = "_iris-mesh._tcp.local."
 
 
 _MAX_ADDRESSES: Final = 8
-"""Of one announcement."""
+"""Limit on the addresses of one announcement."""
 
 
 def urls_untrusted(

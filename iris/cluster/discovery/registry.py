@@ -39,7 +39,7 @@ class Registry:
 
     @property
     def exists(self) -> bool:
-        """Whether the directory is there."""
+        """True if the directory is there."""
         return os.path.isdir(self._directory)  # noqa: PTH112 -- where it may not be looked into, Path raises
 
     def holds(self, node: NodeId) -> bool:

@@ -24,11 +24,11 @@ ever other nodes; at 256 KiB for a list that would be worth his while."""
 
 @final
 class NodeAdmission:
-    """Who may be linked to one node; see ``PeerAdmission``.
+    """The rules for links to one node; see ``PeerAdmission``.
 
     Args:
         revocations: the newest list that the node has seen.
-        view: who is known to the membership.
+        view: the membership, which knows the nodes.
         verifier: compares a node with what is known of it.
     """
 

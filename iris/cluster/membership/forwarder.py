@@ -37,9 +37,9 @@ class Forwarder:
         """Frames forwarded for others."""
         self._mesh = mesh
         self._ways: Groups[NodeId, RelayedConnection] = Groups()
-        """By helper."""
+        """Relayed connections by helper."""
         self._ways_to: Groups[tuple[NodeId, NodeId], RelayedConnection] = Groups()
-        """By helper and target: a helper says of each where it has no link, with small frames."""
+        """Relayed connections by helper and target: a helper reports each link that it lacks, with small frames."""
         self._avoided: dict[tuple[NodeId, NodeId], float] = {}
         mesh.register(kinds.Forward, self._receive)
         mesh.register(kinds.ForwardRefused, self._receive_refused)

@@ -33,13 +33,13 @@ be reached than that is enough for, the pauses are longer.  An attempt takes 0.3
 can make up thousands of members."""
 
 _COURTESY: Final = 0.5
-"""Of two nodes that hear of each other one dials; the other one waits this long first."""
+"""Seconds that one of two nodes which learn of each other waits, while the other one dials."""
 
 _LATER: Final = 20.0
 """It waits for so many times its own lateness in addition: a handshake goes through as many threads, of both nodes."""
 
 _SPREAD: Final = 20.0
-"""Who dials does so within so many times its lateness: a newcomer of whom all hear at once has to answer them all."""
+"""Factor of its lateness within which a node begins to dial: a newcomer that all discover at once has to answer all."""
 
 _LATE: Final = 0.02
 """Seconds of lateness from which a node that has something to say waits as well."""
@@ -60,7 +60,7 @@ less even where each process waits a second for its turn."""
 
 @final
 class _Wait:
-    """What waits for a node that is being linked.
+    """Messages for a node that is being linked, and the state of that.
 
     Attributes:
         messages: of the machine, for when it is linked.

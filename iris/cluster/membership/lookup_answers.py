@@ -24,7 +24,7 @@ _PER_RECORD: Final = 0.25
 """Tokens for each record that is sent: a client gets 128 records a second, about 100 KiB."""
 
 _PART: Final = 48 * KIB
-"""Bytes of records in one message."""
+"""Size of the records in one message, in bytes."""
 
 _SMALL: Final = 64
 _SIGNATURES: Final = 3

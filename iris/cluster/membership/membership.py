@@ -57,10 +57,10 @@ _TOGETHER: Final = 32
 """Signatures in a message that travels with others: receivers check ``wire.MAX_CHECKS`` for one frame."""
 
 _HELD_BACK_SIZE: Final = 4096
-"""Bytes of a message that was held back for a node: most of them, rounded up."""
+"""Size in bytes assumed of a message that was held back for a node: most are smaller."""
 
 _LOOK: Final = 0.25
-"""Of ``Config.probe_timeout``: how often it is looked who owes an answer, while somebody does."""
+"""Share of ``Config.probe_timeout`` after which it is checked again which members owe an answer, while any does."""
 
 
 @final
@@ -87,10 +87,10 @@ class Membership:
         processor_time: Callable[[], float] | None = None,
     ) -> None:
         self.rejected: Counter[str] = Counter()
-        """What came to nothing here, by reason."""
+        """Operations that failed here, by reason."""
         self._offences = Misbehaviour()
         self.order = SiteOrder(swim.own.site)
-        """Which sites are asked first."""
+        """Order in which sites are asked."""
         self.queue_delay = queue_delay
         self._mesh = mesh
         self._swim = swim
@@ -106,7 +106,7 @@ class Membership:
         self._entered: Groups[NodeId, str] = Groups()
         """The names of those that each node is in: there may be many clusters, and members come and go."""
         self._emptied: dict[str, float] = {}
-        """When clusters lost their last members, the longest ago first."""
+        """Times at which clusters lost their last members, the longest ago first."""
         self._records: dict[NodeId, NodeRecord] = {}
         self._foreign: dict[NodeId, tuple[str, int]] = {}
         """Linked members at other sites, with how far these are."""
@@ -134,12 +134,12 @@ class Membership:
         self._watches: list[Watch] = []
         self._wakeup = Wakeup()
         self._nap = trio.CancelScope()
-        """What ``run`` waits in until something is due."""
+        """Scope in which ``run`` waits until something is due."""
         self._work = Wakeup()
         self._changed = trio.lowlevel.ParkingLot()
         self._synchronized = False
         self._progress = -math.inf
-        """When a node was linked for the last time."""
+        """Time at which a node was linked for the last time."""
         self._serving: dict[str, ClusterEntry] = {}
         self._answers = LookupAnswers(self._members_of)
         for kind in get_args(kinds.OfMembership):
@@ -347,11 +347,11 @@ class Membership:
 
     @property
     def settled(self) -> bool:
-        """Whether this node has told everything that it had to tell."""
+        """True once this node has sent all updates that it had to send."""
         return self._swim.settled
 
     def leave(self) -> None:
-        """Tell everybody that this node goes."""
+        """Announce to all members that this node leaves."""
         self._serving.clear()
         self._perform(self._swim.leave(trio.current_time()))
 

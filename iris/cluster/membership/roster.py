@@ -53,12 +53,12 @@ class Departure(Struct, frozen=True, kw_only=True):
     """A node that was here and is no more."""
 
     node: NodeInfo
-    """As it was seen last."""
+    """The node as it was seen last."""
     reason: str
     """``left``: it said goodbye; ``refused``: nobody listens where it did; ``silent``: it answers nobody; ``expelled``:
     its certificates do not hold any more."""
     at: float
-    """When this node noticed, on ``trio.current_time()``'s clock."""
+    """Time at which this node noticed, on ``trio.current_time()``'s clock."""
 
 
 @final

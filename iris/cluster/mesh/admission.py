@@ -10,7 +10,7 @@ from iris.security.identity import PeerIdentity
 
 
 class PeerAdmission(Protocol):
-    """What a mesh asks of every node whose certificates are in order.  A mesh cannot be made without one.
+    """The checks of a mesh on every node whose certificates are in order.  A mesh cannot be made without one.
 
     The methods are called while a frame is handled, with each handshake; none of them may block.
     """

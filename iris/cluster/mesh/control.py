@@ -24,7 +24,7 @@ from iris.kernel.wire import Message, kinds
 
 
 class GoodbyeHost(Protocol):
-    """What goodbyes need of their mesh."""
+    """The part of a mesh that goodbyes need."""
 
     closing: bool
 

@@ -39,15 +39,15 @@ AT_A_TIME: Final = 4
 """Handshakes of one node that are under way, if it is run when it should be."""
 
 _FEWER: Final = ((0.02, 2), (0.1, 1))
-"""From which lateness on there are fewer.  With 100 nodes on two cores, and 20 ms for all that a new link brings with
-it, four of each node would take 4 s each, which is what a handshake may take; one of each takes a second."""
+"""Lateness in seconds, and the handshakes allowed from there on.  With 100 nodes on two cores, and 20 ms of work for
+each new link, four of each node would take 4 s each, all that a handshake may take; one of each takes a second."""
 
 PATIENCE: Final = 1.0
 """Seconds after which a handshake that is not even connected no longer keeps others waiting: the other end may be cut
 off, or its process stopped.  A node that answers a connection is alive, and at most slow."""
 
 _LATER: Final = 10.0
-"""That one has so many times the lateness of this node in addition."""
+"""Factor of this node's lateness that is added to ``PATIENCE``."""
 
 _LONGER: Final = 100.0
 """A handshake may take so many times the lateness of this node longer: some twenty threads have to be run for it one
@@ -68,9 +68,9 @@ class _DialSlot:
 
 
 _SILENCE: Final = 0.4
-"""Of the time that a handshake may take, 2 s of 5: for so long no member has to be linked for a node that is opened to
-wait for the others no more.  A handshake over a path of 300 ms takes 1.5 s, the courtesy to the one that may dial
-included."""
+"""Share of the time that a handshake may take, 2 s of 5.  After so long without a new member a node that is opened
+waits for the others no more.  A handshake over a path of 300 ms takes 1.5 s, with the wait for the end that dials
+first."""
 
 
 @final
@@ -84,13 +84,13 @@ class DialLimiter:
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
         self.lateness: Callable[[], float] = lambda: 0.0
-        """Returns by how many seconds this node does too late what is due: it, or its machine, has too much to do."""
+        """Returns the seconds by which this node does too late what is due: it, or its machine, has too much to do."""
         self._until: dict[_DialSlot, float] = {}
-        """Those that are in, and until when each of them counts."""
+        """Handshakes that run, and the time until which each of them counts."""
         self._waiting: dict[str, deque[_DialSlot]] = {}
-        """Those that wait, by source; the source whose turn is next comes first."""
+        """Handshakes that wait, by source; the source whose turn is next comes first."""
         self._watcher: _DialSlot | None = None
-        """The one of those that wait which looks when somebody counts no more.  If all did, thousands would wake up."""
+        """The waiting handshake that looks when a running one counts no more.  If all did, thousands would wake up."""
 
     def __len__(self) -> int:
         return len(self._until)

@@ -50,15 +50,15 @@ _CARRIED_PATIENCE: Final = (0.05, *_PATIENCE)
 Without it callers waited for a second where one of two gateways was killed, in 1 of 80 cases."""
 
 _TURNED_AWAY: Final = 0.5
-"""Of the time that a handshake may take.  Strangers are hung up on as soon as their first frame is seen; one that shows
-a good one and cannot be answered has all of that time."""
+"""Share of the time that a handshake may take.  An unauthenticated peer is hung up on as soon as its first frame is
+seen; one whose first frame is good and that cannot be answered has all of that time."""
 
 _MAX_HELLO: Final = 3500
-"""Bytes of addresses in a hello, so that it stays below the 4 KiB that the handshake has room for."""
+"""Limit on the addresses in a hello in bytes, so that it stays below the 4 KiB that the handshake has room for."""
 
 
 class HandshakeHost(Protocol):
-    """What handshakes need of their mesh."""
+    """The part of a mesh that handshakes need."""
 
     refusals: Counter[str]
 
@@ -74,7 +74,7 @@ class HandshakeHost(Protocol):
 
     @property
     def advertised(self) -> tuple[str, ...]:
-        """Where others may reach this node."""
+        """The addresses at which others may reach this node."""
         ...
 
     @property
@@ -138,7 +138,7 @@ class _Initiating(Struct):
     established: Established | None = None
     error: IrisError | None = None
     reflected: bool = False
-    """Its first frame has come back to this node."""
+    """True once its first frame has come back to this node."""
 
     def fail(self, error: IrisError) -> None:
         self.error = error
@@ -194,7 +194,7 @@ class Handshakes:
         self._initiating: dict[int, _Initiating] = {}
         self._responding: dict[int, _Responding] = {}
         self._answering: dict[bytes, _Responding] = {}
-        """Those of which the first frame may come again, by the ephemeral key in it."""
+        """Handshakes whose first frame may come again, by the ephemeral key in it."""
 
     def __len__(self) -> int:
         return len(self._initiating) + len(self._responding)

@@ -29,8 +29,8 @@ _MAX_CONNECTIONS: Final = 8
 frame slowly on each, could make this node hold as many."""
 
 _GONE: Final = "gone"
-"""In the place of the address of a connection that has ended: who says something and hangs up is not to be taken for
-one whom the operating system vouches for."""
+"""Stands for the address of a connection that has ended: a peer that sends something and hangs up is not to be taken
+for one that the operating system vouches for."""
 
 
 @final
@@ -125,7 +125,7 @@ class InboundConnections:
 
     @property
     def deadline(self) -> float:
-        """When to call ``expire``; infinity if there are neither strangers nor rivals."""
+        """The time at which to call ``expire``; infinity if there are neither strangers nor rivals."""
         silent = [next(iter(self._owned[node].values())) + self._frame_timeout for node in self.rivals]
         return min([self._connections.deadline + self._grace, *silent])
 

@@ -96,7 +96,7 @@ class Mesh:
         self.advertised = own_addresses(identity.node_id, listening, dial_only=dial_only)
         """The URLs at which others may reach this node; for one that can only dial out, a route through third ones."""
         self.dial_only: Final = dial_only
-        """Whether this node dials both directions of every link."""
+        """True if this node dials both directions of every link."""
         self.config: Final = config
         self.wall_clock: Final = wall_clock
         self.refusals: Counter[str] = Counter()
@@ -105,7 +105,7 @@ class Mesh:
         self._transport = transport
         self._nursery = nursery
         self.rules: Final = rules or AddressRules()
-        """Which addresses this node dials."""
+        """Rules for the addresses that this node dials."""
         self._ways = OutboundConnections(
             transport,
             self._connection_broke,
@@ -134,9 +134,9 @@ class Mesh:
             own_urls=self.own_urls,
         )
         self.work = Work()
-        """What may still be done for the frame that is being handled."""
+        """Work that may still be done for the frame that is being handled."""
         self.reading: Final = InboxReader(transport, self._receive_direct)
-        """Who reads what arrives."""
+        """Reader of the frames that arrive."""
         self._sessions: dict[int, SessionEntry] = {}
         self._sessions_of: Groups[Peer, SessionEntry] = Groups()
         self._guests: Groups[bytes | str, Peer] = Groups()
@@ -147,7 +147,7 @@ class Mesh:
         self.own.link.failed = partial(self.suffer, self.own, "messages to this node")
         self._observers: list[PeerObserver] = []
         self._observers_of_clients: list[PeerObserver] = []
-        """Those of them that are told of peers also where one of the two ends is a client."""
+        """Observers among these that are also notified of peers where one of the two ends is a client."""
         self._barriers = PingBarrier(self._peers, entropy)
         self.redialling: Final = Reconnector(
             self._peers,
@@ -167,13 +167,13 @@ class Mesh:
             wall_clock=wall_clock,
         )
         self.cut_off = ""
-        """What came of the last attempt to reach anybody, if it was in vain."""
+        """The outcome of the last attempt to reach any node, if it failed; else empty."""
         self.shortcut: Callable[[Peer, bytes | memoryview], bool] | None = None
         """Takes a batch before it is decoded, and tells whether it has."""
         self.closing = False
-        """Whether this node is leaving, so that connections that end are no news."""
+        """True once this node is leaving, so that connections that end are no news."""
         self._logged: dict[str, float] = {}
-        """When each kind of unexpected error was last logged."""
+        """Time at which each kind of unexpected error was last logged."""
         self._carried_by: type[Message] | None = None
         """The kind of message that the frame came in which is being handled; None: it came over a connection."""
         self.register(kinds.Ping, self._barriers.receive_ping)
@@ -385,7 +385,7 @@ class Mesh:
 
     @property
     def sessions(self) -> int:
-        """How many sessions frames may arrive in."""
+        """Number of sessions in which frames may arrive."""
         return len(self._sessions)
 
     def is_session(self, index: int) -> bool:

@@ -89,17 +89,17 @@ class OutboundConnections:
         self._urls: dict[OutgoingConnection, str] = {}
         self._returning: dict[OutgoingConnection, str] = {}
         self._counted: dict[OutgoingConnection, tuple[str, str]] = {}
-        """Those that count as dialled in vain until a node is found there: by whose word, and at which host."""
+        """Connections that count as dialled in vain until a node is found there: source of the address, and host."""
         self.carrier: Carrier | None = None
-        """What leads to nodes of other sites."""
+        """Carrier to nodes of other sites."""
         self.forwarder: Carrier | None = None
-        """What leads to nodes of this site that cannot be linked directly."""
+        """Carrier to nodes of this site that cannot be linked directly."""
 
     def __len__(self) -> int:
         return len(self._owners)
 
     def __contains__(self, outgoing: object) -> bool:
-        """Whether a connection has neither broken nor been closed, as far as is known."""
+        """Return True if a connection has neither broken nor been closed, as far as is known."""
         return outgoing in self._owners
 
     async def dial(self, url: str, told: Told | None = None) -> OutgoingConnection:

@@ -20,7 +20,7 @@ from iris.security.channel import Session
 from iris.security.identity import NodeIdentity, PeerIdentity
 
 _KINDS: Final = {"site": "gateway", "via": "relay", "reverse": "ws"}
-"""Of connections that no transport dials."""
+"""Kinds of the connections that no transport dials, by scheme."""
 
 
 @final
@@ -56,22 +56,22 @@ class Peer:
         self.link: Final = Link(self.node, config)
         self.addresses = addresses
         self.reached = ""
-        """Where this node has dialled it last, and found it.  Its other addresses are what it says of itself."""
+        """The address at which this node has dialled and found it last.  Its other addresses are its own claims."""
         self.session = session
         self.initiated = False
-        """Whether this node began the handshake of the present session."""
+        """True if this node began the handshake of the present session."""
         self.fruitless = 0
         """Attempts to reach it again since something came from it.  Who turns this node away lets it connect first."""
         self.fruitless_since = 0.0
-        """When the first of them began; trio's clock."""
+        """Time at which the first of them began; trio's clock."""
         self.leaving = False
-        """Whether the peer has said goodbye, so that its connections end in order."""
+        """True once the peer has said goodbye, so that its connections end in order."""
         self.client = False
-        """Whether the peer is no member: it asks, and has no part in membership and in what is published."""
+        """True if the peer is no member: it asks, and has no part in membership and in what is published."""
         self.border: Border | None = None
-        """What may be asked and heard by the peer, if it is at another site."""
+        """Rules for the peer's requests and subscriptions.  None unless it is at another site."""
         self.returning = False
-        """Whether its connection is gone and there is another one: requests to it are repeated there, not elsewhere."""
+        """True if its connection is gone and there is another one: requests to it are repeated there, not elsewhere."""
         self.site = ""
         """The site that the peer says it is in."""
         self.round_trip: float | None = None
@@ -79,23 +79,23 @@ class Peer:
 
     @property
     def foreign(self) -> bool:
-        """Whether the peer is at another site, reached through gateways."""
+        """True if the peer is at another site, reached through gateways."""
         return bool(self.addresses) and is_site_url(self.addresses[0])
 
     @property
     def kind(self) -> str:
-        """How frames go there: tcp, ipc or ws; gateway: through those of two sites; relay: through a third node."""
+        """The kind of its route: tcp, ipc or ws; gateway: through those of two sites; relay: through a third node."""
         scheme = (self.reached or next(iter(self.addresses), "")).partition("://")[0]
         return _KINDS.get(scheme, scheme)
 
     @property
     def other_realm(self) -> bool:
-        """Whether the peer is of a realm of another owner."""
+        """True if the peer is of a realm of another owner."""
         return self.identity.foreign is not None
 
     @property
     def indirect(self) -> bool:
-        """Whether frames to the peer go through other nodes."""
+        """True if frames to the peer go through other nodes."""
         return bool(self.addresses) and (is_via_url(self.addresses[0]) or self.foreign)
 
     def may_ask(self, cluster: str) -> bool:
@@ -199,7 +199,7 @@ class SessionEntry:
 
 
 class PeerObserver(Protocol):
-    """What those above are told of peers; plain calls in the trio thread."""
+    """Observer of peers in the layers above; plain calls in the trio thread."""
 
     def peer_connected(self, peer: Peer) -> None:
         """A node is linked for the first time, or again after ``peer_removed``."""

@@ -54,14 +54,14 @@ class InboxReader:
         self._context = copy_context()
         self._leader: InboxWaiter | None = None
         self._reads = False
-        """Whether the task of the mesh reads at this moment: it may lend what it does."""
+        """True while the task of the mesh reads: it may lend its turn to another task."""
         self._returning = False
-        """Whether the task of the mesh is about to run, and was not needed so far."""
+        """True while the task of the mesh is about to run, and was not needed so far."""
         self._over = False
         self._failure: Exception | None = None
-        """What the transport raised when a follower read; it is for the task of the mesh."""
+        """The exception of the transport when a follower read; the task of the mesh raises it."""
         self._all = True
-        """Whether all is read that has come."""
+        """True once all is read that has come."""
         self._returned = Wakeup()
 
     def __repr__(self) -> str:
@@ -195,7 +195,7 @@ class InboxWaiter:
 
     @property
     def is_served(self) -> bool:
-        """Whether the task need not read on."""
+        """True if the task need not read on."""
         return self.is_woken and self._hasty
 
     def wake(self) -> None:

@@ -33,7 +33,7 @@ _REMEMBERED: Final = 1024
 
 @final
 class FlapDamping:
-    """How often the links to each node broke lately: a token bucket for each."""
+    """Counts how often the links to each node broke lately: a token bucket for each."""
 
     def __init__(self) -> None:
         self._left: dict[NodeId, tuple[float, float]] = {}
@@ -130,7 +130,7 @@ class Reconnector:
         self._refused_grace = refused_grace
         self._under_way: set[Peer] = set()
         self.flapping: Final = FlapDamping()
-        """Whose links do not live, and are not made again at once."""
+        """Breaks of links that do not last, and are not made again at once."""
         self.pauses: Callable[[Peer], Iterable[float]] = partial(pauses_of, patience=patience)
         """Returns the pauses before each attempt to reach a peer; when there are no more, it is given up."""
         self.refused: Callable[[NodeId], None] = lambda _: None

@@ -36,7 +36,7 @@ _PATIENCE: Final = 1.15
 
 
 class RekeyHost(Protocol):
-    """What the rekey schedule needs of its mesh."""
+    """The part of a mesh that the rekey schedule needs."""
 
     refusals: Counter[str]
 

@@ -30,7 +30,7 @@ STALLED: Final = 0.25
 """Seconds without progress after which a link holds up no copies that go over others."""
 
 Targets = Mapping[str, bytes]
-"""For each site the ids of nodes, one after the other."""
+"""Ids of nodes by site, one after the other."""
 
 
 def targets_untrusted(field: Iterable[tuple[str, bytes]]) -> dict[str, bytes]:

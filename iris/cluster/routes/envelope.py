@@ -20,18 +20,18 @@ from iris.kernel.errors import RemoteProtocolError
 T = TypeVar("T")
 
 HOPS_AT: Final = 3
-"""Where the hops are, in one byte."""
+"""Position of the hops, which are one byte."""
 
 BEGIN: Final = HOPS_AT + 1
-"""Where the envelope begins: behind the headers of two arrays, the kind and the hops, of one byte each."""
+"""Position of the envelope: behind the headers of two arrays, the kind and the hops, of one byte each."""
 
 _ALONE: Final = b"\x91\x97\x60"
-"""How a batch begins that is a single Carry."""
+"""First bytes of a batch that is a single Carry."""
 _NODE: Final = b"\xc4\x10"
 _SHORT_TEXT: Final = 0xA0
 _SHORT_BINARY: Final = b"\xc4"
 _WIDTHS: Final = MappingProxyType({0xC4: 1, 0xC5: 2, 0xC6: 4})
-"""Bytes of the length of a binary, by its first byte."""
+"""Width in bytes of the length of a binary, by its first byte."""
 
 _MAX_KNOWN: Final = 4096
 """Flows that are remembered at one time; then all are forgotten, and found out again."""

@@ -30,12 +30,12 @@ HOPS: Final = 16
 """Gateways that hand a frame on before it is dropped.  It ends loops in the moments in which routes change."""
 
 AHEAD: Final = 1024 * 1024
-"""Bytes that wait for the first gateway at most before more is handed over: what is there cannot be held back any more
-when the gateway says that it is busy."""
+"""Limit in bytes on what waits for the first gateway before more is handed over: it cannot be held back any more when
+the gateway says that it is busy."""
 
 _SMALL: Final = 4096
-"""Bytes of a frame up to which it is encoded by hand without a look whether the link is idle.  So are large ones with
-one: a turn of the scheduler less.  Those between gather into batches."""
+"""Limit in bytes up to which a frame is encoded by hand without a look whether the link is idle.  So are large ones
+with one: a turn of the scheduler less.  Those between gather into batches."""
 
 _LOOK: Final = 0.25
 
@@ -176,4 +176,4 @@ READY: Final = 5
 REASONS: Final = MappingProxyType(
     {GONE: "its site does not know the node", NOT_EXPORTED: "not exported", NO_ROUTE: "no route"}
 )
-"""In words, those after which nothing is carried."""
+"""Texts of the reasons after which nothing is carried."""

@@ -47,7 +47,7 @@ class RelayedObserver:
         return link
 
     def break_off(self) -> None:
-        """What lies between is gone, or does not reach the node: the user of the connection is notified."""
+        """Close the connection, and notify its user: the nodes between are gone, or do not reach the node."""
         if not self.closed:
             self.close()
             self._on_broken()

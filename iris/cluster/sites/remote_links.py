@@ -51,7 +51,7 @@ class RemoteLinks:
         """Linked nodes whose subscriptions have come, and that have answered: they know of the link, too."""
         self._patience: Final = WaitBudget(config.handshake_timeout)
         self._patience_to_confirm: Final = WaitBudget(config.handshake_timeout)
-        """Of events that are to be confirmed, which wait also where others have just waited in vain."""
+        """Budget of events that are to be confirmed, which wait also where others have just waited in vain."""
 
     def __repr__(self) -> str:
         return f"<RemoteLinks: {len(self._under_way)} under way>"

@@ -28,13 +28,13 @@ WINDOW: Final = 5.0
 WINDOWS: Final = 12
 
 BAD: Final = 6
-"""Of the last ``WINDOWS``, so many bad ones are reported.  A cut that heals makes one bad, or two."""
+"""Bad windows among the last ``WINDOWS`` that are reported.  A cut that heals makes one bad, or two."""
 
 FEWEST: Final = 5
 """Frames that are missing or refused in a bad window, at least."""
 
 PART: Final = 100
-"""In a bad window, at least one of so many frames is missing or refused."""
+"""Frames among which at least one is missing or refused in a bad window."""
 
 _MAX_SITES: Final = 1024
 """Sites that are remembered at one time."""

@@ -58,7 +58,7 @@ class CarriedFrames:
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
         self._flows: Flows[tuple[Peer, str | None]] = Flows()
-        """From whom they come, and whose limits count for them."""
+        """Flows by their source: the peer whose limits count for it, and its site."""
 
     def take(self, peer: Peer, batch: bytes | memoryview) -> bool:
         """Take a batch that is a single carried frame for this node; tell whether it is one."""
@@ -115,13 +115,13 @@ class Sites:
         self._site: Final = mesh.tag.site
         self.directory: Final = SiteDirectory(Hop(self._site, mesh.node))
         self.foreigners: Final = RemoteMembers(mesh, self.directory, lambda: membership.order)
-        """Who is at other sites."""
+        """The members at other sites."""
         self.forward: Callable[[Peer, kinds.Carried], None] | None = None
         """Takes what is to be carried on; set by a gateway."""
         self.link_to: Callable[[NodeId], Link | None] = self._link_to
         """Returns the link to the first gateway of a route; replaced by a gateway."""
         self.copies: Final = CopyRoute((self._site, mesh.node), self._way, self._first_link)
-        """Where events for several nodes of other sites leave."""
+        """Route of events for several nodes of other sites."""
         self.hear: Callable[[str, NodeId, bytes], None] = lambda _, __, ___: None
         """Takes such events from others, each frame with its publisher and that one's site; set by the patterns."""
         self.divide: Callable[[Peer, kinds.Copy], None] | None = None
@@ -131,30 +131,30 @@ class Sites:
         """Grows when subscribers at other sites, or the links to them, may have changed."""
         self._ways: dict[GatewayRoute, None] = {}
         self._ways_at: Groups[str, GatewayRoute] = Groups()
-        """By site."""
+        """Routes by site."""
         self._ways_to: Groups[tuple[str, NodeId], GatewayRoute] = Groups()
-        """By target: a gateway says of each how it goes, with small frames."""
+        """Routes by target: a gateway reports the state of each, with small frames."""
         self._clusters: dict[NodeId, set[str]] = {}
-        """What each linked member serves, as far as its site exports that."""
+        """Clusters that each linked member serves, as far as its site exports them."""
         self._unreached: set[NodeId] = set()
         """Linked members of sites that could not be reached when they were to be looked at."""
         self._listed: dict[NodeId, frozenset[Hop]] = {}
         """The gateways that have named each of them as a member of some cluster."""
         self._anew = True
-        """Whether all is looked at next, and not only what has changed in the directory."""
+        """True if all is looked at next, and not only what has changed in the directory."""
         self._identity = mesh.identity
-        """Who this node was then, and so whom it trusted."""
+        """Identity of this node at the last look, and so its trusted keys."""
         self._settles = math.inf
-        """When gateways that came lately are next to know their site."""
+        """Time at which gateways that came lately are next to know their site."""
         self._doubts: Final = ExportDoubts()
         self._subscribing: Counter[NodeId] = Counter()
-        """To how many patterns each node of another site subscribes."""
+        """Number of patterns to which each node of another site subscribes."""
         self._resubscribed = False
         self._resubscriptions: dict[RemoteSubscriber, bool] = {}
-        """Who wants events since the last question, or does no more."""
+        """Nodes that want events since the last question (True), or no longer do."""
         self.directory.resubscribed = self._note_subscriber
         self._withdrawn: set[NodeId] = set()
-        """Those that are none any more, as far as their sites have told."""
+        """Nodes that are no members any more, as far as their sites have reported."""
         self._broken: set[NodeId] = set()
         """Linked nodes whose route is gone, as long as there may be another one."""
         self._dropping: set[NodeId] = set()
@@ -303,7 +303,7 @@ class Sites:
         self._news.unpark_all()
 
     def changed(self) -> None:
-        """Whom to believe, or who may serve what, may have changed."""
+        """Look at all again: trusted keys, or the rights to serve, may have changed."""
         self._anew = True
         self._wakeup.wake()
 

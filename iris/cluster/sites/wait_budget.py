@@ -24,7 +24,7 @@ class _Spent(NamedTuple):
     since: float
     seconds: float
     until: float
-    """When waiting ended: who waits at the same time as others holds up nothing more."""
+    """Time at which waiting ended: a publisher that waits at the same time as others holds up nothing more."""
 
 
 @final

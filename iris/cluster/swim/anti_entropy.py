@@ -31,7 +31,7 @@ _NODE: Final = 16
 U = TypeVar("U", bound=Update)
 
 MAX_DIGEST: Final = 48 * 1024
-"""Bytes of one digest, and of one list of wanted nodes: 2,048 entries, or 3,072 nodes."""
+"""Limit in bytes on one digest, and one list of wanted nodes: 2,048 entries, or 3,072 nodes."""
 
 
 def differing_buckets(view: View, theirs: bytes) -> bytes:

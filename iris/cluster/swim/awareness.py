@@ -20,7 +20,7 @@ _MAX_BY_OTHERS: Final = 2
 """A malicious accuser must not be able to blind this node."""
 
 _FADING: Final = 0.9
-"""What is left of a lateness when the next thing was done in time: a hundredth after 44 of them, or 4 s of gossip."""
+"""Share of a lateness that remains when the next thing is done in time: 1 % after 44 of them, or 4 s of gossip."""
 
 
 @final
@@ -42,7 +42,7 @@ class Awareness:
 
     @property
     def factor(self) -> int:
-        """By how much probing slows down: 1 when well."""
+        """Factor by which probing slows down: 1 when well."""
         return 1 + self.score
 
     def late(self, seconds: float) -> None:

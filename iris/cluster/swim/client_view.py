@@ -108,12 +108,12 @@ class ClientView:
 
     @property
     def deadline(self) -> float:
-        """When ``expire`` is to be called."""
+        """The time at which ``expire`` is to be called."""
         return self._ground.timers.deadline
 
     @property
     def own(self) -> NodeRecord:
-        """What this node would say of itself."""
+        """This node's own record, as others would see it."""
         return self._ground.own
 
     @property
@@ -128,7 +128,7 @@ class ClientView:
 
     @property
     def rejected(self) -> Mapping[str, int]:
-        """How much of what peers sent was refused, by reason."""
+        """Number of messages and updates of peers that were refused, by reason."""
         return self._ground.rejections
 
     def record(self, node: NodeId) -> NodeRecord | None:

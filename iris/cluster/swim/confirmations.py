@@ -27,8 +27,8 @@ from iris.cluster.swim.view import NodeState
 from iris.kernel.names import NodeId
 
 _ASKED_AT: Final = (0.4, 0.6, 0.8, 0.95, 1.6, 2.4, 3.2, 3.8)
-"""When a suspect is asked, as a multiple of the shortest suspicion: before the end with enough witnesses and with few.
-By the first time the news is old, so that it is mostly the dead who are asked in vain."""
+"""Times at which a suspect is asked, in shortest suspicions: before the end with enough witnesses and with few.  By the
+first time the news is old, so that it is mostly the dead who are asked in vain."""
 
 _LATER: Final = 10.0
 """A suspicion of silence lasts so many times the lateness of this node longer: the suspect may be as late."""

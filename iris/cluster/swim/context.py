@@ -66,7 +66,7 @@ class Timers:
 
     @property
     def deadline(self) -> float:
-        """When the next callback is due; infinity if there is none."""
+        """Time at which the next callback is due; infinity if there is none."""
         heap = self._heap
         while heap:
             first = heap[0]
@@ -100,7 +100,7 @@ class Send(Struct, frozen=True, kw_only=True):
     node: NodeId
     message: Message
     size: int = 64
-    """Bytes on the wire, roughly."""
+    """Size on the wire in bytes, roughly."""
 
 
 @final
@@ -119,7 +119,7 @@ class Changed(Struct, frozen=True, kw_only=True):
 
 @final
 class Routable(Struct, frozen=True, kw_only=True):
-    """Whether to give work to this node from now on: the balancer's ``resume`` or ``suspend``.
+    """Open or close the route of new work to this node: the balancer's ``resume`` or ``suspend``.
 
     Closed by own evidence (two direct probes missed, link broken or refused), by two independent witnesses, and by
     death.  A single other member's word closes no route.  Each effect is a change: the route of a member that is new,
@@ -166,7 +166,7 @@ _GOSSIP_UPDATES: Final = MAX_SIGNATURES
 """Most of so many are renewals and claims; of records there is room for a sixth."""
 
 _SMALL: Final = 64
-"""Bytes of a message without updates, rounded up."""
+"""Size of a message without updates in bytes, rounded up."""
 _REJECTED_PAIRS: Final = 1024
 
 _WITNESSES_TO_ROUTE: Final = 2
@@ -212,7 +212,7 @@ class SwimContext:
         self.health: Final = Awareness()
         self.is_linked: Callable[[NodeId], bool] = lambda _: True
         self.is_new: Callable[[NodeId], bool] = lambda _: False
-        """Whether a node is being linked for the first time, so that its silence says nothing."""
+        """Returns True while a node is being linked for the first time, so that its silence says nothing."""
         self.outbox: list[Effect] = []
         self.sent: Counter[type[Message]] = Counter()
         """Messages by kind."""

@@ -36,7 +36,7 @@ from iris.kernel.wire import kinds
 
 @final
 class ProbeVerdict(enum.IntEnum):
-    """What a helper reports about the member that it was asked to probe."""
+    """A helper's report about the member that it was asked to probe."""
 
     ANSWERED = 0
     SILENT = 1
@@ -66,7 +66,7 @@ class OpenProbe:
 
     @property
     def deadline(self) -> float:
-        """When the next step is due: helpers, then the end."""
+        """Time at which the next step is due: helpers, then the end."""
         return self.sent + (2 if self.widened else 1) * self.timeout
 
     def widen(self, helpers: list[NodeId]) -> None:

@@ -34,12 +34,12 @@ MAX_SIGNATURES: Final = 240
 """Signatures in one message: receivers check ``wire.MAX_CHECKS`` for one frame."""
 
 _RECORD_SIGNATURES: Final = 3
-"""Its subject's, and the two in the certificate chain with which the subject shows its key."""
+"""Signatures of one record: its subject's, and two of the certificate chain with which the subject shows its key."""
 
 
 @final
 class Evidence(enum.IntEnum):
-    """What a witness saw.  The greater value is the stronger one."""
+    """The evidence of a witness.  The greater value is the stronger one."""
 
     SILENT = 1
     """Probes were not answered: dead, cut off, or stalled."""
@@ -219,7 +219,7 @@ class GossipQueue:
         self._levels: list[OrderedDict[Key, tuple[Update, int]]] = [OrderedDict()]
         self._level_of: dict[Key, int] = {}
         self._told: dict[Key, int] = {}
-        """Those that their subjects tell everybody, and the level from which on each only rides along."""
+        """Updates that their subjects send to everybody, and the level from which on each only rides along."""
         self._riding = 0
         self.dropped = 0
 
@@ -231,7 +231,7 @@ class GossipQueue:
 
     @property
     def pressing(self) -> bool:
-        """Whether an update waits that needs messages of its own."""
+        """True if an update waits that needs messages of its own."""
         return len(self._level_of) > self._riding
 
     def get(self, key: Key) -> Update | None:

@@ -25,7 +25,7 @@ class RecordQuota:
     def __init__(self, limit: int) -> None:
         self._limit: Final = limit
         self._nodes: dict[bytes, dict[NodeId, None]] = {}
-        """In the order in which they were met."""
+        """Nodes of each key, in the order in which they were met."""
         self._keys: dict[NodeId, bytes] = {}
 
     def __repr__(self) -> str:

@@ -20,7 +20,7 @@ from iris.kernel.names import NodeId, is_name
 from iris.kernel.wire import kinds, node_of
 
 MAX_RECORD: Final = 16 * 1024
-"""Bytes of one encoded record.  A record with eight clusters, each with its certificate chain, is about 5 KiB."""
+"""Limit on one encoded record in bytes.  One with eight clusters and their certificate chains takes about 5 KiB."""
 
 MAX_ADDRESSES: Final = 16
 MAX_ADDRESS: Final = 256
@@ -29,7 +29,7 @@ MAX_CLUSTERS: Final = 64
 
 @final
 class MemberState(enum.IntEnum):
-    """How a node is seen.  At equal incarnation the greater value wins."""
+    """The state of a node, as seen here.  At equal incarnation the greater value wins."""
 
     ALIVE = 0
     SUSPECT = 1
@@ -71,7 +71,7 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
 
     @property
     def size(self) -> int:
-        """Bytes on the wire, rounded up."""
+        """Size on the wire in bytes, rounded up."""
         return (
             64
             + len(self.name)

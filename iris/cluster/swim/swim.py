@@ -62,12 +62,12 @@ class SwimStatistics:
     refuted: int
     """Suspicions of others that ended well."""
     refutations: int
-    """How often this node had to contradict its own suspicion."""
+    """Number of times that this node contradicted a suspicion of itself."""
     stalls: int
     sent: dict[str, int]
     """Messages by kind."""
     rejected: dict[str, int]
-    """What was refused from peers, by reason."""
+    """Messages and updates of peers that were refused, by reason."""
 
 
 @final
@@ -109,7 +109,7 @@ class Swim:
 
     @property
     def deadline(self) -> float:
-        """When ``expire`` is to be called."""
+        """The time at which ``expire`` is to be called."""
         return self._ground.timers.deadline
 
     @property
@@ -128,12 +128,12 @@ class Swim:
 
     @property
     def lateness(self) -> float:
-        """By how many seconds this node did lately what was due too late: it, or its machine, has too much to do."""
+        """Seconds by which this node was late lately with what was due: it, or its machine, has too much to do."""
         return self._ground.health.lateness
 
     @property
     def settled(self) -> bool:
-        """Whether updates that need messages of their own were sent often enough; worth a short wait when closing."""
+        """True once updates that need messages of their own were sent often enough; worth a short wait when closing."""
         return not self._ground.dissemination.pressing
 
     def record(self, node: NodeId) -> NodeRecord | None:
@@ -156,7 +156,7 @@ class Swim:
 
     @property
     def rejected(self) -> Mapping[str, int]:
-        """How much of what peers sent was refused, by reason."""
+        """Number of messages and updates of peers that were refused, by reason."""
         return self._ground.rejections
 
     def statistics(self) -> SwimStatistics:

@@ -39,25 +39,25 @@ class NodeState:
         self.state = MemberState.ALIVE
         self.since = now
         self.met = now
-        """When it came, or came back from the dead."""
+        """Time at which it came, or came back from the dead."""
         self.suspicion: Suspicion | None = None
         self.unreachable = ""
         """This node's own evidence against the route to the member: ``silent``, ``refused`` or nothing."""
         self.routed = True
-        """What the last ``Routable`` effect said."""
+        """State of the route in the last ``Routable`` effect."""
         self.nudged = -math.inf
-        """When a probe last told the member that it is held suspect or dead."""
+        """Time at which a probe last told the member that others see it suspect or dead."""
         self.accused = 0
         """The incarnation about which an accusation was passed on."""
         self.wanted = -math.inf
-        """When its record was last asked for."""
+        """Time at which its record was last asked for."""
 
     def __repr__(self) -> str:
         return f"<NodeState {self.record.node[:8]} {self.state.name} {self.record.incarnation}>"
 
     @property
     def live(self) -> bool:
-        """Whether the member is alive or only suspect."""
+        """True if the member is alive or only suspect."""
         return self.state <= MemberState.SUSPECT
 
 
