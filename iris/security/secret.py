@@ -14,7 +14,7 @@ from msgspec import Struct
 
 @final
 class Secret(bytes):
-    """Bytes whose repr, str and format say only how many they are."""
+    """Secret bytes: their repr, str and format give only their number."""
 
     __slots__ = ()
 

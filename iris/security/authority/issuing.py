@@ -197,7 +197,7 @@ def revoke_node(
 
 @final
 class CredentialSummary(Struct, frozen=True, kw_only=True):
-    """What a credential says, without secrets: what ``iris keys show`` prints."""
+    """Contents of a credential, without secrets: what ``iris keys show`` prints."""
 
     cluster: str
     realm: str
@@ -237,7 +237,7 @@ FaultKind = Literal["early", "expired", "expires", "rotating", "bundle", "revoke
 
 @final
 class CredentialFault(Struct, frozen=True, kw_only=True):
-    """What is wrong with a credential, or soon will be.
+    """A fault of a credential, or one that it soon will have.
 
     Args:
         kind: ``early``: not valid yet; ``expired``; ``expires``: within 14 days; ``rotating``: it holds two gate

@@ -51,15 +51,15 @@ from iris.kernel.slots import SlotTable
 from iris.kernel.token_bucket import TokenBucket
 
 MAX_ADDRESSES: Final = 4096
-"""Addresses whose rate is remembered, 200 bytes each.  Beyond it the one heard of longest ago is forgotten, which
-gives it a fresh burst: with so many addresses an attacker gains nothing from that."""
+"""Addresses whose rate is remembered, 200 bytes each.  Beyond it the one seen longest ago is forgotten, which gives it
+a fresh burst: with so many addresses an attacker gains nothing from that."""
 
 FIRST_FRAMES: Final = 3
-"""How often an honest node sends the same first frame: it cannot know which of them were dropped.  A replay that comes
-before the last of these does no harm, for its answer goes to that node all the same."""
+"""Limit on the repeats of one first frame: an honest node sends it so often, since it cannot know which of them were
+dropped.  A replay that comes before the last of these does no harm, for its answer goes to that node all the same."""
 
 MAX_EPHEMERALS: Final = 8192
-"""First frames that are remembered, 200 bytes each.  Beyond it the one that was heard of longest ago is forgotten."""
+"""First frames that are remembered, 200 bytes each.  Beyond it the one that was seen longest ago is forgotten."""
 
 K = TypeVar("K", bound=Hashable)
 
@@ -232,7 +232,7 @@ class StrangerConnections(Generic[K]):
 
     @property
     def deadline(self) -> float:
-        """When to call ``expire``; infinity if there are no strangers."""
+        """The time at which to call ``expire``; infinity if there are no strangers."""
         return self._strangers.deadline
 
     def expire(self, now: float) -> list[K]:

@@ -69,10 +69,10 @@ from iris.security.secret import Redacted, Secret
 _DEFAULTS: Final = Config()
 
 EPHEMERAL: Final = slice(HEADER_SIZE + 1, HEADER_SIZE + 1 + DHLEN)
-"""Where the ephemeral key of the initiator stands in a first frame."""
+"""Position of the initiator's ephemeral key in a first frame."""
 
 MAX_HELLO: Final = 4096
-"""Bytes of a hello: some dozens of addresses."""
+"""Limit on a hello in bytes: some dozens of addresses."""
 
 ENCAPSULATION_KEY_SIZE: Final = 1184
 CIPHERTEXT_SIZE: Final = 1088
@@ -84,7 +84,7 @@ _CERTIFICATES: Final = struct.Struct(">16sIHH")
 """Start of the part in which a node proves itself: node id, session index, sizes of certificate and delegation."""
 
 MAX_HANDSHAKE_FRAME: Final = 24 * 1024
-"""Bytes of a handshake frame: two signed documents of 8 KiB, a hello, and what Noise and ML-KEM add."""
+"""Limit on a handshake frame in bytes: two signed documents of 8 KiB, a hello, and the parts of Noise and ML-KEM."""
 
 Admit = Callable[[PeerIdentity], None]
 """Called with a verified peer; raises AuthenticationError to refuse it (revoked, for example)."""
@@ -92,12 +92,12 @@ Admit = Callable[[PeerIdentity], None]
 
 @final
 class Established(Redacted, frozen=True, kw_only=True):
-    """What a finished handshake yields.
+    """The result of a finished handshake.
 
     Args:
         session: ready to seal and open.
-        peer: who is at the other end.
-        hello: what it said of itself, authentic.
+        peer: the verified node at the other end.
+        hello: the peer's hello, authentic.
         frame: the last frame to send, on the initiator's side; else None.
     """
 
@@ -149,7 +149,7 @@ class NotAdmitted(AuthenticationError):
 
 
 class _Side:
-    """What both sides of a handshake have in common."""
+    """The common part of both sides of a handshake."""
 
     __slots__ = ("__weakref__", "_admit", "_config", "_identity", "_index", "_noise", "_trusted", "over")
 

@@ -130,7 +130,7 @@ class ReceiverKey:
         if len(key) != KEY_SIZE:
             raise AuthenticationError(f"a sender key is {KEY_SIZE} bytes and not {len(key)}")
         self.lost = 0
-        """How often frames were missing before one."""
+        """Number of gaps in the sequence of frames that were opened."""
         self._aead = noise.CIPHERS[Suite(suite).cipher](key)
         self._nonce = NONCE[Suite(suite)].pack
         self._last = 0

@@ -43,7 +43,7 @@ EPOCH_FRAMES: Final = 2**16
 """Frames sealed with one key."""
 
 EPOCH_BYTES: Final = 2**30
-"""Bytes sealed with one key; far below where AES-GCM's bounds begin to matter (2^36 blocks), cheap enough to do."""
+"""Limit in bytes on what one key seals; far below where AES-GCM's bounds begin to matter (2^36 blocks), and cheap."""
 
 MAX_EPOCH: Final = 2**16 - 1
 """The header has room for no more; 64 TiB in a session's 180 s are out of reach."""
@@ -260,7 +260,7 @@ class Session:
 
     @property
     def closed(self) -> bool:
-        """Whether ``close`` was called, or the process forked."""
+        """True once ``close`` was called, or the process forked."""
         return self._seal_key is None
 
     def close(self) -> None:

@@ -32,7 +32,7 @@ _LOG_N: Final = 17
 """128 MiB and a third of a second for each guess."""
 
 _LOG_N_RANGE: Final = range(14, 21)
-"""What a file may ask for: below it guessing is cheap, above it a file could ask for gigabytes."""
+"""Costs that a file may ask for: below them guessing is cheap, above them a file could ask for gigabytes."""
 
 _SALT_SIZE: Final = 16
 _UNREADABLE: Final = object()

@@ -28,7 +28,7 @@ from iris.kernel.errors import ConfigError
 from iris.kernel.tasks import close_locked, try_lock
 
 MAX_FILE: Final = 1024 * 1024
-"""Bytes of a private file that are read; a revocation list of 4,096 entries takes a third of it."""
+"""Limit in bytes on a private file that is read; a revocation list of 4,096 entries takes a third of it."""
 
 LOCK_PATIENCE: Final = 30.0
 """Seconds that a lock is waited for.  What is done under one takes milliseconds, but where a hundred processes start at
@@ -72,7 +72,7 @@ class FileLook:
         self._path = path
         self._seen = self._state()
         self._again = False
-        """Whether it could not be read the last time."""
+        """True if the file could not be read the last time."""
         self._told = ""
 
     def is_due(self) -> bool:

@@ -41,7 +41,7 @@ LONGEST_SEALED: Final = 400 * 24 * 3600
 """The same for one that names half of a node id, which is for one machine: a year, and time to renew it."""
 
 MAX_SIGNED: Final = 8 * 1024
-"""Bytes of a signed certificate; what does not fit is refused when it is issued."""
+"""Limit on a signed certificate in bytes; a larger one is refused when it is issued."""
 
 
 @final

@@ -100,12 +100,12 @@ class Credential(Redacted, frozen=True, kw_only=True):
 
     @property
     def sealed(self) -> bool:
-        """Whether it holds the keys of one node only."""
+        """True if it holds the keys of one node only."""
         return isinstance(self.keys, SealedKeys)
 
     @property
     def expires(self) -> int:
-        """When nodes with this credential stop being accepted, in seconds since 1970."""
+        """Time at which nodes with this credential stop being accepted, in seconds since 1970."""
         if isinstance(self.keys, SealedKeys):
             return min(self.certificate.not_after, self.keys.delegation.not_after)
         return self.certificate.not_after

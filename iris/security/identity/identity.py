@@ -68,7 +68,7 @@ class NodeIdentity:
 
     @property
     def expires(self) -> int:
-        """When this identity stops being accepted, in seconds since 1970."""
+        """Time at which this identity stops being accepted, in seconds since 1970."""
         return min(self.certificate.not_after, self.delegation.not_after)
 
     def foreign(self, realm_id: str) -> ForeignRealm | None:
@@ -127,7 +127,7 @@ class PeerIdentity(Struct, frozen=True, kw_only=True):
 
     @property
     def expires(self) -> int:
-        """When its certificate or delegation ends, or the trust in its realm, in seconds since 1970."""
+        """Time at which its certificate or delegation ends, or the trust in its realm, in seconds since 1970."""
         ends = min(self.certificate.not_after, self.delegation.not_after)
         return ends if self.foreign is None else min(ends, self.foreign.ends)
 

@@ -17,7 +17,7 @@ MAX_PATTERNS: Final = 256
 """Patterns in one list: with 32 tokens each a check stays far below a millisecond, and it is not per message."""
 
 MAX_PATTERN: Final = MAX_TOPIC
-"""Bytes of one pattern."""
+"""Limit on one pattern in bytes."""
 
 Patterns = tuple[str, ...] | None
 
@@ -51,7 +51,7 @@ def overlap(one: str, other: str) -> bool:
 
 @final
 class Rights(Struct, frozen=True, kw_only=True):
-    """What the nodes of a cluster may do.  By default: serve their own name, publish and subscribe to anything.
+    """The rights of the nodes of a cluster.  By default: serve their own name, publish and subscribe to anything.
 
     Args:
         serves: further clusters that its nodes may join as members, beside the one they speak for.

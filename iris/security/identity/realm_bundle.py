@@ -103,7 +103,7 @@ class ForeignRealm(Struct, frozen=True, kw_only=True):
 
     @property
     def ends(self) -> int:
-        """When trust in it ends, in seconds since 1970."""
+        """Time at which trust in it ends, in seconds since 1970."""
         return self.bundle.not_after
 
     def may_use(self, cluster: str) -> bool:

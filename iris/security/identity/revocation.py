@@ -38,7 +38,7 @@ MAX_ENTRIES: Final = 1024
 """Entries in a list, clusters and nodes each.  An entry of a node is left out once its delegation has ended."""
 
 MAX_LIST: Final = 256 * 1024
-"""Bytes of a signed list: 1,024 clusters with names of 128 characters and 1,024 nodes take 176 KiB."""
+"""Limit on a signed list in bytes: 1,024 clusters with names of 128 characters and 1,024 nodes take 176 KiB."""
 
 WHAT: Final = "revocation list"
 

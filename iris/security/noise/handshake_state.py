@@ -37,7 +37,7 @@ _FIRST_NONCE: Final = bytes(12)
 
 
 class Hashed(Protocol):
-    """What hashlib returns."""
+    """A hash of hashlib."""
 
     def digest(self) -> bytes:
         """Return the hash."""
@@ -297,7 +297,7 @@ class HandshakeState:
 
     @property
     def finished(self) -> bool:
-        """Whether every message has passed."""
+        """True once every message has passed."""
         return self._next == len(self._protocol.messages)
 
     def get_handshake_hash(self) -> bytes:
