@@ -78,7 +78,7 @@ def fair_share(wanted: Mapping[G, Sequence[tuple[T, int]]], *, places: int, weig
 
 
 _Told = dict[Hop, tuple[tuple[Hop, ...], int]]
-"""For each origin the path and the version that a neighbour was sent; no path: a withdrawal."""
+"""Path and version of each origin that a neighbour was sent; no path: a withdrawal."""
 
 _LOST: Final = (Hop("", NodeId("")),)
 """The path of an origin of which it is unknown what the neighbour has received."""
@@ -111,7 +111,7 @@ class Advertiser:
         self.left_out = 0
         """Gateways of other sites that are not advertised, for there are too many or they export too much."""
         self.leaving = False
-        """Whether this gateway advertises that nothing leads through it any more."""
+        """True once this gateway advertises that nothing leads through it any more."""
         self._directory = directory
         self._own = directory.own
         self._transit = transit
@@ -123,7 +123,7 @@ class Advertiser:
         """Origins that may be advertised; None: all, as nearly always."""
         self._chosen_version = (-1, -1)
         self.exported: Final = ExportTable(self._own)
-        """What this gateway exports of its own site."""
+        """Exports of this gateway for its own site."""
         self.index: Final = ExportIndex()
         """The same, by node."""
         self._own_exports = SharedRoom(MAX_EXPORTS, max_weight)
@@ -246,7 +246,7 @@ class Advertiser:
 
     @property
     def is_behind(self) -> bool:
-        """Whether some neighbour is to get more as time goes on."""
+        """True if some neighbour is to get more as time goes on."""
         return bool(self._behind)
 
     def messages(

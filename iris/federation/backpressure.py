@@ -39,12 +39,12 @@ class Backpressure:
 
     Args:
         limit: bytes that may wait on a link.
-        tell: tells the sender of a flow that the way is busy (True) or ready.
+        tell: notifies the sender of a flow that the route is busy (True) or ready.
     """
 
     def __init__(self, limit: int, tell: Callable[[FrameFlow, bool], None]) -> None:
         self.held = 0
-        """How often a sender was asked to pause."""
+        """Number of times that a sender was asked to pause."""
         self._high = limit // 8
         # Drained in less than the time after which publishers take a link for stalled, down to 1 MiB/s.
         self._low = self._high - limit // 64

@@ -62,7 +62,7 @@ class Firewall:
 
     @property
     def is_limited(self) -> bool:
-        """Whether neighbours have a rate, so that every frame counts."""
+        """True if neighbours have a rate, so that every frame counts."""
         return self._rate is not None
 
     def within_rate(self, neighbour: NodeId, size: int, now: float) -> bool:

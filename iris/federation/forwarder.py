@@ -57,7 +57,7 @@ _MAX_SLOWED: Final = 4096
 
 
 _TRACE: Final = 128
-"""Bytes that a question who is on the way counts as, where a neighbour has a rate."""
+"""Size in bytes that a question which gateways are on the route counts as, where a neighbour has a rate."""
 
 _DATA: Final = bytes((wire.DATA,))
 
@@ -66,14 +66,14 @@ class _Passage(NamedTuple):
     """Forwarding entry of one flow."""
 
     peer: Peer
-    """From whom they come."""
+    """The peer that the frames come from."""
     site: str
-    """Where they go."""
+    """The site that they go to."""
     way: SitePath | None
     """The route there; None at this gateway's own site."""
     link: Link
     companion: bool
-    """Whether they may because they come from another gateway of this site."""
+    """True if they are permitted because they come from another gateway of this site."""
 
 
 @final

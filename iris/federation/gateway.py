@@ -57,7 +57,7 @@ _ALIVE_WITHIN: Final = 2.0
 """A neighbour that does not answer within this many seconds is given up; its connection may look well for minutes."""
 
 _BUSY_TURNS: Final = 10
-"""How often it is asked again while frames still leave for it: 16 MiB wait at most, and take 16 s at 1 MiB/s."""
+"""Checks of a neighbour while frames still leave for it: 16 MiB wait at most, and take 16 s at 1 MiB/s."""
 
 _PAUSES: Final = (0.25, 0.5, 1.0, 2.0, 5.0)
 """Seconds between attempts to reach a gateway of another site; the last one repeats."""
@@ -152,7 +152,7 @@ class Gateway:
         self._follows = True
         self._has_ended = False
         self._identity = self._near.identity
-        """Whom it was when subscriptions were looked at: that says which realms are trusted."""
+        """Identity of the gateway when subscriptions were last looked at: it says which realms are trusted."""
         self._contents = SiteContents(policy.may_export, self._lists.wanted)
         self._lost = trio.lowlevel.ParkingLot()
         self._directory.permit(self._lists.may_import)
@@ -612,7 +612,7 @@ def _check_is_none(sites: Sites) -> None:
 
 @final
 class _GatewayAdmission:
-    """Who may be linked to a gateway: whom its node would link, and who has the right to be one."""
+    """The rules for links to a gateway: the node's own rules for links, and the right to be a gateway."""
 
     def __init__(self, near: Mesh) -> None:
         self._near = near

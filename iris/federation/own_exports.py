@@ -1,4 +1,4 @@
-"""What a gateway exports of its own site, change by change.  Sans-IO.
+"""The exports of a gateway's own site, change by change.  Sans-IO.
 
 Nodes of the site subscribe and serve as often as they like, and there may be 65,536 exports.  So each change is worked
 out from what has changed: it costs the same however much is exported.
@@ -25,7 +25,7 @@ _SLACK: Final = 64
 
 @final
 class SiteContents:
-    """What the nodes of a site serve and subscribe to, as far as other sites may know of it.
+    """Services and subscriptions of the nodes of a site, as far as other sites may know of them.
 
     Args:
         may_export: whether other sites may use a cluster.
@@ -37,9 +37,9 @@ class SiteContents:
         self._wanted = wanted
         self._members: dict[NodeId, frozenset[Export]] = {}
         self._patterns: dict[tuple[NodeId, str], int] = {}
-        """For each node and pattern how many of its terms have that pattern."""
+        """Number of a node's terms that have a pattern, by node and pattern."""
         self._shown: dict[tuple[NodeId, str], Export] = {}
-        """What stands for them, if other sites get it."""
+        """Exports that stand for these, if other sites get them."""
         self._companions: frozenset[Export] = frozenset()
         self._entries: dict[Export, int] = {}
         """Each export as often as something stands for it: a realm's topics may be subscribed to by two names."""
@@ -119,7 +119,7 @@ class _Part:
 
 @final
 class SharedRoom:
-    """What is exported of that when it is more than there may be: then the nodes of the site share the room.
+    """The exports that go out when there are more than may be: then the nodes of the site share the room.
 
     Whose part is the smallest, in places or in weight, whichever is the greater part of all, is next (dominant resource
     fairness, Ghodsi et al., NSDI 2011); it takes the place of an entry of whose part is the greatest.

@@ -99,7 +99,7 @@ class Lists:
         self._identity = identity
         self._agreed = self._realms()
         self._reaching: dict[tuple[str, NodeId], bool] = {}
-        """Whether a realm may reach something that a node of this site serves."""
+        """True for a realm and a node of this site if the realm may reach something that the node serves."""
         self._reaching_for: tuple[int, object] = (-1, None)
         """The exports, and the trusted realms, for which that is so."""
 
