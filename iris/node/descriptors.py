@@ -19,7 +19,7 @@ DESCRIPTORS_PER_LINK: Final = 2
 """One for the connection by which frames leave, one for that by which they arrive."""
 
 _SHARE: Final = 0.8
-"""Of the limit: from here on there is a warning, and time to raise it."""
+"""Share of the limit that is in use when a warning is logged: early enough to raise it."""
 
 _OPEN: Final = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"  # noqa: PTH112 - looked at once
 

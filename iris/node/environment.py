@@ -29,8 +29,8 @@ class Environment(Struct, frozen=True, kw_only=True):
     check_url: Callable[[str], str] = check_url
     """Returns a URL that the transport could use, or raises ConfigError."""
     directory: Callable[[str], Path] | None = runtime_directory
-    """Where nodes of a realm on this machine meet, by the realm's fingerprint; None: nowhere, and this node leaves no
-    files."""
+    """Returns the directory where nodes of a realm on this machine meet, by the realm's fingerprint.  None: there is no
+    such place, and this node leaves no files."""
     in_thread: ThreadRunner = run_in_thread
     """Runs what looks at files while a node opens."""
     resolve: Resolve = resolve_url
@@ -46,5 +46,5 @@ class Environment(Struct, frozen=True, kw_only=True):
     descriptors: Callable[[], tuple[int, int]] | None = open_descriptors
     """Returns how many file descriptors this process has open, and how many it may have; None: nobody asks."""
     variables: Mapping[str, str] = field(default_factory=lambda: os.environ)
-    """Where ``IRIS_CREDENTIAL``, ``IRIS_SEEDS`` and ``IRIS_PASSPHRASE`` are looked up; see ``open_node``."""
+    """Environment variables, such as ``IRIS_CREDENTIAL``, ``IRIS_SEEDS`` and ``IRIS_PASSPHRASE``; see ``open_node``."""
     random: random.Random = field(default_factory=random.Random)

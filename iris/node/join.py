@@ -90,9 +90,9 @@ class _Place:
         self.made_of: Credential | None = None
         """The credential that the present proof was made of."""
         self.proved: PeerIdentity | None = None
-        """What the present proof shows; None if there is none."""
+        """The peer that the present proof shows; None if there is none."""
         self.withdrawn = False
-        """Whether the cluster cannot be served for now."""
+        """True while the cluster cannot be served."""
 
     def is_due(self, now: float, identity: NodeIdentity) -> bool:
         """Tell whether a fresh proof is to be made of the credential; not if it would end no later."""
@@ -127,7 +127,7 @@ class Joined:
 
     @property
     def watches(self) -> bool:
-        """Whether a credential file is to be looked at now and then."""
+        """True if a credential file is to be looked at now and then."""
         return any(place.watch is not None for place in self._places.values())
 
     async def enter(self, cluster: str, credential: Credential | CredentialWatch | Path | str | None) -> None:

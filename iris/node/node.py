@@ -143,7 +143,7 @@ class Node:
         self._guard = RunGuard()
         self._mesh, self._membership, self._revoking = mesh, membership, revoking
         self._meshes = [mesh]
-        """Its own, and of a gateway the one of gateways."""
+        """The node's mesh, and on a gateway the mesh of gateways too."""
         self._config, self._environment = config, environment
         self._joined = joined
         self._sites = sites
@@ -153,7 +153,7 @@ class Node:
         self._tracing: Tracing | None = None
         """Joins calls and handlers to traces, in a program that has imported opentelemetry."""
         self._reports: dict[str, Callable[[], Any]] = {}
-        """What is built on this node and counts as well: "gateway" and "bridge", with what returns or awaits it."""
+        """Statistics of what is built on this node ("gateway", "bridge"): callables that return or await them."""
         self._states: dict[str, SharedState] = {}
         """The documents that are open here, by cluster."""
         self._drained: set[str] = set()
@@ -330,7 +330,7 @@ class Node:
         headers: Mapping[str, str] | None,
         priority: PriorityName | None,
     ) -> Begun | TracedRequest | None:
-        """As ``request``, without waiting, for callers outside of trio's tasks.
+        """Begin a request as ``request`` does, without waiting, for callers outside of trio's tasks.
 
         None if it has to wait for anything but a reply.
         See ``Requests.begin``.
@@ -1344,7 +1344,7 @@ class Node:
 
     @property
     def _parts(self) -> NodeParts:
-        """What the node is made of, for gateways."""
+        """The parts of the node, for gateways."""
         return NodeParts(
             self._mesh, self._membership, self._sites, self._pubsub, self._environment, self._config, self._revoking
         )

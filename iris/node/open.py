@@ -59,7 +59,7 @@ from iris.security.identity import Credential, NewestRevocations, NodeIdentity
 _log: Final = logging.getLogger("iris")
 
 OPENER: Final[ContextVar[Callable[..., AbstractAsyncContextManager[Node]]]] = ContextVar("OPENER")
-"""What opens nodes in place of ``open_node``, with its arguments: a simulation, for the programs that run in it."""
+"""Opener of nodes in place of ``open_node``, with its arguments: a simulation, for the programs that run in it."""
 
 DEFAULT_NAME: Final = "local"
 """The cluster of nodes of the local realm that give no name."""

@@ -68,7 +68,7 @@ class ClusterReport(Struct, frozen=True, kw_only=True):
     queue_delay: float
     """Seconds that requests waited for a handler lately."""
     draining: bool
-    """Whether it takes no new work: it leaves, or an operator wants it so."""
+    """True if it takes no new work: it leaves, or an operator has drained it."""
 
 
 @final
@@ -90,21 +90,21 @@ class LatencyReport(Struct, frozen=True, kw_only=True):
 
 @final
 class LinkReport(Struct, frozen=True, kw_only=True):
-    """One link of a node: where its frames to another node go."""
+    """One link of a node: the route of its frames to another node."""
 
     peer: str
     """The other node."""
     site: str
-    """Where that is; empty for none, and ``REALM/SITE`` in another realm."""
+    """Site of the other node; empty for none, and ``REALM/SITE`` in another realm."""
     kind: str
     """``tcp``, ``ipc`` or ``ws``; ``gateway``: through the gateways of two sites; ``relay``: through a third node."""
     round_trip: float | None
-    """Seconds, when it was last asked whether it lives; None: it was not yet."""
+    """Seconds from asking it whether it lives to its answer, the last time.  None: it was not asked yet."""
 
 
 @final
 class GatewayTraffic(Struct, frozen=True, kw_only=True):
-    """A gateway, as its node tells of it.  Counters are in frames."""
+    """A gateway, as its node reports it.  Counters are in frames."""
 
     sites: list[str]
     """Other sites that can be reached."""
@@ -117,22 +117,22 @@ class GatewayTraffic(Struct, frozen=True, kw_only=True):
 
 @final
 class BridgeLag(Struct, frozen=True, kw_only=True):
-    """A member of a bridge, as its node tells of it.  All are counted in events."""
+    """A member of a bridge, as its node reports it.  All are counted in events."""
 
     stored: int
     waiting: int
-    """For the disk."""
+    """Events that wait for the disk."""
     missed: int
-    """Noticed to be missing: gaps in the log."""
+    """Events that are missing: gaps in the log."""
     unstored: int
-    """Neither stored nor confirmed: repeats that came too late to be judged, and events of shards that others have."""
+    """Events neither stored nor confirmed: repeats that came too late to be judged, and shards of others."""
     lags: dict[str, int]
-    """By group of readers: how many it has still to read."""
+    """Events that a group of readers has still to read, by group."""
 
 
 @final
 class NodeReport(Struct, frozen=True, kw_only=True):
-    """A node, as it tells operators of itself.  Counters are since it started."""
+    """A node, as it reports itself to operators.  Counters are since it started."""
 
     version: str
     host: str
@@ -149,7 +149,7 @@ class NodeReport(Struct, frozen=True, kw_only=True):
     unheard: int
     """Published events that nobody subscribed to."""
     lost: dict[str, int]
-    """What is certainly or perhaps lost, by pattern and reason."""
+    """Events and messages that are certainly or perhaps lost, by pattern and reason."""
     refused: dict[str, int]
     """Frames and messages that it turned away, by reason."""
     links: int
@@ -161,9 +161,9 @@ class NodeReport(Struct, frozen=True, kw_only=True):
     bridge: BridgeLag | None
     omitted: int
     site: str = ""
-    """Where it is; empty for none."""
+    """Site of the node; empty for none."""
     linked: list[LinkReport] = field(default_factory=list[LinkReport])
-    """Those of ``links``; of a gateway the links to gateways of other sites, too."""
+    """Reports on ``links``; of a gateway on the links to gateways of other sites, too."""
 
 
 @final
@@ -194,7 +194,7 @@ class PublishedReport(Struct, frozen=True, kw_only=True):
 
 @final
 class TopicsReport(Struct, frozen=True, kw_only=True):
-    """What a node subscribes to and publishes on: those with the most events, ``MOST_TOPICS`` of each."""
+    """Subscriptions and published topics of a node: those with the most events, ``MOST_TOPICS`` of each."""
 
     subscribed: list[SubscriptionReport]
     published: list[PublishedReport]
@@ -203,7 +203,7 @@ class TopicsReport(Struct, frozen=True, kw_only=True):
 
 @final
 class BooksOrder(Struct, frozen=True, kw_only=True):
-    """Which books an operator wants to see; see ``Node.books``."""
+    """The books that an operator wants to see; see ``Node.books``."""
 
     pattern: str
     settle: float
@@ -211,14 +211,14 @@ class BooksOrder(Struct, frozen=True, kw_only=True):
 
 @final
 class BooksReport(Struct, frozen=True, kw_only=True):
-    """What has become of what a node has sent: the rows with the most that was not received, then the largest."""
+    """The books of a node about what it has sent: the rows with the most that was not received, then the largest."""
 
     rows: list[BookRow]
     omitted: int
 
 
 class OperatorsService(Service):
-    """What every node serves to operators, under a reserved name."""
+    """The service of every node for operators, under a reserved name."""
 
     def allows(self, caller: PeerIdentity) -> bool:
         """Tell whether the owner of the realm has given a node the right to ask."""
@@ -227,7 +227,7 @@ class OperatorsService(Service):
 
 @final
 class DrainOrder(Struct, frozen=True, kw_only=True):
-    """What an operator wants of one member: no new work, or work again."""
+    """An operator's order to one member: no new work, or work again."""
 
     cluster: str
     draining: bool

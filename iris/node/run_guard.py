@@ -15,7 +15,7 @@ from typing import Final, final
 import trio
 
 _CLOSED: Final = -1
-"""In place of a thread, of which there is none with this number."""
+"""Stands for a thread once the node is closed; no thread has this number."""
 
 
 @final
@@ -64,7 +64,7 @@ class RunGuard:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the node is closed."""
+        """True once the node is closed."""
         return self.thread == _CLOSED
 
     @contextmanager

@@ -36,7 +36,7 @@ class NodeStatistics:
     repeated: int
     """Requests made once more at another member, after the first one refused or was lost."""
     moved: int
-    """Those of the repeated that the first member may have run as well: it was lost, silent, or left.  Idempotent ones
+    """Repeated requests that the first member may have run as well: it was lost, silent, or left.  Idempotent ones
     only; of two members that may have run a request, neither knows of the other."""
     not_repeated: int
     """Requests that were not, because too many were: their callers got ``Overloaded``."""
@@ -46,8 +46,8 @@ class NodeStatistics:
     hedged: int
     """Requests with ``hedge`` for which a second member was asked."""
     latency: Mapping[str, Mapping[str | None, LatencyStatistics]]
-    """Of the requests that this node asked, by cluster and operation: from asking to the reply, or to the error of the
-    handler.  What this node served is in ``services``."""
+    """Latency of the requests that this node asked, by cluster and operation: from asking to the reply, or to the error
+    of the handler.  What this node served is in ``services``."""
     broadcasts: PatternStatistics
     """One for each message and member it goes to."""
     relayed: PatternStatistics
@@ -58,12 +58,12 @@ class NodeStatistics:
     unheard: int
     """Published events that nobody subscribed to."""
     publishing: PublishStatistics
-    """What this node's publishers can know of their subscribers."""
+    """Counters of this node's publishers about their subscribers."""
     subscriptions: Mapping[str, tuple[SubscriptionStatistics, ...]]
     services: Mapping[str, ServiceStatistics]
     tunnels: TunnelsStatistics
     states: Mapping[str, StateStatistics]
-    """Of the documents that are open here, by cluster."""
+    """Statistics of the documents that are open here, by cluster."""
     subscriptions_ended: SubscriptionStatistics | None
     """Counters of the subscriptions that are no more, together; None: there was none."""
     links: Mapping[NodeId, LinkStatistics]

@@ -29,7 +29,7 @@ def fault_of(report: NodeReport) -> str | None:
 
 
 def fault_of_topics(report: TopicsReport) -> str | None:
-    """As ``fault_of``, for a report of topics."""
+    """Return the fault in a report of topics, as ``fault_of`` does."""
     if len(report.subscribed) > MOST_TOPICS or len(report.published) > MOST_TOPICS:
         return f"more than {MOST_TOPICS} entries"
     for name, value in _values(report, ""):
@@ -43,7 +43,7 @@ def fault_of_topics(report: TopicsReport) -> str | None:
 
 
 def fault_of_books(report: BooksReport) -> str | None:
-    """As ``fault_of``, for a report of books."""
+    """Return the fault in a report of books, as ``fault_of`` does."""
     if len(report.rows) > MOST_BOOKS or any(len(row.lost) > MOST for row in report.rows):
         return f"more than {MOST_BOOKS} rows, or {MOST} reasons in one"
     for name, value in _values(report, ""):

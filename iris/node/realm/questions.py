@@ -49,11 +49,11 @@ class Questions(Generic[T]):
         self._patience = patience
         self._places = trio.CapacityLimiter(_AT_ONCE)
         self._asked: dict[NodeId, float] = {}
-        """Who has not answered yet, and since when."""
+        """Nodes that have not answered yet, and the time since when; trio's clock."""
         self._answers: dict[NodeId, tuple[float, T]] = {}
         self._failures: dict[NodeId, str] = {}
         self._slow: set[NodeId] = set()
-        """Who was late in the round before: they are asked behind the others, and take no place from them."""
+        """Nodes that were late in the round before: they are asked behind the others, and take no place from them."""
         self._news = trio.lowlevel.ParkingLot()
 
     def forget(self) -> None:

@@ -26,7 +26,7 @@ from iris.node.report import TopicsReport
 from iris.patterns.pubsub.interest import Matcher
 
 MOST_PATTERNS: Final = 4096
-"""Of one view: those with the most events."""
+"""Patterns in one view: those with the most events."""
 
 _Key = tuple[str, str | None, bool]
 
@@ -43,12 +43,12 @@ class PatternView(Struct, frozen=True, kw_only=True):
     publishers: tuple[NodeId, ...]
     """Nodes that have published on a topic that matches."""
     delivered_rate: float
-    """Given to the programs of all subscribers together."""
+    """Events per second that the programs of all subscribers together were given."""
     published_rate: float
     lost: int
-    """At the subscribers, since they subscribed."""
+    """Events that were lost at the subscribers, since they subscribed."""
     waiting: int
-    """Events that wait there for the program."""
+    """Events that wait at the subscribers for the program."""
 
 
 @final
@@ -56,7 +56,7 @@ class TopicsView(Struct, frozen=True, kw_only=True):
     """The topics of the realm as one survey found them."""
 
     patterns: tuple[PatternView, ...]
-    """By pattern."""
+    """Patterns of the subscriptions, sorted."""
     silent: dict[NodeId, str]
     """Nodes that did not answer, and why."""
     omitted: int

@@ -52,22 +52,22 @@ class TraceHop(Struct, frozen=True, kw_only=True):
 
 @final
 class RequestTrace(Struct, frozen=True, kw_only=True):
-    """One request, and the way that it took.  Times are in seconds."""
+    """One request, and its route.  Times are in seconds."""
 
     cluster: str
     operation: str | None
     member: NodeId
     site: str
     trace_id: str
-    """Of W3C Trace Context: 32 hexadecimal digits."""
+    """Trace id of W3C Trace Context: 32 hexadecimal digits."""
     taken: float
-    """From asking to the reply."""
+    """Time from asking to the reply."""
     waited: float | None
-    """For a handler, as the member measures it; None: it has not said so."""
+    """Time that it waited for a handler, as the member measures it.  None if the member did not report it."""
     ran: float | None
-    """How long the handler took, likewise."""
+    """Time that the handler took, likewise."""
     error: str | None
-    """What came instead of a reply."""
+    """The error in place of a reply.  None if there was a reply."""
     hops: tuple[TraceHop, ...]
     """The gateways in their order, then the member."""
 

@@ -17,7 +17,7 @@ _INDIRECT: Final = frozenset(("gateway", "relay"))
 """Kinds of links whose frames go through other nodes."""
 
 Series = tuple[bool, str, str | None]
-"""Of a histogram: whether it was served, the cluster, the operation."""
+"""Key of a histogram: True if it was served, the cluster, the operation."""
 
 
 @final
@@ -27,12 +27,12 @@ class NodeView(Struct, frozen=True, kw_only=True):
     node: NodeInfo
     report: NodeReport
     seconds: float
-    """Since it was asked before; 0 at first."""
+    """Time since it was asked before; 0 at first."""
     served_rate: float
     asked_rate: float
     published_rate: float
     latency: dict[Series, LatencyStatistics]
-    """Of what ended since it was asked before; of all since it started, in a first survey."""
+    """Latency of what ended since it was asked before; in a first survey, of all since it started."""
     rates: dict[str, float]
     """Requests served, by cluster."""
 
@@ -47,7 +47,7 @@ class ClusterView(Struct, frozen=True, kw_only=True):
     """Requests served."""
     p50: float | None
     p99: float | None
-    """As the members measure them; None if nothing was served."""
+    """Percentiles as the members measure them; None if nothing was served."""
     running: int
     queued: int
     failed: int
@@ -63,7 +63,7 @@ class SiteView(Struct, frozen=True, kw_only=True):
     site: str
     """Empty for none, and ``REALM/SITE`` in another realm."""
     nodes: tuple[NodeId, ...]
-    """Those that have answered: none at other sites, which are asked from there."""
+    """Nodes of the site that have answered: none at other sites, which are asked from there."""
     gateways: tuple[NodeId, ...]
     """Nodes that are linked to a gateway of another site, or are one that is."""
 
@@ -79,7 +79,7 @@ class LinkView(Struct, frozen=True, kw_only=True):
     kind: str
     """See ``LinkReport``.  Each end dials by itself: if they differ, that of ``a``."""
     round_trip: float | None
-    """Seconds; the shorter one of what the two ends have measured."""
+    """Seconds of a round trip; the shorter one of what the two ends have measured."""
 
 
 @final
@@ -87,16 +87,16 @@ class AbsentNode(Struct, frozen=True, kw_only=True):
     """One node that has not reported: it is silent, or gone."""
 
     node: NodeInfo
-    """As it was seen last."""
+    """The node as it was seen last."""
     host: str | None
     process: int | None
-    """As it reported before; None if it never did."""
+    """Host and process as it reported before; None if it never did."""
     reason: str
     """Why it is silent; of one that is gone, see ``Departure``."""
     late: bool
-    """Whether it may still answer: that counts in the view after its answer has come."""
+    """True if it may still answer: the answer counts in the view after it has come."""
     seconds: float | None
-    """Since it was gone; None if it is silent."""
+    """Seconds since it was gone; None if it is silent."""
 
 
 @final

@@ -39,7 +39,7 @@ _PIECE: Final = 64 * 1024
 
 
 class Page(NamedTuple):
-    """What a path answers."""
+    """The answer at a path."""
 
     status: int
     content_type: str
@@ -72,7 +72,7 @@ class MetricsEndpoint:
 
     @property
     def url(self) -> str:
-        """Where it is."""
+        """The address of the endpoint."""
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     def __repr__(self) -> str:
@@ -182,7 +182,7 @@ _TEXT: Final = "text/plain; charset=utf-8"
 _ELSEWHERE: Final = (
     b"this node is not called so: ask by its address, by the name of its machine, or by a name of one word\n"
 )
-"""What is told to a page whose own name was made to lead here."""
+"""Answer to a page of a name that was made to resolve to this node."""
 
 
 def text_page(status: int, text: str) -> Page:

@@ -47,7 +47,7 @@ class Sample(NamedTuple):
 
 @final
 class NodeSnapshot(Struct, frozen=True, kw_only=True):
-    """What a node was at one moment."""
+    """A node at one moment."""
 
     node: NodeId
     cluster: str
@@ -57,8 +57,8 @@ class NodeSnapshot(Struct, frozen=True, kw_only=True):
     nodes: int
     statistics: NodeStatistics
     reports: Mapping[str, Any]
-    """What is built on the node: statistics of a "gateway" and of a "door.PROTOCOL", the report of a "bridge" and
-    of its "queues", "leases" and "outcomes"."""
+    """Reports of what is built on the node: statistics of a "gateway" and of a "door.PROTOCOL", the report of a
+    "bridge" and of its "queues", "leases" and "outcomes"."""
 
 
 def _counter(text: str, *labels: str) -> Family:

@@ -25,7 +25,7 @@ def host_of(header: str) -> str:
 
 
 def is_address(name: str) -> bool:
-    """Whether it is an IP address."""
+    """Return True if a name is an IP address."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -34,9 +34,9 @@ def is_address(name: str) -> bool:
 
 
 def is_ours(header: str, names: Collection[str] = ()) -> bool:
-    """Whether a ``Host`` header holds what no page elsewhere can be called.
+    """Return True if a ``Host`` header holds a name that no page elsewhere can have.
 
-    That are addresses, names of one word, those that nobody can register, that of this machine, and ``names``.
+    Such names are addresses, names of one word, those that nobody can register, that of this machine, and ``names``.
     """
     name = host_of(header).rstrip(".")
     if not name:

@@ -121,7 +121,7 @@ class RateLimit:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._causes: OrderedDict[_Cause, tuple[float, int, logging.LogRecord | None]] = OrderedDict()
-        """When each was let through last, how many were left out since then, and the last of these."""
+        """Time when each cause was let through last, the number left out since then, and the last of these."""
 
     def __repr__(self) -> str:
         return f"<RateLimit of {len(self._causes)} causes>"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ("FAMILIES", "MetricsEndpoint", "serve")
 
 PORT: Final = 9464
-"""That of OpenTelemetry's exporter for Prometheus."""
+"""Port of OpenTelemetry's exporter for Prometheus."""
 
 _FRESH: Final = 0.5
 """Seconds for which a page is given to all who ask: no number of scrapers makes a node work more than that."""

@@ -38,7 +38,7 @@ class StrictConnection(h11.Connection):
 
 @final
 class _StrictLines(ReceiveBuffer):
-    """Where h11 takes the lines of a head, of the trailer behind chunks, and before each chunk."""
+    """Buffer of h11 for the lines of a head, of the trailer behind chunks, and before each chunk."""
 
     def maybe_extract_next_line(self) -> bytearray | None:
         """Return the next line, if that is here."""

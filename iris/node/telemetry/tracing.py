@@ -60,10 +60,10 @@ TRACESTATE: Final = "tracestate"
 
 _LENGTH: Final = 55
 _UNSAMPLED: Final = frozenset("02468ace")
-"""Characters of a ``traceparent`` of version 00, and how it ends where the trace is not sampled."""
+"""Length of a ``traceparent`` of version 00, and its last characters where the trace is not sampled."""
 
 _ROOM: Final = 7 * 1024
-"""Bytes of headers up to which a trace's are added: they take 700 at most, and a message has room for 8 KiB."""
+"""Limit on the headers in bytes up to which a trace's are added: they take 700, and a message has room for 8 KiB."""
 
 _SAMPLED: Final = int(TraceFlags.SAMPLED)
 
@@ -118,7 +118,7 @@ class OpenSpan:
 
 @final
 class TracedRequest:
-    """As ``Begun``, and its end is that of a span."""
+    """A request like ``Begun``, whose end is that of a span."""
 
     __slots__ = ("_begun", "_span")
 
@@ -186,7 +186,7 @@ class Tracing:
 
     @property
     def is_within(self) -> bool:
-        """Whether the present task or thread is within a span."""
+        """True if the present task or thread is within a span."""
         return _SPAN in get_current()
 
     # -- calls ----------------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ class Tracing:
 
 @contextmanager
 def _surviving() -> Iterator[None]:
-    """What the program records spans with, a processor or a sampler of its own, may fail: that costs the span."""
+    """Log the errors of the program's own processor or sampler of spans: they cost the span, and nothing else."""
     try:
         yield
     except Exception as error:  # noqa: BLE001 -- see above
