@@ -1,4 +1,4 @@
-"""Whole clusters in one process: nodes on a network in memory, on a virtual clock, with faults from a seed.
+"""Clusters in one process: nodes on a network in memory, on a virtual clock, with faults from a seed.
 
 ::
 

@@ -18,14 +18,14 @@ from iris.kernel.errors import ConfigError
 
 
 class FaultBase(msgspec.Struct, frozen=True, kw_only=True, tag_field="fault", tag=str.lower):
-    """What all faults have."""
+    """The common fields of all faults."""
 
     at: float
     lasting: float
 
     @property
     def end(self) -> float:
-        """When it is over, in seconds after the start."""
+        """Time at which it is over, in seconds after the start."""
         return self.at + self.lasting
 
 
@@ -71,7 +71,7 @@ class Flapping(LinkFaultBase, frozen=True, kw_only=True):
 
 @final
 class Slow(LinkFaultBase, frozen=True, kw_only=True):
-    """What passes between two groups takes ``least`` to ``greatest`` seconds longer: latency and jitter."""
+    """Frames between two groups take ``least`` to ``greatest`` seconds longer: latency and jitter."""
 
     least: float
     greatest: float
@@ -118,7 +118,7 @@ class WrongClock(HostFaultBase, frozen=True, kw_only=True):
 
 @final
 class SlowDisk(HostFaultBase, frozen=True, kw_only=True):
-    """What a host does in threads takes ``seconds`` longer."""
+    """Calls in threads of a host take ``seconds`` longer."""
 
     seconds: float
 
@@ -182,7 +182,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
 @final
 class Faults(msgspec.Struct, frozen=True, kw_only=True):
-    """What a simulation draws its faults from.
+    """The distributions that a simulation draws its faults from.
 
     Attributes:
         kinds: the classes of faults; one that stands there twice is drawn twice as often.

@@ -1,4 +1,4 @@
-"""Whole clusters in one process: nodes on a network in memory, on a virtual clock if you like, with faults on demand.
+"""Clusters in one process: nodes on a network in memory, on a virtual clock if you like, with faults on demand.
 
 ::
 
@@ -71,14 +71,14 @@ class Network:
         self.offsets: dict[str, float] = {}
         """Seconds by which the dates of hosts are wrong."""
         self.shares_hosts = False
-        """Whether a host may have several nodes."""
+        """True if a host may have several nodes."""
         self._hosts: list[str] = []
         self._opening: set[str] = set()
         """URLs of nodes that may not listen yet."""
         self._former: set[str] = set()
         """Hosts that were made up: each is one node's only, also when that is gone."""
         self._sites: dict[str, dict[str, str]] = {}
-        """For each site its hosts, with the URLs of their nodes."""
+        """Hosts of each site, with the URLs of their nodes."""
 
     def wall_clock(self, host: str = "") -> float:
         """Return the date on this network, in seconds since 1970; that of a host may be wrong."""
@@ -165,7 +165,7 @@ class Network:
 
     @staticmethod
     async def _in_thread(call: Callable[[], T], /) -> T:
-        """As in a thread: others run meanwhile, and on a virtual clock it takes time."""
+        """Run a call as in a thread: other tasks run meanwhile, and on a virtual clock it takes time."""
         await trio.sleep(_THREAD)
         return call()
 

@@ -32,7 +32,7 @@ GRACE: Final = 900.0
 """Seconds that a test may go on after the faults are over."""
 
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108 -- the directory made there is private
-"""Where synchronizing a file costs nothing; what is written there is gone when the test is."""
+"""Directory in memory, where synchronizing a file costs nothing; its files are removed when the test ends."""
 
 
 _REQUEST: Final = 0x20
@@ -49,13 +49,13 @@ class DidNotEnd(AssertionError):
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """What came of one run.
+    """The outcome of one run.
 
     Attributes:
         schedule: the faults that have happened.
-        error: what it has failed with; None: it has not.
+        error: the error that it has failed with; None if it has not failed.
         ended: virtual seconds from its beginning to its end, or to its failure.
-        trace: what it has done.
+        trace: the record of its events.
     """
 
     schedule: Schedule
@@ -65,7 +65,7 @@ class Run:
 
     @property
     def cause(self) -> tuple[str, str, int]:
-        """What makes it the same failure as that of another run: the type, and where it was raised."""
+        """The identity of a failure, the same in runs that fail alike: its type, and the place that raised it."""
         assert self.error is not None
         traceback, place = self.error.__traceback__, ("", 0)
         while traceback is not None:

@@ -22,7 +22,7 @@ _HOUR: Final = 3600.0
 @final
 @dataclasses.dataclass(slots=True, kw_only=True)
 class SimulationOptions:
-    """What the command line says of all simulations; set by the pytest plugin."""
+    """Options of the command line for all simulations; set by the pytest plugin."""
 
     seed: int | None = None
     """Run this seed only."""
@@ -31,9 +31,9 @@ class SimulationOptions:
     schedule: Path | None = None
     """Run this saved schedule only."""
     directory: Path = Path(".iris-simulations")
-    """Where schedules and timelines of failures are saved."""
+    """Directory in which schedules and timelines of failures are saved."""
     command: str = ""
-    """How a program that is not pytest runs one saved schedule, which follows."""
+    """Command by which a program that is not pytest runs one saved schedule, which follows."""
 
 
 OPTIONS: Final = SimulationOptions()

@@ -26,12 +26,12 @@ class TraceEntry(NamedTuple):
     membership, ``upkeep``; of a frame, ``sent``, ``held`` or ``lost``."""
     host: str
     text: str
-    """Of a frame: where it goes.  Of a message: who sent it, and its kind."""
+    """Text of the event.  Of a frame: its target.  Of a message: its sender and its kind."""
 
 
 @final
 class Trace:
-    """What one simulation does.
+    """The record of one simulation.
 
     Args:
         clock: of the simulation.
@@ -45,7 +45,7 @@ class Trace:
         self.entries: Final[deque[TraceEntry]] = deque(maxlen=_KEPT)
         self.frames = 0
         self.failed: float | None = None
-        """When the test failed; what comes then is no cause of it, and not kept."""
+        """Time at which the test failed; later events are no cause of it, and not kept."""
 
     @property
     def digest(self) -> str:

@@ -36,15 +36,15 @@ class Host:
         self.name: Final = name
         self.programs: Final[list[tuple[Program, tuple[Any, ...], tuple[type[Exception], ...]]]] = []
         self.scope = trio.CancelScope()
-        """Of everything that runs there."""
+        """Scope of everything that runs there."""
         self.nursery: trio.Nursery | None = None
         self.up = trio.Event()
         self.fails = False
-        """Whether the machine fails when it crashes, and not the programs alone."""
+        """True if the machine fails when it crashes, and not the programs alone."""
 
     @property
     def is_down(self) -> bool:
-        """Whether it has crashed and was not started again."""
+        """True while it has crashed and was not started again."""
         return not self.up.is_set()
 
 
@@ -114,7 +114,7 @@ class World:
         *args: object,
         restart: Iterable[type[Exception]] = (),
     ) -> None:
-        """As ``start``, for a program of asyncio's: with an event loop of its own, and nodes of ``iris.aio``.
+        """Start a program of asyncio's as ``start`` does, with an event loop of its own and nodes of ``iris.aio``.
 
         There are no sockets, subprocesses and signals in that loop.
         """
@@ -122,12 +122,12 @@ class World:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The hosts that have come to be, that of the test among them."""
+        """The hosts that were started so far, and that of the test."""
         return (*self._hosts, "test")
 
     @property
     def is_faulty(self) -> bool:
-        """Whether faults may still begin, or go on."""
+        """True while faults may still begin, or go on."""
         return not self.healed.is_set()
 
     async def every(self, seconds: float) -> AsyncIterator[int]:

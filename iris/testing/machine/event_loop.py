@@ -27,7 +27,7 @@ _LAST: Final = 2.0
 
 @final
 class _NoSelector:
-    """What a loop without sockets waits for."""
+    """The selector of a loop without sockets."""
 
     def select(self, _: float | None) -> tuple[()]:
         """Return what is ready: nothing."""

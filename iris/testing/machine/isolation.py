@@ -49,7 +49,7 @@ def isolated(
         abandon_on_cancel: bool = False,
         limiter: trio.CapacityLimiter | None = None,
     ) -> T:
-        """As ``trio.to_thread.run_sync``, in this thread."""
+        """Run a call as ``trio.to_thread.run_sync`` does, but in this thread."""
         await trio.lowlevel.checkpoint_if_cancelled()
         limiter = limiter or trio.to_thread.current_default_thread_limiter()
         borrower = object()
