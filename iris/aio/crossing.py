@@ -182,5 +182,5 @@ class Block(MustEnter, AbstractAsyncContextManager[W]):
         return isinstance(error, Exception) and isinstance(came, outcome.Value)
 
     def _has_failed(self) -> bool:
-        """Whether a block that nobody has left has ended by an error of its own, or of the whole run."""
+        """Return True if a block that nobody has left has ended by an error of its own, or of the whole run."""
         return isinstance(self._call.outcome, outcome.Error) or not self._guest.is_closing

@@ -35,11 +35,11 @@ from iris.kernel.transport import check_not_forked
 T = TypeVar("T")
 
 _here: Final = threading.local()
-"""The guest of each thread: ``_here.guest``."""
+"""The guest of each thread, as ``_here.guest``."""
 
 
 is_serving: Final[ContextVar[bool]] = ContextVar("is_serving", default=False)
-"""Whether this is the task of a handler, or one that it has begun."""
+"""True in the task of a handler, and in tasks that it has begun."""
 
 
 def _owner(loop: asyncio.AbstractEventLoop) -> Any:
@@ -76,7 +76,7 @@ class Waiter:
     async def wait_surely(
         self, cancelled: Callable[[], None] = lambda: None, *, leaving: bool = False
     ) -> asyncio.CancelledError | None:
-        """As ``wait``, also when the task is cancelled: then ``cancelled`` is called, and the error returned.
+        """Wait as ``wait`` does, also when the task is cancelled: then call ``cancelled``, and return the error.
 
         With ``leaving``, a handler that was cancelled does not wait: what it leaves may be waiting for its end.
         """
@@ -119,7 +119,7 @@ class Guest:
         self.waiting: Final[set[Callable[[], None]]] = set()
         self._thread: Final = get_ident()
         self._due: Final[SimpleQueue[Callable[[], object]]] = SimpleQueue()
-        """What trio wants done in this thread: not left to the loop alone, which forgets it when it is closed."""
+        """Calls that trio wants done in this thread: not left to the loop alone, which forgets them when closed."""
         self._scope: Final = trio.CancelScope()
         self._calls: CallTasks | None = None
         """None before the run takes calls, and after it."""
@@ -127,7 +127,7 @@ class Guest:
         self._ended: Final = Waiter(loop)
         self._users = 0
         self._hooks = sys.get_asyncgen_hooks()
-        """Those of trio."""
+        """Hooks of trio for asynchronous generators."""
         self._keeper: Final = self._keep()
         self._polling: Polling | None = None
         """None where trio waits for input and output by a thread."""
@@ -195,7 +195,7 @@ class Guest:
 
     @property
     def deadline(self) -> float:
-        """When the handler that the current task runs has no more time, on trio's clock."""
+        """Time at which the current task's handler has no more time, on trio's clock; infinity without a limit."""
         return self.deadlines.get(asyncio.current_task(), inf)
 
     def begin(self, function: Callable[[], Awaitable[Any]], ended: Callable[[], None]) -> OutsideCall:
@@ -227,7 +227,7 @@ class Guest:
         return result
 
     async def take(self, function: Callable[[], Awaitable[T]]) -> T:
-        """As ``call``; once the run is over, in another one: what a closed node's handle has left can be taken."""
+        """Call as ``call`` does; once the run is over, in another one, for what a closed node's handle still holds."""
         try:
             return await self.call(function)
         except trio.ClosedResourceError:
@@ -263,7 +263,7 @@ class Guest:
 
     @property
     def is_closing(self) -> bool:
-        """Whether the run ends, and takes nobody else."""
+        """True once the run ends, and accepts no further calls."""
         return self._scope.cancel_called
 
     async def close(self) -> asyncio.CancelledError | None:

@@ -1,4 +1,4 @@
-"""What a node gives, for asyncio: tunnels, subscriptions, answers, changes, confirmed events, a membership."""
+"""Handles of a node, for asyncio: tunnels, subscriptions, answers, changes, confirmed events, a membership."""
 
 from __future__ import annotations
 

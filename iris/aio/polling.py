@@ -65,11 +65,11 @@ class Polling:
         self._due: Final = due
         self._context: Final = context
         self._until: float | None = None
-        """Until when it waits, on the clock of the loop; None when trio is at work, or soon will be."""
+        """Time until which it waits, on the clock of the loop; None when trio is at work, or soon will be."""
         self._timer: asyncio.TimerHandle | None = None
-        """Rings at ``_until``, or before: most waits end early, and the timer serves the next one."""
+        """Timer that rings at ``_until``, or before: most waits end early, and the timer serves the next one."""
         self._rings_at = 0.0
-        """When it does.  Not every event loop has timers that tell: those of uvloop before 0.18 do not."""
+        """Time at which the timer rings.  Not every loop's timers report it: those of uvloop before 0.18 do not."""
         # A descriptor of its own: trio closes the other one without a word to the loop.
         self._descriptor: Final = os.dup(waits.fileno())
         try:

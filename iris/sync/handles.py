@@ -1,4 +1,4 @@
-"""What a node gives, as plain calls: tunnels, subscriptions, answers, changes, confirmed events, a membership."""
+"""Handles of a node, as plain calls: tunnels, subscriptions, answers, changes, confirmed events, a membership."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ class SharedCounter(Handle[TrioCounter]):
 
     @property
     def value(self) -> int:
-        """What all members have added together."""
+        """The sum of what all members have added."""
         return int(self)
 
 

@@ -21,12 +21,12 @@ from iris.kernel.tasks import CallTasks, OutsideCall, check_not_patched
 T = TypeVar("T")
 
 handler_deadline: Final[ContextVar[float]] = ContextVar("handler_deadline", default=inf)
-"""Of the handler that a thread runs, on the clock of ``time.monotonic``: each run of trio has a clock of its own."""
+"""Deadline of the handler that a thread runs, on the clock of ``time.monotonic``: each trio run has its own."""
 
 
 @final
 class Waiter:
-    """Lets one thread wait for what the trio run tells it, once.  Ctrl-C ends a wait."""
+    """Lets one thread wait for one notification by the trio run.  Ctrl-C ends a wait."""
 
     __slots__ = ("_lock", "told")
 
@@ -99,17 +99,17 @@ class Portal:
 
     @property
     def was_opened(self) -> bool:
-        """Whether the run has begun, and may have ended."""
+        """True once the run has begun; it may have ended."""
         return self._thread.ident is not None
 
     @property
     def is_forked(self) -> bool:
-        """Whether this is a process that was forked from the run's."""
+        """True if this is a process that was forked from the run's."""
         return os.getpid() != self._process
 
     @property
     def is_over(self) -> bool:
-        """Whether the run has ended, in this process."""
+        """True once the run has ended, in this process."""
         return self._is_closing and self.calls is None and not self._thread.is_alive() and not self.is_forked
 
     def check(self) -> None:
@@ -188,7 +188,7 @@ class Portal:
         return result
 
     def take(self, function: Callable[[], Awaitable[T]]) -> T:
-        """As ``call``; once the run is over, in another one: what a closed node's handle has left can be taken."""
+        """Call as ``call`` does; once the run is over, in another one, for what a closed node's handle still holds."""
         try:
             return self.call(function)
         except trio.ClosedResourceError:
