@@ -93,7 +93,7 @@ class Case:
 
     @property
     def told_by_source(self) -> bool:
-        """Whether the source reports the figures; else the sinks do."""
+        """True if the source reports the figures; else the sinks do."""
         return self.kind in ("request", "handshake", "start", "subscriptions", "members")
 
 

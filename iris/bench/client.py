@@ -15,10 +15,10 @@ from iris.bench.workload import ask, broadcast, publish_events, publish_paced, s
 from iris.kernel.names import NodeId
 
 NETWORK: Final = tuple(case for case in CASES if case.kind in ("stream", "request", "paced", "tunnel", "broadcast"))
-"""What can be measured between any two nodes."""
+"""Cases that can be measured between any two nodes."""
 
 ALONE: Final = (*NETWORK, *(case for case in CASES if case.kind == "handshake"))
-"""What can be measured where both ends are this program's own."""
+"""Cases that can be measured where both ends are this program's own."""
 
 _PATIENCE: Final = 30.0
 """Seconds for an answer, beyond ten times the time of the work: a slow network has to take what was sent."""
@@ -108,7 +108,7 @@ async def _measure_tunnel(node: iris.Node, cluster: str, run: BenchRun) -> dict[
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Ahead:
-    """How far another clock is ahead of this one, and by how much that may be wrong; microseconds."""
+    """Microseconds by which another clock is ahead of this one, and the error of that."""
 
     by: float
     error: float

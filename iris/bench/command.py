@@ -22,10 +22,10 @@ from iris.cli.terminal import Finite, note, write_object
 from iris.kernel.names import check_address, check_name
 
 _LOOK: Final = 5.0
-"""Seconds for members to be found."""
+"""Seconds to find members."""
 
 _WIDTH: Final = 120
-"""Of the table where nobody looks at it in a terminal."""
+"""Width of the table where the output is no terminal, in characters."""
 
 _NAMES: Final = [case.name for case in ALONE]
 
@@ -136,7 +136,7 @@ async def _find(node: iris.Node, cluster: str) -> list[iris.Member]:
 
 
 class _Results:
-    """What was measured."""
+    """Results of the measurement."""
 
     def __init__(self, cases: Sequence[Case]) -> None:
         self._cases = cases
@@ -161,7 +161,7 @@ class _Results:
         return [{"case": name, "system": "iris", "messages": int(lost)} for name, lost in sums if lost]
 
     def clock_error(self) -> float:
-        """By how many microseconds ages may be wrong, because two machines have two clocks."""
+        """Microseconds by which ages may be wrong, because two machines have two clocks."""
         return max((max(found) for (_, name), found in self._rounds.items() if name == "clock_error"), default=0.0)
 
     def as_json(self, seconds: float, rounds: int, members: int) -> dict[str, Any]:

@@ -47,11 +47,11 @@ class Task(Protocol):
 
     @property
     def seconds(self) -> float:
-        """How long the source works."""
+        """Seconds for which the source works."""
         ...
 
     def finish(self, **figures: float) -> None:
-        """Say what was measured."""
+        """Report the figures of this end."""
         ...
 
 
@@ -74,7 +74,7 @@ def finish_stream(task: Task, received: int, started: float, mark: bytes) -> Non
 
 
 class Ages:
-    """How old messages are when they are delivered."""
+    """Ages of messages when they are delivered."""
 
     def __init__(self) -> None:
         self._ages: list[int] = []

@@ -40,7 +40,7 @@ topics = click.option("--topic", "topics", multiple=True, metavar="PATTERN", hel
 
 
 class LogPosition(click.ParamType[Any]):
-    """Where reading begins or ends: a word, or offsets by shard in JSON."""
+    """Position where reading begins or ends: a word, or offsets by shard in JSON."""
 
     name = "place"
 

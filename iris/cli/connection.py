@@ -39,7 +39,7 @@ R = TypeVar("R")
 
 @final
 class NodeOptions(Struct, frozen=True, kw_only=True):
-    """How the node of this process is reached and what it may do."""
+    """Options for the addresses and the rights of this process's node."""
 
     credential: Path | None
     seeds: tuple[str, ...]
@@ -49,7 +49,7 @@ class NodeOptions(Struct, frozen=True, kw_only=True):
     dial_networks: tuple[str, ...] = ()
     prefer_site: str | Mapping[str, int] | None = None
     metrics: tuple[str, int] | None = None
-    """Where /metrics and /healthz are served; given by verbs that have ``metrics_option``."""
+    """Address at which /metrics and /healthz are served; set by verbs that have ``metrics_option``.  None if not."""
 
     def arguments(self) -> dict[str, Any]:
         """Return the arguments of ``open_node`` that say how it is reached and what it may do."""
@@ -238,7 +238,7 @@ def connected(verb: Callable[Concatenate[NodeOptions, P], R]) -> Callable[P, R]:
 
 
 def connected_near(verb: Callable[Concatenate[NodeOptions, P], R]) -> Callable[P, R]:
-    """As ``connected``, for a verb that listens for others than nodes: where nodes reach it says ``--near``."""
+    """Give ``verb`` the options of ``connected``, but ``--near`` for the addresses of nodes: it listens for others."""
     return _connected(verb, "--near")
 
 
@@ -352,7 +352,7 @@ class Interruption:
 
     def __init__(self) -> None:
         self.scope: Final = trio.CancelScope()
-        """Of the work."""
+        """Scope of the work."""
         self._come = trio.Event()
         self._awaited = False
 

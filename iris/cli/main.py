@@ -79,10 +79,10 @@ SUMMARIES = {
     "keys": "Make and manage the keys of a realm.",
     "bench": "Measure Iris on this machine, or on a network.",
 }
-"""What ``iris --help`` says of each verb.  To import them all for that took a fifth of its processor time."""
+"""Texts of ``iris --help`` by verb.  To import all verbs for that took a fifth of its processor time."""
 
 _LIKE = 0.65
-"""How like a verb what was typed has to be for it to be named: two letters changed places, or one is wrong."""
+"""Similarity from which a verb is named for a typed word: two letters changed places, or one is wrong."""
 
 FAILED = 1
 MISUSED = 2

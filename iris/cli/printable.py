@@ -45,7 +45,7 @@ class PrintableFormatter(TextFormatter):
 
 _FOR_PEOPLE: Final = PrintableFormatter("iris: %(message)s")
 _handler: Final[list[LimitedHandler]] = []
-"""That of the command, once it writes its log."""
+"""Handler of the command, once it writes its log."""
 
 
 def write_log(style: str) -> None:

@@ -276,7 +276,7 @@ def takes_output(verb: Callable[P, R]) -> Callable[P, R]:
 
 
 def takes_wide_output(verb: Callable[P, R]) -> Callable[P, R]:
-    """As ``takes_output``, and ``output`` may be ``wide``."""
+    """Give ``verb`` the option ``-o`` as ``takes_output`` does; ``output`` may also be ``wide``."""
     help_text = "For people, with more columns, or a JSON object for each line."
     return _with_output(verb, ("table", "wide", "json"), help_text)
 

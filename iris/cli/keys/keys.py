@@ -36,7 +36,7 @@ SEALED_DAYS: Final = Finite(0.0001, 366)
 """A year at most: who receives a delegation for much longer refuses it."""
 
 _NO_TOPICS: Final = ("", "none", "nothing")
-"""What people write who mean no topic, where a pattern is wanted."""
+"""Words of people for no topic, where a pattern is wanted."""
 
 FILE = click.Path(path_type=Path, dir_okay=False)
 

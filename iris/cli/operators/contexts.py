@@ -28,7 +28,7 @@ _WHAT: Final = "context"
 
 @final
 class Context(Struct, frozen=True, kw_only=True):
-    """What a context stands for; what is None or empty was not given."""
+    """The options that a context stands for; an option that was not set is None or empty."""
 
     credential: str | None = None
     seeds: tuple[str, ...] = ()

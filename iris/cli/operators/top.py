@@ -75,7 +75,7 @@ def top(
 
 
 class _Screen:
-    """Where tables go: over each other on a terminal, else one after the other."""
+    """The place of the tables: over each other on a terminal, else one after the other."""
 
     def __init__(self) -> None:
         self._live: Any = None

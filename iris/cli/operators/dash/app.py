@@ -36,7 +36,7 @@ FILES: Final = {
 """The page itself, which holds nothing of the realm."""
 
 _MAX_ORDER: Final = 4096
-"""Bytes of what a page says when it drains a member."""
+"""Limit in bytes on the request by which a page drains a member."""
 
 
 def make_app(node: Node, feed: Feed, allowed: Collection[str]) -> Starlette:
@@ -109,7 +109,7 @@ class ViewStream(Response):
 
 @final
 class _Actions:
-    """What pages may do, done as this node: the realm gives it the right, and members log who has ordered it."""
+    """The actions of pages, as this node: the realm gives it the right, and members log the node that ordered it."""
 
     def __init__(self, node: Node) -> None:
         self._node = node

@@ -53,7 +53,7 @@ class Feed:
 
     @property
     def pages(self) -> int:
-        """How many pages are open."""
+        """Number of open pages."""
         return self._pages
 
     @contextmanager
@@ -83,7 +83,7 @@ class Feed:
 
     @property
     def number(self) -> int:
-        """That of the newest message."""
+        """Number of the newest message."""
         return self._number
 
     async def next(self, after: int) -> tuple[int, bytes]:

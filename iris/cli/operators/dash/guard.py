@@ -38,7 +38,7 @@ _HEADERS: Final = {
 _WHERE: Final = "open the address that 'iris dash' has printed: its token is missing or of another run\n"
 
 ADMIT: Final = "admit"
-"""In the state of a connection: what is called when the token is shown on it."""
+"""Key in the state of a connection: the function to call when the token is shown on it."""
 
 
 @final
@@ -99,7 +99,7 @@ class Guard:
 
 
 def _is_same_origin(headers: Headers, *, named: bool) -> bool:
-    """Whether a request comes from the page; one that need not say so (``named``) may leave out from where."""
+    """Return True if a request comes from the page; one that need not name its origin (``named``) may leave it out."""
     origins = headers.getlist("origin")
     if len(origins) != 1:
         return not (origins or named) and headers.get("sec-fetch-site", "same-origin") == "same-origin"

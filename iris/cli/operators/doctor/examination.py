@@ -101,7 +101,7 @@ class _Examination:
         self._user = os.geteuid()
         self._revocations: Path | None = None
         self._rules: str | None = None
-        """Of the firewall."""
+        """Rules of the firewall.  None before they are read."""
 
     async def run(self) -> None:
         files = examine_descriptors(*resource.getrlimit(resource.RLIMIT_NOFILE), nodes=0)

@@ -76,14 +76,14 @@ Code = Literal[
     "versions-differ",
     "versions-ok",
 ]
-"""Stable words for scripts: what was looked at, and what was found.  Listed in docs/reference/doctor.md."""
+"""Stable words for scripts: the check and its finding.  Listed in docs/reference/doctor.md."""
 
 _RUN: Final = re.compile(r"[:;] run(?: as root)?: (.+)\Z")
 
 
 @final
 class Diagnosis(Struct, frozen=True, kw_only=True):
-    """What a check has found.
+    """The finding of a check.
 
     Args:
         code: a stable word for it.

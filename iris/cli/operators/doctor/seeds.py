@@ -34,10 +34,10 @@ _UNREACHABLE: Final = frozenset({errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EN
 
 @final
 class Reached(Struct, frozen=True, kw_only=True):
-    """What came of dialling a node.
+    """The outcome of dialling a node.
 
     Args:
-        delegation: of the node there, if it has shown one.
+        delegation: the delegation of the node there, if it has shown one.
         peer: the node, if it is linked and stays so.
         error: why it is not linked; None if it was for a moment.
     """
