@@ -37,7 +37,7 @@ _NOTHING_TO_READ: Final = 5.0
 """Seconds longer that Spark may be silent: it has nothing to say while the publisher is silent, who is to be named."""
 
 _LOOK: Final = 0.1
-"""Seconds between two questions how far a process is: often enough for the eye."""
+"""Seconds between two questions for the progress of a process: often enough for the eye."""
 
 _LAST_WORDS: Final = 1.0
 """Seconds in which a process that does not answer turns out to have ended."""
@@ -46,7 +46,7 @@ _AT_MOST: Final = 900.0
 """Seconds after which the demo gives up whatever is still moving."""
 
 _LONGEST_PATH: Final = 5
-"""Of the directory that the demo's own is in: that has 19 characters more, and XDG_RUNTIME_DIR may have 26."""
+"""Longest path that the demo's directory may be in, in characters: it adds 19, and XDG_RUNTIME_DIR may have 26."""
 
 
 async def run_airport(rows: int, stages: Stages) -> Outcome:

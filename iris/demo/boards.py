@@ -12,7 +12,7 @@ boards = iris.Service("boards")
 
 @final
 class DepartureBoard:
-    """What one board shows, and a digest of everything that it has received."""
+    """Gates that one board shows, and a digest of everything that it has received."""
 
     def __init__(self) -> None:
         self.gates: dict[str, str] = {}

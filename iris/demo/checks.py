@@ -17,7 +17,7 @@ from iris.patterns.books import PatternStatistics
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Counters:
-    """What became of the messages of a stage; after it, sent = answered + handed over + expired + refused + lost."""
+    """Fates of the messages of a stage; after it, sent = answered + handed over + expired + refused + lost."""
 
     sent: int
     answered: int
@@ -25,18 +25,18 @@ class Counters:
     expired: int
     refused: int
     lost: Mapping[str, int]
-    """By reason."""
+    """Lost messages by reason."""
     waiting: int
 
     @property
     def add_up(self) -> bool:
-        """Whether the fate of every message is known."""
+        """True if the fate of every message is known."""
         ended = self.answered + self.handed_over + self.expired + self.refused + sum(self.lost.values())
         return self.waiting == 0 and self.sent == ended
 
     @property
     def nothing_failed(self) -> bool:
-        """Whether everything was answered, or handed over where nobody answers."""
+        """True if everything was answered, or handed over where nobody answers."""
         return self.sent == self.answered + self.handed_over
 
     @classmethod
@@ -72,22 +72,22 @@ class Outcome:
     pandas: Mapping[str, CarrierFigures]
     spark: Mapping[str, CarrierFigures]
     asked: Mapping[str, Any]
-    """Of ``Tower.ask``."""
+    """Result of ``Tower.ask``."""
     killed: str
     """The signal that ended one weather member."""
     changed: Mapping[str, Any]
-    """Of ``Tower.change_gates``."""
+    """Result of ``Tower.change_gates``."""
     boards: int
     """Members of the boards cluster."""
     archived: Mapping[str, Any]
-    """Of ``Tower.fill_archive``."""
+    """Result of ``Tower.fill_archive``."""
     published: Mapping[str, Any]
-    """Of the publisher."""
+    """Result of the publisher."""
     seconds: Mapping[str, float]
-    """By stage."""
+    """Duration of each stage in seconds."""
     total_seconds: float
     peak_memory: int
-    """Bytes; 0 if unknown."""
+    """Peak memory in bytes; 0 if unknown."""
 
     @property
     def counters(self) -> dict[str, Counters]:
@@ -103,7 +103,7 @@ class Outcome:
 
     @property
     def expected_sent(self) -> dict[str, int | None]:
-        """How many messages of each pattern must have been sent; None if any number is right."""
+        """Number of messages of each pattern that must have been sent; None if any number is right."""
         return {
             "request": self.asked["asked"],
             "broadcast": self.changed["changes"] * self.boards,

@@ -49,7 +49,7 @@ _OBSERVED: Final = (
 @final
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CarrierFigures:
-    """What Spark and pandas each find out about one carrier."""
+    """Figures of one carrier that Spark and pandas each find."""
 
     flights: int
     arrived: int

@@ -137,7 +137,7 @@ class Stage:
 
     @property
     def summary(self) -> str:
-        """How far it is, in words."""
+        """Progress of the stage in words."""
         if not self._unit:
             return "done" if self._done == self._total else ""
         if self._unit == "MB":
@@ -163,7 +163,7 @@ class Stages:
 
     def __init__(self, console: Console, progress: Progress | None) -> None:
         self.seconds: Final[dict[str, float]] = {}
-        """By the title of the stage."""
+        """Duration of each stage in seconds, by its title."""
         self._console = console
         self._progress = progress
 

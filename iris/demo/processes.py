@@ -37,9 +37,9 @@ class ProcessEntry:
     pid: int
     session: int
     resident: int
-    """Bytes in memory.  Pages that processes share count for each of them."""
+    """Memory in bytes.  Pages that processes share count for each of them."""
     is_dead: bool
-    """Whether it has ended, and only its parent has not noticed."""
+    """True if it has ended, and only its parent has not noticed."""
 
 
 Table: TypeAlias = list[ProcessEntry]
@@ -120,7 +120,7 @@ class Process:
     def __init__(self, name: str, process: trio.Process, log: Path) -> None:
         self.name: Final = name
         self.may_end = False
-        """Whether its end is no failure any more."""
+        """True once its end is no failure any more."""
         self._process = process
         self._log = log
 
@@ -129,17 +129,17 @@ class Process:
 
     @property
     def session(self) -> int:
-        """Its process id, and the id of the session of everything that it starts."""
+        """Process id, and so the id of the session of everything that it starts."""
         return self._process.pid
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended."""
+        """True if it has not ended."""
         return self._process.poll() is None
 
     @property
     def status(self) -> int | None:
-        """How it ended, in the manner of ``subprocess``; None if it has not."""
+        """Exit status in the manner of ``subprocess``; None if it has not ended."""
         return self._process.returncode
 
     def failure(self, what: str) -> ProcessFailed:

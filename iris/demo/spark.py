@@ -27,8 +27,8 @@ _BATCH: Final = "1 second"
 """Time between batches: each costs some 100 ms, whatever is in it, that the publisher could use."""
 
 _JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""In a Java machine that lives a minute, optimizing costs more than it brings: 17 s of processor time and 0.7 GB with
-these, 29 s and 1.1 GB without."""
+"""Options of a Java machine that lives a minute, where optimizing costs more than it brings: 17 s of processor time and
+0.7 GB with these, 29 s and 1.1 GB without."""
 
 _FLIGHT: Final = "id BIGINT, carrier STRING, arr_delay BIGINT"
 

@@ -57,7 +57,7 @@ class Tower:
         self._observations = read_observations()
         self._killed = trio.Event()
         self._progress = Progress()
-        """Of the stage that was begun last."""
+        """Progress of the stage that was begun last."""
 
     def service(self) -> iris.Service:
         """Return what the airport asks for: the stages, and how far they are."""
@@ -167,7 +167,7 @@ class Tower:
 @final
 @dataclasses.dataclass(slots=True)
 class WeatherRequests:
-    """What became of the requests for weather."""
+    """Outcome of the requests for weather."""
 
     asked: int = 0
     right: int = 0
