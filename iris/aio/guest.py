@@ -98,10 +98,10 @@ class Guest:
     """The trio run of one event loop.  Made by ``enter_guest``.
 
     Attributes:
-        loop: whose guest it is.
-        deadlines: of the tasks that run handlers, on trio's clock.  What such a task asks of others has no more time;
+        loop: the loop that it is the guest of.
+        deadlines: deadlines of tasks that run handlers, on trio's clock.  Requests of such a task have no more time;
             tasks that it starts have their own.
-        waiting: for each handler that trio waits for, what ends the wait.
+        waiting: for each handler that trio waits for, the function that ends the wait.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

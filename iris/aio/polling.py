@@ -29,8 +29,8 @@ class Polling:
     """Does what ``GuestState.guest_tick`` does, without its thread.
 
     Args:
-        tick: what trio wants called first: the bound method ``guest_tick``.
-        loop: which waits.
+        tick: the call that trio wants first: the bound method ``guest_tick``.
+        loop: the loop that waits.
         due: called with what is to be done now, in the thread of the loop: a step of trio.
         context: in which the loop calls.
 

@@ -77,8 +77,8 @@ class Case:
         sinks: receiving processes.
         concurrency: requests that are under way at any time.
         pace: messages per second.
-        figures: what is read from it, in the order of the table.
-        quick: whether ``--quick`` measures it.
+        figures: figures that are read from it, in the order of the table.
+        quick: True if ``--quick`` measures it.
     """
 
     name: str

@@ -41,10 +41,10 @@ async def measure(
 
     Args:
         node: the sending end.
-        cluster: what serves ``iris.Service`` of ``Bench``.
-        members: who receives: all if the case is one of many receivers, else the first.
-        case: what is measured.
-        seconds: how long it is.
+        cluster: the cluster that serves ``iris.Service`` of ``Bench``.
+        members: the receivers: all if the case is one of many receivers, else the first.
+        case: the case to measure.
+        seconds: length of the measurement.
 
     Raises:
         iris.IrisError: the other end failed, or did not answer in time.

@@ -72,7 +72,7 @@ class Bench:
 
     Args:
         node: it subscribes for the runs.
-        nursery: its runs take place in it.
+        nursery: the nursery that its runs take place in.
         cluster: the cluster that the service is joined to.
     """
 

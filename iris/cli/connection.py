@@ -66,9 +66,9 @@ class NodeOptions(Struct, frozen=True, kw_only=True):
         With ``iris -v`` people read who it is and whom it found, with ``-vv`` its counters at the end, too.
 
         Args:
-            name: of the cluster.
+            name: the name of the cluster.
             config: limits and timings.
-            member: whether the node is ready, as /healthz says it, only as a member of a cluster, gateway or bridge.
+            member: True if the node is ready, as /healthz says it, only as a member of a cluster, gateway or bridge.
         """
         async with (
             self._explained() as held,
@@ -299,7 +299,7 @@ def listen_at(place: str, *, secured: bool) -> socket.socket:
 
     Args:
         place: HOST:PORT.
-        secured: whether others than this machine may come: there is TLS.
+        secured: True if others than this machine may come: there is TLS.
 
     Raises:
         click.UsageError: it is no such place, is taken, or others could read along.

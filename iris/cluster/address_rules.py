@@ -48,10 +48,10 @@ class Told(Struct, frozen=True, kw_only=True):
     """The source of an address: somebody else's word for it.
 
     Args:
-        by: who it is, for the limits on dials; see ``DialLimits``.
+        by: the source, for the limits on dials; see ``DialLimits``.
         node: the node that is said to be there, if that is known.
         host: from where that one has connected to this node, if it is nobody's word but its own where it is.
-        by_ipc: whether that node came, or was found, by ipc: on this machine, as a process of this user.
+        by_ipc: True if that node came, or was found, by ipc: on this machine, as a process of this user.
     """
 
     by: str
@@ -93,8 +93,8 @@ class AddressRules:
         """See that a host may be connected to.
 
         Args:
-            host: its IP address.  What is none has no network, and is not looked at.
-            told: who has told of it, if it is not the user.
+            host: IP address of the host.  Any other name has no network, and is not looked at.
+            told: the source of the address, if it is not the user.
 
         Raises:
             NotSent: it may not, with the reason.

@@ -21,9 +21,9 @@ class Work:
 
     Attributes:
         frame: grows with each frame that came over a connection.
-        is_frame: whether it is one that is being dealt with, and not something that no frame has brought about.
-        elements: of arrays that may still be decoded, in bodies of relayed messages.
-        later: what is to be done once when the frame has been dealt with, by what it is.
+        is_frame: True while such a frame is handled; False for work that no frame has brought about.
+        elements: elements of arrays that may still be decoded, in bodies of relayed messages.
+        later: calls to be made once when the frame has been handled, by their subject.
     """
 
     __slots__ = ("_checks", "_messages", "elements", "frame", "is_frame", "later")

@@ -40,9 +40,9 @@ def as_fields(outcome: Outcome, checks: Sequence[Check], names: Mapping[str, str
     """Return the JSON object of ``iris demo --json``.
 
     Args:
-        outcome: what was found out.
-        checks: of ``check_outcome``.
-        names: of the carriers, by code.
+        outcome: the findings of the run.
+        checks: the result of ``check_outcome``.
+        names: names of the carriers, by code.
     """
     return {
         "ok": all(check.ok for check in checks),
@@ -172,9 +172,9 @@ class Stages:
         """Show a stage for as long as the block runs; several may run at the same time.
 
         Args:
-            title: what is done.
-            total: how much there is to do; in bytes if ``unit`` is MB.
-            unit: of what; nothing if it cannot be counted.
+            title: the title of the stage.
+            total: amount of work; in bytes if ``unit`` is MB.
+            unit: unit of the work; nothing if it cannot be counted.
         """
         bar = TaskID(0)
         if self._progress is not None:

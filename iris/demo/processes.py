@@ -255,7 +255,7 @@ async def open_processes(directory: Path) -> AsyncGenerator[Processes]:
     """Open a block in which processes run; none of them is left when it ends, however it ends.
 
     Args:
-        directory: where they run and where their logs go.
+        directory: the directory that they run in, and their logs are in.
 
     Raises:
         ProcessFailed: one has ended by itself.

@@ -58,7 +58,7 @@ def fair_share(wanted: Mapping[G, Sequence[tuple[T, int]]], *, places: int, weig
     resource fairness, Ghodsi et al., NSDI 2011).  So an origin that wants very much gets what others leave.
 
     Args:
-        wanted: what each wants, with what it weighs; the first ones first.  Nothing is wanted twice.
+        wanted: the items that each origin wants, with their weight; the first ones first.  Nothing is wanted twice.
     """
     chosen: set[T] = set()
     queue = [(0.0, number, 0, 0, 0) for number in range(len(wanted))]
@@ -89,13 +89,13 @@ class Advertiser:
     """The advertising side of a gateway: which origins each neighbour gets, and what has changed for it.
 
     Args:
-        directory: what is known of other sites.
-        transit: whether other sites may reach each other through this one.
+        directory: the directory of other sites.
+        transit: True if other sites may reach each other through this one.
         realm_id: fingerprint of this gateway's realm, for neighbours of other realms.
         outward: returns an export of a site as neighbours of a realm, by its fingerprint, get it;
             None if they may not know of it.
         max_origins: gateways, this one among them, that are advertised to each neighbour.
-        max_weight: what all that they export may weigh.
+        max_weight: limit on the weight of all that they export.
     """
 
     def __init__(

@@ -30,8 +30,8 @@ class Firewall:
     """Firewall of a site: which frames pass its border, and at which rate.
 
     Args:
-        is_exported: whether a node of this site serves, or subscribes to, what this gateway exports to another site.
-        is_offered: whether a node of another site does there, as far as this gateway imports it.
+        is_exported: tells whether this gateway exports something to a site that a node here serves or subscribes to.
+        is_offered: tells the same of a node of another site, as far as this gateway imports it.
         rate: bytes per second that one neighbour may send in the long run, and at once; None: any.
     """
 

@@ -83,11 +83,11 @@ class Forwarding:
     Args:
         near: the mesh of its own site.
         between: the mesh of gateways.
-        is_exported: whether a node of this site serves something that this gateway exports to another site.
-        own_exports: what it exports, by node.
-        is_settled: whether this gateway and those of another site have been there long enough to know their sites.
-        is_gone: whether a node of this site is known to have gone; None if it is not known at all.
-        transit: whether frames between other sites pass.
+        is_exported: tells whether a node of this site serves something that this gateway exports to another site.
+        own_exports: exports of this gateway, by node.
+        is_settled: tells whether this gateway and those of a site have been there long enough to know their sites.
+        is_gone: tells whether a node of this site has gone; None if it is not known at all.
+        transit: True if frames between other sites pass.
         rate: bytes per second that one neighbour may send; None: any.
     """
 

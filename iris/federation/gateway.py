@@ -528,7 +528,7 @@ async def open_gateway(
             behind NAT or a firewall, and its ``peers`` have to listen at ``ws://`` addresses.
         peers: URLs of gateways of other sites.  They are dialled until they answer, and again when they are lost.
             Before that of a gateway of another realm stands what the realm is called here: ``REALM/URL``.
-        policy: what is exported and imported; by default nothing is exported.
+        policy: rules for exports and imports; by default nothing is exported.
         rate: bytes per second that one gateway of another site may send here; None: any.
 
     Raises:

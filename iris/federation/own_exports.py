@@ -28,7 +28,7 @@ class SiteContents:
     """Services and subscriptions of the nodes of a site, as far as other sites may know of them.
 
     Args:
-        may_export: whether other sites may use a cluster.
+        may_export: tells whether other sites may use a cluster.
         wanted: returns a pattern as other sites get it; None if they do not.
     """
 
@@ -104,9 +104,9 @@ class _Part:
     """The part of one node.
 
     Attributes:
-        exported: its entries that are exported, the first ones first.
-        waiting: those for which there is no room.
-        weight: of those that are exported.
+        exported: entries of the node that are exported, the first ones first.
+        waiting: entries for which there is no room.
+        weight: weight of the exported entries.
     """
 
     __slots__ = ("exported", "waiting", "weight")
@@ -126,7 +126,7 @@ class SharedRoom:
 
     Args:
         places: entries that may be exported.
-        weight: what they may weigh together.
+        weight: limit on their weight together.
     """
 
     def __init__(self, places: int, weight: int) -> None:

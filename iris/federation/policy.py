@@ -90,7 +90,7 @@ class Lists:
     """The lists in force.
 
     Args:
-        policy: of this gateway.
+        policy: the policy of this gateway.
         identity: returns who the gateway is now, and so whom it trusts.
     """
 
@@ -130,9 +130,9 @@ class Lists:
         It is asked for each frame that begins a session, with any node's id, for any sender.
 
         Args:
-            exported: what this gateway exports.
+            exported: exports of this gateway.
             index: the same, by node.
-            node: of this site.
+            node: a node of this site.
             site: the other one.
         """
         realm_id = realm_of_site(site)

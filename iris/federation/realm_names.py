@@ -53,9 +53,9 @@ def inward_untrusted(message: T, own: str, realm: str) -> T:
     """Return what a gateway of another realm has sent, as it is meant inside of this one.
 
     Args:
-        message: what crosses between realms: frames, copies, and what is said of sites.
+        message: a message that crosses between realms: a frame, a copy, or a report about sites.
         own: fingerprint of this realm.
-        realm: that of the other one.
+        realm: fingerprint of the other realm.
 
     Raises:
         RemoteProtocolError: it is about sites of which that realm has nothing to say.

@@ -21,10 +21,10 @@ class Patience:
 
     Args:
         limit: seconds.
-        half: how much has to be sent for the time to count anew, where it is always the same.
+        half: amount that has to be sent for the time to count anew, where it is always the same.
 
     Attributes:
-        sent: how much was sent to the owner's nodes so far.
+        sent: amount that was sent to the owner's nodes so far.
     """
 
     __slots__ = ("_ended", "_half", "_limit", "_sent", "_since", "_waited", "_waiting", "sent")

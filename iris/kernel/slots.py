@@ -40,7 +40,7 @@ class SlotTable(Generic[K]):
 
     Args:
         limit: slots in all.
-        per_address: of them, how many one address may have.
+        per_address: slots that one address may have.
         timeout: seconds for which one may be kept.
     """
 

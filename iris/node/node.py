@@ -247,7 +247,7 @@ class Node:
             prefer_site: members at this site are asked as long as one can be reached and work does not wait for 0.25 s
                 there; then others, in the order of ``open_node``.  Not together with ``prefer``.
             wait: seconds to wait for a first member if the cluster has none; they come before those of ``timeout``.
-            reply: what the reply is converted to: a dataclass, a model of msgspec or pydantic, or another type made of
+            reply: the type to convert the reply to: a dataclass, a model of msgspec or pydantic, or a type made of
                 such; one that does not fit raises ``RemoteError`` with the code ``reply_malformed``.  None: as it is.
             fallback: returned in the place of a ``DeliveryError``, and counted (``statistics().fallbacks``); None:
                 errors are raised, unless ``essential`` is False.
@@ -373,8 +373,8 @@ class Node:
 
         Args:
             cluster: name of the cluster; its present members are told.
-            payload: as for ``request``.
-            headers: as for ``request``.
+            payload: see ``request``.
+            headers: see ``request``.
             wait: as for ``request``; members after the first are not waited for, see ``wait_for``.
 
         Raises:
@@ -429,13 +429,13 @@ class Node:
 
         Args:
             cluster: name of the cluster; its present members are asked.
-            payload: as for ``request``.
+            payload: see ``request``.
             timeout: seconds that the survey takes at most.
             count: end it after so many answers.
             quiet: end it when, after the first, no answer has come for so many seconds.
-            operation: as for ``request``.
-            headers: as for ``request``.
-            priority: as for ``request``.
+            operation: see ``request``.
+            headers: see ``request``.
+            priority: see ``request``.
             wait: as for ``request``; members after the first are not waited for, see ``wait_for``.
 
         Raises:
@@ -479,12 +479,12 @@ class Node:
 
         Args:
             topic: tokens joined by dots.
-            payload: as for ``request``.
+            payload: see ``request``.
             confirm: return only when every durable subscriber (a bridge) has the event on disk, also those that are
                 away now and have a name.
             key: keeps events together: within a group of subscribers, the same key goes to the same member.
             timeout: seconds that the confirmation may take; links to other sites are waited for half of it at most.
-            headers: as for ``request``.
+            headers: see ``request``.
             retain: this node keeps the event, until the next one that is retained on the topic, and gives it once to
                 each subscriber that comes later (``event.retained``); not to groups and durable subscribers.
             strict: raise an error if subscribers did not get events that this node has published on the topic.
@@ -601,17 +601,17 @@ class Node:
             pattern: a topic in which ``*`` stands for one token and a last ``>`` for the rest.
             group: each event goes to one subscriber of the group, in turns.  What still waits when the block ends goes
                 to another one on this node, or is lost and reported to its publisher.
-            overflow: what happens beyond the limits: ``drop_oldest`` and ``drop_newest`` lose events, counted in
+            overflow: the action beyond the limits: ``drop_oldest`` and ``drop_newest`` lose events, counted in
                 ``event.missed`` and the statistics; ``wait`` makes the publishers of these topics wait, at half of the
                 limits, for ``Config.broadcast_patience`` in all.  Then they publish past this subscriber, which counts
                 as missed, and wait for it again when it has room.  Confirmed events go past no durable one.
-            limits: of events waiting here; by default those of ``Config``.
+            limits: limits of events waiting here; by default those of ``Config``.
             durable: this subscriber stores events and answers publishers with ``subscription.confirm``.
-            name: of a durable subscriber, within the cluster that this node speaks for: also while nobody subscribes
+            name: the name of a durable subscriber, within this node's own cluster: also while nobody subscribes
                 under it, confirmed events wait for it, until ``forget_subscriber``.  One subscription has it at a
                 time; one with another pattern takes its place.
             allow: clusters whose events are taken, as their certificates name them; None: all.
-            share: of a durable group that divides its events by shard for ever, see ``Share``.
+            share: the share of a durable group that divides its events by shard for ever, see ``Share``.
 
         Raises:
             ConfigError: the pattern, the group, the name, the share or ``overflow`` is malformed; this node has a
@@ -680,13 +680,13 @@ class Node:
         At least once: a job is handed out until a worker has done it, it has failed ``attempts`` times, or it expires.
 
         Args:
-            name: of the queue: a topic that the bridge stores, of which every event is a job.
+            name: the name of the queue: a topic that the bridge stores, of which every event is a job.
             lease: seconds from when a job is begun until another worker may get it, 0.1 to 7 days; ``Job.extend`` lets
                 it begin anew.
             attempts: after so many that failed, 1 to 1,000, a job becomes a dead letter.
             dead: topic of the dead letters; None: ``NAME.dead``.
             backoff: seconds before the second attempt, twice as many before the third, and so on, at most an hour.
-            bridge: its cluster.
+            bridge: the bridge's cluster.
 
         Raises:
             ConfigError: an argument is malformed.
@@ -720,11 +720,11 @@ class Node:
 
         Args:
             topics: patterns.
-            group: of consumers; it belongs to the cluster that has used it first.  At each member of the bridge one
-                consumer of a group reads at a time; others wait, and go on when it is gone.
-            start: where a new group begins: ``earliest``, ``latest``, a ``datetime``, or an offset in every shard.
+            group: the consumers that read together; the cluster that has used a group first owns it.  At each member of
+                the bridge one consumer of a group reads at a time; others wait, and go on when it is gone.
+            start: the start of a new group: ``earliest``, ``latest``, a ``datetime``, or an offset in every shard.
             replay: begin there although the group is known.
-            bridge: its cluster.
+            bridge: the bridge's cluster.
 
         Raises:
             ConfigError: an argument is malformed.
@@ -765,8 +765,8 @@ class Node:
             timeout: seconds that the opening may take.
             operation: name of the tunnel handler within the service.
             headers: str to str, for the handler.
-            prefer_site: as for ``request``.
-            wait: as for ``request``.
+            prefer_site: see ``request``.
+            wait: see ``request``.
 
         Raises:
             NoSuchCluster: nobody serves it.
@@ -821,17 +821,17 @@ class Node:
         service needs another one.  A document lives as long as one member has it, or a copy on disk.
 
         Args:
-            cluster: its name, and that of the document.
-            path: of a file of this machine, for this node alone: the document is read from it, and written to it
+            cluster: the name of the cluster, and of the document.
+            path: a file of this machine, for this node alone: the document is read from it, and written to it
                 within a second after each change and when the block ends.
-            max_bytes: of the document: names, values, and 128 for each entry.  What this node would write beyond is
+            max_bytes: limit on the document: names, values, 128 for each entry.  What this node would write beyond is
                 refused, but for the 32nd part of it that each member may always keep.  Where others send so much that
                 there is twice as much, the newest entries of the member that most bytes are of are removed.  Give the
                 same to all members.
             allow: clusters whose nodes may read and write the document without being members, by requests and the
                 tunnel ``watch`` (docs/reference/state.md): those of doors.
             timeout: seconds within which another member has to give the document.
-            credential: as for ``join``.
+            credential: see ``join``.
 
         Raises:
             ConfigError: this node has no right to the name, serves it already, others serve something else under it,
@@ -897,7 +897,7 @@ class Node:
         ``lease.token`` to what only the holder may change, and have that refuse smaller ones than it has seen.
 
         Args:
-            name: of the lease, within the cluster.
+            name: the name of the lease, within the cluster.
             ttl: seconds, 1 to 3,600, after which another node may have it when this one is gone or cut off.
             timeout: seconds to wait for it.
             bridge: cluster of the bridge that grants it.
@@ -909,7 +909,7 @@ class Node:
             RequestTimeout: the lease was not free in time.
             NotAllowed: this node is no member of the cluster.
             RemoteError: the bridge has no room, or cannot write; the message says which.
-            LeaseLost: when the block is left; it was cancelled, or ended after the lease.
+            LeaseLost: raised when the block is left; it was cancelled, or ended after the lease.
             ConfigError: the name or ``ttl`` is malformed.
 
         Leaving the block gives the lease back.  Cancelling the waiting leaves nothing behind.
@@ -969,11 +969,11 @@ class Node:
         steps and compensations that have an outcome are not called again, and the others follow.
 
         Args:
-            name: of the saga, within the cluster that this node speaks for: the same when it is run
+            name: the name of the saga, within the cluster that this node speaks for: the same when it is run
                 again.  Each is run by one node at a time; another one waits.
             timeout: seconds for the steps.  When they are over the block is cancelled, and nothing is undone.
             keep: seconds for which the end of the saga is remembered, 1 s to 366 days.
-            bridge: its cluster.
+            bridge: the bridge's cluster.
 
         Raises:
             SagaUndone: the block raised, now or when it was run before.  Then it is not entered again.
@@ -1013,7 +1013,7 @@ class Node:
         Args:
             cluster: name of the cluster, usually ``service.name``.
             service: the handlers.
-            limits: how much this member takes on.
+            limits: limits on the work that this member accepts.
             credential: portable, or such a file's path; proves the right to a name that is not the node's own.
 
         Raises:
@@ -1187,7 +1187,7 @@ class Node:
         received, expired, refused, lost, or are in doubt because the receiver died.  See ``Books``.
 
         Args:
-            pattern: of topics and clusters, as for ``subscribe``.  What was sent under more names than have rows is in
+            pattern: a pattern of topics and clusters.  What was sent under more names than have rows is in
                 rows called ``(other)``, which are part of every answer.
             settle: seconds to wait at most until everything has its outcome.  What receivers that are linked have not
                 accounted for by then is ``waiting``.
@@ -1205,7 +1205,7 @@ class Node:
         """Follow what is lost, expires, is refused or comes in doubt from now on: an async iterator of ``Loss``.
 
         Args:
-            pattern: as for ``books``.
+            pattern: see ``books``.
             every: seconds between two looks.
 
         Raises:
@@ -1230,7 +1230,7 @@ class Node:
         """Return why no new work should come here; None if it may.
 
         Args:
-            member: whether this node is to be a member of a cluster, a gateway or a bridge.
+            member: True if this node is to be a member of a cluster, a gateway or a bridge.
         """
         if self._guard.is_closed:
             return "closed"

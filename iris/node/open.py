@@ -118,12 +118,12 @@ async def open_node(
             names, with blanks between them.  A host name stands for all its
             addresses (A, AAAA), looked up anew each time.  Seeds that do not answer are tried again for as long as the
             node lives.
-        site: where the node is.  It links to nodes of the same site only, and reaches other sites through gateways.
+        site: the node's site.  It links to nodes of the same site only, and reaches other sites through gateways.
         prefer_site: at which site members are asked before all others; or, to order several, a priority from 1 to 16
             for each.  By default the own site has 1 and the others 8.  Of sites with the same priority the nearest
             comes first.  Where work waits for 0.25 s at all members of one site, those of the next are asked, too.
         config: limits and timings.
-        revocations: where the realm's newest revocation list is kept.  A list that is put there (``iris keys revoke``)
+        revocations: the file of the realm's newest revocation list.  A list that is put there (``iris keys revoke``)
             is in force within seconds, in every node of the realm; an older one is refused.  By default it is
             ``revocations/<fingerprint of the realm>`` in the directory ``$IRIS_HOME``.
         lan: find nodes of the realm on the local network, and be found there (multicast DNS).  Only with a credential,

@@ -249,12 +249,12 @@ def report_of(
     """Return the report of a node.
 
     Args:
-        statistics: what it counts.
+        statistics: counters of the node.
         uptime: seconds since it was opened.
         draining: the clusters of which it takes no new work.
-        more: what is built on it: ``GatewayStatistics`` as ``gateway``, ``BridgeReport`` as ``bridge``.
-        site: where it is.
-        linked: its links, in the order of their weight.
+        more: parts built on it: ``GatewayStatistics`` as ``gateway``, ``BridgeReport`` as ``bridge``.
+        site: the site of the node.
+        linked: links of the node, in the order of their weight.
     """
     more = more or {}
     services = sorted(statistics.services.items(), key=lambda entry: -entry[1].received)

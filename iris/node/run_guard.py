@@ -23,7 +23,7 @@ class RunGuard:
     """Guard of the trio run that a node belongs to.
 
     Attributes:
-        thread: of that run, as ``threading.get_ident`` returns it; another number once the node is closed.  Comparing
+        thread: number of the run's thread (``threading.get_ident``); another one once the node is closed.  Comparing
             it costs a quarter of ``check``, and finds all but calls from other frameworks in the same thread: for
             what is called for each event.
     """

@@ -52,7 +52,7 @@ class Portal:
     """A trio run in a thread of its own, from ``open`` to ``close``.
 
     Attributes:
-        calls: what runs there for other threads; None once it has ended.
+        calls: the tasks that run there for other threads; None once it has ended.
     """
 
     def __init__(self) -> None:

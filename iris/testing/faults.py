@@ -152,9 +152,9 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """The faults of one run, in the order in which they begin.
 
     Attributes:
-        seed: of everything else that is random.
-        seconds: how long there are faults; then everything is whole again.
-        faults: what goes wrong.
+        seed: the seed of everything else that is random.
+        seconds: seconds for which there are faults; then everything is whole again.
+        faults: the faults that happen.
     """
 
     seed: int
@@ -202,10 +202,10 @@ class Faults(msgspec.Struct, frozen=True, kw_only=True):
         """Draw the fault that begins at a time.
 
         Args:
-            chance: what it is drawn from.
+            chance: the random numbers that it is drawn with.
             at: seconds after the start, to the millisecond.
-            hosts: those that there are.
-            faulty: those that have a fault of their own at the time, and get no second one.
+            hosts: the hosts that there are.
+            faulty: hosts that have a fault of their own at the time, and get no second one.
 
         Returns:
             None if none of that kind is possible now.

@@ -39,9 +39,9 @@ class Injection:
 
     Args:
         world: to what they happen.
-        seconds: how long there are faults.
-        faults: what to draw from; None: those of ``schedule`` happen.
-        schedule: what is to happen.
+        seconds: seconds for which there are faults.
+        faults: distributions to draw from; None: those of ``schedule`` happen.
+        schedule: the faults to come.
 
     Attributes:
         happened: the faults that have begun.

@@ -189,16 +189,16 @@ class Network:
 
         Args:
             name: the cluster that it speaks for.
-            host: its place on the network, for ``partition`` and ``crash``; by default one of its own.
+            host: the node's place on the network, for ``partition`` and ``crash``; by default one of its own.
             seeds: hosts to join through; by default every host that has a node of the same site.
-            site: as for ``iris.open_node``.
-            prefer_site: as for ``iris.open_node``.
-            config: as for ``iris.open_node``.
-            revocations: as for ``iris.open_node``; by default lists are kept in memory only.
-            operators: as for ``iris.open_node``.
-            client: as for ``iris.open_node``.
-            dial_only: as for ``iris.open_node``.
-            dial_networks: as for ``iris.open_node``; a host whose name is no IP address is in none, and always dialled.
+            site: see ``iris.open_node``.
+            prefer_site: see ``iris.open_node``.
+            config: see ``iris.open_node``.
+            revocations: see ``iris.open_node``; by default lists are kept in memory only.
+            operators: see ``iris.open_node``.
+            client: see ``iris.open_node``.
+            dial_only: see ``iris.open_node``.
+            dial_networks: see ``iris.open_node``; a host whose name is no IP address is in none, and always dialled.
         """
         if not host:
             taken = {*self._hosts, *self._former}
@@ -274,7 +274,7 @@ async def open_network(
     """Make a network in memory with a realm of its own.
 
     Args:
-        seed: of everything random.
+        seed: the seed of everything random.
         latency: least and greatest seconds that a frame takes one way.
         loss: probability from 0 to 1 that a frame vanishes.
         rights: in the certificates of the realm; by default its nodes may join any cluster, as in the local realm.

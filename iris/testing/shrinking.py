@@ -27,7 +27,7 @@ def shrink(failed: Run, attempt: Callable[[Schedule, float], Run], runs: int) ->
     Args:
         failed: the first one.
         attempt: runs the test with a schedule, and gives up after so many virtual seconds.
-        runs: how often it may be called.
+        runs: limit on the calls of ``attempt``.
     """
     shrinking = _Shrinking(failed, attempt, runs)
     if shrinking.best.schedule.faults and not shrinking.take(()):

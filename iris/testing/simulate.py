@@ -54,10 +54,10 @@ def simulate(
     with ``SimulationFailed``, and saves schedule and timeline in ``.iris-simulations``.
 
     Args:
-        seeds: how many, from 0; or which.
-        hours: how long there are faults, in virtual time.  The test may go on for 15 minutes after that.
-        faults: what they are drawn from: ``CALM`` has none, ``CHAOS`` all kinds.
-        shrink_runs: how often the test may be run to shrink a failure.
+        seeds: the number of seeds, from 0; or the seeds themselves.
+        hours: hours for which there are faults, in virtual time.  The test may go on for 15 minutes after that.
+        faults: distributions that they are drawn from: ``CALM`` has none, ``CHAOS`` all kinds.
+        shrink_runs: runs of the test that may be made to shrink a failure.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., None]:

@@ -34,7 +34,7 @@ class Trace:
     """The record of one simulation.
 
     Args:
-        clock: of the simulation.
+        clock: the clock of the simulation.
         detailed: note frames and messages one by one; they are in the digest in any case.
     """
 

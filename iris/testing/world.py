@@ -57,10 +57,10 @@ class World:
     taken.  All hosts of a site find each other.
 
     Attributes:
-        seed: of the run.
+        seed: the seed of the run.
         random: a source of random numbers for the test, from the seed.
         network: the network and its realm: ``credential``, ``memory``.
-        trace: what has happened.
+        trace: the events so far.
     """
 
     def __init__(self, network: Network, seed: int, trace: Trace, stalls: Stalls, directory: Path) -> None:
@@ -89,8 +89,8 @@ class World:
 
         Args:
             host: any name but ``test``, which is that of the test itself.
-            program: what to run; it may end.
-            args: its arguments.
+            program: the program to run; it may end.
+            args: the arguments of the program.
             restart: errors after which it is started anew a second later, as a supervisor does.
         """
         if host == HOST.get() or host == "test":

@@ -162,7 +162,7 @@ class Balancer:
 
     Args:
         random: draws the two candidates.
-        order: of sites, for the asking node.
+        order: the order of sites, for the asking node.
         processor_time: see ``Aperture``.
     """
 
@@ -417,7 +417,7 @@ class Balancer:
 
         Args:
             node: the member.
-            latency: how long it took.
+            latency: seconds that it took.
             ok: the member did what it was asked.
             answered: the member said something; False if it had all the time there was, None if that shows nothing.
             now: this moment.

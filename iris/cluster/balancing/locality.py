@@ -31,7 +31,7 @@ class SiteOrder:
     """The order of sites for one node.
 
     Args:
-        own: its site.
+        own: the site of the node.
         preferred: a site that is asked before all others, the own one included; or priorities from 1 to 16 of some
             sites.  By default the own site has 1 and every other one 8; of sites with the same priority the nearest is
             asked first.
@@ -64,7 +64,7 @@ class SiteOrder:
         """Return a number that is lower for sites that are asked earlier.
 
         Args:
-            site: its name.
+            site: the name of the site.
             distance: gateways on the way; nothing for the own site.
         """
         own = site == self._own

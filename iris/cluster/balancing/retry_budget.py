@@ -18,7 +18,7 @@ class RetryBudget:
     on requests that need none.
 
     Args:
-        share: of a token for each request.
+        share: share of a token that each request adds.
         rate: tokens per second, so that a few are allowed where there are few requests.
         reserve: tokens at the beginning, and the most that are kept.
     """

@@ -116,7 +116,7 @@ class SiteDirectory:
         """Listen to a neighbour from now on.  A local one is a gateway of this very site.
 
         Args:
-            neighbour: its id.
+            neighbour: the id of the neighbour.
             now: this moment.
             local: see above.
             owner: names who vouches for it; those of one owner have ``SHARES`` together.  Empty: nobody else has it.

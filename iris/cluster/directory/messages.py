@@ -41,7 +41,7 @@ class Export(NamedTuple):
         kind: CLUSTER: ``node`` is a member of the cluster ``name``; TOPIC: ``node`` wants events that match the pattern
             ``name``, which has the fingerprint of a realm and ``/`` before it if it is about topics of another one;
             COMPANION: ``node`` is another gateway of the site.
-        proof: what shows that the member may serve the cluster; empty if its own certificate does.
+        proof: the proof that the member may serve the cluster; empty if its own certificate shows it.
     """
 
     kind: int

@@ -87,9 +87,9 @@ class NeighbourTable:
 
     Args:
         local: it is a gateway of this very site.
-        owner: who vouches for it; by default nobody else has the same one.
-        max_origins: gateways of all sites together that it may tell of.
-        max_weight: what the exports that it advertises may weigh.
+        owner: the owner that vouches for it; by default nobody else has the same one.
+        max_origins: gateways of all sites together that it may advertise.
+        max_weight: limit on the weight of the exports that it advertises.
     """
 
     def __init__(
@@ -158,7 +158,7 @@ class NeighbourTable:
         """Take exports of an origin that it has told a route to; return the change when the last part is there.
 
         Args:
-            permits: what is not permitted is passed over.
+            permits: tells what is permitted; the rest is passed over.
             same: returns the object that is held for an equal export already, so that there are not several.
 
         Raises:

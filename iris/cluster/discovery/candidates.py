@@ -111,7 +111,7 @@ class Candidates:
             now: present time in seconds.
             linked: nodes that need not be dialled.
             known: addresses at which linked nodes were found, and this node's own.
-            sources: those that are asked.
+            sources: the sources that are asked.
             claimed: addresses that linked nodes say they have.
         """
         chosen: list[str] = []

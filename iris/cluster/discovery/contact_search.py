@@ -54,10 +54,10 @@ class ContactSearch:
         introduce: called with each node that was found.
         seeds: URLs; a host name in them stands for all its addresses.
         resolve: looks such names up.
-        registry: of this machine.
-        lan: what the local network says.
+        registry: the registry of this machine.
+        lan: the announcements on the local network.
         book: addresses that were good before; a client writes none down.
-        random: which of several is tried first.
+        random: chooses which of several is tried first.
     """
 
     def __init__(

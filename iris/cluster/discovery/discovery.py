@@ -64,10 +64,10 @@ class Discovery:
         knows: tells whether the membership holds a node alive, and so looks after the link to it itself.
         seeds: URLs; a host name in them stands for all its addresses.
         resolve: looks such names up.
-        registry: of this machine.
-        lan: what the local network says.
+        registry: the registry of this machine.
+        lan: the announcements on the local network.
         book: addresses that were good before.
-        file: where the book is kept; None: nowhere.
+        file: the file of the book; None: it is not kept.
         wall_clock: the date, for the book.
         announce: puts this node's entry into the registry again, if somebody has removed it; raises ConfigError.
     """

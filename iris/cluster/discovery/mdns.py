@@ -47,9 +47,9 @@ async def open_lan(
     A machine on which that is not possible costs one line in the log: seeds work everywhere.
 
     Args:
-        fingerprint: of the realm.
+        fingerprint: the fingerprint of the realm.
         own: a random name for this node.
-        urls: where it listens; those of loopback are not announced.
+        urls: the URLs at which the node listens; those of loopback are not announced.
         interfaces: addresses of this machine whose networks are used; None: all.  Given ones may be loopback.
     """
     lan = LocalNetwork(realm_mark(fingerprint), own)

@@ -94,7 +94,7 @@ class Browser(zeroconf.ServiceBrowser):
     """Hands on the records that the filter passes.
 
     Args:
-        network: of the package.
+        network: the network object of the package.
         sieve: the filter.
         notice: see ``ServiceBrowser``; called on the package's browsing thread.
     """

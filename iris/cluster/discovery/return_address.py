@@ -63,10 +63,10 @@ class ReturnAddress:
 
     Args:
         mesh: the links of the node.
-        transport: what it listens by.
-        seeds: whom it dials where nobody is linked.
+        transport: the transport by which it listens.
+        seeds: the nodes that it dials where no node is linked.
         source: finds the address that faces a URL.
-        follows: whether it listens where nobody has told it to, and so follows the machine's address.
+        follows: True if nobody has set where it listens, so that it follows the machine's address.
         changed: called when its addresses have changed.
     """
 

@@ -63,9 +63,9 @@ class _Wait:
     """Messages for a node that is being linked, and the state of that.
 
     Attributes:
-        messages: of the machine, for when it is linked.
-        new: whether it was not linked before, and could not be found silent yet.
-        failed: whether an attempt has come to nothing.
+        messages: messages of the machine, for when it is linked.
+        new: True if it was not linked before, and could not be found silent yet.
+        failed: True once an attempt has failed.
         hurry: set when there is something for it, or when it is linked.
         linked: set when it is linked.
     """

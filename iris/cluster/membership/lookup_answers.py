@@ -56,9 +56,9 @@ class LookupAnswers:
 
         Args:
             client: whose message it is.
-            message: of it.
+            message: the client's message.
             now: present time in seconds.
-            queue_delay: how long work waits on this node, in seconds.
+            queue_delay: seconds that work waits on this node.
 
         Raises:
             RemoteProtocolError: it is no question, or there are too many of them.

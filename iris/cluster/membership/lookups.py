@@ -28,7 +28,7 @@ class Lookups:
     """Finds the members that one client asks.
 
     Args:
-        view: what it knows of them.
+        view: the client's view of the members.
     """
 
     def __init__(self, mesh: Mesh, membership: Membership, view: ClientView) -> None:

@@ -53,7 +53,7 @@ class RevocationExchange:
     Args:
         realm: the public key of the realm's root.
         revocations: the newest list; the admission of every mesh of this node goes by it.
-        path: where the newest list is kept; None: in memory only.
+        path: the file of the newest list; None: it is in memory only.
         look: seconds between looks whether the file was replaced.
     """
 

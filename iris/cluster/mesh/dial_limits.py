@@ -42,7 +42,7 @@ class DialLimits:
         """Take a token for a dial; False if there is none.
 
         Args:
-            teller: who says that there is a node.
+            teller: the source of the address.
             host: IP address, or what a network has in place of that.
             now: this moment, in seconds.
         """

@@ -108,7 +108,7 @@ class DialLimiter:
         """Wait for a turn, and have it for the length of the block.  Cancelling the wait gives it to the next one.
 
         Args:
-            source: who told of the node that is to be reached.  Those of one source come in their order.
+            source: the source that reported the node.  Those of one source come in their order.
 
         Yields:
             what to call when there is a connection.
@@ -186,10 +186,10 @@ class Dialer:
     """Links to nodes by their addresses.
 
     Args:
-        peers: who is linked.
+        peers: the linked nodes.
         outgoing_to: returns the connection in use to a node.
         own_urls: see there.
-        refusals: where attempts that came to nothing are counted.
+        refusals: the counter of attempts that failed.
     """
 
     def __init__(

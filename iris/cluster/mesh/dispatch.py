@@ -55,9 +55,9 @@ class Dispatcher:
         """Hand out the messages of a batch, as long as nothing of them ends the link to the peer.
 
         Args:
-            peer: who sent it.
+            peer: the sender.
             batch: the messages.
-            work: what may still be done for the frame that it was carried in, if it was.
+            work: work that may still be done for the frame that it was carried in, if it was.
 
         Raises:
             RemoteProtocolError: it cannot be decoded, or is too much; nobody has got anything of it.

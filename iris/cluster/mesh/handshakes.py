@@ -517,9 +517,9 @@ def no_answer(addresses: tuple[str, ...], patience: float, own: tuple[str, ...] 
     """Return the error for a handshake that has taken too long.
 
     Args:
-        addresses: that were dialled.
+        addresses: the addresses that were dialled.
         patience: seconds that it took.
-        own: where the other end was told that it can connect back; None: there was no connection.
+        own: the addresses that the other end was sent for connecting back; None: there was no connection.
     """
     text = f"no answer from {addresses[0]} within {patience:.3g} s"
     if own is None:

@@ -41,7 +41,7 @@ class InboundConnections:
         patience: returns how long a handshake may take now; by default ``Config.handshake_timeout``.
 
     Attributes:
-        strangers: those by which no genuine frame has come yet; mostly there are none.
+        strangers: connections by which no genuine frame has come yet; mostly there are none.
         rivals: the peers that have several; mostly there are none.  While there are strangers or rivals, ``genuine``
             has to be called for each frame of a session.
         carried: the frame received last came inside of another: nothing follows from it for any connection.

@@ -270,7 +270,7 @@ class Mesh:
 
         Args:
             node: the peer.
-            said: whether what the peer is to say has come.  Until then it is asked to say everything again: it was
+            said: True once what the peer is to say has come.  Until then it is asked to say everything again: it was
                 lost, or the peer did not notice that this node had given it up before.
         """
         await self._barriers.wait(node)
@@ -302,8 +302,8 @@ class Mesh:
             urls: in the order in which they are preferred.
             expected: the node; None: the one that is there.
             realm_id: the fingerprint of its realm; empty: this node's own.
-            source: who told of it: those of one have their turns behind each other, and not before those of another.
-            hearsay: that is not the user, so that ``AddressRules`` hold for the addresses, and ``DialLimits``.
+            source: the source of the address: dials of one have turns behind each other, not before those of another.
+            hearsay: True unless the source is the user: ``AddressRules`` hold for the addresses, and ``DialLimits``.
 
         Raises:
             NotSent: none could be reached, or finished the handshake in time, or too many dials there led to nobody;
@@ -342,8 +342,8 @@ class Mesh:
         """Take a frame that came inside of a message, as if it had come over a connection.
 
         Args:
-            frame: what came.
-            kind: of the message, Forward or Carry.
+            frame: the frame as received.
+            kind: the kind of the message, Forward or Carry.
             carrier: whose limits on strangers count for it; None: those of all together, for carriers that can be
             trusted.
 

@@ -64,9 +64,9 @@ class OutboundConnections:
     Args:
         broken: called with each connection that broke, and the peer that it was given to.
         tokens: makes those of reverse connections, if this node can only dial out; None if it can be dialled.
-        limits: how often others may have this node dial a host in vain.
-        rules: which addresses are dialled.
-        refusals: where dials that were not made are counted.
+        limits: limits on the dials in vain that others may cause, by host.
+        rules: rules for the addresses that are dialled.
+        refusals: the counter of dials that were refused.
     """
 
     def __init__(
@@ -210,8 +210,8 @@ class OutboundConnections:
 
         Args:
             urls: in the order in which they are preferred.
-            at_once: of them, how many are dialled at one time.
-            told: who has told of them, if it is not the user.
+            at_once: addresses that are dialled at one time.
+            told: the source of the addresses, if it is not the user.
             proved: the one of them at which the node was found before.
 
         Raises:

@@ -136,9 +136,9 @@ class SessionEntry:
 
     Attributes:
         lost_frames: the gaps that were reported upwards.
-        begun: whether a frame has arrived in it.
-        left: whether a frame of the peer has arrived in a later one since, so that no more are taken in this one.
-        awaited: whether frames are to leave under it when the first one has arrived, and not before: the last frame of
+        begun: True once a frame has arrived in it.
+        left: True once a frame of the peer has arrived in a later session, so that no more are accepted in this one.
+        awaited: True if frames are to leave under it once the first one has arrived, and not before: the last frame of
             the handshake may come too late, and what is sealed for a session that the peer does not have is lost.
     """
 

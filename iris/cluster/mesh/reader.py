@@ -40,7 +40,7 @@ class InboxReader:
     """Reads the inbox of one node, one task at a time.
 
     Args:
-        transport: what they come by.
+        transport: the transport that frames come by.
         receive: takes a frame, and raises nothing.
 
     Attributes:
@@ -171,14 +171,14 @@ class InboxWaiter:
     """A wake-up for one task, like ``Wakeup``; the task may read the inbox while it waits.
 
     Args:
-        reading: what it takes part in.
+        reading: the reader of the inbox.
         hasty: it is enough for it that it was woken; what has come besides is for others to read.
 
     Attributes:
-        leads: whether this task has the reading.
-        keen: whether it should be given the reading when a frame wakes it: it will want it again at once.
-        waits: whether it is within ``wait``.
-        is_woken: whether it was woken while it read.
+        leads: True while this task has the reading.
+        keen: True if it should be given the reading when a frame wakes it: it will want it again at once.
+        waits: True while it is within ``wait``.
+        is_woken: True once it was woken while it read.
     """
 
     __slots__ = ("_hasty", "_leading", "_reading", "_wakeup", "is_woken", "keen", "leads", "waits")

@@ -65,7 +65,7 @@ class RekeySchedule:
 
     Args:
         mesh: whose peers they are with; renewals that failed are counted there.
-        sessions: of the mesh, by index.
+        sessions: the sessions of the mesh, by index.
         forget: closes one that has ended, and takes it out.
         handshake: replaces the session of a peer.
         wall_clock: seconds since 1970.

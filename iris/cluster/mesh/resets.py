@@ -28,8 +28,8 @@ class Resets:
     """Limits the resets of one node's peers.
 
     Args:
-        peers: those that are linked.
-        nursery: of the mesh.
+        peers: the linked nodes.
+        nursery: the nursery of the mesh.
         repeat: has both ends say everything again; called for those that had to wait.
     """
 

@@ -52,7 +52,7 @@ class ReverseConnection:
     """An outgoing connection, with the reverse connection that belongs to it.  If one of them breaks, both end.
 
     Attributes:
-        address: what the other node is told.
+        address: the address that the other node is sent.
     """
 
     def __init__(self, transport: Transport, url: str, token: bytes, on_broken: Callable[[], None]) -> None:

@@ -37,7 +37,7 @@ class RemoteLinks:
     """The links of this node to nodes of other sites.
 
     Args:
-        nursery: where handshakes go on that nobody waits for any more.
+        nursery: the nursery of handshakes that nobody waits for any more.
         ended: called when one has ended.
     """
 
@@ -123,7 +123,7 @@ class RemoteLinks:
 
         Args:
             nodes: with their sites.
-            heard: whether a node is linked, and has told all that it subscribes to.
+            heard: tells whether a node is linked, and all its subscriptions were received.
             within: seconds at most, for an event that is to be confirmed: for these there is a patience of its own.
         """
         fresh = [(site, node) for site, node in nodes if node not in self._heard]

@@ -95,7 +95,7 @@ class Sites:
     """Other sites, as this node reaches them.  Made for every node that is at a named site.
 
     Args:
-        may_serve: whether a linked peer may serve a cluster, with the proof that its site has shown.
+        may_serve: tells whether a linked peer may serve a cluster, with the proof that its site has shown.
     """
 
     def __init__(
@@ -491,7 +491,7 @@ class Sites:
         Args:
             target: the node, with the site as the directory names it.
             hops: 0 and above.
-            number: that nobody can guess, of 48 bits.
+            number: a number that nobody can guess, of 48 bits.
 
         Returns:
             None if no way leads there, or the link to the first gateway is full.

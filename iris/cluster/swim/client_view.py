@@ -58,11 +58,11 @@ class _Cluster:
     """A cluster that was asked for.
 
     Attributes:
-        members: those that were found.
-        answered: when that was; trio's clock.
-        sequence: of the question under way; 0: there is none.
-        asked: who was asked, last.
-        found: what came of the answer so far.
+        members: the members that were found.
+        answered: time of the answer; trio's clock.
+        sequence: the number of the question under way; 0: there is none.
+        asked: the node that was asked last.
+        found: the part of the answer that has come so far.
     """
 
     __slots__ = ("answered", "asked", "found", "members", "sequence")
@@ -80,7 +80,7 @@ class ClientView:
     """The view of one client, driven like ``Swim``.
 
     Args:
-        record: what this node would say of itself.
+        record: this node's own record, as others would see it.
         trust: verifies what members say of themselves.
         config: timings and limits.
         random: for the choice of whom to ask.

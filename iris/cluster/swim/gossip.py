@@ -154,7 +154,7 @@ def updates_untrusted(
     """Read the updates that a message carries, without the records that are old.
 
     Args:
-        updates: what came.
+        updates: the updates as received.
         is_old: tells of a record by its node, incarnation and signature that it says nothing new.  While many join,
             most of what arrives is known already.
 
@@ -262,8 +262,8 @@ class GossipQueue:
         """Cut what waits under ``key`` to few of its ``limit`` sends, since its subject sends it to everybody itself.
 
         Args:
-            key: of the update.
-            limit: as of ``take``.
+            key: the key of the update.
+            limit: see ``take``.
             new: others may have come with the subject, whom it does not know of: one round of messages is for them.
         """
         level = self._level_of.get(key)

@@ -75,7 +75,7 @@ class Swim:
     """The SWIM machine of one node.
 
     Args:
-        record: what this node says of itself; it is signed here.
+        record: this node's own record; it is signed here.
         trust: signs this node's statements, verifies those of others.
         config: timings and limits.
         random: for the choice of members; the same seed and input give the same effects.

@@ -225,7 +225,7 @@ class Link:
             message: a kind and its fields.
             size: bytes of its payload, headers and names.
             reserve: bytes by which the limit may be exceeded; ``CONTROL_RESERVE`` for what must not be refused lightly.
-            growing: of a message that may grow until the link encodes it; its ``room`` is cut to what the batch has.
+            growing: a run that may grow until the link encodes it; its ``room`` is cut to what the batch has.
             flush: somebody waits for what the other end makes of it: with ``_EAGER`` messages the batch leaves at once.
 
         Raises:
@@ -264,13 +264,13 @@ class Link:
         """Append a message that carries others; a batch has no more of those than its receiver takes for a frame.
 
         Args:
-            message: as for ``post``.
-            size: as for ``post``.
+            message: see ``post``.
+            size: see ``post``.
             carried: messages in it, at most; see ``wire.carried_by``.
-            reserve: as for ``post``.
+            reserve: see ``post``.
 
         Raises:
-            NotSent: as ``post``.
+            NotSent: see ``post``.
         """
         if self._carried and self._carried + carried > MAX_CARRIED:
             self.end_batch()
@@ -323,7 +323,7 @@ class Link:
             size: bytes of its payload.
 
         Raises:
-            NotSent: as ``post``.
+            NotSent: see ``post``.
         """
         size += _MESSAGE_OVERHEAD
         waiting = self.waiting_bytes

@@ -7,9 +7,9 @@ class OpenRun:
     """A message in the open batch of one link or several that may still grow: its owner appends to a field of it.
 
     Attributes:
-        is_open: whether it may; False once a link has begun to encode it, or another message grows.
-        grown: by how many bytes it has grown.
-        room: by how many bytes it may grow.
+        is_open: True if it may; False once a link has begun to encode it, or another message grows.
+        grown: bytes by which it has grown.
+        room: bytes by which it may grow.
     """
 
     __slots__ = ("grown", "is_open", "room")

@@ -30,14 +30,14 @@ class OutsideCall:
     """One call from outside.
 
     Args:
-        function: what is to be done.
+        function: the function to call.
         ended: called in the trio run at the end, once.
-        deadline: when it is cancelled, on ``trio.current_time()``'s clock: that of the handler that makes it.
+        deadline: time of its cancellation on ``trio.current_time()``'s clock: that of the handler that makes it.
 
     Attributes:
         deadline: the same, until it begins.
-        begun: whether it has begun, or never will.
-        outcome: what came of it; None before the end, and if it was cancelled.
+        begun: True once it has begun, or never will.
+        outcome: its result or error; None before the end, and if it was cancelled.
     """
 
     __slots__ = (
@@ -139,7 +139,7 @@ class HeldBlock(Generic[_T]):
     """A block that is entered and left from outside: ``hold`` is the function of its call.
 
     Args:
-        block: what is to be entered.
+        block: the block to enter.
         entered: called in the trio run once it is.
     """
 

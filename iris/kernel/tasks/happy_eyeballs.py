@@ -43,7 +43,7 @@ async def first_of(
     Args:
         attempts: in the order in which they are preferred.
         failures: gets the errors of those that failed, in the same order.
-        expected: what counts as a failure; anything else comes out as it is.
+        expected: errors that count as a failure; any other one is raised as it is.
         discard: called with each result that is not returned.
         at_once: attempts that may be under way at one time.  Where more wait, the oldest one is given up after
             ``LONGEST`` seconds, and counts as failed with the first of ``expected``.

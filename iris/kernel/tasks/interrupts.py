@@ -134,8 +134,8 @@ class _Block(MustEnter, AbstractAsyncContextManager[_T]):
     """A block that users enter.
 
     Args:
-        block: that is entered.
-        name: of the function that opens it, for errors.
+        block: the block that is entered.
+        name: the name of the function that opens it, for errors.
     """
 
     __slots__ = ("_block",)

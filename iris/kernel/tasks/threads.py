@@ -44,8 +44,8 @@ async def run_in_thread(
     It can be cancelled for as long as ``call`` has not begun.
 
     Args:
-        call: what to run.
-        args: its arguments.
+        call: the function to run.
+        args: the arguments of ``call``.
         abandon_on_cancel: see trio.
         limiter: see trio.
         else_here: run it in this thread if no other one can be started: for a call that ends within milliseconds,

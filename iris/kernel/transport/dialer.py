@@ -58,7 +58,7 @@ async def open_connection(url: str, dials: DialSlots, permit: Permit | None = No
     that looks up a name, until it has found it.
 
     Args:
-        url: where to.
+        url: the address to connect to.
         dials: limits those that are being made at the same time.
         permit: see ``Transport.dial``.
 

@@ -345,7 +345,7 @@ class Acceptor:
     Args:
         config: for the limits on strangers.
         limit: bytes of the largest frame.
-        streams: what reads from the connections.
+        streams: the reader of the connections.
         news: called, on the thread of the listener, when ``begin`` has something to do or ``refused`` has grown.
     """
 

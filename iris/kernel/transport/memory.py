@@ -61,7 +61,7 @@ class MemoryNetwork:
     """The simulated network that joins the transports of one trio run.
 
     Args:
-        seed: of all randomness here; the same seed and the same calls give the same run.
+        seed: seed of all randomness here; the same seed and the same calls give the same run.
         latency: least and greatest seconds that a frame takes one way.
         loss: probability from 0 to 1 that a frame vanishes silently.
         capacity: frames in transit on one way before its writer has to wait.

@@ -113,7 +113,7 @@ class Transport(Protocol):
 
         Args:
             token: letters and digits.
-            on_broken: as for ``dial``.
+            on_broken: see ``dial``.
 
         Raises:
             NotSent: nobody can come, for this node listens at no ``ws://`` address; or the token is in use.
@@ -127,7 +127,7 @@ class Transport(Protocol):
 
         Args:
             url: a ``ws://`` address that ``dial`` has reached.
-            token: as the other node knows it.
+            token: the token that the other node knows.
             on_broken: called in the trio thread, at most once, when the connection was there and is lost other than
                 by ``close``.
 

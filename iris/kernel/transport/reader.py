@@ -42,8 +42,8 @@ class Framing(Protocol):
 
     Attributes:
         waiting: frames that have come and were not fetched.
-        answer: what must be sent for what has come; the sender empties it.  Only the newest is worth it.
-        is_over: whether the other end has said goodbye, or what it must not.
+        answer: bytes to send for what has come; the sender empties it.  Only the newest is worth it.
+        is_over: True once the other end has said goodbye, or broken the rules.
     """
 
     waiting: deque[bytes]
@@ -93,7 +93,7 @@ class FrameReader:
 
     Attributes:
         source: the connection that the last frame came by.
-        closed: whether ``close`` was called, or this process is the child of the one that it was made in.
+        closed: True once ``close`` was called, or in a child of the process that it was made in.
     """
 
     def __init__(self, limit: int, closed: Callable[[int], None]) -> None:
@@ -127,7 +127,7 @@ class FrameReader:
         """Read from a connection that does not block, and has sent its header.
 
         Args:
-            number: of its own.
+            number: the number of the connection.
             connection: belongs to this object from now on.
             framing: finds the frames in it; without it, they stand behind their lengths.
             typed: and those behind their types, as by ipc.
@@ -148,7 +148,7 @@ class FrameReader:
             connection: it does not block.  Its end is for the caller to see: something can be read, or it is an error.
             changed: called with the events of ``epoll``; rarely with those of a connection that is gone, of which the
                 system has given this one the descriptor.
-            room: whether to tell when it takes more; see ``watch_room``.
+            room: True to report when the socket accepts more; see ``watch_room``.
 
         Raises:
             OSError: the system has no room to watch one more.

@@ -87,7 +87,7 @@ class WebSocketFraming:
 
     Attributes:
         waiting: messages that have come and were not fetched.
-        answer: what must be sent for what has come; the sender empties it.
+        answer: bytes to send for what has come; the sender empties it.
         is_over: the other end has said goodbye, or something that it must not.  Messages before that still count.
     """
 
@@ -168,8 +168,8 @@ class ServerUpgrade:
         limit: bytes of the largest message.
 
     Attributes:
-        path: what is asked for; None until the whole request has come.
-        answer: what must be sent then.
+        path: the path that is asked for; None until the whole request has come.
+        answer: bytes to send then.
         is_over: it will not be upgraded.
     """
 
@@ -231,7 +231,7 @@ class NotUpgraded(Exception):
     """The other end does not speak WebSocket at this path.
 
     Attributes:
-        is_absent: whether it has said that there is no such path.
+        is_absent: True if it has said that there is no such path.
     """
 
     def __init__(self, reason: str, *, is_absent: bool = False) -> None:
@@ -244,12 +244,12 @@ class ClientUpgrade:
     """The upgrade of a connection that this node has opened.
 
     Args:
-        url: where to.
-        subprotocol: what the other end must be.
+        url: the address to connect to.
+        subprotocol: the subprotocol that the other end must be.
         limit: bytes of the largest message.
 
     Attributes:
-        request: what must be sent.
+        request: bytes to send.
 
     Raises:
         ConfigError: the URL is none.
@@ -310,10 +310,10 @@ class WebSocketListener:
 
     Args:
         limit: bytes of the largest frame.
-        tokens: of the reverse connections that are waited for.
+        tokens: tokens of the reverse connections that are waited for.
 
     Attributes:
-        paths: where frames are taken, each without a slash at its end.
+        paths: paths at which frames are accepted, each without a slash at its end.
     """
 
     def __init__(self, limit: int, tokens: PendingReverseTable) -> None:

@@ -23,7 +23,7 @@ async def open_web(
     """Connect to ``ws://HOST:PORT/PATH``, and have the connection upgraded; see ``tcp.open_connection``.
 
     Args:
-        url: where to.
+        url: the address to connect to.
         limit: bytes of the largest frame.
         dials: limits those that are being made at the same time.
         permit: see ``Transport.dial``.

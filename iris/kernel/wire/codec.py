@@ -117,7 +117,7 @@ def encode_batch(messages: Sequence[Message], seal: Callable[[memoryview], bytes
     """Encode messages as one array, and return what ``seal`` makes of it.
 
     Args:
-        messages: what to encode.
+        messages: the messages to encode.
         seal: called with the batch, which is there during this call only: it is read where it was encoded.
     """
     buffer = _buffers.pop() if _buffers else bytearray()
@@ -158,7 +158,7 @@ class BatchDecoder(Generic[Of]):
         """Return the messages of a batch.
 
         Args:
-            batch: as it came.
+            batch: the batch as received.
             elements: counts those of all arrays; else there may be ``MAX_ELEMENTS``.
 
         Raises:
@@ -203,7 +203,7 @@ def unpack_untrusted(data: bytes, *, max_array: int = MAX_ARRAY, elements: Eleme
     """Read exactly one value written by ``pack``; arrays come back as tuples.
 
     Args:
-        data: its bytes.
+        data: the bytes of the value.
         max_array: elements of one array.
         elements: counts those of all arrays; else there may be ``MAX_ELEMENTS``.
 

@@ -50,8 +50,8 @@ class BooksSurvey:
     """Asks every other node of this node's site, again and again.
 
     Args:
-        node: who asks.
-        pattern: of topics and clusters; see ``Node.books``.
+        node: the node that asks.
+        pattern: pattern of topics and clusters; see ``Node.books``.
         settle: seconds for which each node waits for its receivers, up to 10.
         timeout: seconds that a node has to answer beyond these.
     """

@@ -27,10 +27,10 @@ class Questions(Generic[T]):
     """The rounds of one survey.
 
     Args:
-        node: who asks.
+        node: the node that asks.
         question: asks one node, within so many seconds.
-        timeout: those seconds.
-        background: where questions go on behind the end of a round.
+        timeout: seconds for one question.
+        background: nursery in which questions go on behind the end of a round.
         patience: seconds that a round takes at most, with ``background``.
     """
 

@@ -41,7 +41,7 @@ class RealmSurvey:
     A node that is slow holds up every view, for ``timeout`` at most: see ``open_survey``.
 
     Args:
-        node: who asks.
+        node: the node that asks.
         timeout: seconds that a node has to answer.
     """
 

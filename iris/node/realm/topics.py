@@ -77,7 +77,7 @@ class TopicsSurvey:
     """Asks every other node of this node's site, again and again.
 
     Args:
-        node: who asks.
+        node: the node that asks.
         timeout: seconds that a node has to answer.
     """
 

@@ -85,8 +85,8 @@ async def trace_request(
     """Ask one member of a cluster, once, and find the way there.
 
     Args:
-        node: who asks.
-        cluster: as for ``Node.request``, and so are the others.
+        node: the node that asks.
+        cluster: see ``Node.request``, also for the others.
 
     Raises:
         NoSuchCluster: nobody serves it.

@@ -55,7 +55,7 @@ class MetricsEndpoint:
     """An endpoint that is up.  Made by ``open_endpoint``.
 
     Attributes:
-        host: where it listens.
+        host: the host that it listens at.
         port: the port really bound.
         refused: requests that were none, or took too long.
     """
@@ -207,7 +207,7 @@ async def open_endpoint(host: str, port: int, pages: Mapping[str, MakePage]) -> 
     Args:
         host: an address of this machine, or its name; the first address of a name is used.
         port: 0 takes a free one.
-        pages: by path.
+        pages: answers by path.
 
     Raises:
         ConfigError: the address cannot be used, or h11 is not installed.

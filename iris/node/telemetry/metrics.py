@@ -61,10 +61,10 @@ def serve(node: Any, host: str = "127.0.0.1", port: int = PORT, *, member: bool 
     Both are open to everybody who reaches the address; no payload, key or credential is in them.
 
     Args:
-        node: of ``iris``, ``iris.aio`` or ``iris.sync``; with the last it is a plain ``with`` block.
-        host: where to listen; only this machine reaches it unless you say otherwise.
+        node: a node of ``iris``, ``iris.aio`` or ``iris.sync``; with the last it is a plain ``with`` block.
+        host: the address to listen at; only this machine reaches it unless you say otherwise.
         port: 0 takes a free one, see ``MetricsEndpoint.port``.
-        member: whether the node is ready only as a member of a cluster; False for one that only asks others.
+        member: True if the node is ready only as a member of a cluster; False for one that only asks others.
 
     Raises:
         ConfigError: the address cannot be used, or prometheus-client or h11 are not installed.

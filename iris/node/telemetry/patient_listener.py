@@ -18,8 +18,8 @@ class PatientListener(trio.abc.Listener[trio.SocketStream]):
     """Accepts connections; where none can be accepted it says so once, and tries again each second.
 
     Args:
-        inner: what accepts; errors of one connection it passes over itself.
-        trouble: what the log says, such as "metrics cannot be asked for".
+        inner: the listener that accepts; errors of one connection it passes over itself.
+        trouble: the text of the log, such as "metrics cannot be asked for".
     """
 
     def __init__(self, inner: trio.SocketListener, trouble: str) -> None:

@@ -179,10 +179,10 @@ def revoke_node(
     """Revoke a node.
 
     Args:
-        realm: that it belongs to.
+        realm: the realm that it belongs to.
         node: its id, or the first half of it, which all node ids of a sealed credential share.
         wall_now: seconds since 1970.
-        until: when its delegation ends for good; the entry is left out of lists after that.  None: never, for a node
+        until: the end of its last delegation; the entry is left out of lists after that.  None: never, for a node
             with a portable credential makes itself another delegation every day.
 
     Raises:

@@ -24,12 +24,12 @@ class RealmRoot(Redacted, frozen=True, kw_only=True):
     Args:
         key: signs certificates and revocation lists.
         gate_secrets: one, or two while they change; new credentials get them in this order.
-        is_new_used: of two gate secrets, whether the new one is the first, and so in use.
+        is_new_used: True if the new one of two gate secrets is the first, and so in use.
         generations: the newest generation of each cluster certified so far.
-        revocation_number: of the newest revocation list; 0 before the first.
+        revocation_number: the number of the newest revocation list; 0 before the first.
         revoked_clusters: name to the lowest generation that is still accepted.
         revoked_nodes: node id or its first half, to when its delegation ends.
-        bundle_serial: of the newest bundle; 0 before the first.
+        bundle_serial: the serial of the newest bundle; 0 before the first.
         exports: the clusters that it lists; patterns.
         topics: the topics that it lists; patterns.
         trusted: realms of other owners.

@@ -73,10 +73,10 @@ def trust_realm(
     """Trust the realm that a bundle is of, or take a newer bundle of it.
 
     Args:
-        realm: that is to trust it.
-        bundle: of the other one.
+        realm: the realm that is to trust it.
+        bundle: the bundle of the other realm.
         wall_now: seconds since 1970.
-        alias: its name here; None: as before, at first the one that it gives itself.
+        alias: its name here; None: the former one, at first the realm's name for itself.
         imports: clusters of it to be used; None: as before, at first all that its bundle lists.
         callers: clusters of it that may use services which do not say who may; None: as before, at first none.
         import_topics: topics of it to be heard; None: as before, at first all that its bundle lists.

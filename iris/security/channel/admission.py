@@ -69,7 +69,7 @@ class Admission:
     """Admission control of handshakes.  Limits come from ``Config``.
 
     Args:
-        refusals: where first frames and handshakes that are refused or dropped are counted, by reason.
+        refusals: the counter of first frames and handshakes that are refused or dropped, by reason.
     """
 
     __slots__ = ("_buckets", "_burst", "_dials", "_ephemerals", "_handshakes", "_rate", "_refusals")
@@ -191,7 +191,7 @@ class StrangerConnections(Generic[K]):
     slots that it has for handshakes, because the network may hold a whole frame for each.
 
     Args:
-        refusals: where connections that are to be closed are counted, by reason.
+        refusals: the counter of connections that are to be closed, by reason.
 
     Attributes:
         waiting: the connections; not a copy, so that it costs little to see with each frame whether there are any.

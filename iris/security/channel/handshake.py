@@ -137,7 +137,7 @@ class NotAdmitted(AuthenticationError):
     """The certificates of the other side are in order, and ``admit`` refuses it all the same.
 
     Attributes:
-        peer: who it is.
+        peer: the refused node.
         session: at the answering side, the one that would have come of it, in which the peer can be told why.  To be
             closed after that; nothing is to be opened in it.
     """
@@ -256,9 +256,9 @@ class Initiator(_Side):
     """The dialling side of one handshake.
 
     Args:
-        identity: who this node is.
+        identity: the identity of this node.
         index: this side's session index.
-        hello: what the other side gets to know first; anybody who knows the gate secret can read it.
+        hello: the first message to the other side; anybody who knows the gate secret can read it.
         entropy: source of the ephemeral keys.
         wall_now: seconds since 1970.
         expected: the handshake fails if another node answers; None: any node of the realm.
@@ -341,7 +341,7 @@ class Responder(_Side):
     """The answering side of one handshake.
 
     Args:
-        identity: who this node is.
+        identity: the identity of this node.
         index: this side's session index.
         entropy: source of the ephemeral keys.
         admit: refuses a verified peer by raising AuthenticationError.

@@ -67,9 +67,9 @@ class SendingKey:
     """A sender key at its publisher.
 
     Args:
-        number: of the key among those of this publisher, from 1.
+        number: the number of the key among those of this publisher, from 1.
         key: 32 random bytes.
-        suite: how it seals; by default the faster one here.
+        suite: the suite that seals; by default the faster one here.
     """
 
     __slots__ = ("__weakref__", "_aead", "_before", "_nonce", "frames", "number", "suite")

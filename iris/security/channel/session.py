@@ -110,8 +110,8 @@ class Session:
     """A sealed session: ordered frames between two nodes.  Made by a handshake, never directly.
 
     Attributes:
-        local_index: what the other side writes into the header of frames for this session.
-        remote_index: what this side writes.
+        local_index: the index that the other side writes into the header of frames for this session.
+        remote_index: the index that this side writes.
         established: ``now`` of the handshake's end.
         lost_frames: frames that certainly never came, so far.
     """

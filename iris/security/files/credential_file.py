@@ -164,10 +164,10 @@ class CredentialWatch:
     """The credential in a file, read again when the file has changed.
 
     Args:
-        passphrase: of the file, if it is wrapped; ignored if it is not.
+        passphrase: the passphrase of the file, if it is wrapped; ignored if it is not.
 
     Raises:
-        ConfigError: as ``load_credential``.
+        ConfigError: see ``load_credential``.
 
     Attributes:
         credential: the last one that could be read.

@@ -63,7 +63,7 @@ class FileLook:
     """Tells when a file is to be read again: it was replaced, changed or given other rights, or could not be read.
 
     Args:
-        path: of the file, which is read next.
+        path: the path of the file, which is read next.
     """
 
     __slots__ = ("_again", "_path", "_seen", "_told")
@@ -105,7 +105,7 @@ def read_private(path: Path, what: str, *, mounted: bool = False) -> bytes:
     """Return the content of a file that only this user can read.
 
     Args:
-        path: of the file.
+        path: the path of the file.
         what: names it in errors.
         mounted: take a mounted secret, too.
 
@@ -211,9 +211,9 @@ def make_private_directory(path: Path, what: str, instead: str = "") -> Path:
     """Make a directory of mode 0700, and what is missing above it; return it.
 
     Args:
-        path: where.
+        path: the path of the directory.
         what: names it in errors.
-        instead: what else can be done if somebody else has made it, where anybody can.
+        instead: the remedy to name if somebody else has made it, where anybody can.
 
     Raises:
         ConfigError: it cannot be made, or it exists and is not private to this user.
@@ -251,7 +251,7 @@ def locked(path: Path, what: str, patience: float = LOCK_PATIENCE) -> Generator[
     in its own keeps the lock, and must not stop all others.
 
     Args:
-        path: of the lock file.
+        path: the path of the lock file.
         what: names it in errors.
         patience: seconds that it is waited for.
 

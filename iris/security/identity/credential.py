@@ -56,7 +56,7 @@ class Credential(Redacted, frozen=True, kw_only=True):
     Args:
         realm: root public key.
         gate_secrets: one or two; the first is used when dialling.
-        certificate: of the cluster.
+        certificate: the certificate of the cluster.
         keys: the cluster's key (portable), or those of one node (sealed).
         seeds: URLs of nodes to join through.
         trusted: realms of other owners whose nodes may be spoken with.

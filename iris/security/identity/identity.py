@@ -33,8 +33,8 @@ class NodeIdentity:
         node_id: this boot's id.
         realm: root public key.
         gate_secrets: one or two of 32 bytes.  The first is used when dialling, each is accepted when answering.
-        certificate: of the cluster that this node speaks for.
-        delegation: of this node, signed by the key in ``certificate``.
+        certificate: the certificate of the cluster that this node speaks for.
+        delegation: the delegation of this node, signed by the key in ``certificate``.
         static: X25519 keys for handshakes.
         signing: Ed25519 keys for claims that others pass on.
         trusted: realms of other owners whose nodes it speaks with.

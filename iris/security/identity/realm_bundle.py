@@ -46,14 +46,14 @@ class RealmBundle(Redacted, frozen=True, kw_only=True):
 
     Args:
         realm: root public key.
-        name: what it calls itself.
+        name: the realm's name for itself.
         federation_key: X25519 public key.
         exports: clusters that others may reach, as patterns.
-        topics: of which others may hear the events, as patterns.
+        topics: topics whose events others may receive, as patterns.
         serial: grows with each bundle of the realm.
         not_before: seconds since 1970.
         not_after: likewise.
-        signed: what is in the file.
+        signed: the signed bytes in the file.
     """
 
     _unshown: ClassVar = frozenset({"realm", "federation_key", "signed"})
@@ -79,13 +79,13 @@ class ForeignRealm(Struct, frozen=True, kw_only=True):
     """A realm of another owner, as this one sees it.
 
     Args:
-        alias: its name here.
-        bundle: the newest one that was taken.
+        alias: the realm's name here.
+        bundle: the newest bundle that was accepted.
         imports: clusters of it that are used here, as far as its bundle lists them; patterns.
         callers: clusters of it whose nodes may use services here that do not say who may; patterns.
         exports: clusters of this realm that its nodes may reach; patterns.
-        topics: of this realm of which its nodes may hear the events; patterns.
-        import_topics: topics of it that are heard here, as far as its bundle lists them; patterns.
+        topics: topics of this realm whose events its nodes may receive; patterns.
+        import_topics: topics of it that are received here, as far as its bundle lists them; patterns.
     """
 
     alias: str

@@ -85,8 +85,8 @@ class NewestRevocations:
     """The newest revocation list that this node has seen.  Sans-IO.
 
     Attributes:
-        taken: how many lists were newer than the one before.
-        not_newer: how many were not.
+        taken: number of lists that were newer than the one before.
+        not_newer: number of lists that were not.
     """
 
     __slots__ = ("_current", "_realm", "not_newer", "taken")

@@ -219,7 +219,7 @@ class NoiseProtocol(Struct, frozen=True, kw_only=True):
         initiator_pre_message: "s" if the responder knows the initiator's static key beforehand, else "".
         responder_pre_message: likewise, the other way round.
         messages: the tokens of each message; ``pskN`` stands where its key is mixed in.
-        psk_mode: whether there is any pre-shared key, which changes the meaning of ``e`` (section 9.2).
+        psk_mode: True if there is any pre-shared key, which changes the meaning of ``e`` (section 9.2).
     """
 
     name: bytes

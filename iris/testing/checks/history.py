@@ -27,14 +27,14 @@ class Operation:
     """One operation on the register of a key.
 
     Attributes:
-        key: of the register.
-        kind: ``swap`` sets it to ``value`` if it is ``expected``; its result tells whether it was.
-        value: what it sets it to; of a read, what it has returned.
-        expected: of ``swap`` only.
-        result: of ``swap`` only.
-        begun: its place in the order of all beginnings and ends.
+        key: the key of the register.
+        kind: ``swap`` sets it to ``value`` if it is ``expected``; its result says whether it was.
+        value: the value that it sets it to; of a read, the one that it has returned.
+        expected: the expected value of a ``swap``; else None.
+        result: True if a ``swap`` has set the value.
+        begun: position in the order of all beginnings and ends.
         ended: likewise; None: its outcome is not known.
-        host: where it was asked.
+        host: the host that asked.
     """
 
     key: Hashable

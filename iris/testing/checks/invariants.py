@@ -79,9 +79,9 @@ async def check_answers(
     """Check that a cluster answers again: liveness, after everything was healed.
 
     Args:
-        node: that asks.
+        node: the node that asks.
         cluster: the one asked.
-        payload: of the request; asked again until it is answered, so one that may be repeated.
+        payload: the payload of the request; asked again until it is answered, so one that may be repeated.
         within: seconds that it may take.
         options: further ones of ``Node.request``.
     """

@@ -34,7 +34,7 @@ class SimulatedDisk:
     """The disks of all hosts.
 
     Args:
-        directory: what lies in it is on a simulated disk.
+        directory: a directory whose files are on a simulated disk.
         random: decides what is torn.
         full: the hosts whose disk is full at the time.
     """

@@ -33,11 +33,11 @@ def isolated(
     """Replace what a program takes from its machine.
 
     Args:
-        seed: of the random numbers.
-        clock: of the run.
+        seed: the seed of the random numbers.
+        clock: the clock of the run.
         date: returns the date of the host that asks, in seconds since 1970.
         delay: returns the seconds that the disk of the host that asks takes longer than it should.
-        disk: of all hosts.
+        disk: the disk of all hosts.
     """
     entropy = random.Random(f"entropy {seed}")
     threads = random.Random(f"threads {seed}")

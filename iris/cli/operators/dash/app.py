@@ -43,9 +43,9 @@ def make_app(node: Node, feed: Feed, allowed: Collection[str]) -> Starlette:
     """Return the application.
 
     Args:
-        node: what it does it does as this node.
-        feed: where its views come from.
-        allowed: what pages may do: ``drain``, ``revoke``, or nothing.
+        node: the node that acts for the pages.
+        feed: the source of its views.
+        allowed: actions that pages may do: ``drain``, ``revoke``, or none.
     """
     actions = _Actions(node)
     possible = {DRAIN: actions.drain, REVOKE: actions.revoke}

@@ -40,7 +40,7 @@ class Feed:
     """Surveys a realm while pages are open.
 
     Attributes:
-        surveys: how many were made.
+        surveys: number of surveys that were made.
     """
 
     def __init__(self, node: Node) -> None:

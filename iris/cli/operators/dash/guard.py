@@ -46,9 +46,9 @@ class Guard:
     """Lets those in who show the token.
 
     Args:
-        app: what is guarded.
+        app: the application that is guarded.
         token: the secret, of letters, digits, - and _.
-        names: by which the server may be called, besides localhost and addresses.
+        names: names by which the server may be called, besides localhost and addresses.
         public: paths of the page itself, which show nothing of the realm.
     """
 

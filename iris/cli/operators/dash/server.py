@@ -54,7 +54,7 @@ async def open_server(app: ASGIApp, listening: socket.socket, tls: ssl.SSLContex
 
     Args:
         app: the application.
-        listening: where browsers come; it is closed.
+        listening: the socket to which browsers connect; it is closed.
         tls: for HTTPS.
     """
     config = Config()

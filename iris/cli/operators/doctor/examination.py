@@ -58,13 +58,13 @@ class Setup(Struct, frozen=True, kw_only=True):
     """The set-up that is examined: the options of a verb that opens a node.
 
     Args:
-        credential: of a realm; None: the local realm.
-        passphrase: that it is wrapped with.
+        credential: the credential of a realm; None: the local realm.
+        passphrase: the passphrase that it is wrapped with.
         seeds: URLs, besides those in the credential.
         listen: URLs.
-        site: of the node.
+        site: the site of the node.
         dial_only: it listens nowhere.
-        dial_networks: that it connects to.
+        dial_networks: networks that it connects to.
         environment: variables.
     """
 
@@ -85,7 +85,7 @@ async def examine(setup: Setup, report: Report, wall_clock: Callable[[], float] 
     leaves nothing behind.
 
     Args:
-        setup: what is examined.
+        setup: the set-up to examine.
         report: called with each finding.
         wall_clock: the date.
     """

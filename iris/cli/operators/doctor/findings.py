@@ -87,7 +87,7 @@ class Diagnosis(Struct, frozen=True, kw_only=True):
 
     Args:
         code: a stable word for it.
-        level: how bad it is.
+        level: the severity.
         cause: one sentence for people.
         remedy: the command that mends it, or that shows more; empty where nothing is to be mended.
     """

@@ -32,8 +32,8 @@ def examine_firewall(rules: str | None, ports: tuple[int, ...]) -> Diagnosis:
     """Look for rules that drop what arrives from outside.  Whether they do at a port, only a peer can tell for sure.
 
     Args:
-        rules: as ``nft --json list ruleset`` has them; None: they cannot be read.
-        ports: of TCP at which this node is to be reached.
+        rules: the output of ``nft --json list ruleset``; None: they cannot be read.
+        ports: TCP ports at which this node is to be reached.
     """
     if rules is None:
         cause = "the rules of the firewall cannot be read by this user; what counts is whether seeds reach back"

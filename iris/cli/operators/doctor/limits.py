@@ -21,8 +21,8 @@ def examine_descriptors(soft: int, hard: int, nodes: int) -> Diagnosis:
 
     Args:
         soft: the limit in force.
-        hard: what it can be raised to without being root.
-        nodes: those of the realm, besides this one.
+        hard: the limit that it can be raised to without being root.
+        nodes: number of nodes of the realm, besides this one.
     """
     needed = _OTHER + DESCRIPTORS_PER_LINK * nodes
     cause = f"{soft} files may be open; links to other nodes ({nodes}) and the rest of a program take about {needed}"

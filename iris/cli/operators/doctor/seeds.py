@@ -135,8 +135,8 @@ def judge(url: str, reached: Reached, own: tuple[str, ...], wall_now: float, rem
 
     Args:
         url: the address that was dialled, and takes connections.
-        reached: what came of it.
-        own: where this node listens.
+        reached: the outcome of dialling it.
+        own: the addresses at which this node listens.
         wall_now: the date.
         remedy: lets others in.
     """
