@@ -49,7 +49,7 @@ def _owner(loop: asyncio.AbstractEventLoop) -> Any:
 
 @final
 class Waiter:
-    """Lets tasks of the event loop wait for what the trio run tells them, once."""
+    """Lets tasks of the event loop wait for one notification by the trio run."""
 
     __slots__ = ("_futures", "_loop", "told")
 
@@ -67,7 +67,7 @@ class Waiter:
                     future.set_result(None)
 
     async def wait(self) -> None:
-        """Wait until it was told."""
+        """Wait for the notification."""
         if not self.told:
             future = self._loop.create_future()
             self._futures.append(future)

@@ -168,7 +168,7 @@ class _HeldBack(logging.Filter):
         self._records.clear()
 
     def met(self, kind: type[Exception]) -> bool:
-        """Tell whether a warning was of an error of this kind; then all of them are forgotten."""
+        """Return whether a warning was of an error of this kind; then all of them are forgotten."""
         met = any(isinstance(about, kind) for record in self._records for about in _about(record))
         if met:
             self._records.clear()

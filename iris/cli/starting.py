@@ -22,7 +22,7 @@ INTERRUPTED = 130
 
 
 def is_command() -> bool:
-    """Tell whether this process is the command, or a process of it: ``iris`` or ``python -m iris``."""
+    """Return whether this process is the command, or a process of it: ``iris`` or ``python -m iris``."""
     if sys.argv[:1] == ["-m"]:  # for as long as Python looks for the module
         return any(flag == "-m" and name.partition(".")[0] == "iris" for flag, name in pairwise(sys.orig_argv))
     program = PurePath(sys.argv[0] if sys.argv else "")

@@ -189,7 +189,7 @@ def load_wrapped(load: FileReader[Content], path: Path, passphrase: str | None) 
 
 
 def is_plain(load: FileReader[object], path: Path) -> bool:
-    """Tell whether a file opens without a passphrase: then one that is typed is new, and proved by no file."""
+    """Return whether a file opens without a passphrase: then one that is typed is new, and proved by no file."""
     try:
         load(path)
     except ConfigError:

@@ -77,7 +77,7 @@ class AddressRules:
         self._networks: Final = tuple(map(_network, networks))
 
     def check_told(self, url: str, told: Told) -> None:
-        """See that an address which others tell of may be dialled.
+        """Check that an address which others report may be dialled.
 
         Raises:
             NotDialled: it may not, with the reason.
@@ -116,7 +116,7 @@ class AddressRules:
 
 
 def is_told_form(url: str) -> bool:
-    """Tell whether a tcp or ws address is of the form that nodes give their own: host, port, and one of few paths."""
+    """Return whether a tcp or ws address is of the form that nodes give their own: host, port, and one of few paths."""
     parts = _URL.fullmatch(url)
     if parts is None:
         return False

@@ -69,7 +69,7 @@ def split_url(url: str) -> tuple[str, str, str] | None:
 
 
 def has_wildcard(urls: Iterable[str]) -> bool:
-    """Tell whether one of ``urls`` stands for all addresses of this machine."""
+    """Return whether one of ``urls`` stands for all addresses of this machine."""
     return any(parts is not None and parts[1] in _WILDCARDS for parts in map(split_url, urls))
 
 
@@ -150,7 +150,7 @@ async def _source_address(host: str) -> str | None:
 
 
 def is_loopback(url: str) -> bool:
-    """Tell whether ``url`` can be reached from this machine only."""
+    """Return whether ``url`` can be reached from this machine only."""
     parts = split_url(url)
     if parts is None:
         return url.startswith(("ipc://", "mem://"))
@@ -163,7 +163,7 @@ def is_loopback(url: str) -> bool:
 
 
 def is_lasting(url: str) -> bool:
-    """Tell whether ``url`` may lead from another machine to this one's, and after a restart to the same place."""
+    """Return whether ``url`` may lead from another machine to this one's, and after a restart to the same place."""
     parts = split_url(url)
     if parts is None:
         return url.startswith("mem://")

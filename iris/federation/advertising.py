@@ -190,7 +190,7 @@ class Advertiser:
         return tuple(self._told)
 
     def concerned(self, changed: AbstractSet[Hop], stale: AbstractSet[NodeId]) -> Sequence[NodeId]:
-        """Return the neighbours to which changes of these origins may matter, and those that are to be told all.
+        """Return the neighbours to which changes of these origins may matter, and those that are to be sent all.
 
         What this gateway exports is told to no node of its own site, and there may be thousands.
         """
@@ -200,7 +200,7 @@ class Advertiser:
         return [neighbour for neighbour in found if neighbour in self._told]
 
     def export(self, added: Collection[Export], removed: Collection[Export] = ()) -> bool:
-        """Export more of this gateway's own site, and less; tell whether something has changed for others.
+        """Export more of this gateway's own site, and less; return whether something has changed for others.
 
         Should it be too much, the nodes of the site share what there may be.
         """

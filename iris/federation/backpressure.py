@@ -57,7 +57,7 @@ class Backpressure:
         return f"<Backpressure: {len(self._busy)} links busy>"
 
     def is_high(self, link: Link) -> bool:
-        """Tell whether senders to a link are to wait."""
+        """Return whether senders to a link are to wait."""
         return link.waiting_bytes > self._high
 
     def hold(self, link: Link, flow: FrameFlow, now: float) -> None:

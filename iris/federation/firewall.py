@@ -66,7 +66,7 @@ class Firewall:
         return self._rate is not None
 
     def within_rate(self, neighbour: NodeId, size: int, now: float) -> bool:
-        """Tell whether a neighbour may send so many bytes more; they count if it may.
+        """Return whether a neighbour may send so many bytes more; they count if it may.
 
         A frame passes while anything is left, and what it takes beyond that is paid back first: one that is larger than
         all that may come at once would never pass otherwise.

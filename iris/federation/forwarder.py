@@ -185,7 +185,7 @@ class Forwarding:
     def _carry(self, message: kinds.Carried) -> None:
         site, target, own = message.site, node_of(message.target), self._directory.own
         if isinstance(message, kinds.Trace) and (message.hops <= 0 or site == own.site):
-            # Answered here, and never by a node behind: it would be told of what is not exported to it.
+            # Answered here, and never by a node behind: it would learn of what is not exported to it.
             self.carried += 1
             self.received += 1
             asker = (message.source_site, message.source)
@@ -456,7 +456,7 @@ class Forwarding:
             self._carry(kinds.CarryRefused(HOPS, source_site, source, site, target, code))
 
     def _is_final(self, reason: str, site: str, target: bytes, source_site: str) -> bool:
-        """Tell whether a refusal is one for good, so that the sender may give its peer up.
+        """Return whether a refusal is one for good, so that the sender may give its peer up.
 
         A gateway that does not know its site or the other one yet must not have it do so: the two ends may have spoken
         for hours, and this gateway may have been started again a moment ago.  Its sender then tries again, for as long

@@ -316,7 +316,7 @@ class Gateway:
             self._sites.follow()
 
     def _export(self) -> bool:
-        """Take what has changed of what this site exports; tell whether there is something."""
+        """Take what has changed of what this site exports; return whether there is something."""
         if self._identity is not self._near.identity:
             self._identity = self._near.identity
             self._contents.examine()

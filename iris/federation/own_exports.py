@@ -194,7 +194,7 @@ class SharedRoom:
             self._most.clear()
 
     def _take_back(self, share: float, changed: dict[Export, bool]) -> bool:
-        """Have an entry of whose part is the greatest wait, if that part is greater than this; tell whether it was."""
+        """Have an entry of whose part is the greatest wait, if that part is greater than this; return True if so."""
         greatest = self._first(self._most, -1)
         if greatest is None or self._share(self._parts[greatest]) <= share:
             return False
@@ -268,7 +268,7 @@ class SharedRoom:
 
 
 def _count(counts: dict[K, int], key: K, change: int) -> bool:
-    """Count something in or out; tell whether it has come or gone."""
+    """Count an export in or out; return True if it has come or gone."""
     before = counts.get(key, 0)
     after = counts[key] = before + change
     if not after:

@@ -63,15 +63,15 @@ class Policy(Struct, frozen=True, kw_only=True):
         return _EVERYTHING
 
     def may_export(self, cluster: str) -> bool:
-        """Tell whether other sites may use a cluster of this one."""
+        """Return whether other sites may use a cluster of this one."""
         return _allow(self.exports, cluster)
 
     def may_want(self, pattern: str) -> bool:
-        """Tell whether a subscription of this site is shown to other sites: all that it matches may come in."""
+        """Return whether a subscription of this site is shown to other sites: all that it matches may come in."""
         return _allow(self.import_topics, pattern)
 
     def may_import(self, export: Export) -> bool:
-        """Tell whether something that another site exports is taken."""
+        """Return whether something that another site exports is taken."""
         match export.kind:
             case kind if kind == CLUSTER:
                 return _allow(self.imports, export.name)
@@ -125,7 +125,7 @@ class Lists:
                 self._agreed = {}  # the next time
 
     def is_exported(self, exported: ExportTable, index: ExportIndex, node: NodeId, site: str) -> bool:
-        """Tell whether a node of this site serves, or subscribes to, something that another site may use.
+        """Return whether a node of this site serves, or subscribes to, something that another site may use.
 
         It is asked for each frame that begins a session, with any node's id, for any sender.
 
@@ -180,7 +180,7 @@ class Lists:
         return export._replace(name=theirs) if listened else None
 
     def may_import(self, site: str, export: Export) -> bool:
-        """Tell whether something that a site exports is taken."""
+        """Return whether something that a site exports is taken."""
         realm_id = realm_of_site(site)
         if realm_id and export.kind != COMPANION:
             realm = self._identity().foreign(realm_id)

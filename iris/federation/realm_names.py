@@ -34,7 +34,7 @@ def outward_route(route: RouteAdvertisement, own: str) -> RouteAdvertisement:
 def outward_exports(exports: ExportsUpdate, own: str, outward: Callable[[Export], Export | None]) -> ExportsUpdate:
     """Return a change of exports as it is advertised to a gateway of another realm: with what that may know of.
 
-    ``outward`` returns an export as that realm is told it, None if it is not.
+    ``outward`` returns an export as that realm is sent it, None if it is not.
     """
 
     def told(entries: tuple[Export, ...]) -> tuple[Export, ...]:

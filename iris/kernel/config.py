@@ -60,14 +60,14 @@ class Config(Struct, frozen=True, kw_only=True):
     """The same for one address, so that one attacker cannot take all places."""
 
     dial_backs: int = 64
-    """Dials at one time to the addresses that strangers give, to answer them; half of ``half_open_per_address`` for
-    one address.  Each is to two addresses at most, so all of them are half of what a transport dials at one time,
-    and the node's own dials go on.  Beyond it the oldest one is dropped and counted: an honest one is over within
-    milliseconds."""
+    """Dials at one time to the addresses that unauthenticated peers give, to answer them; half of
+    ``half_open_per_address`` for one address.  Each is to two addresses at most, so all of them are half of what a
+    transport dials at one time, and the node's own dials go on.  Beyond it the oldest one is dropped and counted: an
+    honest one is over within milliseconds."""
 
     failed_dials: int = 128
     """Dials to one host (for IPv6 to one network of 64 bits) that may lead to nobody, by the word of one cluster's
-    members or of one stranger at another host.  A dial that finds a node does not count, so hundreds of nodes on one
+    members or of one peer at another host.  A dial that finds a node does not count, so hundreds of nodes on one
     host are linked as fast as ever.  A cluster that makes up thousands has each node dial an address of its choice
     this often."""
 
@@ -211,7 +211,7 @@ class Config(Struct, frozen=True, kw_only=True):
 
     durable_bytes: int = 2 * MIB
     """Records of durable subscribers that are remembered, some 0.7 KiB each; one cluster has a quarter.  So the 512
-    shards of a bridge may be at as many members.  Each node tells all records to each new peer."""
+    shards of a bridge may be at as many members.  Each node sends all records to each new peer."""
 
     subscribe_timeout: float = 5.0
     """A member that has not confirmed a new subscription by then is passed over, and counted."""

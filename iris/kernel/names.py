@@ -22,12 +22,12 @@ _NODE_ID = re.compile(r"[0-9a-f]{32}\Z")
 
 
 def is_node_id(value: object) -> bool:
-    """Tell whether ``value``, which may come from a peer, has the form of a node id."""
+    """Return whether ``value``, which may come from a peer, has the form of a node id."""
     return isinstance(value, str) and _NODE_ID.match(value) is not None
 
 
 def is_alias(value: object) -> bool:
-    """Tell whether ``value`` can be the name of a realm here: a name, and no fingerprint of a realm."""
+    """Return whether ``value`` can be the name of a realm here: a name, and no fingerprint of a realm."""
     return is_name(value) and not is_node_id(value)
 
 
@@ -48,12 +48,12 @@ def check_key(value: str | None) -> str | None:
 
 
 def is_name(value: object) -> bool:
-    """Tell whether ``value``, which may come from a peer, is a valid cluster, site or operation name."""
+    """Return whether ``value``, which may come from a peer, is a valid cluster, site or operation name."""
     return isinstance(value, str) and _NAME.match(value) is not None
 
 
 def is_known_cluster(value: object) -> bool:
-    """Tell whether ``value``, which may come from a peer, can be a cluster as it is known here.
+    """Return whether ``value``, which may come from a peer, can be a cluster as it is known here.
 
     One of another realm has ``REALM/`` before its name.
     """
@@ -114,7 +114,7 @@ def qualified(realm: str, name: str) -> str:
 
 
 def is_site(value: object) -> bool:
-    """Tell whether ``value``, which may come from a peer, names a site: of the own realm, or ``FINGERPRINT/SITE``."""
+    """Return whether ``value``, which may come from a peer, names a site: of the own realm, or ``FINGERPRINT/SITE``."""
     if not isinstance(value, str) or "/" not in value:
         return is_name(value)
     realm, _, site = value.partition("/")

@@ -1,4 +1,4 @@
-"""Slot table: slots for strangers, bounded in number (in all and for one address) and in time.  Sans-IO.
+"""Slot table: slots for unauthenticated peers, bounded in number (in all and for one address) and in time.  Sans-IO.
 
 When no slot is free, the newest evicts the oldest.  What is honest lasts milliseconds: to keep a node from being
 reached, an attacker would have to come thousands of times a second, not once in five.
@@ -79,7 +79,7 @@ class SlotTable(Generic[K]):
         return losers
 
     def leave(self, key: K) -> bool:
-        """Free the slot of ``key``; tell whether it had one."""
+        """Free the slot of ``key``; return whether it had one."""
         place = self._taken.pop(key, None)
         if place is None:
             return False

@@ -33,7 +33,7 @@ class TokenBucket:
         return self._left
 
     def spend(self, now: float, count: float = 1.0) -> bool:
-        """Take ``count`` tokens if they are there, and tell whether they were; else none is taken."""
+        """Take ``count`` tokens if they are there, and return whether they were; else none is taken."""
         if self.level(now) < count:
             return False
         self._left -= count

@@ -23,12 +23,12 @@ _PATTERN: Final = re.compile(rf"(?:{_WORD}|\*)(?:\.(?:{_WORD}|\*)){{0,{MAX_TOKEN
 
 
 def is_topic(value: object) -> TypeGuard[str]:
-    """Tell whether ``value``, which may come from a peer, is a topic."""
+    """Return whether ``value``, which may come from a peer, is a topic."""
     return isinstance(value, str) and _is_short(value) and _TOPIC.match(value) is not None
 
 
 def is_own_topic(value: object) -> TypeGuard[str]:
-    """Tell whether ``value``, which may come from a peer, is a topic of one's own realm that somebody can name.
+    """Return whether ``value``, which may come from a peer, is a topic of one's own realm that somebody can name.
 
     Before a slash stands the name of another realm, and a token ``+`` or ``#`` is a wildcard of MQTT.
     """
@@ -36,10 +36,10 @@ def is_own_topic(value: object) -> TypeGuard[str]:
 
 
 def is_pattern(value: object) -> TypeGuard[str]:
-    """Tell whether ``value``, which may come from a peer, is a pattern; every topic is one."""
+    """Return whether ``value``, which may come from a peer, is a pattern; every topic is one."""
     return isinstance(value, str) and _is_short(value) and _PATTERN.match(value) is not None
 
 
 def _is_short(value: str) -> bool:
-    """Tell whether it has so few bytes; looked at first, as a peer may send a megabyte."""
+    """Return whether it has so few bytes; looked at first, as a peer may send a megabyte."""
     return len(value) <= MAX_TOPIC and (value.isascii() or len(value.encode("utf-8", "replace")) <= MAX_TOPIC)

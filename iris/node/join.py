@@ -95,7 +95,7 @@ class _Place:
         """True while the cluster cannot be served."""
 
     def is_due(self, now: float, identity: NodeIdentity) -> bool:
-        """Tell whether a fresh proof is to be made of the credential; not if it would end no later."""
+        """Return whether a fresh proof is to be made of the credential; not if it would end no later."""
         if self.credential is not self.made_of or self.proved is None or now >= self.proved.expires:
             return True
         if identity.delegation.not_before <= now < self.proved.delegation.not_before:  # made when the date was wrong
@@ -142,7 +142,7 @@ class Joined:
         self._membership.serve(place.entry)
 
     def has(self, cluster: str) -> bool:
-        """Tell whether this node is a member of a cluster, or leaves it just now."""
+        """Return whether this node is a member of a cluster, or leaves it just now."""
         return cluster in self._places
 
     def drain(self, cluster: str, *, draining: bool = True) -> None:

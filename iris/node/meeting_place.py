@@ -55,7 +55,7 @@ class MeetingPlace:
         return await transport.listen(urls)
 
     async def _remake(self) -> bool:
-        """Make the directory if it has been swept; tell whether it had been."""
+        """Make the directory if it has been swept; return whether it had been."""
         if self._registry.exists:
             return False
         await run_in_thread(self._make)

@@ -372,7 +372,7 @@ class Node:
         tasks to one cluster that have to wait go in the order in which they came.
 
         Args:
-            cluster: name of the cluster; its present members are told.
+            cluster: name of the cluster; its present members receive it.
             payload: see ``request``.
             headers: see ``request``.
             wait: as for ``request``; members after the first are not waited for, see ``wait_for``.
@@ -1041,7 +1041,7 @@ class Node:
                 self._joined.leave(cluster)
 
     def _flag(self, paused_by: str | None) -> Callable[[], object] | None:
-        """Return what tells whether a service is paused; None if it never is.
+        """Return a function that returns True while a service is paused; None if it never is.
 
         Raises:
             ConfigError: the document is not open here.

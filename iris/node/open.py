@@ -113,7 +113,7 @@ async def open_node(
             and if that is not set or empty, the local realm.
         listen: URLs (``tcp://HOST:PORT``, ``ws://HOST:PORT/PATH``, ``ipc:///PATH``); port 0 takes a free one.
             Without any, a free port of the address from which the first seed is reached; when that is another one, as
-            after a change of networks, the node listens there as well within 2 s, and tells the others.
+            after a change of networks, the node listens there as well within 2 s, and notifies the others.
         seeds: URLs of nodes to join through, besides those in the credential; without any, those that ``IRIS_SEEDS``
             names, with blanks between them.  A host name stands for all its
             addresses (A, AAAA), looked up anew each time.  Seeds that do not answer are tried again for as long as the

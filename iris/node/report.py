@@ -1,4 +1,4 @@
-"""Operators: what a node tells them of itself, and what they may have it do, with a right of its own for each.
+"""Operators: a node's reports to them, and what they may have it do, with a right of its own for each.
 
 Every node answers requests for two reserved clusters, unless ``open_node`` was told ``operators=False``: ``iris.nodes``
 (operations ``report``, ``topics``, ``books`` and ``ping``) and ``iris.nodes.drain``.  They are in nobody's list; nodes
@@ -221,7 +221,7 @@ class OperatorsService(Service):
     """The service of every node for operators, under a reserved name."""
 
     def allows(self, caller: PeerIdentity) -> bool:
-        """Tell whether the owner of the realm has given a node the right to ask."""
+        """Return whether the owner of the realm has given a node the right to ask."""
         return caller.foreign is None and caller.certificate.rights.may_serve(self.name)
 
 

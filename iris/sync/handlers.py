@@ -48,7 +48,7 @@ async def _handle(in_thread: InThread, given: object) -> Any:
 
 
 def _only_exits(error: BaseException) -> bool:
-    """Tell whether what was raised is, or has in it, SystemExit and no Ctrl-C."""
+    """Return whether what was raised is, or has in it, SystemExit and no Ctrl-C."""
     if not isinstance(error, BaseExceptionGroup):
         return isinstance(error, SystemExit)
     group = cast("BaseExceptionGroup[BaseException]", error)

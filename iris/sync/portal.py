@@ -42,7 +42,7 @@ class Waiter:
             self._lock.release()
 
     def wait(self) -> None:
-        """Wait until it was told."""
+        """Wait for the notification."""
         while not self.told:
             self._lock.acquire()
 

@@ -40,7 +40,7 @@ def shrink(failed: Run, attempt: Callable[[Schedule, float], Run], runs: int) ->
 
 @final
 class _Shrinking:
-    """The shortest run so far, and the ways to a shorter one; see ``shrink``."""
+    """The shortest run so far, and the attempts at a shorter one; see ``shrink``."""
 
     def __init__(self, failed: Run, attempt: Callable[[Schedule, float], Run], runs: int) -> None:
         self.best = failed

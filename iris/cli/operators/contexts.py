@@ -91,7 +91,7 @@ def _are_texts(value: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    """Tell whether a field can be what somebody has given: None, or a text without what no path or name has."""
+    """Return whether a field can be what somebody has given: None, or a text without what no path or name has."""
     return value is None or (isinstance(value, str) and value.isprintable())
 
 

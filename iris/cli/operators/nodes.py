@@ -123,7 +123,7 @@ def _asyncapi(served: Any) -> Any:
 
 
 def _described(served: dict[str, Any]) -> Iterator[str]:
-    """Yield the lines that people read.  What a member says of itself may be anything."""
+    """Yield the lines that people read.  A member's own report may hold anything."""
     try:
         for name, operation in served["operations"].items():
             yield printable_line(f"{name or '(no operation)'}{operation['signature']}")

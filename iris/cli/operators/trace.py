@@ -1,4 +1,4 @@
-"""``iris trace``: the way of one request, hop by hop."""
+"""``iris trace``: the route of one request, hop by hop."""
 
 from __future__ import annotations
 

@@ -392,11 +392,11 @@ class Balancer:
         return tried
 
     def has_other(self, exclude: Collection[NodeId]) -> bool:
-        """Tell whether there is a member outside ``exclude`` to ask; nothing is drawn, and nothing grows stale."""
+        """Return whether there is a member outside ``exclude`` to ask; nothing is drawn, and nothing grows stale."""
         return any(not score.suspended and node not in exclude for node, score in self._scores.items())
 
     def may_repeat(self, now: float, *, forced: bool = False) -> bool:
-        """Tell whether a request may be made once more, and count it; see ``RetryBudget.take``."""
+        """Return whether a request may be made once more, and count it; see ``RetryBudget.take``."""
         return self._repeats.take(self._started, now, forced=forced)
 
     def started(self, node: NodeId) -> None:

@@ -44,7 +44,7 @@ class CircuitBreaker:
         return f"<CircuitBreaker {self.state.value}, {self._failures} failures>"
 
     def failed(self, now: float) -> bool:
-        """Note a request that was not answered; tell whether that changed the state."""
+        """Note a request that was not answered; return whether that changed the state."""
         self._failures += 1
         if self.state is CircuitState.HALF_OPEN:
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
@@ -55,7 +55,7 @@ class CircuitBreaker:
         return True
 
     def answered(self) -> bool:
-        """Note an answer, whatever it says; tell whether that changed the state."""
+        """Note an answer, whatever it says; return whether that changed the state."""
         self._failures = 0
         self._pause = FIRST_PAUSE
         changed = self.state is not CircuitState.CLOSED

@@ -47,7 +47,7 @@ class Border:
         self._lists.pop(gateway, None)
 
     def may_ask(self, cluster: str) -> bool:
-        """Tell whether nodes of other sites may use a cluster of this one."""
+        """Return whether nodes of other sites may use a cluster of this one."""
         known = self._asked.get(cluster)
         if known is None:
             known = any(covers(pattern, cluster) for allowed in self._lists.values() for pattern in allowed.clusters)
@@ -57,9 +57,9 @@ class Border:
         return known
 
     def may_leave(self, pattern: str) -> bool:
-        """Tell whether events of all topics that match a pattern may leave."""
+        """Return whether events of all topics that match a pattern may leave."""
         return any(covers(listed, pattern) for allowed in self._lists.values() for listed in allowed.out)
 
     def may_enter(self, topic: str) -> bool:
-        """Tell whether events of a topic may come in."""
+        """Return whether events of a topic may come in."""
         return any(covers(listed, topic) for allowed in self._lists.values() for listed in allowed.into)

@@ -65,7 +65,7 @@ class SiteDirectory:
 
     Args:
         own: this node, and the site it is in.
-        max_origins: gateways of all sites together that one neighbour may tell of.
+        max_origins: gateways of all sites together that one neighbour may advertise.
         max_weight: bytes of memory that the exports which one neighbour advertises may take.
     """
 
@@ -107,7 +107,7 @@ class SiteDirectory:
         return f"<SiteDirectory of {self.own.site!r}: {len(self._accepted)} sites, {len(self._neighbours)} neighbours>"
 
     def permit(self, permits: Callable[[str, Export], bool]) -> None:
-        """Take only those exports of a site that are permitted; the rest is dropped as if nobody had told it."""
+        """Accept only those exports of a site that are permitted; the rest is dropped as if never advertised."""
         self._permits = permits
 
     # -- neighbours -----------------------------------------------------------------------------------------
@@ -147,11 +147,11 @@ class SiteDirectory:
                     yield neighbour, wanted(origin)
 
     def is_local(self, neighbour: NodeId) -> bool:
-        """Tell whether a neighbour is a gateway of this site."""
+        """Return whether a neighbour is a gateway of this site."""
         known = self._neighbours.get(neighbour)
         return known is not None and known.local
 
-    # -- what neighbours tell -------------------------------------------------------------------------------
+    # -- advertisements of neighbours -----------------------------------------------------------------------
 
     def receive_route_untrusted(self, neighbour: NodeId, message: kinds.Route, now: float) -> None:
         """Take a route.
@@ -286,7 +286,7 @@ class SiteDirectory:
         for origin in origins:
             if origin not in accepted:
                 accepted[origin] = None
-                self._touch(origin)  # neighbours are told of it only from now on
+                self._touch(origin)  # neighbours are sent it only from now on
                 self._rerouted.add(origin.site)
                 self._count(origin, self._contents[origin].entries, ())
 
@@ -342,7 +342,7 @@ class SiteDirectory:
         return tuple(self._accepted.get(site, ()))
 
     def is_accepted(self, origin: Hop) -> bool:
-        """Tell whether an origin is believed and can be reached."""
+        """Return whether an origin is believed and can be reached."""
         return origin in self._accepted.get(origin.site, ())
 
     def sites(self) -> tuple[str, ...]:
@@ -350,7 +350,7 @@ class SiteDirectory:
         return tuple(sorted(self._accepted))
 
     def reaches(self, site: str) -> bool:
-        """Tell whether another site can be reached."""
+        """Return whether another site can be reached."""
         return site in self._accepted
 
     def contents(self, origin: Hop) -> ExportTable | None:
@@ -403,7 +403,7 @@ class SiteDirectory:
         return set(self._wanting)
 
     def lists(self, site: str, node: NodeId) -> bool:
-        """Tell whether a site says that a node is a member of some cluster."""
+        """Return whether a site says that a node is a member of some cluster."""
         return bool(self._index.memberships(site, node))
 
     def listing(self, site: str, node: NodeId) -> Iterator[Hop]:
@@ -419,7 +419,7 @@ class SiteDirectory:
         return {(export.name, export.proof) for export in self._index.memberships(site, node)}
 
     def subscribes(self, site: str, node: NodeId, realm_id: str = "") -> bool:
-        """Tell whether a site says that a node wants events of a realm; empty: of this one."""
+        """Return whether a site says that a node wants events of a realm; empty: of this one."""
         return self._index.subscribes(site, node, realm_id)
 
     def take_news(self) -> tuple[set[str], set[NodeId]]:
@@ -432,13 +432,13 @@ class SiteDirectory:
         return news
 
     def is_told(self, site: str) -> bool:
-        """Tell whether all that the gateways of a site export is known here: a route comes before its exports."""
+        """Return whether all that the gateways of a site export is known here: a route comes before its exports."""
         return all(self._contents[origin].version for origin in self._accepted.get(site, ()))
 
     def settles(self, site: str, settling: float) -> float:
         """Return from when on what the gateways of a site do not export is known not to be there; infinity if never.
 
-        That is when each of them has told its exports and been known for ``settling`` seconds: one that has just come
+        That is when each of them has sent its exports and been known for ``settling`` seconds: one that has just come
         back exports what it has found of its site so far.
         """
         known = self._settled.get(site)
@@ -451,12 +451,12 @@ class SiteDirectory:
         return known + settling
 
     def offers(self, site: str, node: NodeId) -> bool:
-        """Tell whether a session may be begun with a node: it is a member of a cluster, or wants events."""
+        """Return whether a session may be begun with a node: it is a member of a cluster, or wants events."""
         return self._index.names(site, node)
 
 
 def _is_straight(path: tuple[Hop, ...]) -> bool:
-    """Tell whether a path enters no site twice; within one it may pass two gateways."""
+    """Return whether a path enters no site twice; within one it may pass two gateways."""
     sites = [hop.site for at, hop in enumerate(path) if at == 0 or path[at - 1].site != hop.site]
     return len(sites) == len(set(sites)) and len(path) == len({hop.gateway for hop in path})
 

@@ -49,7 +49,7 @@ class ExportIndex:
             _add(self._clusters, realm_of_site(site), export.name, change)
 
     def names(self, site: str, node: str) -> bool:
-        """Tell whether a node of a site is a member of an exported cluster, or subscribes to an exported topic."""
+        """Return whether a node of a site is a member of an exported cluster, or subscribes to an exported topic."""
         place = (site, node)
         return place in self._members or place in self._subscribers or place in self._abroad
 
@@ -58,7 +58,7 @@ class ExportIndex:
         return self._members.get((site, node), {}).keys()
 
     def subscribes(self, site: str, node: str, realm_id: str = "") -> bool:
-        """Tell whether a node of a site subscribes to exported topics of a realm; empty: of this one."""
+        """Return whether a node of a site subscribes to exported topics of a realm; empty: of this one."""
         return realm_id in self._abroad.get((site, node), ()) if realm_id else (site, node) in self._subscribers
 
     def clusters(self, realm_id: str = "") -> KeysView[str]:

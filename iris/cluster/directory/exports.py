@@ -87,7 +87,7 @@ class ExportTable:
             self._remembered -= len(former_more) + len(former_less)
 
     def since(self, version: int) -> Iterator[ExportsUpdate]:
-        """Yield what somebody at ``version`` has to be told."""
+        """Yield the changes since ``version``, to be sent to a node that has that."""
         if version == self.version or not self.version:  # nothing is known of it yet
             return
         added: dict[Export, bool] = {}

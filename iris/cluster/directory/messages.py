@@ -80,7 +80,7 @@ class ExportsUpdate(NamedTuple):
     """A change of what an origin exports, or a part of one.
 
     Attributes:
-        base: the version that it changes; 0: everything is told anew.
+        base: the version that it changes; 0: everything is sent anew.
         version: the version that results.
         more: further parts of the same change follow.
     """

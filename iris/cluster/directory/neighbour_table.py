@@ -114,7 +114,7 @@ class NeighbourTable:
         return f"<NeighbourTable of {len(self.told)} origins, {self.weight} bytes>"
 
     def route(self, origin: Hop, path: tuple[Hop, ...]) -> bool:
-        """Take a route to an origin; tell whether it is another one than before.
+        """Take a route to an origin; return whether it is another one than before.
 
         Raises:
             RemoteProtocolError: there are too many, of this one or of all of its owner; nothing has changed.
@@ -134,7 +134,7 @@ class NeighbourTable:
         return changed
 
     def withdraw(self, origin: Hop) -> bool:
-        """Forget an origin and all that was told of it; tell whether there was any."""
+        """Forget an origin and all its advertisements; return True if there was any."""
         known = self.told.pop(origin, None)
         if known is None:
             return False
@@ -143,7 +143,7 @@ class NeighbourTable:
         return True
 
     def forget(self) -> None:
-        """It is not listened to any more: what it told takes no room of others of its owner."""
+        """The neighbour is ignored from now on: its advertisements take no room of others of its owner."""
         self.owner.neighbours -= 1
         self.owner.origins -= len(self.told)
         self.owner.weight -= self.weight
@@ -155,7 +155,7 @@ class NeighbourTable:
     def take(
         self, news: ExportsUpdate, permits: Callable[[Export], bool], same: Callable[[Export], Export]
     ) -> ExportsChange | None:
-        """Take exports of an origin that it has told a route to; return the change when the last part is there.
+        """Accept exports of an origin that it has advertised a route to; return the change when the last part is there.
 
         Args:
             permits: tells what is permitted; the rest is passed over.
@@ -164,7 +164,7 @@ class NeighbourTable:
         Raises:
             StaleUpdate: the change is one of something that was not advertised.
             RemoteProtocolError: it is beyond this neighbour's share, or its owner's.  The origin is forgotten as if it
-                had been withdrawn, and what else is told of it passed over until there is a route again.
+                had been withdrawn, and further news of it ignored until there is a route again.
         """
         known = self.told[news.origin]
         parts = known.parts

@@ -62,12 +62,12 @@ class SiteTag(Struct, frozen=True, kw_only=True):
 
 
 def is_tag(value: object) -> bool:
-    """Tell whether ``value``, which may come from a peer, can be said of a site."""
+    """Return whether ``value``, which may come from a peer, can be said of a site."""
     return isinstance(value, str) and (value == _CLIENT or is_name(site_of(value)))
 
 
 def is_client(text: str) -> bool:
-    """Tell whether the one who says that is a client."""
+    """Return whether the one who says that is a client."""
     return text.startswith(_CLIENT)
 
 

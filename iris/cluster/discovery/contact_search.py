@@ -126,7 +126,7 @@ class ContactSearch:
         return True
 
     async def _try(self, urls: list[str], source: str) -> bool:
-        """Link to the node that answers first at one of some addresses; tell whether somebody did."""
+        """Link to the node that answers first at one of some addresses; return True if one did."""
         if not urls:
             return False
         try:

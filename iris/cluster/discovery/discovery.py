@@ -1,6 +1,6 @@
 """Discovery: the search for other nodes by seeds, the registry of this machine, the local network and the address book.
 
-What is found is only an address to dial.  Once one node of the realm is linked, gossip tells of all others.  The search
+What is found is only an address to dial.  Once one node of the realm is linked, gossip reports all others.  The search
 goes on as long as the node lives: a partition of any length ends without a restart, even if all nodes on the other
 side have been replaced meanwhile.
 """
@@ -45,7 +45,7 @@ _FIRST_ROUND: Final = 4
 """Nodes of the registry that a starting node dials; gossip brings the others."""
 
 _STRANGERS: Final = 64
-"""Nodes of the registry that nobody has told of yet, of which it is remembered from one look to the next."""
+"""Nodes of the registry that no peer has reported yet, and that are remembered from one look to the next."""
 
 _REMEMBERED: Final = 1024
 """Addresses of which it is known what they stood for, or that they were complained about."""
@@ -329,7 +329,7 @@ class Discovery:
         await self._exchange(peer.node)
 
     async def _try(self, url: str, found: Callable[[], None]) -> None:
-        """Try an address that may well be out of date: nobody has to hear of it."""
+        """Try an address that may well be out of date: nothing is reported."""
         node: NodeId | None = None
         try:
             node = (await self._mesh.connect([url], source="found", hearsay=True)).node
@@ -364,7 +364,7 @@ class Discovery:
             self._ended.unpark_all()
 
     def _is_former(self, node: NodeId, addresses: tuple[str, ...]) -> bool:
-        """Tell whether a node has left meanwhile, or another one has its address: nothing is wrong after a restart."""
+        """Return True if a node has left meanwhile, or another one has its address: both are usual after a restart."""
         assert self._registry is not None
         if not self._registry.holds(node):
             return True

@@ -21,7 +21,7 @@ _MAX_ADDRESSES: Final = 32
 
 
 def names_a_host(url: str) -> bool:
-    """Tell whether what ``url`` stands for may change: it has a host name that a resolver has to look up."""
+    """Return whether what ``url`` stands for may change: it has a host name that a resolver has to look up."""
     parts = split_url(url)
     if parts is None or parts[0] != "tcp":  # a web server in between may go by the name
         return False

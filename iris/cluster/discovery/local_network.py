@@ -42,7 +42,7 @@ class LocalNetwork:
             await self._news.wait()
 
     def concerns(self, name: str) -> bool:
-        """Tell whether an announcement is of this realm and not this node's own."""
+        """Return whether an announcement is of this realm and not this node's own."""
         return name.startswith(f"{self.mark}-") and not name.startswith(f"{self.mark}-{self._own}")
 
     def found(self, name: str, urls: tuple[str, ...]) -> None:

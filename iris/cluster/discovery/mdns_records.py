@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 MAX_FOLLOWED: Final = 64
-"""Announcements that are followed at one time.  One node that is found is enough: gossip tells of all others."""
+"""Announcements that are followed at one time.  One node that is found is enough: gossip reports all others."""
 
 _REPLACED: Final = 1.0
 """Seconds after which one more may take the place of another."""
@@ -67,7 +67,7 @@ class FollowedAnnouncements:
         return replaced
 
     def lose(self, name: str) -> bool:
-        """An announcement was taken back, or has run out; tell whether it was followed."""
+        """An announcement was taken back, or has run out; return whether it was followed."""
         if name not in self._names:
             return False
         self._names.remove(name)

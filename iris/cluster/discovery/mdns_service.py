@@ -109,7 +109,7 @@ class Browser(zeroconf.ServiceBrowser):
         self.query_scheduler.cancel_ptr_refresh(pointer)
 
     def async_update_records(self, zc: zeroconf.Zeroconf, now: float, records: list[zeroconf.RecordUpdate]) -> None:
-        """Take what the package has heard; called on its own loop."""
+        """Process what the package has received; called on its own loop."""
         kept = [update for record in records if (update := self._sieve.keep(record, now)) is not None]
         super().async_update_records(zc, now, kept)
 

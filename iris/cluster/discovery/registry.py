@@ -43,11 +43,11 @@ class Registry:
         return os.path.isdir(self._directory)  # noqa: PTH112 -- where it may not be looked into, Path raises
 
     def holds(self, node: NodeId) -> bool:
-        """Tell whether a node's entry is there."""
+        """Return whether a node's entry is there."""
         return os.path.lexists(self._directory / f"{node}{_SUFFIX}")
 
     def has_socket(self, node: NodeId) -> bool:
-        """Tell whether a node's socket is there."""
+        """Return whether a node's socket is there."""
         return os.path.lexists(self._directory / node)
 
     def announce(self, node: NodeId, addresses: tuple[str, ...]) -> None:

@@ -125,12 +125,12 @@ class Linking:
         self._wait(node, new=new)
 
     def is_new(self, node: NodeId) -> bool:
-        """Tell whether a node is being linked for the first time, and may well not have had its turn yet."""
+        """Return whether a node is being linked for the first time, and may well not have had its turn yet."""
         wait = self._waits.get(node)
         return wait is not None and wait.new
 
     def is_unreached(self, node: NodeId) -> bool:
-        """Tell whether an attempt to link to a node has come to nothing; others follow."""
+        """Return whether an attempt to link to a node has come to nothing; others follow."""
         wait = self._waits.get(node)
         return wait is not None and wait.failed
 
@@ -289,7 +289,7 @@ def share_of(node: NodeId, other: NodeId) -> float:
 
 
 def dials_second(node: NodeId, other: NodeId) -> bool:
-    """Tell whether of these two the first one leaves it to the other to dial.
+    """Return whether of these two the first one leaves it to the other to dial.
 
     Not by the order of the ids alone: the smallest would have all the others to dial, some at a time, and the whole
     realm would wait for it.  So each dials about half of them.

@@ -44,11 +44,11 @@ class Lookups:
         return f"<Lookups: {len(self._followed)} clusters followed>"
 
     def matters(self, address: str) -> bool:
-        """Tell whether members have to be looked up before a cluster is asked."""
+        """Return whether members have to be looked up before a cluster is asked."""
         return trio.current_time() - self._view.answered(_cluster(address)) >= _OLD
 
     def lists(self, address: str) -> bool:  # noqa: ARG002 -- the same whatever it is
-        """Tell whether members have to be looked up before all of a cluster are asked: there may be new ones."""
+        """Return whether members have to be looked up before all of a cluster are asked: there may be new ones."""
         return True
 
     async def reach(self, address: str, timeout: float, *, everybody: bool) -> float:

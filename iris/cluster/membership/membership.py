@@ -70,7 +70,7 @@ class Membership:
     Args:
         swim: the machine; of a client its ``ClientView``.
         verifier: verifier of the proofs that say which clusters each member may serve now.
-        queue_delay: returns how long work waits on this node, in seconds; told to those who probe it.
+        queue_delay: returns how long work waits on this node, in seconds; sent to nodes that probe it.
         processor_time: see ``Aperture``.
     """
 
@@ -115,7 +115,7 @@ class Membership:
         self.exported: Callable[[], Iterable[str]] = lambda: ()
         """Returns the clusters that other sites export."""
         self.is_unanswered: Callable[[str], bool] = lambda _: False
-        """Tells whether nobody has said yet who serves a cluster: of a client."""
+        """Returns True if nobody has said yet which members a cluster has: of a client."""
         self._closed_routes: set[NodeId] = set()
         self._linking = Linking(
             mesh,
@@ -167,19 +167,19 @@ class Membership:
         return cluster in self._balancers or recently or self.is_unanswered(cluster)
 
     def knows(self, node: NodeId) -> bool:
-        """Tell whether a node is held alive, so that it is dialled until it is linked."""
+        """Return whether a node is held alive, so that it is dialled until it is linked."""
         return node in self._records
 
     def is_settled(self, node: NodeId) -> bool:
-        """Tell whether a node is linked, or was tried in vain, or is gone: nothing is gained by waiting for it."""
+        """Return whether a node is linked, or was tried in vain, or is gone: nothing is gained by waiting for it."""
         return node in self._mesh.peers or node not in self._records or self._linking.is_unreached(node)
 
     def is_gone(self, node: NodeId) -> bool:
-        """Tell whether a node is known to have died or left."""
+        """Return whether a node is known to have died or left."""
         return self._swim.state(node) in (MemberState.DEAD, MemberState.LEFT)
 
     def is_suspected(self, node: NodeId) -> bool:
-        """Tell whether a node is to get no new work for now."""
+        """Return whether a node is to get no new work for now."""
         return node in self._closed_routes
 
     def _members_of(self, cluster: str) -> list[NodeRecord]:
@@ -204,7 +204,7 @@ class Membership:
         return Balancer(self._random, order=order, processor_time=self._processor_time)
 
     def refusals(self) -> dict[str, int]:
-        """Return what was refused of what others tell of members, and which links came to nothing, by reason."""
+        """Return the counts of refused statements about members, and of failed links, by reason."""
         return {f"membership: {why}": count for why, count in (self.rejected + Counter(self._swim.rejected)).items()}
 
     def site_of(self, node: NodeId) -> str:
@@ -236,7 +236,7 @@ class Membership:
         self._changed.unpark_all()
 
     def on_suspected(self, listener: Callable[[NodeId], None]) -> None:
-        """Call ``listener`` with each node that is to get no new work until it is heard of again."""
+        """Call ``listener`` with each node that is to get no new work until it answers again."""
         self._suspect_listeners.append(listener)
 
     # -- for users ------------------------------------------------------------------------------------------
@@ -288,17 +288,17 @@ class Membership:
     # -- this node's own record -----------------------------------------------------------------------------
 
     def serve(self, entry: ClusterEntry) -> None:
-        """Tell everybody that this node is a member of a cluster, draining or not."""
+        """Announce to all members that this node is a member of a cluster, draining or not."""
         self._serving[entry.name] = entry
         self._tell_own()
 
     def stop_serving(self, cluster: str) -> None:
-        """Tell everybody that it no longer is."""
+        """Announce to all members that it no longer is."""
         if self._serving.pop(cluster, None) is not None:
             self._tell_own()
 
     def renew_addresses(self, addresses: tuple[str, ...]) -> None:
-        """Tell everybody where this node is reached now; of a client nobody is told."""
+        """Announce the addresses of this node to all members; those of a client to nobody."""
         if isinstance(self._swim, Swim):
             self._perform(self._swim.update_self(trio.current_time(), addresses=addresses))
             self._wakeup.wake()

@@ -50,7 +50,7 @@ def proof_of(certificate: ClusterCertificate, delegation: NodeDelegation) -> byt
 
 
 def serves_by_right(certificate: ClusterCertificate, cluster: str) -> bool:
-    """Tell whether the holder of a certificate may serve ``cluster`` without a further proof."""
+    """Return whether the holder of a certificate may serve ``cluster`` without a further proof."""
     rights = certificate.rights
     return cluster == certificate.name or (rights.serves is not None and rights.may_serve(cluster))
 
@@ -79,7 +79,7 @@ class ProofVerifier:
         return self._identity.sign(statement)
 
     def verify(self, record: NodeRecord, statement: bytes, signature: bytes) -> bool:
-        """Tell whether the subject of ``record`` signed ``statement``, and could ever serve what the record says."""
+        """Return whether the subject of ``record`` signed ``statement``, and could ever serve what the record says."""
         try:
             peer = self._current_untrusted(record.node, record.proof)
             if peer.cluster != record.name:
@@ -96,7 +96,7 @@ class ProofVerifier:
         return True
 
     def holds(self, record: NodeRecord) -> bool:
-        """Tell whether the subject of a record that was believed still is: not revoked, its certificates not ended."""
+        """Return True if a record's subject is still to be believed: not revoked, its certificates not ended."""
         try:
             self._current_untrusted(record.node, record.proof)
         except (AuthenticationError, RemoteProtocolError):
@@ -104,7 +104,7 @@ class ProofVerifier:
         return True
 
     def continues(self, held: NodeRecord, record: NodeRecord) -> bool:
-        """Tell whether two records that were believed are of one node: same cluster and same keys."""
+        """Return whether two records that were believed are of one node: same cluster and same keys."""
         try:
             known = self._chain_untrusted(held.node, held.proof)
             return known.is_same_node(self._chain_untrusted(record.node, record.proof))
@@ -154,7 +154,7 @@ class ProofVerifier:
         return structs.replace(record, clusters=tuple(entries)), until
 
     def are_current(self, peer: PeerIdentity) -> bool:
-        """Tell whether the certificates that a node has shown in a handshake still hold."""
+        """Return whether the certificates that a node has shown in a handshake still hold."""
         try:
             peer.check_time(self._wall_clock())
             self._check_peer(peer)
@@ -163,13 +163,13 @@ class ProofVerifier:
         return True
 
     def may_serve(self, peer: PeerIdentity, cluster: str, proof: bytes) -> bool:
-        """Tell whether a peer that has finished a handshake may serve a cluster, by ``proof`` if that is needed."""
+        """Return whether a peer that has finished a handshake may serve a cluster, by ``proof`` if that is needed."""
         if not proof:
             return serves_by_right(peer.certificate, cluster)
         return self.proves(peer.node_id, cluster, proof, peer.foreign)
 
     def proves(self, node: NodeId, cluster: str, proof: bytes, realm: ForeignRealm | None = None) -> bool:
-        """Tell whether ``proof`` shows that a node may serve a cluster now, one of another realm if that is given."""
+        """Return whether ``proof`` shows that a node may serve a cluster now, one of another realm if that is given."""
         try:
             return self._current_untrusted(node, proof, realm).cluster == cluster
         except (AuthenticationError, RemoteProtocolError):

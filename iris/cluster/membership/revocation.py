@@ -85,7 +85,7 @@ class RevocationExchange:
         self._warn_if_expelled()
 
     def attach(self, mesh: Mesh) -> None:
-        """Tell the peers of a further mesh of this node as well, and hear what they tell."""
+        """Send lists to the peers of a further mesh of this node as well, and receive theirs."""
         self._meshes.append(mesh)
         mesh.register(kinds.Revocations, self._receive)
         mesh.observe(self)

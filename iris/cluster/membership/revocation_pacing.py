@@ -23,7 +23,7 @@ _SHOWN_RATE: Final = 2.0
 """Lists of one peer that are looked at, at once, and for each second in the long run.  Honest ones send one."""
 
 _REMEMBERED: Final = 4096
-"""Nodes that are remembered, also while they are not linked; the one heard of longest ago is forgotten first."""
+"""Nodes that are remembered, also while they are not linked; the one seen longest ago is forgotten first."""
 
 
 @final
@@ -50,7 +50,7 @@ class RevocationPacing:
         return len(self._turns)
 
     def next_list(self, node: NodeId, signed: bytes, now: float) -> float | None:
-        """Tell when a list may be sent to a peer: the seconds to wait, 0 if now, which counts; None: it has it."""
+        """Return the seconds until a list may be sent to a peer: 0 if now, which counts; None: it has it."""
         turn, mark = self._turn(node, now), hash(signed)  # a list is long, and the peers may be many
         if turn.has == mark:
             return None
@@ -64,7 +64,7 @@ class RevocationPacing:
         return 0.0
 
     def may_show(self, node: NodeId, now: float) -> bool:
-        """Tell whether a list that a peer sends is looked at; that counts."""
+        """Return whether a list that a peer sends is looked at; that counts."""
         turn = self._turn(node, now)
         turn.shown = min(float(_SHOWN), turn.shown + (now - turn.since) * _SHOWN_RATE)
         turn.since = now

@@ -31,7 +31,7 @@ class Member(Struct, frozen=True, kw_only=True):
     addresses: tuple[str, ...]
     status: MemberStatus
     queue_delay: float = 0.0
-    """Seconds that work waited there when it was last heard of."""
+    """Seconds that work waited there, by its last report."""
 
 
 @final

@@ -95,7 +95,7 @@ class HandshakeHost(Protocol):
         ...
 
     def is_session(self, index: int) -> bool:
-        """Tell whether an index is that of a session."""
+        """Return whether an index is that of a session."""
         ...
 
     def note_unexpected(self, what: str, error: Exception) -> None:
@@ -353,7 +353,7 @@ class Handshakes:
         self._nursery.start_soon(self._respond, index, waiting)
 
     def _answer_again(self, waiting: _Responding) -> bool:
-        """Take the same first frame once more; tell whether nothing more is to be done for it.
+        """Take the same first frame once more; return whether nothing more is to be done for it.
 
         Where processors are short an answer may take longer than its sender waits before he sends the frame again.  To
         make a connection for each copy would make them shorter.
@@ -488,12 +488,12 @@ class Handshakes:
         self._host.admit(established, waiting.outgoing, waiting.addresses, site, initiated=False, client=client)
 
     def _part(self, outgoing: OutgoingConnection, session: Session, words: Sequence[Message]) -> None:
-        """Send a node that is not admitted its last words, in the only frame of its session."""
+        """Send a node that is not admitted the final messages, in the only frame of its session."""
         try:
             if words:
                 frame = wire.encode_batch([*words], session.seal)
                 owner = self._ways.owner(outgoing)
-                # If there is no room, or it has broken, he is told the next time.
+                # If there is no room, or it has broken, it is sent the next time.
                 with contextlib.suppress(NotSent, trio.ClosedResourceError):
                     if owner is not None:
                         owner.link.send_control(frame)

@@ -1,4 +1,4 @@
-"""Inbound connections: whose each is, and how long a stranger may keep one.
+"""Inbound connections: the peer of each, and the time that an unauthenticated one may keep it.
 
 A connection is a stranger's until a genuine frame comes by it: data of a session, or a response or last frame of a
 handshake.  The first frame of one is not enough, for it may be a replay.  ``iris.security.channel.admission`` says

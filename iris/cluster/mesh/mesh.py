@@ -169,7 +169,7 @@ class Mesh:
         self.cut_off = ""
         """The outcome of the last attempt to reach any node, if it failed; else empty."""
         self.shortcut: Callable[[Peer, bytes | memoryview], bool] | None = None
-        """Takes a batch before it is decoded, and tells whether it has."""
+        """Receives a batch before it is decoded, and returns True if it has used it."""
         self.closing = False
         """True once this node is leaving, so that connections that end are no news."""
         self._logged: dict[str, float] = {}
@@ -227,7 +227,7 @@ class Mesh:
                     observer.peer_connected(peer)
 
     def is_between_members(self, peer: Peer) -> bool:
-        """Tell whether neither a peer nor this node is a client."""
+        """Return whether neither a peer nor this node is a client."""
         return not (peer.client or self.tag.client)
 
     def _observers_of(self, peer: Peer) -> list[PeerObserver]:
@@ -314,7 +314,7 @@ class Mesh:
         return await self._dialling.connect(urls, expected, realm_id, source, hearsay=hearsay)
 
     def readdress(self, listening: tuple[str, ...]) -> bool:
-        """Name ``listening``, which are bound, in handshakes from now on; tell whether its addresses are others."""
+        """Name ``listening``, which are bound, in handshakes from now on; return whether its addresses are others."""
         known = self.advertised
         self.listening = listening
         self.advertised = own_addresses(self.node, listening, dial_only=self.dial_only)
@@ -389,7 +389,7 @@ class Mesh:
         return len(self._sessions)
 
     def is_session(self, index: int) -> bool:
-        """Tell whether an index is that of a session."""
+        """Return whether an index is that of a session."""
         return index in self._sessions
 
     def check(self, peer: PeerIdentity) -> None:
@@ -676,7 +676,7 @@ class Mesh:
             self._tell_reset(peer)
 
     def _notice_loss(self, peer: Peer) -> None:
-        """Frames may be lost: what depended on them is repeated at both ends.  The other one is told first."""
+        """Frames may be lost: what depended on them is repeated at both ends.  The other one is notified first."""
         if not self._resets.may(peer):
             return
         try:
@@ -710,7 +710,7 @@ class Mesh:
     async def say_goodbye(self, reason: str, timeout: float) -> None:
         """Send every peer a goodbye, after all that was posted before.
 
-        Returns when all have heard it and ended their links, at the latest after ``timeout``.
+        Returns when all have received it and ended their links, at the latest after ``timeout``.
         """
         self.closing = True
         await self._farewells.say(reason, timeout)

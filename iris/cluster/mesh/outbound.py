@@ -36,7 +36,7 @@ from iris.kernel.transport import OutgoingConnection, Permit, Refused, Transport
 _DEFAULTS: Final = Config()
 
 _ANSWERED: Final = 2
-"""Addresses of a stranger that are dialled at one time, to answer him; see ``Config.dial_backs``."""
+"""Addresses of an unauthenticated peer that are dialled at one time, to answer it; see ``Config.dial_backs``."""
 
 
 def worst(

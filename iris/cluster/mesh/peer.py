@@ -99,13 +99,13 @@ class Peer:
         return bool(self.addresses) and (is_via_url(self.addresses[0]) or self.foreign)
 
     def may_ask(self, cluster: str) -> bool:
-        """Tell whether the peer's site and realm may use a cluster of this one; services have rules of their own."""
+        """Return whether the peer's site and realm may use a cluster of this one; services have rules of their own."""
         foreign = self.identity.foreign
         permitted = foreign is None or foreign.may_reach(cluster)
         return permitted and (self.border is None or self.border.may_ask(cluster))
 
     def may_hear(self, pattern: str) -> bool:
-        """Tell whether the peer may have the events of every topic that matches a pattern."""
+        """Return whether the peer may have the events of every topic that matches a pattern."""
         foreign = self.identity.foreign
         # The rights of a node of another realm are in that one's names, and its affair.
         rights = self.identity.certificate.rights
@@ -154,11 +154,11 @@ class SessionEntry:
         self.awaited = awaited
 
     def is_awaited(self, now: float, config: Config) -> bool:
-        """Tell whether the peer may still show that it has this session, so that it is too soon for another one."""
+        """Return whether the peer may still show that it has this session, so that it is too soon for another one."""
         return self.awaited and now - self.session.established < 2 * config.handshake_timeout
 
     def follows(self, other: SessionEntry) -> bool:
-        """Tell whether this session with the same peer is a later one."""
+        """Return whether this session with the same peer is a later one."""
         return 0 < (self._rank - other._rank) % 2**32 < 2**31
 
     def use(self, entries: Iterable[SessionEntry]) -> SessionEntry | None:

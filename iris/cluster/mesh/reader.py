@@ -117,7 +117,7 @@ class InboxReader:
             follower.leads = True
 
     def take(self, follower: InboxWaiter) -> bool:
-        """Have the reading if it was given back just now; tell whether it is so."""
+        """Have the reading if it was given back just now; return whether it is so."""
         if not self._returning or self._leader is not None:
             return False
         self._leader = follower

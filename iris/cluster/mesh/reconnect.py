@@ -98,7 +98,7 @@ def pauses_of(peer: Peer, patience: float) -> Iterator[float]:
 
 
 def has_used_up(peer: Peer, patience: float) -> bool:
-    """Tell whether a peer has had all attempts of ``PAUSES``, and as many seconds."""
+    """Return whether a peer has had all attempts of ``PAUSES``, and as many seconds."""
     return peer.fruitless >= len(PAUSES) and trio.current_time() - peer.fruitless_since >= patience
 
 
@@ -140,7 +140,7 @@ class Reconnector:
         """Called with an error that nobody expects of an attempt."""
 
     def begin(self, peer: Peer) -> bool:
-        """Reach a peer again; tell whether that is new."""
+        """Reach a peer again; return whether that is new."""
         if self._peers.get(peer.node) is not peer or peer in self._under_way or peer.leaving:
             return False
         self._under_way.add(peer)

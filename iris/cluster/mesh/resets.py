@@ -47,7 +47,7 @@ class Resets:
         return f"<Resets: {len(self._late)} late>"
 
     def may(self, peer: Peer, frame: int | None = None) -> bool:
-        """Tell whether a reset is to be dealt with now.  If not, it will be, unless it stands in a frame with another.
+        """Return True if a reset is to be handled now.  If not, it will be, unless it stands in a frame with another.
 
         Args:
             peer: whose frames may be lost.

@@ -58,7 +58,7 @@ def site_url(site: str, node: NodeId) -> str:
 
 
 def is_site_url(url: str) -> bool:
-    """Tell whether an address is one of another site's."""
+    """Return whether an address is one of another site's."""
     return url.startswith(SCHEME)
 
 

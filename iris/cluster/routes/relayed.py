@@ -68,7 +68,7 @@ def via_url(node: NodeId) -> str:
 
 
 def is_via_url(url: str) -> bool:
-    """Tell whether an address leads through another node."""
+    """Return whether an address leads through another node."""
     return url.startswith(SCHEME)
 
 

@@ -26,7 +26,7 @@ def reverse_url(token: bytes) -> str:
 
 
 def is_reverse_url(url: str) -> bool:
-    """Tell whether an address is that of a reverse connection."""
+    """Return whether an address is that of a reverse connection."""
     return url.startswith(SCHEME)
 
 
@@ -43,7 +43,7 @@ def token_untrusted(url: str) -> str:
 
 
 def is_two_way(url: str) -> bool:
-    """Tell whether both directions of a link can be dialled at ``url``."""
+    """Return whether both directions of a link can be dialled at ``url``."""
     return url.startswith(_TWO_WAY)
 
 

@@ -24,11 +24,11 @@ class Reach(Protocol):
     """Links to members that are not linked before they are asked: at other sites, or all those of a client."""
 
     def matters(self, address: str) -> bool:
-        """Tell whether that has to be seen to before one member of a cluster is asked; costs two look-ups."""
+        """Return whether that has to be seen to before one member of a cluster is asked; costs two look-ups."""
         ...
 
     def lists(self, address: str) -> bool:
-        """Tell whether that has to be seen to before each member of a cluster is asked."""
+        """Return whether that has to be seen to before each member of a cluster is asked."""
         ...
 
     async def reach(self, address: str, timeout: float, *, everybody: bool) -> float:

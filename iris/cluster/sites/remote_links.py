@@ -57,7 +57,7 @@ class RemoteLinks:
         return f"<RemoteLinks: {len(self._under_way)} under way>"
 
     def may_try(self, node: NodeId) -> bool:
-        """Tell whether a node has not failed to answer just now."""
+        """Return whether a node has not failed to answer just now."""
         return self._not_before.get(node, 0.0) <= trio.current_time()
 
     def put_off(self, node: NodeId) -> None:

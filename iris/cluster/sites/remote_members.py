@@ -41,7 +41,7 @@ class RemoteMembers:
                 yield qualified(realm.alias, name)
 
     def has(self, address: str) -> bool:
-        """Tell whether another site exports a cluster, by look-ups only: it is asked for each request."""
+        """Return whether another site exports a cluster, by look-ups only: it is asked for each request."""
         alias, slash, name = address.rpartition("/")
         if not slash:
             return address in self._directory.clusters()

@@ -61,7 +61,7 @@ class CarriedFrames:
         """Flows by their source: the peer whose limits count for it, and its site."""
 
     def take(self, peer: Peer, batch: bytes | memoryview) -> bool:
-        """Take a batch that is a single carried frame for this node; tell whether it is one."""
+        """Take a batch that is a single carried frame for this node; return whether it is one."""
         found = self._flows.look(batch)
         if found is None or not peer.identity.certificate.rights.gateway:
             return False
@@ -163,7 +163,7 @@ class Sites:
         self._wakeup = Wakeup()
         self._news = trio.lowlevel.ParkingLot()
         self._asking: dict[int, tuple[trio.Event, list[Hop]]] = {}
-        """Questions who is on the way, by their number, and who has answered."""
+        """Questions which node is on the route, by their number, and the nodes that have answered."""
         self._links: Final = RemoteLinks(mesh, nursery, config, self._tell_news)
         nursery.start_soon(LossReport(self.foreigners.name_of).run, mesh)
         membership.listed = self.foreigners.ids
@@ -188,13 +188,13 @@ class Sites:
     # -- who is there ---------------------------------------------------------------------------------------
 
     def matters(self, address: str) -> bool:
-        """Tell whether other sites have to be looked at before a cluster is asked; costs two look-ups."""
+        """Return whether other sites have to be looked at before a cluster is asked; costs two look-ups."""
         if not self.foreigners.has(address) and "@" not in address:
             return False
         return bool(self._broken) or self._reached.get(address) != self.directory.version
 
     def lists(self, address: str) -> bool:
-        """Tell whether a cluster has members at other sites."""
+        """Return whether a cluster has members at other sites."""
         return bool(self.foreigners.ids(address))
 
     async def reach(self, address: str, timeout: float, *, everybody: bool) -> float:
@@ -374,7 +374,7 @@ class Sites:
         return changes
 
     def _is_gone(self, site: str, node: NodeId) -> bool:
-        """Tell whether a site has taken a member back: a gateway that has named it, or all after they have settled."""
+        """Return True if a site has withdrawn a member: a gateway that has named it, or all once they have settled."""
         directory = self.directory
         if directory.lists(site, node) or not directory.is_told(site):
             return False
@@ -479,7 +479,7 @@ class Sites:
         if peer is not None and peer.foreign and peer.site == site:
             self._mesh.drop(node, f"a gateway refuses: {REASONS[reason]}")
 
-    # -- who is on the way ----------------------------------------------------------------------------------
+    # -- nodes on the route ---------------------------------------------------------------------------------
 
     async def find_hop(self, target: tuple[str, NodeId], hops: int, number: int) -> Hop | None:
         """Ask which gateway is ``hops`` gateways behind the first one on the way to a node of another site.
@@ -529,7 +529,7 @@ class Sites:
             raise RemoteProtocolError("this node is no gateway")
 
     def traced(self, site: str, node: NodeId, number: int) -> None:
-        """A gateway says that it is on the way."""
+        """A gateway says that it is on the route."""
         answered, found = self._asking.get(number, (None, None))
         if answered is not None and found is not None:
             found.append(Hop(site, node))
@@ -568,14 +568,14 @@ class Sites:
             self._news.unpark_all()
 
     def frames_lost(self, peer: Peer) -> None:
-        """Gateways tell everything anew by themselves.  A node of another site may be asked again."""
+        """Gateways send everything anew by themselves.  A node of another site may be asked again."""
         if peer.foreign and peer.link.is_up:
             self._broken.discard(peer.node)
             peer.returning = False
             self._news.unpark_all()
 
     def peer_unreachable(self, node: NodeId) -> None:
-        """Nothing leads through a gateway whose connection broke; it tells everything anew when it is back."""
+        """Nothing leads through a gateway whose connection broke; it sends everything anew when it is back."""
         self._forget(node)
         peer = self._mesh.peers.get(node)
         if peer is not None and peer.foreign:

@@ -54,7 +54,7 @@ class Awareness:
         self.score = max(0, self.score - 1)
 
     def missed(self, asked: int, reported: int) -> None:
-        """A probe failed.  ``reported`` of the ``asked`` helpers at least told so.
+        """A probe failed.  ``reported`` of the ``asked`` helpers at least reported so.
 
         Each silent helper speaks against this node.  If all have reported in time its own network works, as an
         answer would have shown: else the smaller side of a partition, where most probes fail, would probe ever

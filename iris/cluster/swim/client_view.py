@@ -1,7 +1,7 @@
 """Client view: what a node that is no member knows of the members of a site, and how it finds out.
 
-A client takes no part in SWIM.  It tells nobody of itself, hears no gossip and probes nobody in rotation.  It asks one
-linked member who serves a cluster, and again when it uses that name later.
+A client takes no part in SWIM.  It announces itself to nobody, receives no gossip and probes nobody in rotation.  It
+asks one linked member who serves a cluster, and again when it uses that name later.
 
 Rules of this file:
 
@@ -123,7 +123,7 @@ class ClientView:
 
     @property
     def settled(self) -> bool:
-        """See ``Swim``: a client has nothing to tell."""
+        """See ``Swim``: a client has no updates to send."""
         return True
 
     @property
@@ -192,7 +192,7 @@ class ClientView:
     def update_self(
         self, now: float, *, clusters: Iterable[ClusterEntry] | None = None, proof: bytes | None = None
     ) -> list[Effect]:
-        """See ``Swim``: nobody is told anything of a client."""
+        """See ``Swim``: no member is notified of a client."""
         self._advance(now)
         own = self._ground.own
         self._ground.view.set_own(
@@ -323,7 +323,7 @@ class ClientView:
             self._ground.outbox.append(Synchronized(node=sender))
 
     def _believed(self, record: NodeRecord, sender: NodeId) -> bool:
-        """Tell whether a record is its subject's, or older than the one that is held, which then stays."""
+        """Return whether a record is its subject's, or older than the one that is held, which then stays."""
         ground = self._ground
         member = ground.view.find(record.node)
         if member is not None and record.incarnation <= member.record.incarnation:

@@ -181,15 +181,15 @@ class SignatureVerifier(Protocol):
         ...
 
     def verify(self, record: NodeRecord, statement: bytes, signature: bytes) -> bool:
-        """Tell whether the proofs in ``record`` hold and its subject signed ``statement``."""
+        """Return whether the proofs in ``record`` hold and its subject signed ``statement``."""
         ...
 
     def holds(self, record: NodeRecord) -> bool:
-        """Tell whether the subject of a record that was verified before is still to be believed."""
+        """Return whether the subject of a record that was verified before is still to be believed."""
         ...
 
     def continues(self, held: NodeRecord, record: NodeRecord) -> bool:
-        """Tell whether two verified records of one node id are of the same node: its cluster and keys never change."""
+        """Return True if two verified records of one node id are of one node: its cluster and keys never change."""
         ...
 
     def issuer(self, record: NodeRecord) -> bytes:

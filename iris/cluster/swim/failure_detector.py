@@ -120,7 +120,7 @@ _CORROBORATION: Final = 0.1
 """Seconds after which helpers are asked, if not enough witnesses saw the same by themselves."""
 
 _HELPER_DRAWS: Final = 4
-"""Members looked at for each helper wanted, when none was heard lately."""
+"""Members looked at for each helper wanted, when none has answered lately."""
 
 _HEARD_LATELY: Final = 1.5
 """Seconds within which a member must have sent something to be asked for help before others."""
@@ -461,7 +461,7 @@ class FailureDetector:
     # -- the dead that may be back --------------------------------------------------------------------------
 
     def nudge(self, member: NodeState) -> None:
-        """A member held suspect or dead has spoken: tell it, so that it refutes."""
+        """A member held suspect or dead has answered: notify it, so that it refutes."""
         ground = self._ground
         if ground.now >= member.nudged + ground.config.probe_interval and member.record.node not in self._probing:
             member.nudged = ground.now

@@ -27,7 +27,7 @@ _REFUTATION_SPACING: Final = 0.5
 _REPEAT_SPACING: Final = 1.0
 
 _TOLD_AT_ONCE: Final = 256
-"""Linked members that are told of a change directly: one message to each instead of twelve, and at once.  With more of
+"""Linked members that are sent a change directly: one message to each instead of twelve, and at once.  With more of
 them it is left to gossip, for each costs this node 20 us or more in one go."""
 
 
@@ -63,7 +63,7 @@ class LocalMember:
         return Renewal(node=own.node, incarnation=own.incarnation, signature=own.signature)
 
     def publish(self, record: NodeRecord) -> None:
-        """Sign ``record``, one incarnation up, and tell everybody.
+        """Sign ``record``, one incarnation up, and publish it.
 
         Raises:
             ConfigError: it exceeds the limits of a record; nothing has changed.
@@ -97,7 +97,7 @@ class LocalMember:
             self._tell_linked()
 
     def _tell_linked(self) -> None:
-        """Tell each linked member of a change, unless they are too many; who is linked later is told then."""
+        """Send each linked member a change, unless they are too many; one that is linked later gets it then."""
         ground = self._ground
         linked = [node for node in ground.view.live if ground.is_linked(node)]
         if linked and len(linked) <= _TOLD_AT_ONCE:

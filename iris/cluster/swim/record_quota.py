@@ -32,7 +32,7 @@ class RecordQuota:
         return f"<RecordQuota: {len(self._keys)} records of {len(self._nodes)} keys>"
 
     def is_full(self, key: bytes) -> bool:
-        """Tell whether a record has to go before another one of this key is taken."""
+        """Return whether a record has to go before another one of this key is taken."""
         return len(self._nodes.get(key, ())) >= self._limit
 
     def first(self, key: bytes, may_go: Callable[[NodeId], bool]) -> NodeId | None:

@@ -121,7 +121,7 @@ def statement_bytes(purpose: bytes, parts: list[bytes]) -> bytes:
 
 
 def precedes(held: NodeRecord, heard: NodeRecord) -> bool:
-    """Tell whether ``heard`` replaces ``held``: a total order, so that everybody ends with the same record.
+    """Return whether ``heard`` replaces ``held``: a total order, so that everybody ends with the same record.
 
     Two records of one incarnation with different content come from a subject that contradicts itself (two
     processes with one id); the order of their bytes decides.
@@ -134,7 +134,7 @@ def precedes(held: NodeRecord, heard: NodeRecord) -> bool:
 
 
 def is_plain(url: str) -> bool:
-    """Tell whether an address, of whatever form, has printable ASCII characters without blanks only."""
+    """Return whether an address, of whatever form, has printable ASCII characters without blanks only."""
     return url.isascii() and url.isprintable() and " " not in url
 
 

@@ -66,7 +66,7 @@ class StateExchange:
     # -- records --------------------------------------------------------------------------------------------
 
     def is_old(self, node: bytes, incarnation: int, signature: bytes) -> bool:
-        """Tell of a record, by three of its fields, that ``hear`` would do nothing with it."""
+        """Return True for a record, by three of its fields, if ``hear`` would do nothing with it."""
         member = self._ground.view.find(NodeId(node.hex()))
         if member is None or not member.live:
             return False
@@ -331,7 +331,7 @@ class StateExchange:
         self._send_state(records, sender, last=True)
 
     def _may_ask(self, sender: NodeId, kind: type[Message]) -> bool:
-        """Tell whether a costly question of this kind is due; the same one a moment later is not answered."""
+        """Return whether a costly question of this kind is due; the same one a moment later is not answered."""
         now = self._ground.now
         if now < self._served.get((sender, kind), -math.inf) + _ASKED_AGAIN:
             return False
@@ -342,7 +342,7 @@ class StateExchange:
         return True
 
     def complete(self, sender: NodeId) -> None:
-        """A contact has sent all it had; now it is told what only this node knew."""
+        """A contact has sent all it had; now it is sent what only this node knew."""
         if sender in self._contacts:
             self._contacts.clear()
             self._ground.outbox.append(Synchronized(node=sender))

@@ -55,7 +55,7 @@ class Suspicion:
         return f"<Suspicion of incarnation {self.incarnation} by {len(self.claims)}>"
 
     def would_help(self, witness: NodeId, evidence: Evidence, needed: int) -> bool:
-        """Tell whether a claim adds something, before its signature is checked."""
+        """Return whether a claim adds something, before its signature is checked."""
         held = self.claims.get(witness)
         if held is not None:
             return evidence > held.evidence

@@ -55,7 +55,7 @@ class BulkQueue:
         return len(self._sources)
 
     def add(self, source: BulkSource) -> bool:
-        """Have ``source`` asked until it has nothing; tell whether it was not there yet."""
+        """Have ``source`` asked until it has nothing; return whether it was not there yet."""
         if source in self._sources:
             return False
         self._sources[source] = None

@@ -11,7 +11,7 @@ idle link sends its first message at once, and a busy one sends full batches.
 Two classes of traffic share a link.  *Messages* are posted and kept here.  *Bulk* stays with its source, which is asked
 for the next piece when no message waits: a transfer of any size neither fills the link nor delays a request by more
 than the frames already handed to the transport.  While somebody waits for answers to messages on the link, these frames
-carry less bulk, and its sources are told so.
+carry less bulk, and its sources are notified.
 
 ``post`` is the fast path and takes plain calls: with an effect object for each message it cost three times as much
 (0.25 us against 0.8 us).
@@ -279,7 +279,7 @@ class Link:
             self._carried += carried
 
     def _send_first(self, message: Message, now: float) -> bool:
-        """Do what ``_push`` would for the first message of an idle link, in five calls less; tell whether it did."""
+        """Do what ``_push`` would for the first message of an idle link, in five calls less; return whether it did."""
         outgoing, session = self._outgoing, self._session
         if outgoing is None or session is None or self._offering or self._urgent or self._bulk:
             return False
@@ -295,7 +295,7 @@ class Link:
         return True
 
     def send_alone(self, batch: bytes | bytearray | memoryview, size: int) -> bool:
-        """Send one message that is encoded already, now and in a frame of its own; tell whether it was sent.
+        """Send one message that is encoded already, now and in a frame of its own; return whether it was sent.
 
         It is not, and the message is still the caller's, while others wait here or nothing can leave: then it is for
         ``post_encoded``; or if the link is not quiet and the message small: then for ``post``, which gathers.
@@ -349,11 +349,11 @@ class Link:
         return self._frames_sent + len(self._batches) + (self._frame is not None)
 
     def has_room(self) -> bool:
-        """Tell whether less than half of the limit is waiting."""
+        """Return whether less than half of the limit is waiting."""
         return self.waiting_bytes < self._limit // 2
 
     def is_stalled(self, after: float) -> bool:
-        """Tell whether messages wait and the transport has taken nothing for ``after`` seconds."""
+        """Return whether messages wait and the transport has taken nothing for ``after`` seconds."""
         return self.waiting_bytes > 0 and trio.current_time() - self.last_progress > after
 
     def suppress_stall_until(self, until: float) -> None:
@@ -491,7 +491,7 @@ class Link:
         self._wakeup.wake()
 
     def _push(self, now: float | None = None) -> bool:
-        """Send the next frame from within ``post``, if nothing stands in the way; tell whether it was taken."""
+        """Send the next frame from within ``post``, if nothing stands in the way; return whether it was taken."""
         if self._offering or self._outgoing is None or self._session is None:
             return False
         if self._next_frame(self._session):
@@ -538,7 +538,7 @@ class Link:
         self.failed(error)
 
     def _is_shared(self) -> bool:
-        """Tell whether somebody waits, or did a moment ago, for answers to messages on this link."""
+        """Return whether somebody waits, or did a moment ago, for answers to messages on this link."""
         now = trio.current_time()
         if self._asked != self._asked_before:
             self._asked_before = self._asked

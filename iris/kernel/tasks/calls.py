@@ -1,7 +1,7 @@
 """Calls from outside: what asyncio or a thread wants done in a trio run, in tasks that are kept for the next call.
 
 A call is begun from outside, runs in a task of its own, and says when it has ended.  A block is a call that enters a
-context manager and stays in it until it is told to leave: trio wants both ends of a block in one task.
+context manager and stays in it until ``leave`` is called: trio wants both ends of a block in one task.
 
 A call keeps its caller's context, so what a handler asks of others has the priority of what it serves.
 """

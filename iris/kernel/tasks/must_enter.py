@@ -34,7 +34,7 @@ class MustEnter:
         self._entered, self._unused = True, False
 
     def _was_told(self) -> None:
-        """Note that its user was told how to enter it."""
+        """Note that its user was warned how to enter it."""
         self._unused = False
 
     def __getattr__(self, name: str) -> Any:

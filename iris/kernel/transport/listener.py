@@ -528,7 +528,7 @@ def _locked(directory: Path) -> Generator[None]:
 
 
 def _is_left_over(path: str) -> bool:
-    """Tell whether a path is that of a socket at which nobody listens any more."""
+    """Return whether a path is that of a socket at which nobody listens any more."""
     if not stat.S_ISSOCK(Path(path).lstat().st_mode):
         return False
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as trial:

@@ -189,7 +189,7 @@ class MemoryNetwork:
             accepting.news.set()
 
     def is_cut(self, source: str, target: str) -> bool:
-        """Tell whether a partition lies between two hosts."""
+        """Return whether a partition lies between two hosts."""
         return (source, target) in self._cut or (bool(self._faults) and self.fault(source, target).blocked)
 
 

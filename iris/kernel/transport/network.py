@@ -70,7 +70,7 @@ def check_url(url: str) -> str:
 
 
 def _has_number(url: str) -> bool:
-    """Tell whether it asks no name server where a URL is."""
+    """Return whether it asks no name server where a URL is."""
     host = url.partition("://")[2].partition("/")[0].rpartition(":")[0].strip("[]")
     try:
         ipaddress.ip_address(host)

@@ -123,7 +123,7 @@ class Transport(Protocol):
     def dial_reverse(self, url: str, token: str, on_broken: Callable[[], None]) -> IncomingConnection:
         """Have the node at ``url`` send here what it sends to ``token``; tried again until that node is ready.
 
-        What comes by it comes by a connection like those that others open: the observer is told of it.
+        What comes by it comes by a connection like those that others open: the observer is notified of it.
 
         Args:
             url: a ``ws://`` address that ``dial`` has reached.
@@ -153,13 +153,13 @@ class Transport(Protocol):
         ...
 
     def observe(self, observer: ConnectionObserver) -> None:
-        """Tell ``observer`` of the connections that others have opened and will open."""
+        """Notify ``observer`` of the connections that others have opened and will open."""
         ...
 
     def source(self) -> int:
         """Return which connection the frame came by that ``receive_nowait`` returned last.
 
-        The observer has been told of that connection by then.
+        The observer has been notified of that connection by then.
         """
         ...
 

@@ -89,7 +89,7 @@ class FrameReader:
         limit: bytes of the largest frame.  Who announces a larger one is hung up on before there is memory for it.
         closed: called with the number of each connection that has ended, from within the other methods.
 
-    What else happens by the way is told of, too: see ``watch``.
+    Other events of a connection are reported, too: see ``watch``.
 
     Attributes:
         source: the connection that the last frame came by.

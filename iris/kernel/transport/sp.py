@@ -1,4 +1,4 @@
-"""SP mapping: how a PUSH tells frames to a PULL over a stream, as nng and nanomsg do it.
+"""SP mapping: frames of a PUSH to a PULL over a stream, as nng and nanomsg send them.
 
 First each end sends a header of eight bytes that says which of the two it is.  Then each frame stands behind its
 length, eight bytes, big-endian; over a Unix socket there is one byte more before that, the type of the message.

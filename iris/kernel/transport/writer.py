@@ -88,7 +88,7 @@ class StreamOutgoing:
         if (self._rest and not self._flush()) or self._over:
             if self.closed:
                 raise trio.ClosedResourceError("this way out is closed")
-            return False  # if it is lost, that is about to be told
+            return False  # if it is lost, that is about to be reported
         pieces = self._framing(frame)
         try:
             # One piece takes 0.7 us less by ``send``.
@@ -115,7 +115,7 @@ class StreamOutgoing:
             self._streams.watch_room(self._socket, wanted=True)
 
     def _flush(self) -> bool:
-        """Send the rest of the last frame; tell whether all of it is gone."""
+        """Send the rest of the last frame; return whether all of it is gone."""
         try:
             sent = self._socket.sendmsg(self._rest)
         except BlockingIOError:
@@ -162,7 +162,7 @@ class StreamOutgoing:
             try:
                 data = self._socket.recv(_HEARD)
             except BlockingIOError:
-                return  # it has no more to say; or this was told of another one, which had this descriptor before
+                return  # it has no more to say; or this was about another one, which had this descriptor before
             except OSError:
                 break
             if not data or self._heard is None:

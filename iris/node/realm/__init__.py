@@ -1,4 +1,4 @@
-"""The realm as operators see it: a survey of its nodes, and the way of one request through it.
+"""The realm as operators see it: a survey of its nodes, and the route of one request through it.
 
 Promises: asks only what the owner has given the right to; whatever a node reports is checked before it is counted.  Not
 here: what a node reports of itself (iris.node.report), and how any of it is shown (iris.cli.operators).

@@ -7,7 +7,7 @@
     for sender, row in view.rows:
         print(sender, row.name, row.receiver, row.sent, row.received, row.lost)
 
-Needs the right that ``iris.node.report`` tells of.  A node reports the 128 rows with the most that was not received;
+Needs the right that ``iris.node.report`` names.  A node reports the 128 rows with the most that was not received;
 what it leaves out is counted in ``omitted``.
 """
 

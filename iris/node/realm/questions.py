@@ -57,7 +57,7 @@ class Questions(Generic[T]):
         self._news = trio.lowlevel.ParkingLot()
 
     def forget(self) -> None:
-        """Begin anew: what has come since the round before is not told."""
+        """Begin anew: what has come since the round before is not reported."""
         self._answers, self._failures = {}, {}
 
     async def take(self) -> tuple[dict[NodeId, tuple[float, T]], dict[NodeId, str], dict[NodeId, float]]:

@@ -9,7 +9,7 @@
     for cluster in view.clusters():
         print(cluster.cluster, cluster.members, cluster.rate, cluster.p99)
 
-Needs the right that ``iris.node.report`` tells of.  A node that is busy or refuses is in ``view.silent``, one that was
+Needs the right that ``iris.node.report`` names.  A node that is busy or refuses is in ``view.silent``, one that was
 lost or has left is in ``view.gone`` for ten minutes.
 """
 

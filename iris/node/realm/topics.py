@@ -8,7 +8,7 @@
     for row in (await survey.take()).patterns:
         print(row.pattern, len(row.subscribers), len(row.publishers), row.delivered_rate)
 
-Needs the right that ``iris.node.report`` tells of.  A node reports the 128 subscriptions and the 128 topics with the
+Needs the right that ``iris.node.report`` names.  A node reports the 128 subscriptions and the 128 topics with the
 most events; what it leaves out is counted in ``omitted``.
 """
 

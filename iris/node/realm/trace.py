@@ -1,4 +1,4 @@
-"""Trace: the way of one request, with the round trip time to each gateway on it and to the member that answered.
+"""Trace: the route of one request, with the round trip time to each gateway on it and to the member that answered.
 
 No two clocks are compared.  Each time is a duration that one node has measured by its own clock: the asking node that
 of the whole and of round trips, the member how long the request waited for a handler, and how long that took.
@@ -39,7 +39,7 @@ _HOP_PATIENCE: Final = 1.0
 
 @final
 class TraceHop(Struct, frozen=True, kw_only=True):
-    """One node on the way of a request."""
+    """One node on the route of a request."""
 
     kind: Literal["gateway", "member"]
     node: NodeId | None
@@ -82,7 +82,7 @@ async def trace_request(
     wait: float = 0.0,
     headers: Mapping[str, str] | None = None,
 ) -> RequestTrace:
-    """Ask one member of a cluster, once, and find the way there.
+    """Ask one member of a cluster, once, and find the route to it.
 
     Args:
         node: the node that asks.

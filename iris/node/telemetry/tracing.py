@@ -314,7 +314,7 @@ def _names_sampled(context: Context) -> bool:
 
 
 def _is_full(headers: Mapping[str, str]) -> bool:
-    """Tell whether headers have no room for a trace, or name one, or are none: then sending them raises."""
+    """Return whether headers have no room for a trace, or name one, or are none: then sending them raises."""
     try:
         size = sum(len(name.encode()) + len(text.encode()) for name, text in headers.items())
     except (AttributeError, UnicodeEncodeError):

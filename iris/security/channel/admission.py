@@ -102,7 +102,7 @@ class Admission:
         return len(self._dials)
 
     def is_fresh(self, ephemeral: bytes) -> bool:
-        """Tell whether a first frame with this ephemeral key was taken less often than honest nodes send one.
+        """Return whether a first frame with this ephemeral key was taken less often than honest nodes send one.
 
         It needs no decryption: only keys out of genuine frames are remembered, so what has one of them is a replay, or
         junk.
@@ -122,7 +122,7 @@ class Admission:
             self._ephemerals.popitem(last=False)
 
     def may_begin(self, address: str | None, now: float) -> bool:
-        """Tell whether a first frame from ``address`` may be looked at."""
+        """Return whether a first frame from ``address`` may be looked at."""
         # Only looked at, not spent: it is genuine frames that are charged (``open``, ``charge``).  Were junk charged,
         # one host behind a NAT could lock out its honest neighbours.
         if address is None or self._bucket(address, now).level(now) >= 1.0:
@@ -220,7 +220,7 @@ class StrangerConnections(Generic[K]):
         self._strangers.leave(connection)
 
     def refuse(self, connection: K) -> bool:
-        """Tell whether ``connection`` is to be closed, because a frame that came through it was refused."""
+        """Return whether ``connection`` is to be closed, because a frame that came through it was refused."""
         junk = self._strangers.leave(connection)
         if junk:
             self._refusals["junk from a stranger"] += 1

@@ -255,7 +255,7 @@ class Session:
         return body
 
     def expired(self, now: float) -> bool:
-        """Tell whether frames of this session must be refused by now; the owner then calls ``close``."""
+        """Return whether frames of this session must be refused by now; the owner then calls ``close``."""
         return now - self.established >= self._reject_after
 
     @property

@@ -185,7 +185,7 @@ class CredentialWatch:
         return f"<CredentialWatch {self._path}>"
 
     def poll(self) -> bool:
-        """Look at the file; tell whether there is another credential than before.
+        """Look at the file; return whether there is another credential than before.
 
         Raises:
             ConfigError: the file changed and cannot be used.  The credential read before stays, and this file is not

@@ -76,7 +76,7 @@ class FileLook:
         self._told = ""
 
     def is_due(self) -> bool:
-        """Tell whether to read it now."""
+        """Return whether to read it now."""
         state = self._state()
         if state == self._seen and not self._again:
             return False
@@ -84,7 +84,7 @@ class FileLook:
         return True
 
     def failed(self, error: ConfigError) -> bool:
-        """Note that it was of no use; tell whether that is news, and not the same as the last time."""
+        """Note that it was of no use; return whether that is news, and not the same as the last time."""
         self._again = isinstance(error, UnreadableFile)
         told, self._told = self._told, str(error)
         return not self._again or told != self._told

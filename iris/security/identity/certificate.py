@@ -59,7 +59,7 @@ class ClusterCertificate(Redacted, frozen=True, kw_only=True):
     signed: bytes
 
     def may_serve(self, cluster: str) -> bool:
-        """Tell whether nodes with this certificate may be members of ``cluster``."""
+        """Return whether nodes with this certificate may be members of ``cluster``."""
         return cluster == self.name or self.rights.may_serve(cluster)
 
 
@@ -92,7 +92,7 @@ class NodeDelegation(Redacted, frozen=True, kw_only=True):
     signed: bytes
 
     def names(self, node_id: NodeId) -> bool:
-        """Tell whether this delegation speaks of ``node_id``, and rightly."""
+        """Return whether this delegation speaks of ``node_id``, and rightly."""
         return (
             len(node_id) == 32
             and node_id.startswith(self.node)

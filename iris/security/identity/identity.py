@@ -132,7 +132,7 @@ class PeerIdentity(Struct, frozen=True, kw_only=True):
         return ends if self.foreign is None else min(ends, self.foreign.ends)
 
     def is_same_node(self, other: PeerIdentity) -> bool:
-        """Tell whether ``other`` is this node, perhaps with fresher certificates: same id, same cluster, same keys."""
+        """Return True if ``other`` is this node, perhaps with fresher certificates: same id, cluster and keys."""
         mine, theirs = self.delegation, other.delegation
         return (self.node_id, self.realm_id, self.cluster, mine.static_key, mine.signing_key) == (
             other.node_id,

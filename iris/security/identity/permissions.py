@@ -23,7 +23,7 @@ Patterns = tuple[str, ...] | None
 
 
 def covers(allowed: str, wanted: str) -> bool:
-    """Tell whether everything that ``wanted`` (a topic, a name or a pattern) matches, ``allowed`` matches too."""
+    """Return whether everything that ``wanted`` (a topic, a name or a pattern) matches, ``allowed`` matches too."""
     tokens = allowed.split(".")
     others = wanted.split(".")
     for position, token in enumerate(tokens):
@@ -39,7 +39,7 @@ def covers(allowed: str, wanted: str) -> bool:
 
 
 def overlap(one: str, other: str) -> bool:
-    """Tell whether some topic or name matches both of two patterns."""
+    """Return whether some topic or name matches both of two patterns."""
     mine, theirs = one.split("."), other.split(".")
     for token, match in zip(mine, theirs, strict=False):
         if ">" in (token, match):
@@ -75,15 +75,15 @@ class Rights(Struct, frozen=True, kw_only=True):
                 check_patterns(patterns, "rights", what)
 
     def may_serve(self, cluster: str) -> bool:
-        """Tell whether a node may join ``cluster`` as a member, beside the cluster that it speaks for."""
+        """Return whether a node may join ``cluster`` as a member, beside the cluster that it speaks for."""
         return _permit(self.serves, cluster)
 
     def may_publish(self, topic: str) -> bool:
-        """Tell whether a node may publish to ``topic``."""
+        """Return whether a node may publish to ``topic``."""
         return _permit(self.publishes, topic)
 
     def may_subscribe(self, pattern: str) -> bool:
-        """Tell whether a node may subscribe to all of ``pattern``."""
+        """Return whether a node may subscribe to all of ``pattern``."""
         return _permit(self.subscribes, pattern)
 
 

@@ -107,27 +107,27 @@ class ForeignRealm(Struct, frozen=True, kw_only=True):
         return self.bundle.not_after
 
     def may_use(self, cluster: str) -> bool:
-        """Tell whether nodes of this realm may ask a cluster of that one."""
+        """Return whether nodes of this realm may ask a cluster of that one."""
         return _listed(self.bundle.exports, cluster) and _listed(self.imports, cluster)
 
     def may_reach(self, cluster: str) -> bool:
-        """Tell whether nodes of that realm may ask a cluster of this one, if its service lets them."""
+        """Return whether nodes of that realm may ask a cluster of this one, if its service lets them."""
         return _listed(self.exports, cluster)
 
     def may_call(self, cluster: str) -> bool:
-        """Tell whether nodes of a cluster there may use services here that do not say who may."""
+        """Return whether nodes of a cluster there may use services here that do not say who may."""
         return _listed(self.callers, cluster)
 
     def may_listen(self, pattern: str) -> bool:
-        """Tell whether nodes of this realm may hear the events of all topics there that match a pattern."""
+        """Return whether nodes of this realm may hear the events of all topics there that match a pattern."""
         return _listed(self.bundle.topics, pattern) and _listed(self.import_topics, pattern)
 
     def may_hear(self, pattern: str) -> bool:
-        """Tell whether nodes of that realm may hear the events of all topics here that match a pattern."""
+        """Return whether nodes of that realm may hear the events of all topics here that match a pattern."""
         return _listed(self.topics, pattern)
 
     def means_the_same(self, other: ForeignRealm) -> bool:
-        """Tell whether two states of one realm differ in their time only."""
+        """Return whether two states of one realm differ in their time only."""
         return self._meaning == other._meaning
 
     @property

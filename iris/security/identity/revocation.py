@@ -76,7 +76,7 @@ class RevocationList(Redacted, frozen=True, kw_only=True):
         return self.number, self.issued, self.signed
 
     def supersedes(self, other: RevocationList | None) -> bool:
-        """Tell whether this list is to be used in place of ``other``."""
+        """Return whether this list is to be used in place of ``other``."""
         return other is None or self._order() > other._order()
 
 
@@ -108,7 +108,7 @@ class NewestRevocations:
         return self._current.number if self._current is not None else 0
 
     def receive_untrusted(self, signed: bytes) -> bool:
-        """Take a list if it is newer; tell whether it was.  Then save it and end the sessions of who is on it.
+        """Take a list if it is newer; return whether it was.  Then save it and end the sessions of who is on it.
 
         Raises:
             AuthenticationError: the root of this realm did not sign it, or it is malformed.
@@ -200,7 +200,7 @@ def _are_nodes(entries: object) -> bool:
 
 
 def _all_pairs(entries: object, valid: Callable[[object, object], bool]) -> bool:
-    """Tell whether ``entries`` is a tuple of pairs, not too many, each of them ``valid``."""
+    """Return whether ``entries`` is a tuple of pairs, not too many, each of them ``valid``."""
     if not isinstance(entries, tuple):
         return False
     pairs = cast("tuple[object, ...]", entries)

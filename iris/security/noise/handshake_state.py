@@ -107,7 +107,7 @@ class CipherState:
         return copied
 
     def has_key(self) -> bool:
-        """Tell whether what passes is encrypted."""
+        """Return whether what passes is encrypted."""
         return self.k is not None
 
     def nonce(self, n: int) -> bytes:

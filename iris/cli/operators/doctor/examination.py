@@ -207,7 +207,7 @@ class _Examination:
         return known
 
     async def _examine_network(self, path: Path, credential: Credential, now: float, *, on_time: bool) -> bool:
-        """Look at the ports, the seeds and the members; tell whether the clock of this machine is shown to be wrong."""
+        """Look at the ports, the seeds and the members; return True if this machine's clock is shown to be wrong."""
         usable = await self._examine_listening(self._setup.listen)
         addresses = await self._resolve((*credential.seeds, *self._setup.seeds))
         listen = tuple(filter(None, usable)) or await _way_back(addresses)
@@ -364,7 +364,7 @@ class _Examination:
 
 
 async def _who_is_at(node: iris.Node, url: str) -> Diagnosis:
-    """Tell what listens where this node was to listen: the node that runs here already, or another program."""
+    """Name what listens where this node was to listen: the node that runs here already, or another program."""
     reached = await seeds.reach(node, advertised([url])[0])
     if reached.peer is not None:
         return ok(
