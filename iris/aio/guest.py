@@ -122,7 +122,7 @@ class Guest:
         """Calls that trio wants done in this thread: not left to the loop alone, which forgets them when closed."""
         self._scope: Final = trio.CancelScope()
         self._calls: CallTasks | None = None
-        """None before the run takes calls, and after it."""
+        """Tasks that run calls.  None before the run takes calls, and after it."""
         self._began: Final = Waiter(loop)
         self._ended: Final = Waiter(loop)
         self._users = 0
@@ -130,7 +130,7 @@ class Guest:
         """Hooks of trio for asynchronous generators."""
         self._keeper: Final = self._keep()
         self._polling: Polling | None = None
-        """None where trio waits for input and output by a thread."""
+        """Polling of input and output in this thread.  None where trio waits for them by a thread."""
         self._was_interrupted = False
         self._takes_interrupts: Final = (
             start_trio is None

@@ -51,7 +51,7 @@ AMONG = tuple(Figure(name=f"rate-{members}", unit="req/s", better="higher") for 
 KEPT = Figure(name="kept", unit="ratio", better="higher")
 """The rate with the most members, divided by that with the fewest."""
 KEPT_BY_ASKER = Figure(name="kept-by-asker", unit="ratio", better="higher")
-"""The same of requests for each second of processor time that the asker's own tasks take, without the members'."""
+"""The same ratio, of requests for each second of processor time of the asker's own tasks, without the members'."""
 
 P50 = Figure(name="p50", unit="us", better="lower")
 P99 = Figure(name="p99", unit="us", better="lower")

@@ -113,7 +113,7 @@ async def send_stream(task: Task, send: Callable[[bytes], Awaitable[object]]) ->
 
 
 def send_stream_nowait(task: Task, send: Callable[[bytes], object]) -> None:
-    """The same as ``send_stream`` for a ``send`` that blocks."""
+    """Send as ``send_stream`` does, by a ``send`` that blocks."""
     payload = bytes(task.case.size)
     sent = 0
     end = perf_counter() + task.seconds
@@ -168,7 +168,7 @@ class Latencies:
             before = after
 
     def client_nowait(self, ask: Callable[[bytes], object]) -> None:
-        """The same as ``client`` for an ``ask`` that blocks."""
+        """Ask as ``client`` does, by an ``ask`` that blocks."""
         payload = bytes(self._task.case.size)
         before = perf_counter()
         while before < self._end or not self._seconds:
@@ -293,4 +293,4 @@ async def shake_hands(node: iris.Node, addresses: Sequence[str], task: Task) -> 
 
 
 UNLIMITED = iris.Config(handshake_rate=1e6, handshake_burst=1_000_000, half_open_per_address=1024)
-"""For a node that all come to from one address: it may otherwise begin 50 handshakes a second."""
+"""Limits of a node that all come to from one address: it may otherwise begin 50 handshakes a second."""

@@ -30,7 +30,7 @@ Verb = TypeVar("Verb", bound=Callable[..., Any])
 MIB = 1024 * 1024
 GAPS_SHOWN = 20
 SECOND = 1.0
-"""Between the two looks from which ``status`` tells events per second."""
+"""Seconds between the two looks from which ``status`` computes events per second."""
 
 named = click.option(
     "--name", default="bridge", show_default=True, metavar="NAME", help="The bridge's cluster, as it was started."

@@ -217,7 +217,7 @@ metrics_option = click.option(
     callback=_read_address,
     help="Serve /metrics for Prometheus and /healthz there; this machine only if there is no HOST.",
 )
-"""For verbs that serve others: ``NodeOptions.open`` does it, or ``serving_metrics`` for a node of asyncio."""
+"""Option of verbs that serve others: ``NodeOptions.open`` does it, or ``serving_metrics`` for a node of asyncio."""
 
 
 def _complete(given: dict[str, Any]) -> None:
@@ -362,7 +362,7 @@ class Interruption:
         await self._come.wait()
 
     def come(self) -> None:
-        """It has come."""
+        """Note that the signal has come."""
         if self._awaited:
             self._come.set()
         else:

@@ -267,7 +267,7 @@ class Finite(click.FloatRange):
 
 
 POSITIVE = Finite(0, min_open=True)
-"""More than nothing."""
+"""A number above 0."""
 
 
 def takes_output(verb: Callable[P, R]) -> Callable[P, R]:

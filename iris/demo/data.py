@@ -24,7 +24,7 @@ TOPICS: Final = "flights.>"
 """Every topic of the demo: ``flights.<origin>.<carrier>``."""
 
 LATE: Final = 60
-"""A flight that leaves more than so many minutes late gets another gate."""
+"""Minutes: a flight that leaves later than this gets another gate."""
 
 Hour: TypeAlias = tuple[str, str]
 """An airport and an hour, such as ``("JFK", "2013-01-01T10:00:00Z")``."""

@@ -125,7 +125,7 @@ class Advertiser:
         self.exported: Final = ExportTable(self._own)
         """Exports of this gateway for its own site."""
         self.index: Final = ExportIndex()
-        """The same, by node."""
+        """Exports of this gateway for its own site, by node."""
         self._own_exports = SharedRoom(MAX_EXPORTS, max_weight)
         self._sites: dict[NodeId, str] = {}
         self._abroad: dict[NodeId, None] = {}

@@ -447,7 +447,7 @@ class Gateway:
             self._directory.add(peer.node, trio.current_time(), local=False, owner=peer.identity.owner)
 
     def neighbour_lost(self, node: NodeId, *, near: bool) -> None:
-        """Nothing leads through it for now."""
+        """Forget the routes through a neighbour on the mesh of gateways that was lost; they may come back."""
         if not near:
             self._directory.forget(node)
             self._carrying.checkpoint.forget(node)

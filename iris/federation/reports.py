@@ -53,7 +53,7 @@ class ReportSchedule:
                 )
 
     def untold(self, gateways: int, entries: int) -> None:
-        """So many gateways of other sites are not passed on, and so many entries of this site not exported."""
+        """Log that gateways of other sites are not passed on, and that entries of this site are not exported."""
         if (gateways or entries) and not self._crowded:
             self._crowded = True
             _log.warning(

@@ -37,14 +37,14 @@ class Config(Struct, frozen=True, kw_only=True):
     % less processor time at either end than with 64 KiB, and 20 % less at each of four receivers."""
 
     batch_messages: int = 512
-    """The same for the number of messages.  Receivers take no more in one batch: 10 us of work for each."""
+    """Limit on the messages of a batch.  Receivers accept no more in one: 10 us of work for each."""
 
     link_bytes: int = 16 * MIB
     """Messages waiting on one link.  Beyond it requests end in ``NotSent``; publishers wait or drop, and count it."""
 
     # -- security ----------------------------------------------------------------------------------------
     handshake_timeout: float = 5.0
-    """A handshake that has not finished by then is given up."""
+    """Seconds after which a handshake that has not finished is given up."""
 
     session_lifetime: float = 120.0
     """A fresh handshake replaces a session of this age."""
@@ -57,7 +57,7 @@ class Config(Struct, frozen=True, kw_only=True):
     Beyond it the oldest one is dropped and counted: an honest handshake is over within milliseconds."""
 
     half_open_per_address: int = 32
-    """The same for one address, so that one attacker cannot take all places."""
+    """The limit of ``half_open`` for one address, so that one attacker cannot take all places."""
 
     dial_backs: int = 64
     """Dials at one time to the addresses that unauthenticated peers give, to answer them; half of
@@ -214,14 +214,14 @@ class Config(Struct, frozen=True, kw_only=True):
     shards of a bridge may be at as many members.  Each node sends all records to each new peer."""
 
     subscribe_timeout: float = 5.0
-    """A member that has not confirmed a new subscription by then is passed over, and counted."""
+    """Seconds after which a member that has not confirmed a new subscription is passed over, and counted."""
 
     # -- tunnels -----------------------------------------------------------------------------------------
     tunnel_window: int = MIB
     """Limit on the bytes in flight in one direction of one tunnel: throughput <= window / round trip."""
 
     site_tunnel_window: int = 8 * MIB
-    """The same for tunnels to other sites: over a round trip of 40 ms it gives 200 MiB/s, where 1 MiB gives 25."""
+    """Limit for tunnels to other sites: over a round trip of 40 ms it gives 200 MiB/s, where 1 MiB gives 25."""
 
     tunnel_chunk: int = 64 * KIB
     """Tunnels send payloads in pieces of this size, so that other messages find gaps between them."""

@@ -104,7 +104,7 @@ class RemoteError(DeliveryError):
     """The handler ran and failed.  ``code`` is a short stable word, ``message`` a text for people."""
 
     received = False
-    """It is the answer to a request that this program has made."""
+    """True if the error is the answer to a request that this program has made."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}" if message else code)

@@ -16,7 +16,7 @@ from iris.kernel.names import NodeId
 _log: Final = logging.getLogger("iris")
 
 DESCRIPTORS_PER_LINK: Final = 2
-"""One for the connection by which frames leave, one for that by which they arrive."""
+"""Descriptors of one link: one connection by which frames leave, one by which they arrive."""
 
 _SHARE: Final = 0.8
 """Share of the limit that is in use when a warning is logged: early enough to raise it."""

@@ -93,7 +93,7 @@ class LinkReport(Struct, frozen=True, kw_only=True):
     """One link of a node: the route of its frames to another node."""
 
     peer: str
-    """The other node."""
+    """Id of the other node."""
     site: str
     """Site of the other node; empty for none, and ``REALM/SITE`` in another realm."""
     kind: str
@@ -171,7 +171,7 @@ class SubscriptionReport(Struct, frozen=True, kw_only=True):
     """The subscriptions of one node with the same terms, together: counters of the present ones, in events."""
 
     pattern: str
-    """With ``REALM/`` before it if it is about topics of another realm."""
+    """Pattern of topics, with ``REALM/`` before it if they are another realm's."""
     group: str | None
     durable: bool
     subscriptions: int
@@ -189,7 +189,7 @@ class PublishedReport(Struct, frozen=True, kw_only=True):
     topic: str
     published: int
     lost: int
-    """One for each subscriber that did not get an event."""
+    """Events that were lost: one for each subscriber that did not get it."""
 
 
 @final

@@ -49,11 +49,11 @@ class NodeStatistics:
     """Latency of the requests that this node asked, by cluster and operation: from asking to the reply, or to the error
     of the handler.  What this node served is in ``services``."""
     broadcasts: PatternStatistics
-    """One for each message and member it goes to."""
+    """Broadcasts: one for each message and member it goes to."""
     relayed: PatternStatistics
-    """One for each message that this node took on for others, and node that it was to reach through this one."""
+    """Relayed messages: one for each message that this node took on for others, and node to reach through this one."""
     events: PatternStatistics
-    """One for each event and node it goes to."""
+    """Events: one for each event and node it goes to."""
     published: int
     unheard: int
     """Published events that nobody subscribed to."""

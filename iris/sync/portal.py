@@ -63,7 +63,7 @@ class Portal:
         self._token: trio.lowlevel.TrioToken | None = None
         self._is_closing = False
         self._failure: OSError | None = None
-        """Why the run could not begin."""
+        """Error for which the run could not begin.  None if it has not failed."""
         self.calls: CallTasks | None = None
 
     def open(self) -> None:

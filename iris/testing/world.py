@@ -72,7 +72,7 @@ class World:
         self.nodes: Final[list[Node]] = []
         """Every node that was opened."""
         self.healed: Final = trio.Event()
-        """Set when the faults are over."""
+        """Event that is set when the faults are over."""
         self.power_failed: Callable[[str], int] = lambda _: 0
         """Called when the machine of a host has failed; returns how many writes to its disk are lost or torn."""
         self._directory = directory

@@ -11,7 +11,7 @@ import enum
 from typing import Final, final
 
 FAILURES: Final = 5
-"""So many unanswered requests in a row open a circuit: more than one slow request of each of a few callers."""
+"""Unanswered requests in a row that open a circuit: more than one slow request of each of a few callers."""
 
 FIRST_PAUSE: Final = 1.0
 LONGEST_PAUSE: Final = 30.0

@@ -72,7 +72,7 @@ class SiteDirectory:
     def __init__(self, own: Hop, *, max_origins: int = MAX_ORIGINS, max_weight: int = MAX_WEIGHT) -> None:
         self.own: Final = own
         self.version = 0
-        """Grows with each change, so that what was derived can be checked."""
+        """Number that grows with each change, so that what was derived can be checked."""
         self.changed: set[Hop] = set()
         """The origins that have changed since somebody emptied this."""
         self.resubscribed: Callable[[RemoteSubscriber, bool], None] = lambda _, __: None

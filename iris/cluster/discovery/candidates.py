@@ -161,7 +161,7 @@ class Candidates:
             held.due = now + PAUSES[held.source][0]
 
     def failed(self, url: str, now: float) -> None:
-        """Nobody of the realm answers there."""
+        """Note that no node of the realm answers there."""
         held = self._held.get(url)
         if held is not None:
             pauses = PAUSES[held.source]

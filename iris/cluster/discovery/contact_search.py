@@ -172,11 +172,11 @@ class ContactSearch:
             del self._met[next(iter(self._met))]
 
     def frames_lost(self, peer: Peer) -> None:
-        """Nothing depends on it."""
+        """Do nothing: nothing depends on it."""
 
     def peer_unreachable(self, node: NodeId) -> None:
-        """Nothing depends on it: it is being dialled."""
+        """Do nothing: the node is being dialled."""
 
     def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
-        """It may have been the last one."""
+        """Wake the search: it may have been the last linked node."""
         self._alone.wake()

@@ -46,7 +46,7 @@ class LocalNetwork:
         return name.startswith(f"{self.mark}-") and not name.startswith(f"{self.mark}-{self._own}")
 
     def found(self, name: str, urls: tuple[str, ...]) -> None:
-        """Somebody announces itself."""
+        """Note a node that announces itself."""
         if not self.concerns(name) or not urls:
             return
         if self._found.pop(name, None) == urls:
@@ -63,7 +63,7 @@ class LocalNetwork:
             self._tell()
 
     def leave_out(self, count: int) -> None:
-        """So many more were announced than are followed; say so now and then."""
+        """Count announcements that are not followed, which were too many; the log says so now and then."""
         if not count:
             return
         self.left_out += count

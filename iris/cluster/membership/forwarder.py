@@ -128,16 +128,16 @@ class Forwarder:
     # -- PeerObserver ---------------------------------------------------------------------------------------
 
     def peer_connected(self, peer: Peer) -> None:
-        """Nothing: relays are looked for when they are needed."""
+        """Do nothing: relays are looked for when they are needed."""
 
     def frames_lost(self, peer: Peer) -> None:
-        """Nothing: frames that are lost between two ends are noticed by their session."""
+        """Do nothing: frames that are lost between two ends are noticed by their session."""
 
     def peer_unreachable(self, node: NodeId) -> None:
-        """Nothing leads through a node whose connection broke."""
+        """End the relayed connections through a node whose connection broke."""
         for way in self._ways.of(node):
             way.break_off()
 
     def peer_removed(self, peer: Peer, reason: str) -> None:  # noqa: ARG002 -- the same whatever the reason
-        """Nothing leads through a node that is gone."""
+        """End the relayed connections through a node that is gone."""
         self.peer_unreachable(peer.node)

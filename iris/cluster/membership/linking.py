@@ -36,7 +36,7 @@ _COURTESY: Final = 0.5
 """Seconds that one of two nodes which learn of each other waits, while the other one dials."""
 
 _LATER: Final = 20.0
-"""It waits for so many times its own lateness in addition: a handshake goes through as many threads, of both nodes."""
+"""Factor of its own lateness that it waits in addition: a handshake goes through as many threads, of both nodes."""
 
 _SPREAD: Final = 20.0
 """Factor of its lateness within which a node begins to dial: a newcomer that all discover at once has to answer all."""

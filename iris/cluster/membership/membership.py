@@ -281,7 +281,7 @@ class Membership:
             watch._end()
 
     def end_watches(self) -> None:
-        """Nothing is followed any more: this node is closed."""
+        """End all watches: this node is closed."""
         for watch in self._watches:
             watch._end()
 

@@ -42,8 +42,8 @@ LOOK: Final = 1.0
 """Seconds between looks whether the file was replaced."""
 
 LOCAL_LOOK: Final = 10.0
-"""The same in the local realm, all of which belongs to one user.  A look takes a thread, as the file may be on another
-machine: of what a node costs that idles, a tenth was for one look a second."""
+"""Seconds between looks in the local realm, all of which belongs to one user.  A look takes a thread, as the file may
+be on another machine: of what a node costs that idles, a tenth was for one look a second."""
 
 
 @final
@@ -79,7 +79,7 @@ class RevocationExchange:
         self._saving = trio.Lock()
         self._looking = trio.Lock()
         self._file: FileLook | None = None
-        """Made with the first look: the file may have been replaced since it was first read."""
+        """Look at the file, made with the first one: the file may have been replaced since it was first read."""
         self.revocations: Final = revocations
         self.attach(mesh)
         self._warn_if_expelled()
@@ -249,11 +249,11 @@ class RevocationExchange:
         self._tell(peer)
 
     def frames_lost(self, peer: Peer) -> None:
-        """The list may have been lost on the way."""
+        """Send the list again: it may have been lost."""
         self._tell(peer)
 
     def peer_unreachable(self, node: NodeId) -> None:
-        """Nothing depends on it."""
+        """Do nothing: nothing depends on it."""
 
     def peer_removed(self, peer: Peer, reason: str) -> None:
-        """Nothing depends on it."""
+        """Do nothing: nothing depends on it."""

@@ -16,7 +16,7 @@ _SPACING: Final = 1.0
 
 _REPEATS: Final = 3
 _REPEAT_SPACING: Final = 10.0
-"""So often the same list is repeated at that pace; after that, every ten seconds at most."""
+"""Times that the same list is repeated at that pace; after that, every ten seconds at most."""
 
 _SHOWN: Final = 16
 _SHOWN_RATE: Final = 2.0

@@ -54,7 +54,7 @@ _LONGER: Final = 100.0
 after the other, at both ends."""
 
 _LONGEST: Final = 25.0
-"""And no more seconds than that."""
+"""Limit on that in seconds."""
 
 
 @final

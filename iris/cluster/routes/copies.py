@@ -72,7 +72,7 @@ class CopyRoute:
         self, own: tuple[str, NodeId], route: Callable[[str], SitePath | None], link: Callable[[NodeId], Link | None]
     ) -> None:
         self.targets: Targets = {}
-        """To whom the frame goes that is offered next."""
+        """Receivers of the frame that is offered next."""
         self.lost: Counter[str] = Counter()
         """Copies that did not leave, one for each node, by reason."""
         self._own = (own[0], bytes.fromhex(own[1]))
@@ -132,7 +132,7 @@ class CopyRoute:
         self.suppress_stall_until(self._paused_until)
 
     def resume(self) -> None:
-        """It goes on."""
+        """Resume sending."""
         self._paused_until = -math.inf
         self._resumed.unpark_all()
 

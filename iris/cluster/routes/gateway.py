@@ -154,7 +154,7 @@ class GatewayRoute(RelayedObserver):
         self._paused_until = trio.current_time() + PAUSE
 
     def resume(self) -> None:
-        """It goes on."""
+        """Resume sending."""
         self._paused_until = -math.inf
         self._resumed.unpark_all()
 
@@ -165,13 +165,13 @@ class GatewayRoute(RelayedObserver):
 
 
 GONE: Final = 1
-"""Why a frame could not be carried: its site does not know the node, or not any more."""
+"""Reason for which a frame was not carried: its site does not know the node, or not any more."""
 NOT_EXPORTED: Final = 2
 NO_ROUTE: Final = 3
 BUSY: Final = 4
 """The frame was carried, and no more are to follow for now: much waits for the next link."""
 READY: Final = 5
-"""It was busy, and is no more."""
+"""The link was busy, and is no more."""
 
 REASONS: Final = MappingProxyType(
     {GONE: "its site does not know the node", NOT_EXPORTED: "not exported", NO_ROUTE: "no route"}

@@ -128,7 +128,7 @@ class Sites:
         """Takes those for several nodes, to be handed on; set by a gateway."""
         self.border: Final = Border()
         self.subscribers_version = 0
-        """Grows when subscribers at other sites, or the links to them, may have changed."""
+        """Number that grows when subscribers at other sites, or the links to them, may have changed."""
         self._ways: dict[GatewayRoute, None] = {}
         self._ways_at: Groups[str, GatewayRoute] = Groups()
         """Routes by site."""

@@ -46,7 +46,7 @@ class Awareness:
         return 1 + self.score
 
     def late(self, seconds: float) -> None:
-        """Something that was due was done so many seconds later."""
+        """Note that something that was due was done so many seconds late."""
         self.lateness = max(seconds, _FADING * self.lateness)
 
     def answered(self) -> None:

@@ -364,7 +364,7 @@ class ClientView:
     # -- inside: probes -------------------------------------------------------------------------------------
 
     def _unlist(self, member: NodeState) -> None:
-        """Nobody lists a member any more: it has left, or is dead, which its link tells."""
+        """Note a member that nobody lists any more: it has left, or is dead if its link shows that."""
         ground = self._ground
         silent = member.unreachable
         ground.view.bury(member, MemberState.DEAD if silent else MemberState.LEFT, ground.now)

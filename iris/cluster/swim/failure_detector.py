@@ -54,7 +54,7 @@ class OpenProbe:
         self.sent = now
         self.timeout = timeout
         self.alone = alone
-        """Only to learn whether the direct route works: nobody is asked to help, and failing means nothing new."""
+        """True to learn only whether the direct route works: nobody is asked to help, and failing means nothing new."""
         self.timer: Timer | None = None
         self.widened = False
         self.helpers: list[NodeId] = []

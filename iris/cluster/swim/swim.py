@@ -40,7 +40,7 @@ _LATER: Final = 25.0
 coming, 9 messages a second from each, took more than one core."""
 
 _PUNCTUAL: Final = 0.005
-"""So many seconds of it do not count: that much is usual also where processors idle."""
+"""Seconds of lateness that do not count: that much is usual also where processors idle."""
 
 
 @final

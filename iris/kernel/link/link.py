@@ -72,8 +72,8 @@ CONTROL_RESERVE: Final = MIB
 """Room on a full link for what two nodes need to stay in agreement: interest, holds, cancellations, confirmations."""
 
 _QUIET: Final = 0.00005
-"""After so many seconds without a frame, a message goes out within ``post`` if the one before it went alone: a caller
-that asks one thing at a time gets its reply 30 us sooner than by way of the flusher.
+"""Seconds without a frame after which a message goes out within ``post`` if the one before it went alone: a caller that
+asks one thing at a time gets its reply 30 us sooner than by way of the flusher.
 
 One that nobody waits for does so once until the flusher comes round.  A publisher that does not yield would else send
 each event by itself once it takes longer than this for one round of its subscribers, and so never be faster again."""

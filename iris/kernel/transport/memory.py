@@ -204,7 +204,7 @@ class MemoryTransport:
         self._arrived: list[_Arrival] = []
         self._reader = trio.lowlevel.ParkingLot()
         self._until_due = trio.CancelScope()
-        """Ends the reader's wait when the first frame is due."""
+        """Scope of the reader's wait, which ends when the first frame is due."""
         self._inward: set[MemoryOutgoing] = set()
         self._outward: set[MemoryOutgoing] = set()
         self._reverse: dict[MemoryOutgoing, MemoryIncoming] = {}

@@ -103,7 +103,7 @@ class FrameReader:
         self._closed = closed
         self._poll = select.epoll()
         self.descriptor: Final = self._poll.fileno()
-        """It is readable while something can be received, until this is closed."""
+        """Descriptor that is readable while something can be received, until this is closed."""
         _living.add(self)
         self._streams: dict[int, _Stream] = {}
         self._by_descriptor: dict[int, _Stream] = {}

@@ -27,7 +27,7 @@ class PendingReverse:
         self._arrived: tuple[socket.socket, Framing] | None = None
 
     def hand_over(self, connection: socket.socket, framing: Framing) -> None:
-        """It has come; if nobody waits any more, it is closed."""
+        """Accept the connection that has come; if nobody waits any more, close it."""
         if self._came.is_set():
             connection.close()
         else:

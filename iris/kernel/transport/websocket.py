@@ -218,7 +218,7 @@ class ServerUpgrade:
         return WebSocketFraming(self._protocol, self._limit)
 
     def refuse(self) -> None:
-        """There is nothing of that name."""
+        """Answer that there is nothing at that path."""
         self._protocol.send_response(self._protocol.reject(404, "There is nothing here.\n"))
         self._say()
         self.is_over = True

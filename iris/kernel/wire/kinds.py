@@ -349,14 +349,14 @@ class BroadcastCreditWanted(Message, tag=0x34):
 
 
 class GroupSent(Message, tag=0x38):
-    """So many events for groups were sent to the receiver before this."""
+    """Number of events for groups that were sent to the receiver before this."""
 
     ledger: Count
     sent: Count
 
 
 class GroupSettled(Message, tag=0x39):
-    """So many of them are lost, so many taken or dropped."""
+    """Numbers of these events that are lost, and that were taken or dropped."""
 
     ledger: Count
     missing: Count
@@ -486,7 +486,7 @@ class EventsLost(Message, tag=0x47):
 
 
 class ConfirmDelayed(Message, tag=0x48):
-    """Why the sender does not confirm events for now."""
+    """The reason why the sender does not confirm events for now."""
 
     reason: Annotated[str, Meta(max_length=256)]
 

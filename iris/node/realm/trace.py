@@ -43,9 +43,9 @@ class TraceHop(Struct, frozen=True, kw_only=True):
 
     kind: Literal["gateway", "member"]
     node: NodeId | None
-    """None: the node that is there has not answered."""
+    """Id of the node; None if the node that is there has not answered."""
     site: str
-    """Empty for none; in another realm ``REALM/SITE``."""
+    """Site of the node; empty for none, and ``REALM/SITE`` in another realm."""
     round_trip: float | None
     """Seconds from here to there and back."""
 

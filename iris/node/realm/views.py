@@ -61,7 +61,7 @@ class SiteView(Struct, frozen=True, kw_only=True):
     """One site: the node's own, or one that a gateway of it is linked to."""
 
     site: str
-    """Empty for none, and ``REALM/SITE`` in another realm."""
+    """Name of the site; empty for none, and ``REALM/SITE`` in another realm."""
     nodes: tuple[NodeId, ...]
     """Nodes of the site that have answered: none at other sites, which are asked from there."""
     gateways: tuple[NodeId, ...]
@@ -92,7 +92,7 @@ class AbsentNode(Struct, frozen=True, kw_only=True):
     process: int | None
     """Host and process as it reported before; None if it never did."""
     reason: str
-    """Why it is silent; of one that is gone, see ``Departure``."""
+    """Reason of its silence; of a node that is gone, see ``Departure``."""
     late: bool
     """True if it may still answer: the answer counts in the view after it has come."""
     seconds: float | None
@@ -118,7 +118,7 @@ class RealmView(Struct, frozen=True, kw_only=True):
 
     @property
     def trouble(self) -> str | None:
-        """Why nothing is seen; None if a node answered."""
+        """Reason why nothing is seen; None if a node answered."""
         return None if self.nodes else nobody_answered([absent.reason for absent in self.silent])
 
     def as_object(self) -> dict[str, Any]:

@@ -54,7 +54,7 @@ _WHAT: Final = "local realm"
 _MENDED: Final = "set IRIS_HOME to a directory that this user can write"
 
 _EVERYTHING: Final = Rights(serves=(">",), publishes=None, subscribes=None, gateway=True)
-"""One user's programs trust each other: a program that could misuse a certificate could read the root key as well."""
+"""Rights of one user's programs, which trust each other: one that misused them could read the root key as well."""
 
 _RUNTIME: Final = "runtime directory"
 _INSTEAD: Final = "set XDG_RUNTIME_DIR to a directory of this user with mode 0700"

@@ -38,7 +38,7 @@ LONGEST_DELEGATION: Final = 2 * DELEGATION_LIFETIME
 longer refuses it.  A thief who had a cluster's key for a moment, and made a delegation then, is out two days later."""
 
 LONGEST_SEALED: Final = 400 * 24 * 3600
-"""The same for one that names half of a node id, which is for one machine: a year, and time to renew it."""
+"""Seconds of a delegation that names half of a node id, which is for one machine: a year, and time to renew it."""
 
 MAX_SIGNED: Final = 8 * 1024
 """Limit on a signed certificate in bytes; a larger one is refused when it is issued."""

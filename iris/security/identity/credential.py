@@ -37,7 +37,7 @@ from iris.security.secret import Redacted, secrets_of
 
 GATE_SECRET_SIZE: Final = 32
 MAX_GATE_SECRETS: Final = 2
-"""One, and during a rotation the other one: each more costs a stranger's junk 15 us more of this node's time."""
+"""Gate secrets: one, and a second one during a rotation.  Each more costs a stranger's junk 15 us of a node."""
 
 
 @final

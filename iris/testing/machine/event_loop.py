@@ -98,7 +98,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._nursery.start_soon(run)
 
     def _process_events(self, event_list: object) -> None:
-        """There are none."""
+        """Do nothing: there are no events."""
 
     def _write_to_self(self) -> None:
         self._news.wake()
