@@ -57,7 +57,7 @@ class Config(Struct, frozen=True, kw_only=True):
     Beyond it the oldest one is dropped and counted: an honest handshake is over within milliseconds."""
 
     half_open_per_address: int = 32
-    """The limit of ``half_open`` for one address, so that one attacker cannot take all places."""
+    """The limit of ``half_open_handshakes`` for one address, so that one attacker cannot take all places."""
 
     dial_backs: int = 64
     """Dials at one time to the addresses that unauthenticated peers give, to answer them; half of

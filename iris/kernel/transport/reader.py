@@ -75,8 +75,7 @@ class _Stream:
         self.began = b""
         """The first bytes of a type and length of which the others have not come."""
         self.frame: bytearray | None = None
-        """The part that has come of an incomplete frame.  It grows as bytes come: a mere announcement costs no
-        memory."""
+        """The part that has come of an incomplete frame.  It grows as bytes come: an announcement costs no memory."""
         self.size = 0
         """Size of that frame in bytes."""
 
