@@ -28,7 +28,7 @@ WINDOW: Final = 5.0
 WINDOWS: Final = 12
 
 BAD: Final = 6
-"""Bad windows among the last ``WINDOWS`` that are reported.  A cut that heals makes one bad, or two."""
+"""Number of bad windows among the last ``WINDOWS`` that is reported.  A cut that heals makes one bad, or two."""
 
 FEWEST: Final = 5
 """Frames that are missing or refused in a bad window, at least."""
