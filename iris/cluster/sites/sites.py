@@ -58,7 +58,7 @@ class CarriedFrames:
     def __init__(self, mesh: Mesh) -> None:
         self._mesh = mesh
         self._flows: Flows[tuple[Peer, str | None]] = Flows()
-        """Flows by their source: the peer whose limits count for it, and its site."""
+        """Known flows: the gateway that each comes from, and the carrier whose limits count (see ``carrier_of``)."""
 
     def take(self, peer: Peer, batch: bytes | memoryview) -> bool:
         """Take a batch that is a single carried frame for this node; return whether it is one."""
