@@ -115,8 +115,7 @@ class Tunnel:
         await self._send_encoded(data, packed=packed)
 
     async def _send_encoded(self, data: bytes | memoryview, *, packed: bool) -> None:
-        """Send an encoded message as ``send`` does, also when cancelled.  The bytes that a view shows must not
-        change."""
+        """Send an encoded message as ``send`` does, also when cancelled.  What a view shows must not change."""
         end = self._end
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_sendable()
@@ -341,8 +340,7 @@ class Tunnel:
         self.abort(self._failure(error))
 
     def _failure(self, error: BaseException | None) -> str:
-        """Return the reason that the other end gets for an error here: its end and its name, as its text may be
-        secret."""
+        """Return the reason that the other end gets for an error here: whose it is and its name, not its text."""
         who = "the handler" if self._end.machine.asked is None else "the one who opened it"
         if isinstance(error, BaseExceptionGroup):  # what was cancelled because of another error says nothing
             error = cast("BaseExceptionGroup[BaseException]", error).split(trio.Cancelled)[1]
