@@ -35,7 +35,7 @@ class StopRules(Struct, frozen=True, kw_only=True):
     """Stop rules of a survey: the first that applies ends it, if not all have answered or failed before."""
 
     timeout: float
-    """Seconds from its begin."""
+    """Seconds since it began."""
     count: int | None = None
     """Answers that are enough.  None for all."""
     quiet: float | None = None

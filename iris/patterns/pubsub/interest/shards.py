@@ -106,7 +106,7 @@ class ShardMaps:
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[int, int, tuple[int, ...]]] = {}
-        """By name: shards looked at, the highest hash, and the shards whose hash was higher than all before."""
+        """Number of shards looked at, the highest hash, and the shards whose hash exceeded all before; by name."""
 
     def shard_of(self, of: int, key: str | None, publisher: str, topic: str) -> int:
         """Return the shard of one event in a group that has ``of`` shards."""

@@ -2,7 +2,7 @@
 
 A subscriber's node counts, for each publisher, how many events for groups have arrived, and how many are *settled*.  An
 event is settled when the consumer has it and has come back for the next one, or when it was dropped and reported as
-dropped.  The node reports the counts every 100 ms while they change.    So the publisher knows what each node has
+dropped.  The node reports the counts every 100 ms while they change.  So the publisher knows what each node has
 outstanding, and gives more to those who have less.  When a node is gone the publisher also has an upper bound of the
 loss: events that the node had taken and not reported yet count as lost as well.
 

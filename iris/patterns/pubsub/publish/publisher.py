@@ -774,8 +774,9 @@ class Publisher:
         return turns
 
     def shard_of(self, of: int, key: str | None, topic: str, publisher: NodeId | None = None) -> int:
-        """Return the shard of a node's events with a key, or else on a topic, in a group that has ``of`` shards. The
-        node is this one, if no other ``publisher`` is given.
+        """Return the shard of a node's events with a key, or else on a topic, in a group that has ``of`` shards.
+
+        The node is this one, if no other ``publisher`` is given.
         """
         return self._shards.shard_of(of, key, publisher or self._mesh.node, topic)
 

@@ -47,7 +47,7 @@ class RetainedEvent(NamedTuple):
     Attributes:
         sequence: number of the event among those that this node has published on the topic.
         size: bytes on the wire, about.
-        milestones: milestone of the topic's begin.
+        milestones: milestone of the topic's start.
     """
 
     topic: str
